@@ -1,0 +1,1 @@
+"""Composition: settings, logs, metrics, the broker that the doors see, the loop."""

@@ -1,0 +1,49 @@
+"""`python -m tailrace_broker`: read the settings, run, exit 0, or 1 with one line that says why."""
+
+import sys
+
+import uvloop
+from pydantic import ValidationError
+
+from tailrace_broker.app.logs import configure_logs
+from tailrace_broker.app.runtime import run
+from tailrace_broker.app.settings import Settings
+from tailrace_broker.model.errors import InvalidSettingError, TailraceError
+
+# A thread that returns from the disk waits this long at most for the interpreter, not 5 ms.
+SWITCH_INTERVAL_S = 0.0005
+
+
+def main() -> int:
+    """Run the broker; the exit code."""
+    if not __debug__:
+        sys.stderr.write("error: assertions are part of Tailrace; start Python without -O\n")
+        return 1
+    code = 0
+    try:
+        settings = read_settings()
+        configure_logs(settings.log_level)
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        uvloop.run(run(settings))
+    except* TailraceError as group:
+        for error in _leaves(group):
+            sys.stderr.write(f"error: {error}\n")
+        code = 1
+    return code
+
+
+def read_settings() -> Settings:
+    """From the environment; InvalidSettingError names the variable."""
+    try:
+        return Settings()  # type: ignore[call-arg]  # fields come from the environment
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = f"TAILRACE_{first['loc'][0]}".upper() if first["loc"] else "settings"
+        raise InvalidSettingError(f"{name}: {first['msg']}") from error
+
+
+def _leaves(group: BaseExceptionGroup[TailraceError]) -> list[TailraceError]:
+    found: list[TailraceError] = []
+    for error in group.exceptions:
+        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found

@@ -1,0 +1,1 @@
+"""Bytes <-> model, one file per format. Pure: no I/O, no clock."""

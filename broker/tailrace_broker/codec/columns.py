@@ -1,0 +1,124 @@
+"""Records -> the columns of a batch's payload (layout: `tailrace.wire`).
+
+Vector operations only: the cost is per column and per byte, not per record, except that a list of
+values costs one C-level `len` each.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tailrace.wire import COLUMN_ALIGNMENT_BYTES, Flag
+
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+Buffer = bytes | bytearray | memoryview
+
+_FILL = tuple(bytes(size) for size in range(COLUMN_ALIGNMENT_BYTES))
+
+
+class Column(NamedTuple):
+    """Variable-length values: `offsets` i32[n + 1] into `data`; `validity` is None when all are."""
+
+    data: Buffer
+    offsets: Int32s
+    validity: bytes | None = None
+
+
+class HeaderColumns(NamedTuple):
+    """Record headers: `list_offsets` i32[n + 1] of each record's entries in `keys`, `values`."""
+
+    list_offsets: Int32s
+    keys: Column
+    values: Column
+
+
+class RecordColumns(NamedTuple):
+    """A payload before compression, with what the batch header says of it."""
+
+    record_count: int
+    flags: int
+    payload: bytes
+    first_timestamp_us: int
+    largest_timestamp_us: int
+
+
+def column_of_lengths(data: Buffer, lengths: Int32s) -> Column:
+    """`data` cut by `lengths` (i32[n], none negative, their sum is the size of `data`)."""
+    return Column(data, offsets_of_lengths(lengths))
+
+
+def column_of_values(values: Sequence[bytes | memoryview | None]) -> Column:
+    """One entry a value; None is null."""
+    present = values if None not in values else [b"" if v is None else v for v in values]
+    lengths = np.fromiter(map(len, present), np.int32, len(values))  # type: ignore[arg-type]
+    validity = None if present is values else validity_bitmap([v is not None for v in values])
+    return Column(b"".join(present), offsets_of_lengths(lengths), validity)  # type: ignore[arg-type]
+
+
+def column_of_one(value: bytes | None, count: int) -> Column:
+    """The same value `count` times; None is null."""
+    if value is None:
+        return Column(b"", np.zeros(count + 1, np.int32), bytes(-(-count // 8)))
+    return Column(value * count, np.arange(count + 1, dtype=np.int32) * np.int32(len(value)))
+
+
+def offsets_of_lengths(lengths: Int32s) -> Int32s:
+    """Arrow offsets: 0, then the running sum."""
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def validity_bitmap(valid: Sequence[bool] | npt.NDArray[np.bool_]) -> bytes:
+    """Arrow validity: bit i, least significant first, is 1 when entry i is not null."""
+    return np.packbits(np.asarray(valid, np.bool_), bitorder="little").tobytes()
+
+
+def pack_columns(
+    values: Column,
+    keys: Column,
+    timestamps_us: Int64s,
+    *,
+    headers: HeaderColumns | None = None,
+    flags: int = 0,
+) -> RecordColumns:
+    """Lay the columns out as `tailrace.wire` says; `flags` adds those that describe contents.
+
+    The flags that describe the layout (NULL_KEYS, NULL_VALUES, HEADERS) follow from the columns.
+    """
+    count = len(timestamps_us)
+    assert count >= 1
+    assert len(values.offsets) == len(keys.offsets) == count + 1
+    parts: list[Buffer] = []
+    _append(parts, values.offsets.data)
+    _append(parts, keys.offsets.data)
+    _append(parts, timestamps_us.data)
+    for validity, flag in ((values.validity, Flag.NULL_VALUES), (keys.validity, Flag.NULL_KEYS)):
+        if validity is not None:
+            flags |= flag
+            _append(parts, validity)
+    if headers is not None:
+        flags |= Flag.HEADERS
+        _append(parts, headers.list_offsets.data)
+        _append(parts, headers.keys.offsets.data)
+        _append(parts, headers.values.offsets.data)
+    _append(parts, values.data)
+    _append(parts, keys.data)
+    if headers is not None:
+        _append(parts, headers.keys.data)
+        _append(parts, headers.values.data)
+    return RecordColumns(
+        count, int(flags), b"".join(parts), int(timestamps_us[0]), int(timestamps_us.max())
+    )
+
+
+def _append(parts: list[Buffer], column: Buffer) -> None:
+    """Add a column with its zero fill."""
+    parts.append(column)
+    size_bytes = column.nbytes if isinstance(column, memoryview) else len(column)
+    fill_bytes = -size_bytes % COLUMN_ALIGNMENT_BYTES
+    if fill_bytes:
+        parts.append(_FILL[fill_bytes])

@@ -1,0 +1,103 @@
+"""An NDJSON body -> values and their lengths, checked to be one JSON text a line.
+
+https://github.com/ndjson/ndjson-spec: lines end with LF or CRLF, blank lines are skipped, the last
+line end is optional; values are stored without their line end.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from tailrace_broker.codec.columns import Int32s
+from tailrace_broker.model.errors import InvalidBodyError, InvalidRecordError
+
+_RAW = msgspec.json.Decoder(msgspec.Raw)
+_LINE_FEED = 10
+
+
+class Lines(NamedTuple):
+    """The values of a body back to back, and the length of each: i32[n], n >= 1."""
+
+    values: bytes
+    lengths: Int32s
+
+
+def split_lines(body: bytes | bytearray, *, json_check: bool) -> Lines:
+    """Cut a body into values, without a loop over them when all is well.
+
+    InvalidBodyError when there is no value; with `json_check`, InvalidRecordError names the first
+    line that is not exactly one JSON text in UTF-8. Cost: about 0.2 CPU s/GiB, 0.35 more checked.
+    """
+    unix = body.replace(b"\r\n", b"\n") if b"\r" in body else body
+    line_feeds = np.flatnonzero(np.frombuffer(unix, np.uint8) == _LINE_FEED)
+    ends = line_feeds if unix.endswith(b"\n") else np.append(line_feeds, len(unix))
+    lengths = np.diff(ends, prepend=-1).astype(np.int32) - np.int32(1)
+    lengths = lengths[lengths > 0]
+    if not len(lengths):
+        raise InvalidBodyError("the body holds no event; nothing was stored")
+    values = bytes(unix.replace(b"\n", b""))
+    if json_check and not _is_one_json_text_a_line(unix, values, lengths):
+        _check_line_by_line(bytes(body))
+    return Lines(values, lengths)
+
+
+def check_json(value: bytes | bytearray, *, line: int = 1, body_position: int = 0) -> None:
+    """InvalidRecordError unless `value` is one JSON text in UTF-8 (RFC 8259).
+
+    `line` and `body_position` (bytes before the value) only make the error exact.
+    """
+    try:
+        _RAW.decode(value)
+        value.isascii() or value.decode()
+    except UnicodeDecodeError as error:
+        reason = f"not UTF-8 at byte {body_position + error.start}"
+    except RecursionError:
+        reason = "nested too deeply"
+    except msgspec.DecodeError as error:
+        reason = _reason(str(error), body_position, len(value))
+    else:
+        return
+    raise InvalidRecordError(f"{reason}; nothing was stored", line=line)
+
+
+def is_json(value: bytes) -> bool:
+    """Whether `value` is one JSON text in UTF-8."""
+    try:
+        check_json(value)
+    except InvalidRecordError:
+        return False
+    return True
+
+
+def _is_one_json_text_a_line(unix: bytes | bytearray, values: bytes, lengths: Int32s) -> bool:
+    """One C call for all lines. False may also mean white space around a value.
+
+    `decode_lines` takes any JSON texts with white space between them. They are one a line exactly
+    when none holds a line feed and each is as long as its line: then together they cover every
+    byte of every line, and there are as many texts as lines.
+    """
+    try:
+        texts = _RAW.decode_lines(unix)
+        values.isascii() or values.decode()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    text_lengths = np.fromiter(map(len, texts), np.int32, len(texts))
+    return np.array_equal(text_lengths, lengths) and b"\n" not in b"".join(texts)
+
+
+def _check_line_by_line(body: bytes) -> None:
+    """The exact check, for bodies with white space around values and for naming the bad line."""
+    position = 0
+    for number, line in enumerate(body.split(b"\n"), start=1):
+        value = line.removesuffix(b"\r")
+        if value:
+            check_json(value, line=number, body_position=position)
+        position += len(line) + 1
+
+
+def _reason(message: str, body_position: int, value_bytes: int) -> str:
+    """msgspec's message with the byte counted from the body's start."""
+    text, _, place = message.removeprefix("JSON is malformed: ").partition(" (byte ")
+    byte = int(place.rstrip(")")) if place else value_bytes
+    return f"{text[0].lower()}{text[1:]} at byte {body_position + byte}"

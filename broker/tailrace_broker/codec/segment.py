@@ -1,0 +1,97 @@
+"""What stands in a segment file beside batches: pad headers; and its sparse index file.
+
+A segment is batches back to back. Each write ends on a block boundary; what is left of its last
+block is a pad: `PAD_HEADER` and zeros. A hole (zeros) is thus never taken for padding.
+
+Pad header, 16 bytes, little-endian: magic u32 `TRLP`, pad bytes u32 (this header included),
+CRC-32C u32 of the first 8 bytes, zero u32.
+
+Index file, beside a segment that takes no more writes: header of 48 bytes (magic u32 `TRLI`,
+version u32, segment bytes u64, end offset i64, last epoch u64, last append time i64 µs, entry count
+u32, CRC-32C u32 of the 44 bytes before and of the entries), then entries of 16 bytes, in order:
+relative offset u32, position u32, largest timestamp i64 (µs, of the batch at that position).
+"""
+
+import struct
+from bisect import bisect_right
+from operator import attrgetter
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from tailrace_broker.model.errors import CorruptBatchError
+
+PAD_HEADER = struct.Struct("<III4x")
+PAD_MAGIC = int.from_bytes(b"TRLP", "little")
+
+INDEX_HEADER = struct.Struct("<IIQqQqI")
+INDEX_ENTRY = struct.Struct("<IIq")
+INDEX_MAGIC = int.from_bytes(b"TRLI", "little")
+INDEX_VERSION = 1
+# One entry a 64 KiB: a find reads at most that much more than it needs (Kafka: 4 KiB).
+INDEX_INTERVAL_BYTES = 64 * 1024
+
+
+class IndexEntry(NamedTuple):
+    """Where a batch starts: offsets relative to the segment's base, position in bytes."""
+
+    relative_offset: int
+    position: int
+    largest_timestamp_us: int
+
+
+class SegmentIndex(NamedTuple):
+    """What is known of a segment that takes no more writes."""
+
+    segment_bytes: int
+    end_offset: int
+    last_epoch: int
+    last_append_time_us: int
+    entries: list[IndexEntry]
+
+
+def encode_pad(pad_bytes: int) -> bytes:
+    """A pad of this size, header included; empty for 0."""
+    if pad_bytes == 0:
+        return b""
+    assert pad_bytes >= PAD_HEADER.size, pad_bytes
+    head = struct.pack("<II", PAD_MAGIC, pad_bytes)
+    return head + struct.pack("<I", crc32c(head)) + bytes(pad_bytes - 12)
+
+
+def read_pad(stored: memoryview, position: int) -> int:
+    """Bytes of the pad at `position`, or 0 when there is no valid one (a batch, a hole, damage)."""
+    raw = stored[position : position + PAD_HEADER.size]
+    if len(raw) < PAD_HEADER.size:
+        return 0
+    magic, pad_bytes, crc = PAD_HEADER.unpack(raw)
+    return pad_bytes if magic == PAD_MAGIC and crc == crc32c(raw[:8]) else 0
+
+
+def encode_index(index: SegmentIndex) -> bytes:
+    """The index file."""
+    entries = b"".join(INDEX_ENTRY.pack(*entry) for entry in index.entries)
+    head = INDEX_HEADER.pack(INDEX_MAGIC, INDEX_VERSION, *index[:4], len(index.entries))
+    return head + struct.pack("<I", crc32c(entries, crc32c(head))) + entries
+
+
+def find_position(entries: list[IndexEntry], relative_offset: int) -> int:
+    """Where to start reading to find an offset: the last entry at or below it."""
+    index = bisect_right(entries, relative_offset, key=attrgetter("relative_offset")) - 1
+    return entries[index].position if index >= 0 else 0
+
+
+def decode_index(stored: bytes) -> SegmentIndex:
+    """Read an index file; CorruptBatchError when it is not whole (it is then rebuilt)."""
+    entries_start = INDEX_HEADER.size + 4
+    if len(stored) < entries_start:
+        raise CorruptBatchError("index file: too short")
+    magic, version, *known, count = INDEX_HEADER.unpack_from(stored)
+    entries = stored[entries_start:]
+    (crc,) = struct.unpack_from("<I", stored, INDEX_HEADER.size)
+    if magic != INDEX_MAGIC or version != INDEX_VERSION or len(entries) != count * INDEX_ENTRY.size:
+        raise CorruptBatchError("index file: magic, version or size does not fit")
+    if crc != crc32c(entries, crc32c(stored[: INDEX_HEADER.size])):
+        raise CorruptBatchError("index file: checksum does not match")
+    rows = [IndexEntry._make(entry) for entry in INDEX_ENTRY.iter_unpack(entries)]
+    return SegmentIndex._make([*known, rows])

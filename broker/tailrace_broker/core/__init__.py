@@ -1,0 +1,1 @@
+"""What decides: machines and plans. No I/O, no clock, no randomness, no logging."""

@@ -1,0 +1,47 @@
+"""The state that a ring must agree on; here of a ring of one: topics and their partitions."""
+
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from tailrace_broker.core.ring import TOKEN_MIN, UNITS, slice_bounds
+from tailrace_broker.model.errors import TopicExistsError
+from tailrace_broker.model.topic import (
+    FIRST_EPOCH,
+    FIRST_RANGE_ID,
+    Partition,
+    Topic,
+    TopicSettings,
+    check_topic_name,
+)
+
+
+@dataclass(slots=True)
+class Metadata:
+    """Topics by name. Changes only by commands, which are idempotent."""
+
+    topics: dict[str, Topic] = field(default_factory=dict)
+
+    def create_topic(self, name: str, settings: TopicSettings, topic_id: UUID) -> Topic:
+        """The new topic, or the one that exists with the same settings.
+
+        InvalidTopicNameError; TopicExistsError when it exists with other settings.
+        """
+        check_topic_name(name)
+        existing = self.topics.get(name)
+        if existing is None:
+            self.topics[name] = new_topic(name, settings, topic_id)
+        elif existing.settings != settings:
+            raise TopicExistsError(
+                f'topic "{name}" exists with other settings; choose another name', topic=name
+            )
+        return self.topics[name]
+
+
+def new_topic(name: str, settings: TopicSettings, topic_id: UUID) -> Topic:
+    """A topic whose partitions slice the one range of a ring of one: all tokens."""
+    bounds = slice_bounds(TOKEN_MIN, UNITS, settings.partitions_per_range)
+    partitions = tuple(
+        Partition(index, FIRST_RANGE_ID, FIRST_EPOCH, start, end)
+        for index, (start, end) in enumerate(bounds)
+    )
+    return Topic(name, topic_id, settings, partitions)

@@ -1,0 +1,1 @@
+"""Page-aligned buffers of a bounded pool, for direct I/O and the sockets."""

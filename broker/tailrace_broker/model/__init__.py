@@ -1,0 +1,1 @@
+"""Plain values: ids, topics, errors. Imports nothing of ours but `tailrace.wire`."""

@@ -1,0 +1,18 @@
+"""Counts of the hot paths: plain integers, read by the metrics collector when it is asked."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Counters:
+    """Since the start of the process; each name is its metric's without prefix and suffix."""
+
+    produce_requests: int = 0
+    produce_errors: int = 0
+    produced_events: int = 0
+    produced_bytes: int = 0
+    read_requests: int = 0
+    read_errors: int = 0
+    read_bytes: int = 0
+    log_writes: int = 0
+    log_written_bytes: int = 0

@@ -1,0 +1,168 @@
+"""What can go wrong in the broker, split by whose fault it is.
+
+    TailraceError
+    ├── CallerError                 the request is wrong; nothing was stored
+    │   ├── InvalidTopicNameError
+    │   ├── InvalidRecordError      a record of the body; names the line
+    │   ├── InvalidBodyError
+    │   ├── InvalidParameterError   names the parameter
+    │   ├── UnsupportedMediaTypeError
+    │   ├── InvalidRequestError
+    │   ├── PathNotFoundError
+    │   ├── MethodNotAllowedError
+    │   ├── HeaderTooLargeError
+    │   ├── BodyTooLargeError
+    │   ├── TopicNotFoundError
+    │   ├── PartitionNotFoundError
+    │   ├── TopicExistsError
+    │   └── OffsetOutOfRangeError
+    ├── OverloadError               try again later; nothing was stored
+    │   ├── ProduceMemoryFullError
+    │   └── NotReadyError
+    ├── StartError                  the broker cannot start; says what to change
+    │   ├── InvalidSettingError
+    │   ├── PortInUseError
+    │   └── DataDirectoryInUseError
+    └── StoredDataError             the disk or what is on it
+        ├── CorruptBatchError       bytes that are not a batch
+        ├── CorruptPartitionError   damage below the high watermark; the partition stands still
+        ├── CorruptMetadataError    the broker's own files; it does not start
+        ├── DiskFullError
+        └── StorageFailedError      a write failed; unknown whether it was stored
+
+HTTP statuses for these live in `net/problems.py` only.
+"""
+
+
+class TailraceError(Exception):
+    """Base of all; `retriable` and `write_attempted` are what a producer needs to know."""
+
+    retriable = False
+    write_attempted = False
+
+    def __init__(self, detail: str, **members: str | int) -> None:
+        """`members` become own fields of the problem document; names as on the wire."""
+        super().__init__(detail)
+        self.detail = detail
+        self.members = members
+
+
+class CallerError(TailraceError):
+    """The request is wrong; the same request fails again."""
+
+
+class InvalidTopicNameError(CallerError):
+    """The topic name breaks the naming rule."""
+
+
+class InvalidRecordError(CallerError):
+    """A record of the body is not JSON; member `line`, 1 for a body of one event."""
+
+
+class InvalidBodyError(CallerError):
+    """The body as a whole cannot be read."""
+
+
+class InvalidParameterError(CallerError):
+    """A query parameter or field is unknown, missing or out of bounds; member `parameter`."""
+
+
+class UnsupportedMediaTypeError(CallerError):
+    """The content type is none that the path takes; member `contentType`."""
+
+
+class InvalidRequestError(CallerError):
+    """The bytes are not an HTTP/1.1 request; the connection is closed."""
+
+
+class PathNotFoundError(CallerError):
+    """No such path at this door."""
+
+
+class MethodNotAllowedError(CallerError):
+    """The path has other methods."""
+
+
+class HeaderTooLargeError(CallerError):
+    """Request line and headers are over the limit."""
+
+
+class BodyTooLargeError(CallerError):
+    """The body is over the limit; member `maxRequestBytes`."""
+
+
+class TopicNotFoundError(CallerError):
+    """No such topic; member `topic`."""
+
+
+class PartitionNotFoundError(CallerError):
+    """The topic has no such partition; members `topic`, `partition`."""
+
+
+class TopicExistsError(CallerError):
+    """A topic of this name exists with other settings; member `topic`."""
+
+
+class OffsetOutOfRangeError(CallerError):
+    """The offset is outside the log; members `logStart`, `highWatermark`."""
+
+
+class OverloadError(TailraceError):
+    """The broker cannot take it now; nothing was stored."""
+
+    retriable = True
+
+
+class ProduceMemoryFullError(OverloadError):
+    """Requests in flight hold all of the produce memory."""
+
+
+class NotReadyError(OverloadError):
+    """The broker is still recovering, or stopping."""
+
+
+class StartError(TailraceError):
+    """The broker cannot start as it is configured."""
+
+
+class InvalidSettingError(StartError):
+    """A setting is missing or out of bounds; names its environment variable."""
+
+
+class PortInUseError(StartError):
+    """Another process listens on one of the doors' ports."""
+
+
+class DataDirectoryInUseError(StartError):
+    """Another broker runs on this data directory."""
+
+
+class StoredDataError(TailraceError):
+    """The disk, or what is on it, is at fault."""
+
+
+class CorruptBatchError(StoredDataError):
+    """These bytes are not a valid batch of this version."""
+
+
+class CorruptPartitionError(StoredDataError):
+    """Stored data is damaged below the high watermark; members `topic`, `partition`."""
+
+    retriable = True
+
+
+class CorruptMetadataError(StoredDataError):
+    """A file that the broker needs to start is unreadable or of a foreign version."""
+
+
+class DiskFullError(StoredDataError):
+    """The file system has no space for the append; nothing was stored."""
+
+    retriable = True
+
+
+class StorageFailedError(StoredDataError):
+    """A write failed; the records may or may not be on disk."""
+
+    retriable = True
+    write_attempted = True

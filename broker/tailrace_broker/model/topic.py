@@ -1,0 +1,68 @@
+"""Topics and partitions as values."""
+
+import re
+from dataclasses import dataclass
+from uuid import UUID
+
+from tailrace_broker.model.errors import InvalidParameterError, InvalidTopicNameError
+
+# Range ids are never reused; a ring of one owns everything with its first range.
+FIRST_RANGE_ID = 0
+# No record precedes a partition's first batch: its `previous_epoch`.
+NO_EPOCH = 0
+FIRST_EPOCH = 1
+
+PARTITIONS_PER_RANGE_DEFAULT = 4
+PARTITIONS_PER_RANGE_MAX = 256
+
+# The bound is a file name's and Kafka's (249); no path characters, so a name is safe anywhere.
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """What the creator of a topic chose."""
+
+    partitions_per_range: int = PARTITIONS_PER_RANGE_DEFAULT
+    json_check: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work: InvalidParameterError."""
+        if not 1 <= self.partitions_per_range <= PARTITIONS_PER_RANGE_MAX:
+            raise InvalidParameterError(
+                f"partitionsPerRange is {self.partitions_per_range}; "
+                f"it can be 1 to {PARTITIONS_PER_RANGE_MAX}",
+                parameter="partitionsPerRange",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One ordered log: a slice of a range of a topic, tokens `[start, end)`."""
+
+    partition: int
+    range_id: int
+    epoch: int
+    token_start: int
+    token_end: int
+    first_offset: int = 0
+    parents: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic with its partitions, in order of their ids (which are also token order here)."""
+
+    name: str
+    topic_id: UUID
+    settings: TopicSettings
+    partitions: tuple[Partition, ...]
+
+
+def check_topic_name(name: str) -> None:
+    """Refuse a name that users may not give: InvalidTopicNameError."""
+    if _TOPIC_NAME.fullmatch(name) and name not in {".", ".."} and not name.startswith("__"):
+        return
+    raise InvalidTopicNameError(
+        "a topic name is 1 to 249 of A-Z a-z 0-9 . _ - and does not start with __", topic=name
+    )

@@ -1,0 +1,1 @@
+"""HTTP: requests -> the broker's verbs, results and errors -> answers. Knows nothing of disks."""

@@ -1,0 +1,321 @@
+"""A produce request -> appends -> its answer; the same for every door (docs/protocol.md)."""
+
+import re
+from collections.abc import Callable
+from functools import lru_cache, partial
+from itertools import compress
+from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+import numpy as np
+
+from tailrace.wire import (
+    JSON_CONTENT_TYPE,
+    NDJSON_CONTENT_TYPE,
+    RECORDS_CONTENT_TYPE,
+    Flag,
+)
+from tailrace_broker.codec.columns import (
+    HeaderColumns,
+    RecordColumns,
+    column_of_lengths,
+    column_of_one,
+    column_of_values,
+    offsets_of_lengths,
+    pack_columns,
+)
+from tailrace_broker.codec.ndjson import check_json, split_lines
+from tailrace_broker.codec.records_binary import ProducedRecords, RecordHeaders, parse_records
+from tailrace_broker.model.errors import (
+    BodyTooLargeError,
+    InvalidBodyError,
+    InvalidParameterError,
+    PathNotFoundError,
+    TailraceError,
+    UnsupportedMediaTypeError,
+)
+from tailrace_broker.net.api import Broker, HostedTopic
+from tailrace_broker.net.problems import problem_members
+
+# A producer's clock may be ahead by this much (DESIGN 11).
+TIMESTAMP_AHEAD_US_MAX = 3_600_000_000
+# Bound of a batch before compression: offsets, timestamps and keys are added to the body's values.
+PAYLOAD_BYTES_MAX = 32 * 1024 * 1024
+_COLUMN_BYTES_PER_RECORD = 16
+
+# The status and body of an answer that is not an error.
+Answer = Callable[[int, bytes, TailraceError | None], None]
+Body = bytes | bytearray
+_Append = Callable[["Broker", "HostedTopic", "ProduceTarget", Body, Answer], None]
+
+
+class ProduceTarget(NamedTuple):
+    """What the request line of a produce says."""
+
+    topic: str
+    key: bytes | None
+    timestamp_us: int | None
+
+
+_PATH = re.compile(rb"/v1/topic/([^/?#]*)/messages", re.ASCII)
+
+
+@lru_cache(maxsize=4096)
+def parse_target(target: bytes) -> ProduceTarget:
+    """Read path and query; PathNotFoundError, InvalidParameterError.
+
+    Cached: producers repeat the same few targets, a key each.
+    """
+    path, _, query = target.partition(b"?")
+    match = _PATH.fullmatch(path)
+    if not match:
+        raise PathNotFoundError(f"no path {path.decode(errors='replace')} at this door")
+    topic = unquote_to_bytes(match[1]).decode(errors="replace")
+    key: bytes | None = None
+    timestamp_us: int | None = None
+    for pair in filter(None, query.split(b"&")):
+        name, _, value = pair.partition(b"=")
+        value = unquote_to_bytes(value.replace(b"+", b" "))
+        if name == b"partitionKey":
+            key = value
+        elif name == b"timestamp":
+            timestamp_us = _parse_timestamp(value)
+        else:
+            shown = name.decode(errors="replace")
+            raise InvalidParameterError(
+                f'no parameter "{shown}"; a produce takes partitionKey and timestamp',
+                parameter=shown,
+            )
+    return ProduceTarget(topic, key, timestamp_us)
+
+
+def produce(
+    broker: Broker, target: ProduceTarget, content_type: str, body: Body, answer: Answer
+) -> None:
+    """Append what a request brings; `answer(status, body, error)` is called once, maybe later.
+
+    Requests for one partition are appended in the order of these calls.
+    """
+
+    append = _APPENDS.get(content_type.partition(";")[0].strip().lower())
+    if append is None:
+        known = ", ".join(_APPENDS)
+        error = UnsupportedMediaTypeError(
+            f"content-type {content_type} is not one of: {known}", contentType=content_type
+        )
+        answer(0, b"", error)
+    elif not body:
+        answer(0, b"", InvalidBodyError("the body is empty; nothing was stored"))
+    else:
+        use = partial(_use, append, broker, target, body, answer)
+        broker.with_topic(target.topic, use)
+
+
+def _use(
+    append: _Append,
+    broker: Broker,
+    target: ProduceTarget,
+    body: Body,
+    answer: Answer,
+    hosted: HostedTopic | None,
+    error: TailraceError | None,
+) -> None:
+    """Append once the topic is there."""
+    if hosted is None:
+        answer(0, b"", error)
+        return
+    try:
+        append(broker, hosted, target, body, answer)
+    except TailraceError as refused:
+        answer(0, b"", refused)
+
+
+def _append_event(
+    broker: Broker, hosted: HostedTopic, target: ProduceTarget, body: Body, answer: Answer
+) -> None:
+    """application/json: one event, coalesced with other requests' events."""
+    timestamp_us, flags = _timestamp(broker, target.timestamp_us)
+    if hosted.topic.settings.json_check:
+        check_json(body)
+        flags |= Flag.JSON_VALUES
+    partition = hosted.partition_of_key(target.key)
+    done = partial(_answer_one, answer, target.topic, partition, 1)
+    hosted.log_of(partition).append_event(target.key, bytes(body), timestamp_us, flags, done)
+    broker.counters.produced_events += 1
+
+
+def _append_lines(
+    broker: Broker, hosted: HostedTopic, target: ProduceTarget, body: Body, answer: Answer
+) -> None:
+    """application/x-ndjson: a batch of its own."""
+    timestamp_us, flags = _timestamp(broker, target.timestamp_us)
+    json_check = hosted.topic.settings.json_check
+    if json_check:
+        flags |= Flag.JSON_VALUES
+    values, lengths = split_lines(body, json_check=json_check)
+    count = len(lengths)
+    _check_payload(broker, len(values) + count * len(target.key or b""), count)
+    columns = pack_columns(
+        column_of_lengths(values, lengths),
+        column_of_one(target.key, count),
+        np.full(count, timestamp_us, np.int64),
+        flags=flags,
+    )
+    partition = hosted.partition_of_key(target.key)
+    done = partial(_answer_one, answer, target.topic, partition, count)
+    hosted.log_of(partition).append_columns(columns, done)
+    broker.counters.produced_events += count
+
+
+def _append_records(
+    broker: Broker, hosted: HostedTopic, target: ProduceTarget, body: Body, answer: Answer
+) -> None:
+    """records+binary: a batch for each partition that the records' keys belong to."""
+    for name, given in (("partitionKey", target.key), ("timestamp", target.timestamp_us)):
+        if given is not None:
+            raise InvalidParameterError(
+                f"records+binary carries its own keys and timestamps; leave out {name}",
+                parameter=name,
+            )
+    records = parse_records(body)
+    _check_payload(broker, len(body), 0)
+    if records.timestamps_us is not None:
+        _timestamp(broker, int(records.timestamps_us.max()))
+    partition_by_key = {key: hosted.partition_of_key(key) for key in set(records.keys)}
+    partitions = np.array([partition_by_key[key] for key in records.keys], np.int32)
+    appends = []
+    for partition in np.unique(partitions).tolist():
+        chosen = partitions == partition
+        appends.append((partition, int(chosen.sum()), _columns_of(broker, records, chosen)))
+    collected = _Collected(target.topic, len(appends), answer)
+    for partition, count, columns in appends:
+        done = partial(collected.add, partition, count)
+        try:
+            log = hosted.log_of(partition)
+        except TailraceError as error:
+            done(-1, error)
+        else:
+            log.append_columns(columns, done)
+            broker.counters.produced_events += count
+
+
+_APPENDS: dict[str, _Append] = {
+    JSON_CONTENT_TYPE: _append_event,
+    NDJSON_CONTENT_TYPE: _append_lines,
+    RECORDS_CONTENT_TYPE: _append_records,
+}
+
+
+class _Collected:
+    """Gathers the outcomes of one request's partitions; answers when the last is there."""
+
+    def __init__(self, topic: str, partition_count: int, answer: Answer) -> None:
+        self._topic = topic
+        self._missing = partition_count
+        self._answer = answer
+        self._elements: dict[int, msgspec.Raw] = {}
+        self._errors: list[TailraceError] = []
+
+    def add(self, partition: int, count: int, offset: int, error: TailraceError | None) -> None:
+        if error is None:
+            element = _produced(self._topic, partition, offset, count)
+        else:
+            self._errors.append(error)
+            failed = {"topic": self._topic, "partition": partition, "count": count}
+            element = msgspec.json.encode({**failed, "problem": problem_members(error)})
+        self._elements[partition] = msgspec.Raw(element)
+        self._missing -= 1
+        if self._missing:
+            return
+        if len(self._errors) == len(self._elements):
+            self._answer(0, b"", self._errors[0])
+        else:
+            body = msgspec.json.encode([self._elements[key] for key in sorted(self._elements)])
+            self._answer(207 if self._errors else 200, body, None)
+
+
+def _columns_of(
+    broker: Broker, records: ProducedRecords, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]
+) -> RecordColumns:
+    """The chosen records, in the request's order, as one batch's columns."""
+    picked = chosen.tolist()
+    count = int(chosen.sum())
+    if records.timestamps_us is None:
+        timestamps_us, flags = np.full(count, broker.now_us(), np.int64), Flag.BROKER_TIMESTAMPS
+    else:
+        timestamps_us, flags = records.timestamps_us[chosen], Flag(0)
+    return pack_columns(
+        column_of_values(list(compress(records.values, picked))),
+        column_of_values(list(compress(records.keys, picked))),
+        timestamps_us,
+        headers=records.headers and _headers_of(records.headers, chosen),
+        flags=flags,
+    )
+
+
+def _headers_of(
+    headers: RecordHeaders, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]
+) -> HeaderColumns:
+    """The chosen records' headers as columns."""
+    picked = np.repeat(chosen, headers.counts).tolist()
+    return HeaderColumns(
+        offsets_of_lengths(headers.counts[chosen]),
+        column_of_values(list(compress(headers.keys, picked))),
+        column_of_values(list(compress(headers.values, picked))),
+    )
+
+
+def _answer_one(
+    answer: Answer,
+    topic: str,
+    partition: int,
+    count: int,
+    offset: int,
+    error: TailraceError | None,
+) -> None:
+    if error is None:
+        answer(200, _produced(topic, partition, offset, count), None)
+    else:
+        answer(0, b"", error)
+
+
+def _produced(topic: str, partition: int, offset: int, count: int) -> bytes:
+    # A topic's name has no character that JSON escapes.
+    return (
+        b'{"topic":"%s","partition":%d,"offset":%d,"count":%d,"durability":"fsync","copies":1}'
+        % (topic.encode(), partition, offset, count)
+    )
+
+
+def _timestamp(broker: Broker, given_us: int | None) -> tuple[int, Flag]:
+    """The time of a request's records, and the flag that says whose it is."""
+    now_us = broker.now_us()
+    if given_us is None:
+        return now_us, Flag.BROKER_TIMESTAMPS
+    if given_us > now_us + TIMESTAMP_AHEAD_US_MAX:
+        raise InvalidParameterError(
+            f"timestamp {given_us} is more than an hour ahead of the broker's clock ({now_us}); "
+            "it is in microseconds since the epoch",
+            parameter="timestamp",
+        )
+    return given_us, Flag(0)
+
+
+def _check_payload(broker: Broker, data_bytes: int, count: int) -> None:
+    """Refuse a request whose columns would be much larger than its body: tiny events, long key."""
+    if data_bytes + count * _COLUMN_BYTES_PER_RECORD > PAYLOAD_BYTES_MAX:
+        raise BodyTooLargeError(
+            f"the events with their keys are over {PAYLOAD_BYTES_MAX} bytes; send fewer a request",
+            maxRequestBytes=broker.max_request_bytes,
+        )
+
+
+def _parse_timestamp(value: bytes) -> int:
+    if value.isdigit() and len(value) <= 18:
+        return int(value)
+    raise InvalidParameterError(
+        f"timestamp {value.decode(errors='replace')} is not a number of microseconds since the "
+        "epoch",
+        parameter="timestamp",
+    )

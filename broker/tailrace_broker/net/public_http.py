@@ -1,0 +1,240 @@
+"""The doors that are not hot: public (9250), read (9252), metrics (9253); aiohttp applications.
+
+They share their verbs with the fast produce door: `net.produce`, `net.read`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from aiohttp import web
+
+from tailrace.wire import JSON_CONTENT_TYPE
+from tailrace_broker.model.errors import (
+    BodyTooLargeError,
+    InvalidBodyError,
+    InvalidParameterError,
+    MethodNotAllowedError,
+    NotReadyError,
+    PathNotFoundError,
+    TailraceError,
+)
+from tailrace_broker.model.topic import PARTITIONS_PER_RANGE_DEFAULT, Topic, TopicSettings
+from tailrace_broker.net import read as reading
+from tailrace_broker.net.api import Broker
+from tailrace_broker.net.problems import (
+    PROBLEM_CONTENT_TYPE,
+    problem_body,
+    problem_headers,
+    problem_status,
+)
+from tailrace_broker.net.produce import parse_target, produce
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_READ_PARAMETERS = frozenset({"offset", "maxRecords", "maxBytes"})
+
+
+class _NewTopic(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    name: str
+    partitions_per_range: int = PARTITIONS_PER_RANGE_DEFAULT
+    json_check: bool = True
+
+
+class PublicDoor:
+    """The handlers of the public paths."""
+
+    def __init__(self, broker: Broker, on_bug: Callable[[BaseException], None]) -> None:
+        """`on_bug` gets what no handler expected: the runtime ends the process."""
+        self._broker = broker
+        self._on_bug = on_bug
+
+    def read_app(self) -> web.Application:
+        """The read door: records and offsets."""
+        app = self._app()
+        app.add_routes(
+            [
+                web.get("/v1/topic/{topic}/partitions/{partition}/records", self._read),
+                web.get("/v1/offsets", self._offsets),
+            ]
+        )
+        return app
+
+    def public_app(self) -> web.Application:
+        """The one door that has every public path."""
+        app = self.read_app()
+        app.add_routes(
+            [
+                web.get("/v1/topics", self._list_topics),
+                web.post("/v1/topics", self._create_topic),
+                web.post("/v1/topic/{topic}/messages", self._produce),
+                web.get("/live", self._live),
+                web.get("/ready", self._ready),
+            ]
+        )
+        return app
+
+    def metrics_app(self, render: Callable[[], bytes]) -> web.Application:
+        """The metrics door; `render` makes Prometheus' text format."""
+
+        async def metrics(_: web.Request) -> web.Response:
+            return web.Response(
+                body=render(), headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"}
+            )
+
+        app = self._app()
+        app.add_routes([web.get("/metrics", metrics)])
+        return app
+
+    def _app(self) -> web.Application:
+        return web.Application(
+            middlewares=[self._answer_problems], client_max_size=self._broker.max_request_bytes
+        )
+
+    @web.middleware
+    async def _answer_problems(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer our errors, and aiohttp's own, as problem documents."""
+        try:
+            return await handler(request)
+        except TailraceError as error:
+            return problem_response(error)
+        except web.HTTPMethodNotAllowed as error:
+            allowed = ", ".join(sorted(error.allowed_methods))
+            return problem_response(MethodNotAllowedError(f"{request.path} takes {allowed}"))
+        except web.HTTPNotFound:
+            return problem_response(PathNotFoundError(f"no path {request.path} at this door"))
+        except Exception as error:  # a supervisor: aiohttp would answer 500 and go on
+            self._on_bug(error)
+            raise
+
+    async def _read(self, request: web.Request) -> web.Response:
+        query = request.query
+        for name in query:
+            if name not in _READ_PARAMETERS:
+                raise InvalidParameterError(
+                    f'no parameter "{name}"; a read takes offset, maxRecords and maxBytes',
+                    parameter=name,
+                )
+        answer = await reading.read(
+            self._broker,
+            reading.ReadRequest(
+                topic=request.match_info["topic"],
+                partition=_parse_partition(request.match_info["partition"]),
+                offset=query.get("offset", "earliest"),
+                records_max=reading.parse_number(
+                    "maxRecords",
+                    query.get("maxRecords"),
+                    reading.RECORDS_DEFAULT,
+                    reading.RECORDS_MAX,
+                ),
+                bytes_max=reading.parse_number(
+                    "maxBytes",
+                    query.get("maxBytes"),
+                    reading.READ_BYTES_DEFAULT,
+                    reading.READ_BYTES_MAX,
+                ),
+                accept=request.headers.get("accept", ""),
+            ),
+        )
+        return web.Response(
+            body=answer.body,
+            headers={
+                "content-type": answer.content_type,
+                "Tailrace-Next-Offset": str(answer.next_offset),
+                "Tailrace-High-Watermark": str(answer.high_watermark),
+                "Tailrace-Log-Start": str(answer.log_start),
+            },
+        )
+
+    async def _offsets(self, request: web.Request) -> web.Response:
+        names = request.query.getall("topic", [])
+        hosted = [self._broker.hosted(name) for name in names] or list(self._broker.topics())
+        return _json(reading.offsets(hosted))
+
+    async def _list_topics(self, _: web.Request) -> web.Response:
+        topics = [_topic_members(hosted.topic) for hosted in self._broker.topics()]
+        return _json(msgspec.json.encode({"topics": topics}))
+
+    async def _create_topic(self, request: web.Request) -> web.Response:
+        try:
+            wanted = msgspec.json.decode(await _body(request, self._broker), type=_NewTopic)
+        except msgspec.DecodeError as error:
+            raise InvalidBodyError(
+                f"{error}; a topic has name, partitionsPerRange and jsonCheck"
+            ) from error
+        settings = TopicSettings(wanted.partitions_per_range, wanted.json_check)
+        topic, is_new = await self._broker.create_topic(wanted.name, settings)
+        return _json(msgspec.json.encode(_topic_members(topic)), status=201 if is_new else 200)
+
+    async def _produce(self, request: web.Request) -> web.Response:
+        target = parse_target(request.raw_path.encode("latin-1"))
+        content_type = request.headers.get("content-type", JSON_CONTENT_TYPE)
+        reserved_bytes = request.content_length or 0
+        self._broker.take_produce_memory(reserved_bytes)
+        try:
+            body = await _body(request, self._broker)
+            answered: asyncio.Future[web.Response] = asyncio.get_running_loop().create_future()
+
+            def answer(status: int, body: bytes, error: TailraceError | None) -> None:
+                self._broker.counters.produce_requests += 1
+                if answered.cancelled():
+                    return
+                if error is not None:
+                    self._broker.counters.produce_errors += 1
+                    answered.set_exception(error)
+                else:
+                    answered.set_result(_json(body, status=status))
+
+            produce(self._broker, target, content_type, body, answer)
+            return await answered
+        finally:
+            self._broker.return_produce_memory(reserved_bytes)
+
+    async def _live(self, _: web.Request) -> web.Response:
+        return _json(b'{"live":true}')
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        if not self._broker.is_ready:
+            raise NotReadyError("the broker is recovering its data, or stopping")
+        return _json(b'{"ready":true}')
+
+
+def problem_response(error: TailraceError) -> web.Response:
+    """An error as an answer."""
+    return web.Response(
+        status=problem_status(error),
+        body=problem_body(error),
+        headers={"content-type": PROBLEM_CONTENT_TYPE, **problem_headers(error)},
+    )
+
+
+async def _body(request: web.Request, broker: Broker) -> bytes:
+    try:
+        return await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise BodyTooLargeError(
+            f"the body is over {broker.max_request_bytes} bytes; send fewer events a request",
+            maxRequestBytes=broker.max_request_bytes,
+        ) from error
+
+
+def _json(body: bytes, *, status: int = 200) -> web.Response:
+    return web.Response(status=status, body=body, headers={"content-type": JSON_CONTENT_TYPE})
+
+
+def _parse_partition(text: str) -> int:
+    if text.isascii() and text.isdigit():
+        return int(text[:19])
+    raise InvalidParameterError(f"partition {text} is not a number", parameter="partition")
+
+
+def _topic_members(topic: Topic) -> dict[str, str | int | bool]:
+    return {
+        "name": topic.name,
+        "id": str(topic.topic_id),
+        "partitionsPerRange": topic.settings.partitions_per_range,
+        "jsonCheck": topic.settings.json_check,
+        "durability": "fsync",
+        "partitions": len(topic.partitions),
+        "copies": 1,
+    }

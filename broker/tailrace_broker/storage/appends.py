@@ -1,0 +1,65 @@
+"""What waits to be appended to a partition: ready columns, or single events to be coalesced."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tailrace.wire import Flag
+from tailrace_broker.codec.columns import RecordColumns, column_of_values, pack_columns
+from tailrace_broker.model.errors import TailraceError
+
+# Called once, on the event loop: the offset of the request's first record, or why there is none.
+Appended = Callable[[int, TailraceError | None], None]
+
+# What a single event costs in a batch beside its key and value: two offsets and a timestamp.
+_EVENT_OVERHEAD_BYTES = 16
+
+
+class ColumnsAppend:
+    """One request's records, a batch of their own."""
+
+    def __init__(self, columns: RecordColumns, done: Appended) -> None:
+        self._columns = columns
+        self.size_bytes = len(columns.payload)
+        self.finish = done
+
+    def columns(self) -> RecordColumns:
+        """The batch's columns."""
+        return self._columns
+
+
+class EventsAppend:
+    """Single events of many requests that become one batch."""
+
+    def __init__(self) -> None:
+        self._keys: list[bytes | None] = []
+        self._values: list[bytes | None] = []
+        self._timestamps_us: list[int] = []
+        self._done: list[Appended] = []
+        self._flags = Flag.JSON_VALUES | Flag.BROKER_TIMESTAMPS
+        self.size_bytes = 0
+
+    def add(
+        self, key: bytes | None, value: bytes, timestamp_us: int, flags: Flag, done: Appended
+    ) -> None:
+        """Add an event; `flags` says what holds for it (JSON_VALUES, BROKER_TIMESTAMPS)."""
+        self._keys.append(key)
+        self._values.append(value)
+        self._timestamps_us.append(timestamp_us)
+        self._done.append(done)
+        self._flags &= flags
+        self.size_bytes += len(value) + len(key or b"") + _EVENT_OVERHEAD_BYTES
+
+    def columns(self) -> RecordColumns:
+        """The batch's columns."""
+        return pack_columns(
+            column_of_values(self._values),
+            column_of_values(self._keys),
+            np.array(self._timestamps_us, np.int64),
+            flags=self._flags,
+        )
+
+    def finish(self, base_offset: int, error: TailraceError | None) -> None:
+        """Tell each request its own offset."""
+        for offset, done in enumerate(self._done, start=base_offset):
+            done(offset, error)

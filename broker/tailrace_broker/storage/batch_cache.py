@@ -1,0 +1,75 @@
+"""Recent batches of all partitions in memory, for readers that are near the end.
+
+First in, first out over the whole broker, bounded by bytes: what was appended last is what live
+readers want next.
+"""
+
+from bisect import bisect_right
+from collections import deque
+from typing import NamedTuple
+
+from tailrace.wire import BatchHeader
+
+
+class StoredBatch(NamedTuple):
+    """A batch as it is stored: its header, and all its bytes as buffers one after the other."""
+
+    header: BatchHeader
+    buffers: tuple[bytes, ...]
+
+
+class RecentBatches:
+    """The cached end of one partition's log: consecutive batches."""
+
+    def __init__(self) -> None:
+        self._batches: list[StoredBatch] = []
+        self._base_offsets: list[int] = []
+        self._first = 0  # before it: evicted, not yet cut off
+
+    def read(self, offset: int, max_bytes: int) -> list[StoredBatch]:
+        """Batches from the one that holds `offset`, up to `max_bytes` but at least one, or none."""
+        index = bisect_right(self._base_offsets, offset, lo=self._first) - 1
+        if index < self._first:
+            return []
+        taken: list[StoredBatch] = []
+        taken_bytes = 0
+        for batch in self._batches[index:]:
+            taken_bytes += batch.header.batch_bytes
+            if taken and taken_bytes > max_bytes:
+                break
+            taken.append(batch)
+        return taken
+
+    def append(self, batch: StoredBatch) -> None:
+        """Add the batch that follows the last."""
+        assert not self._batches or self._batches[-1].header.end_offset == batch.header.base_offset
+        self._batches.append(batch)
+        self._base_offsets.append(batch.header.base_offset)
+
+    def evict_first(self) -> None:
+        """Forget the oldest batch; O(1) amortised."""
+        self._first += 1
+        if self._first * 2 >= len(self._batches):
+            del self._batches[: self._first]
+            del self._base_offsets[: self._first]
+            self._first = 0
+
+
+class BatchCache:
+    """Bounds the recent batches of all partitions together."""
+
+    def __init__(self, capacity_bytes: int) -> None:
+        self._capacity_bytes = capacity_bytes
+        self._order: deque[tuple[RecentBatches, int]] = deque()
+        self.cached_bytes = 0
+
+    def add(self, recent: RecentBatches, batch: StoredBatch) -> None:
+        """Cache a batch at the end of its partition's, evicting the oldest of any partition."""
+        size_bytes = batch.header.batch_bytes
+        recent.append(batch)
+        self._order.append((recent, size_bytes))
+        self.cached_bytes += size_bytes
+        while self.cached_bytes > self._capacity_bytes:
+            oldest, oldest_bytes = self._order.popleft()
+            oldest.evict_first()
+            self.cached_bytes -= oldest_bytes

@@ -1,0 +1,90 @@
+"""The broker's data directory: who this disk is, the topics, and where partitions lie.
+
+<root>/data/meta.json                                   identity of the disk
+<root>/data/metadata/topics.json                        topics and partitions
+<root>/data/<topic id>/<partition id>/<base offset>.log segments, `.idx` beside finished ones
+<root>/lock                                             held while a broker runs here
+"""
+
+import fcntl
+import os
+from pathlib import Path
+from uuid import UUID, uuid4
+
+from tailrace_broker.codec.metadata import (
+    DiskIdentity,
+    decode_identity,
+    decode_topics,
+    encode_identity,
+    encode_topics,
+)
+from tailrace_broker.model.errors import DataDirectoryInUseError
+from tailrace_broker.model.topic import Topic
+from tailrace_broker.storage.direct_file import (
+    has_direct_io,
+    sync_directory,
+    translated_errors,
+    write_file_atomically,
+)
+
+FIRST_ORDINAL = 0
+FIRST_REGISTRATION = 1
+
+
+class DataDirectory:
+    """An open data directory; one broker at a time."""
+
+    def __init__(self, root: Path) -> None:
+        """Open or found it. DataDirectoryInUseError, CorruptMetadataError, StorageFailedError."""
+        self.path = root / "data"
+        with translated_errors(root):
+            (self.path / "metadata").mkdir(parents=True, exist_ok=True)
+            self._lock_fd = _lock(root)
+            self.is_direct = has_direct_io(self.path)
+        self.identity = self._load_identity()
+
+    def load_topics(self) -> list[Topic]:
+        """The topics; none in a new directory. CorruptMetadataError."""
+        path = self._topics_path
+        with translated_errors(path):
+            return decode_topics(path.read_bytes()) if path.exists() else []
+
+    def save_topics(self, topics: list[Topic]) -> None:
+        """Replace the topics; durable on return."""
+        write_file_atomically(self._topics_path, encode_topics(topics))
+
+    def partition_path(self, topic_id: UUID, partition: int) -> Path:
+        """Directory of a partition's segments; made with its first record."""
+        return self.path / str(topic_id) / str(partition)
+
+    def close(self) -> None:
+        """Let another broker have it."""
+        os.close(self._lock_fd)
+
+    @property
+    def _topics_path(self) -> Path:
+        return self.path / "metadata" / "topics.json"
+
+    def _load_identity(self) -> DiskIdentity:
+        path = self.path / "meta.json"
+        with translated_errors(path):
+            if path.exists():
+                return decode_identity(path.read_bytes())
+            identity = DiskIdentity(uuid4(), FIRST_ORDINAL, uuid4(), FIRST_REGISTRATION)
+            write_file_atomically(path, encode_identity(identity))
+            for directory in (self.path.parent, self.path.parent.parent):
+                sync_directory(directory)
+            return identity
+
+
+def _lock(root: Path) -> int:
+    """Hold the directory until the process ends, whatever ends it."""
+    fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(fd)
+        raise DataDirectoryInUseError(
+            f"{root} is in use by another broker; stop it, or choose another data directory"
+        ) from error
+    return fd

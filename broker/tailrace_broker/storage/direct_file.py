@@ -1,0 +1,155 @@
+"""The storage edge: the only module that opens data files.
+
+Direct I/O (O_DIRECT, open(2)) where the file system has it, so that the kernel keeps no second
+copy; else buffered (macOS, tmpfs), which `is_direct` tells. Positions, sizes and memory are whole
+blocks; durable writes carry RWF_DSYNC (pwritev2(2)), so that one call writes and syncs.
+"""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tailrace_broker.model.errors import DiskFullError, StorageFailedError
+
+# A multiple of every logical block size in use (512, 4096), and the page size.
+BLOCK_BYTES = 4096
+
+_O_DIRECT: int = getattr(os, "O_DIRECT", 0)
+_RWF_DSYNC: int = getattr(os, "RWF_DSYNC", 0)
+# <data>/<topic id>/<partition id>/: each may be new with a partition's first segment.
+_DIRECTORIES_ABOVE_A_SEGMENT = 3
+_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class DirectFile:
+    """A data file, read and written in whole blocks of aligned memory.
+
+    All methods block; call them in an I/O thread. Errors: DiskFullError, StorageFailedError.
+    """
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+
+    @classmethod
+    def create(cls, path: Path, *, is_direct: bool) -> "DirectFile":
+        """An empty file; it and the directories above it are durable on return.
+
+        A leftover of a failed attempt is emptied: no log names it.
+        """
+        with translated_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = cls(path, _open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, is_direct))
+            for directory in list(path.parents)[:_DIRECTORIES_ABOVE_A_SEGMENT]:
+                sync_directory(directory)
+            return file
+
+    @classmethod
+    def open(cls, path: Path, *, is_direct: bool, is_writable: bool = False) -> "DirectFile":
+        """An existing file."""
+        with translated_errors(path):
+            return cls(path, _open(path, os.O_RDWR if is_writable else os.O_RDONLY, is_direct))
+
+    def size_bytes(self) -> int:
+        """The file's present size."""
+        return os.fstat(self._fd).st_size
+
+    def read(self, buffer: memoryview, position: int) -> int:
+        """Fill whole blocks of `buffer` from `position`; returns bytes read, fewer at the end."""
+        assert position % BLOCK_BYTES == 0, position
+        with translated_errors(self.path):
+            return os.preadv(self._fd, [buffer], position)
+
+    def write(self, buffer: memoryview, position: int, *, is_durable: bool = True) -> None:
+        """Write whole blocks; durable on return (contents and file size) unless told otherwise."""
+        assert position % BLOCK_BYTES == 0, position
+        assert len(buffer) % BLOCK_BYTES == 0, len(buffer)
+        with translated_errors(self.path):
+            written_bytes = 0
+            while written_bytes < len(buffer):
+                rest = buffer[written_bytes:]
+                flags = _RWF_DSYNC if is_durable else 0
+                if flags:
+                    written_bytes += os.pwritev(self._fd, [rest], position + written_bytes, flags)
+                else:
+                    written_bytes += os.pwritev(self._fd, [rest], position + written_bytes)
+            if is_durable and not _RWF_DSYNC:
+                os.fsync(self._fd)
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut the file; durable on return."""
+        with translated_errors(self.path):
+            os.ftruncate(self._fd, size_bytes)
+            os.fsync(self._fd)
+
+    def close(self) -> None:
+        """Give the descriptor back; what was written durably stays so."""
+        os.close(self._fd)
+
+
+def write_file_atomically(path: Path, contents: bytes) -> None:
+    """Replace a small file as a whole; durable on return."""
+    temporary = path.with_suffix(path.suffix + ".new")
+    with translated_errors(path):
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            with os.fdopen(fd, "wb", closefd=False) as file:
+                file.write(contents)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        temporary.replace(path)
+        sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the entries of a directory durable."""
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def has_direct_io(directory: Path) -> bool:
+    """Whether files here can bypass the page cache; tried with a real write."""
+    if not _O_DIRECT or _is_in_memory(directory):
+        return False
+    probe = directory / "direct-io-probe"
+    try:
+        fd = os.open(probe, os.O_RDWR | os.O_CREAT | _O_DIRECT, 0o644)
+    except OSError:
+        return False
+    finally:
+        probe.unlink(missing_ok=True)
+    os.close(fd)
+    return True
+
+
+@contextmanager
+def translated_errors(path: Path) -> Iterator[None]:
+    """OSError -> our errors, at the one edge that meets them."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL_ERRNOS:
+            raise DiskFullError(f"no space left for {path}; free some, or enlarge it") from error
+        raise StorageFailedError(f"{path}: {error.strerror}") from error
+
+
+def _open(path: Path, flags: int, is_direct: bool) -> int:
+    return os.open(path, flags | os.O_CLOEXEC | (_O_DIRECT if is_direct else 0), 0o644)
+
+
+def _is_in_memory(directory: Path) -> bool:
+    """Whether this is tmpfs, which takes O_DIRECT but is memory (proc(5), mountinfo)."""
+    device = directory.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    rows = (line.split() for line in mounts.splitlines())
+    return any(row[2] == wanted and row[row.index("-") + 1] in {"tmpfs", "ramfs"} for row in rows)

@@ -1,0 +1,160 @@
+"""Finds where a partition's log ends after any kind of stop, and makes that end clean.
+
+Blocks: runs in an I/O thread before the partition takes anything. The rules are in
+`core.recovery`; this reads, cuts and rebuilds index files.
+"""
+
+from pathlib import Path
+
+from tailrace.wire import HEADER_BYTES, align_up
+from tailrace_broker.codec.segment import decode_index, encode_index, encode_pad
+from tailrace_broker.core.recovery import LogScan, SegmentState, proves_damage
+from tailrace_broker.memory.pool import BufferPool
+from tailrace_broker.model.errors import CorruptBatchError, CorruptPartitionError
+from tailrace_broker.storage.direct_file import (
+    BLOCK_BYTES,
+    DirectFile,
+    translated_errors,
+    write_file_atomically,
+)
+from tailrace_broker.storage.segment_reader import window_at
+from tailrace_broker.storage.segment_writer import LogPlace, index_of, segment_path
+
+SCAN_WINDOW_BYTES = 1024 * 1024
+
+
+def recover_log(
+    place: LogPlace, first_offset: int, pool: BufferPool, *, is_direct: bool
+) -> list[SegmentState]:
+    """The partition's segments in order, the last ready for appends; on disk nothing follows it.
+
+    CorruptPartitionError when records are damaged that were acknowledged: nothing is changed then.
+    """
+    base_offsets = _base_offsets(place.directory)
+    state = SegmentState(first_offset, first_offset)
+    if not base_offsets:
+        return [state]
+    if base_offsets[0] != first_offset:
+        raise CorruptPartitionError(
+            f"{place.directory}: the log starts at {base_offsets[0]}, not at {first_offset}"
+        )
+    segments: list[SegmentState] = []
+    for base_offset, next_offset in zip(base_offsets, [*base_offsets[1:], None], strict=True):
+        path = segment_path(place.directory, base_offset)
+        before = segments[-1] if segments else state
+        state = SegmentState(
+            base_offset, base_offset, before.last_epoch, before.last_append_time_us
+        )
+        if next_offset is None:
+            segments.append(_recover_last(place, path, state, pool, is_direct))
+        else:
+            segments.append(
+                _recover_finished(place, path, state, pool, is_direct, next_offset=next_offset)
+            )
+    return segments
+
+
+def _base_offsets(directory: Path) -> list[int]:
+    with translated_errors(directory):
+        if not directory.exists():
+            return []
+        return sorted(int(path.stem) for path in directory.glob("*.log"))
+
+
+def _recover_finished(
+    place: LogPlace,
+    path: Path,
+    state: SegmentState,
+    pool: BufferPool,
+    is_direct: bool,
+    *,
+    next_offset: int,
+) -> SegmentState:
+    """A segment that another follows: from its index file, or from a scan that must end there."""
+    index_path = path.with_suffix(".idx")
+    try:
+        index = decode_index(index_path.read_bytes()) if index_path.exists() else None
+    except CorruptBatchError:
+        index = None
+    if index is not None and (index.end_offset, index.segment_bytes) == (
+        next_offset,
+        path.stat().st_size,
+    ):
+        state.end_offset = index.end_offset
+        state.last_epoch = index.last_epoch
+        state.last_append_time_us = index.last_append_time_us
+        state.position = index.segment_bytes
+        state.entries = index.entries
+        return state
+    file = DirectFile.open(path, is_direct=is_direct)
+    try:
+        _scan(file, LogScan(place.topic_id, place.partition, state), pool)
+    finally:
+        file.close()
+    if state.end_offset != next_offset:
+        raise CorruptPartitionError(
+            f"{path} is damaged at byte {state.position}: it ends at offset {state.end_offset}, "
+            f"the next segment starts at {next_offset}. Nothing was changed; restore the file"
+        )
+    write_file_atomically(index_path, encode_index(index_of(state)))
+    return state
+
+
+def _recover_last(
+    place: LogPlace, path: Path, state: SegmentState, pool: BufferPool, is_direct: bool
+) -> SegmentState:
+    """The segment that takes writes: scanned whole, then cut behind the last batch of the log."""
+    file = DirectFile.open(path, is_direct=is_direct, is_writable=True)
+    try:
+        scan = LogScan(place.topic_id, place.partition, state)
+        _scan(file, scan, pool)
+        if _has_proof_of_damage(file, scan, pool):
+            raise CorruptPartitionError(
+                f"{path} is damaged at byte {state.position}: batches behind it show that offsets "
+                f"from {state.end_offset} on were acknowledged. Nothing was changed; restore the "
+                "file"
+            )
+        _make_end_clean(file, state, pool)
+    finally:
+        file.close()
+    return state
+
+
+def _scan(file: DirectFile, scan: LogScan, pool: BufferPool) -> None:
+    """Follow the log through a segment; afterwards `scan.state` is at its end."""
+    size_bytes = file.size_bytes()
+    wanted_bytes = HEADER_BYTES
+    while not scan.ended:
+        start = scan.state.position
+        window_bytes = max(wanted_bytes, SCAN_WINDOW_BYTES)
+        with window_at(file, pool, start, window_bytes) as window:
+            is_last = start + len(window) >= size_bytes
+            wanted_bytes = scan.feed(window, is_last=is_last)
+
+
+def _has_proof_of_damage(file: DirectFile, scan: LogScan, pool: BufferPool) -> bool:
+    position = align_up(scan.state.position, BLOCK_BYTES)
+    while position < file.size_bytes():
+        with window_at(file, pool, position, SCAN_WINDOW_BYTES) as window:
+            if proves_damage(scan, window):
+                return True
+            position += SCAN_WINDOW_BYTES
+    return False
+
+
+def _make_end_clean(file: DirectFile, state: SegmentState, pool: BufferPool) -> None:
+    """End the log on a block boundary with nothing behind it, durably.
+
+    When a torn write left batches but not its pad, their last block gets one. It is the only time
+    that a block is written again: its write was never acknowledged as a whole.
+    """
+    block_start = state.position // BLOCK_BYTES * BLOCK_BYTES
+    used_bytes = state.position - block_start
+    if used_bytes:
+        with pool.lend(BLOCK_BYTES) as block:
+            file.read(block[:BLOCK_BYTES], block_start)
+            block[used_bytes:BLOCK_BYTES] = encode_pad(BLOCK_BYTES - used_bytes)
+            file.write(block[:BLOCK_BYTES], block_start)
+        state.position = block_start + BLOCK_BYTES
+    if file.size_bytes() != state.position:
+        file.truncate(state.position)

@@ -1,0 +1,87 @@
+"""Reads batches back from segment files. Blocks: runs in I/O threads, any number at a time."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tailrace.wire import HEADER_BYTES, align_up
+from tailrace_broker.codec.batch import read_header, verify_batch
+from tailrace_broker.codec.segment import INDEX_INTERVAL_BYTES, find_position, read_pad
+from tailrace_broker.core.recovery import SegmentState
+from tailrace_broker.memory.pool import BufferPool
+from tailrace_broker.model.errors import CorruptBatchError
+from tailrace_broker.storage.batch_cache import StoredBatch
+from tailrace_broker.storage.direct_file import BLOCK_BYTES, DirectFile
+
+
+def read_batches(
+    path: Path,
+    state: SegmentState,
+    pool: BufferPool,
+    *,
+    offset: int,
+    end_offset: int,
+    max_bytes: int,
+    is_direct: bool,
+) -> list[StoredBatch]:
+    """Batches of one segment from the one that holds `offset`, none at or above `end_offset`.
+
+    Up to `max_bytes`, at least one. Every batch is verified; CorruptBatchError names the place.
+    """
+    position = find_position(state.entries, offset - state.base_offset)
+    file = DirectFile.open(path, is_direct=is_direct)
+    try:
+        window_bytes = INDEX_INTERVAL_BYTES + max_bytes
+        while True:
+            with window_at(file, pool, position, window_bytes) as window:
+                batches, skipped_bytes, wanted_bytes = _take(window, offset, end_offset, max_bytes)
+            if batches:
+                return batches
+            position += skipped_bytes
+            window_bytes = max(wanted_bytes, window_bytes)
+            if position + wanted_bytes > file.size_bytes():
+                raise CorruptBatchError(f"{path}: no batch holds offset {offset}")
+    except CorruptBatchError as error:
+        raise CorruptBatchError(f"{path}, from byte {position}: {error}") from error
+    finally:
+        file.close()
+
+
+@contextmanager
+def window_at(
+    file: DirectFile, pool: BufferPool, position: int, size_bytes: int
+) -> Iterator[memoryview]:
+    """The file's bytes from `position`: at least `size_bytes`, fewer only at the file's end."""
+    start = position // BLOCK_BYTES * BLOCK_BYTES
+    wanted_bytes = align_up(position - start + size_bytes, BLOCK_BYTES)
+    with pool.lend(wanted_bytes) as buffer:
+        read_bytes = file.read(buffer[:wanted_bytes], start)
+        yield buffer[position - start : read_bytes]
+
+
+def _take(
+    window: memoryview, offset: int, end_offset: int, max_bytes: int
+) -> tuple[list[StoredBatch], int, int]:
+    """Batches that stand whole in `window`, bytes passed, and bytes needed to go on from there."""
+    batches: list[StoredBatch] = []
+    position = taken_bytes = 0
+    while True:
+        rest = window[position:]
+        pad_bytes = read_pad(rest, 0)
+        if pad_bytes:
+            position += pad_bytes
+            continue
+        if len(rest) < HEADER_BYTES:
+            return batches, position, HEADER_BYTES
+        header = read_header(rest)
+        if header.batch_bytes > len(rest) or (
+            batches and taken_bytes + header.batch_bytes > max_bytes
+        ):
+            return batches, position, header.batch_bytes
+        position += header.batch_bytes
+        if header.end_offset > offset:
+            verify_batch(rest)
+            batches.append(StoredBatch(header, (bytes(rest[: header.batch_bytes]),)))
+            taken_bytes += header.batch_bytes
+            if header.end_offset >= end_offset:
+                return batches, position, 0

@@ -1,0 +1,182 @@
+"""The public byte formats, version 1: what producers send, brokers store and readers get.
+
+Pure: no I/O, standard library only. A batch is stored, replicated and served unchanged, so this
+layout is at once the disk format, the replication format and the answer to a binary read.
+
+Batch: `header (128 B) | producer table | payload | zero fill to a multiple of 16 bytes`, all
+little-endian. Header:
+
+| at  | type | field              | meaning                                                        |
+|-----|------|--------------------|----------------------------------------------------------------|
+| 0   | u32  | magic              | `TRLB`                                                         |
+| 4   | u16  | version            | 1                                                              |
+| 6   | u16  | flags              | `Flag`                                                         |
+| 8   | u32  | header_crc         | CRC-32C of header bytes [0, 8) and [12, 128)                   |
+| 12  | u32  | payload_crc        | CRC-32C of producer table and payload as stored                |
+| 16  | u32  | payload_bytes      | payload as stored (compressed)                                 |
+| 20  | u32  | uncompressed_bytes | payload before compression                                     |
+| 24  | u8   | codec              | `Codec`; 3 zero bytes follow                                   |
+| 28  | u32  | record_count       | at least 1                                                     |
+| 32  | i64  | base_offset        | offset of the first record; the others follow densely          |
+| 40  | 16 B | topic_id           | UUID bytes                                                     |
+| 56  | u64  | range_id           | the range that the batch was appended to                       |
+| 64  | u32  | partition          | partition id within the topic                                  |
+| 68  | u32  | producer_table_bytes | a multiple of 32: `PRODUCER_ENTRY` each                      |
+| 72  | u64  | epoch              | of the leader that appended                                    |
+| 80  | u64  | previous_epoch     | of the batch before; 0 for a partition's first                 |
+| 88  | i64  | append_time_us     | leader's clock, never decreasing within a partition            |
+| 96  | i64  | first_timestamp_us | of the first record                                            |
+| 104 | i64  | largest_timestamp_us | largest of the batch                                         |
+| 112 | i64  | high_watermark     | the partition's when the batch was appended: what recovery may |
+|     |      |                    | never cut (docs/decisions/003-high-watermark-in-the-header.md) |
+| 120 | 8 B  | reserved           | zero                                                           |
+
+Payload (before compression), n = record_count, h = number of record headers; each column starts at
+a multiple of 8 bytes, zero filled, in Arrow's memory layout, little-endian:
+
+| column               | type       | when                |
+|----------------------|------------|---------------------|
+| value_offsets        | i32[n + 1] | always              |
+| key_offsets          | i32[n + 1] | always              |
+| timestamps           | i64[n]     | always; µs since epoch |
+| value_validity       | bitmap[n]  | `Flag.NULL_VALUES`  |
+| key_validity         | bitmap[n]  | `Flag.NULL_KEYS`    |
+| header_offsets       | i32[n + 1] | `Flag.HEADERS`: of each record's list |
+| header_key_offsets   | i32[h + 1] | `Flag.HEADERS`      |
+| header_value_offsets | i32[h + 1] | `Flag.HEADERS`      |
+| values               | bytes      | always              |
+| keys                 | bytes      | always              |
+| header_keys          | bytes      | `Flag.HEADERS`; UTF-8 |
+| header_values        | bytes      | `Flag.HEADERS`      |
+
+Source of the column layouts: Arrow columnar format 1.5, "Physical memory layout".
+"""
+
+import struct
+from enum import IntEnum, IntFlag
+from typing import NamedTuple
+
+__all__ = [
+    "BATCH_ALIGNMENT_BYTES",
+    "BATCH_CONTENT_TYPE",
+    "BATCH_MAGIC",
+    "COLUMN_ALIGNMENT_BYTES",
+    "FORMAT_VERSION",
+    "HEADER",
+    "HEADER_BYTES",
+    "JSON_CONTENT_TYPE",
+    "NDJSON_CONTENT_TYPE",
+    "PRODUCER_ENTRY",
+    "RECORDS_CONTENT_TYPE",
+    "RECORDS_HEADER",
+    "RECORDS_MAGIC",
+    "BatchHeader",
+    "Codec",
+    "Flag",
+    "RecordsFlag",
+    "align_up",
+    "batch_bytes",
+]
+
+FORMAT_VERSION = 1
+BATCH_MAGIC = int.from_bytes(b"TRLB", "little")
+HEADER = struct.Struct("<IHHIIIIB3xIq16sQIIQQqqqq8x")
+HEADER_BYTES = 128
+PRODUCER_ENTRY = struct.Struct("<16sqII")  # producer id, sequence, first record, record count
+BATCH_ALIGNMENT_BYTES = 16  # so that a pad header (16 B) always fits behind a batch
+COLUMN_ALIGNMENT_BYTES = 8  # Arrow's minimum; buffers can be used in place
+
+JSON_CONTENT_TYPE = "application/json"
+NDJSON_CONTENT_TYPE = "application/x-ndjson"
+BATCH_CONTENT_TYPE = "application/vnd.tailrace.batch"
+RECORDS_CONTENT_TYPE = "application/vnd.tailrace.records+binary"
+
+assert HEADER.size == HEADER_BYTES
+assert PRODUCER_ENTRY.size == 32
+
+
+class Flag(IntFlag):
+    """What a batch's columns hold; the header's `flags`."""
+
+    NULL_KEYS = 1
+    NULL_VALUES = 2
+    HEADERS = 4
+    JSON_VALUES = 8  # every value was checked to be one JSON text in UTF-8
+    BROKER_TIMESTAMPS = 16  # the broker stamped every record; none came with its own time
+
+
+class Codec(IntEnum):
+    """How a payload is compressed. LZ4 is one raw block, as Arrow's `lz4_raw` reads it."""
+
+    NONE = 0
+    LZ4 = 1
+    ZSTD = 2
+    KAFKA_V2 = 3  # reserved: a Kafka record batch, passed through
+
+
+class BatchHeader(NamedTuple):
+    """A batch's header in the order of its bytes; `BatchHeader._make(HEADER.unpack(...))`."""
+
+    magic: int
+    version: int
+    flags: int
+    header_crc: int
+    payload_crc: int
+    payload_bytes: int
+    uncompressed_bytes: int
+    codec: int
+    record_count: int
+    base_offset: int
+    topic_id: bytes
+    range_id: int
+    partition: int
+    producer_table_bytes: int
+    epoch: int
+    previous_epoch: int
+    append_time_us: int
+    first_timestamp_us: int
+    largest_timestamp_us: int
+    high_watermark: int
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last record."""
+        return self.base_offset + self.record_count
+
+    @property
+    def batch_bytes(self) -> int:
+        """The whole batch on disk and on the wire, zero fill included."""
+        return batch_bytes(self.producer_table_bytes, self.payload_bytes)
+
+
+# --- records+binary: a produce request in which each record has its own key -----------------------
+#
+# header (32 B), then columns, each at a multiple of 8 bytes from the body's start, zero filled:
+#   key lengths i32[n] (-1: null) | value lengths i32[n] (-1: null) | timestamps i64[n] (µs; flag)
+#   | header counts i32[n], header key lengths i32[h], header value lengths i32[h] (flag)
+#   | key bytes | value bytes | header key bytes | header value bytes (the last without fill)
+
+RECORDS_MAGIC = int.from_bytes(b"TRLR", "little")
+# magic, version u16, flags u16, record count, key bytes, value bytes, header count,
+# header key bytes, header value bytes
+RECORDS_HEADER = struct.Struct("<IHHIIIIII")
+
+assert RECORDS_HEADER.size == 32
+
+
+class RecordsFlag(IntFlag):
+    """Which optional columns a records+binary body has."""
+
+    TIMESTAMPS = 1
+    HEADERS = 2
+
+
+def align_up(size_bytes: int, alignment_bytes: int) -> int:
+    """Round up to a whole multiple of `alignment_bytes`."""
+    assert size_bytes >= 0, size_bytes
+    return -(-size_bytes // alignment_bytes) * alignment_bytes
+
+
+def batch_bytes(producer_table_bytes: int, payload_bytes: int) -> int:
+    """Size of a whole batch with these parts."""
+    return align_up(HEADER_BYTES + producer_table_bytes + payload_bytes, BATCH_ALIGNMENT_BYTES)
