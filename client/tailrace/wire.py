@@ -32,7 +32,7 @@ little-endian. Header:
 | 120 | 8 B  | reserved           | zero                                                           |
 
 Payload (before compression), n = record_count, h = number of record headers; each column starts at
-a multiple of 8 bytes, zero filled, in Arrow's memory layout, little-endian:
+a multiple of 8 bytes, zero filled behind it (the last one too), in Arrow's memory layout, little-endian:
 
 | column               | type       | when                |
 |----------------------|------------|---------------------|

@@ -1,0 +1,159 @@
+"""The blocking client: one keep-alive connection of `http.client` around `requests`.
+
+Retries nothing by itself but a GET whose idle connection the broker had closed; errors say by
+`retriable` and `write_attempted` what a caller may do. One thread at a time per client.
+"""
+
+import http.client
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+from tailrace import requests
+from tailrace.errors import ConnectionFailedError
+from tailrace.requests import Answer, Fetched, PartitionOffsets, Produced, Request, TopicInfo
+from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
+
+
+class Client:
+    """One broker at `url` (http://host:port); connects when first used. ValueError: a bad URL.
+
+    Every method raises ConnectionFailedError when no broker answers within `timeout_s` (of each
+    wait on the socket) and ProblemError when it refuses.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float = 30.0) -> None:
+        parts = urlsplit(url)
+        is_base_url = parts.path in ("", "/") and not parts.query and not parts.fragment
+        if parts.scheme != "http" or not parts.hostname or not is_base_url:
+            raise ValueError(f'"{url}" is not a broker\'s URL, like http://127.0.0.1:9250')
+        self.url = url.rstrip("/")
+        # http.client sets TCP_NODELAY itself.
+        self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; a later call opens it again."""
+        self._connection.close()
+
+    def is_ready(self) -> bool:
+        """Whether the broker serves; False also while none answers, for loops that wait."""
+        with suppress(ConnectionFailedError):
+            return self._exchange(requests.ready_request()).status == 200
+        return False
+
+    def topics(self) -> list[TopicInfo]:
+        """All topics, sorted by name."""
+        return requests.parse_topics(self._exchange(requests.topics_request()))
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions_per_range: int | None = None,
+        json_check: bool | None = None,
+    ) -> TopicInfo:
+        """Create, or find with the same settings (safe to repeat); None: the broker's default."""
+        request = requests.create_topic_request(
+            name, partitions_per_range=partitions_per_range, json_check=json_check
+        )
+        return requests.parse_topic(self._exchange(request))
+
+    def offsets(self, topics: Iterable[str] = ()) -> list[PartitionOffsets]:
+        """Ends and state of each partition of these topics; of all without any."""
+        return requests.parse_offsets(self._exchange(requests.offsets_request(topics)))
+
+    def produce(self, topic: str, value: bytes, *, key: bytes | str | None = None) -> Produced:
+        """Store one JSON event; on return it is as durable as the topic promises."""
+        return self._produce(topic, value, JSON_CONTENT_TYPE, key)
+
+    def produce_lines(
+        self, topic: str, ndjson: bytes, *, key: bytes | str | None = None
+    ) -> Produced:
+        """Store one JSON event a line, all of one key, as one batch: all of them or none."""
+        return self._produce(topic, ndjson, NDJSON_CONTENT_TYPE, key)
+
+    def produce_records(
+        self,
+        topic: str,
+        keys: Sequence[bytes | None],
+        values: Sequence[bytes | None],
+        timestamps_us: Sequence[int] | None = None,
+    ) -> list[Produced]:
+        """Store records with a key each; one element a partition, in partition order.
+
+        A partition's failure is raised; `write_attempted` is then set when others succeeded.
+        """
+        body = requests.encode_records(keys, values, timestamps_us)
+        request = requests.produce_records_request(topic, body)
+        return requests.parse_produced(self._exchange(request))
+
+    def read_batches(
+        self, topic: str, partition: int, offset: int | str, *, max_bytes: int | None = None
+    ) -> Fetched:
+        """Whole batches from the one that covers `offset` (or "earliest", "latest").
+
+        At least one when any is available, else at most `max_bytes` (broker's default 1 MiB).
+        Records before `offset` are the caller's to drop.
+        """
+        request = requests.batches_request(topic, partition, offset, max_bytes=max_bytes)
+        return requests.parse_fetched(self._exchange(request))
+
+    def read_lines(
+        self, topic: str, partition: int, offset: int | str, *, max_records: int | None = None
+    ) -> Fetched:
+        """NDJSON of exactly min(`max_records`, available) records (broker's default 1,000)."""
+        request = requests.lines_request(topic, partition, offset, max_records=max_records)
+        return requests.parse_fetched(self._exchange(request))
+
+    def _produce(
+        self, topic: str, body: bytes, content_type: str, key: bytes | str | None
+    ) -> Produced:
+        request = requests.produce_request(topic, body, content_type=content_type, key=key)
+        return requests.parse_produced(self._exchange(request))[0]
+
+    def _exchange(self, request: Request) -> Answer:
+        """One request, one answer."""
+        was_open = self._connection.sock is not None
+        try:
+            return self._attempt(request)
+        except ConnectionFailedError as error:
+            # A broker may close an idle connection at any time; asking again changes nothing.
+            is_stale = was_open and isinstance(error.__cause__, ConnectionError)
+            if not is_stale or request.method != "GET":
+                raise
+        return self._attempt(request)
+
+    def _attempt(self, request: Request) -> Answer:
+        """Send and receive once; a failure closes the connection, so that the next call is new."""
+        is_connected = False
+        try:
+            if self._connection.sock is None:
+                self._connection.connect()
+            is_connected = True
+            # A broker that refuses a large body answers before it has read it: read that answer.
+            with suppress(BrokenPipeError):
+                self._connection.request(
+                    request.method, request.target, request.body, dict(request.headers)
+                )
+            response = self._connection.getresponse()
+            headers = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, headers, response.read())
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise ConnectionFailedError(
+                self.url, reason, write_attempted=is_connected and request.method == "POST"
+            ) from error

@@ -1,0 +1,131 @@
+"""The blocking client against a real broker: values, refusals, and connections that end."""
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from tailrace.errors import (
+    ConnectionFailedError,
+    OffsetOutOfRangeError,
+    ProblemError,
+    TopicNotFoundError,
+)
+from tailrace.sync import Client
+from tailrace.wire import BATCH_MAGIC
+from tests.fixtures import RunningBroker, free_port_base, start_broker
+
+pytestmark = pytest.mark.integration
+
+
+def test_what_is_produced_is_read(shared_broker: RunningBroker) -> None:
+    with Client(shared_broker.url) as client:
+        one = client.produce("what", b'{"n":0}', key="é/&")
+        several = client.produce_lines("what", b"1\n2\n", key="é/&")
+        page = client.read_lines("what", one.partition, one.offset, max_records=2)
+        rest = client.read_lines("what", one.partition, page.next_offset)
+        batches = client.read_batches("what", one.partition, "earliest")
+
+    assert (several.partition, several.offset, several.count) == (one.partition, 1, 2)
+    records = [json.loads(line) for line in (page.body + rest.body).splitlines()]
+    assert [record["value"] for record in records] == [{"n": 0}, 1, 2]
+    assert {record["key"] for record in records} == {"é/&"}
+    assert (page.next_offset, page.high_watermark, page.log_start) == (2, 3, 0)
+    assert int.from_bytes(batches.body[:4], "little") == BATCH_MAGIC
+    assert batches.next_offset == 3
+
+
+def test_records_with_a_key_each_are_answered_by_partition(shared_broker: RunningBroker) -> None:
+    keys = [None if n % 5 == 0 else f"k{n % 7}".encode() for n in range(100)]
+    with Client(shared_broker.url) as client:
+        produced = client.produce_records("keyed", keys, [b"%d" % n for n in range(100)])
+        ends = {offsets.partition: offsets.high_watermark for offsets in client.offsets(["keyed"])}
+
+    assert [each.partition for each in produced] == sorted({each.partition for each in produced})
+    assert sum(each.count for each in produced) == 100
+    assert all(ends[each.partition] == each.count for each in produced)
+
+
+def test_topics_are_created_once(shared_broker: RunningBroker) -> None:
+    with Client(shared_broker.url) as client:
+        created = client.create_topic("orders", partitions_per_range=2, json_check=False)
+        again = client.create_topic("orders", partitions_per_range=2, json_check=False)
+
+        assert created == again
+        assert created in client.topics()
+        with pytest.raises(ProblemError) as caught:
+            client.create_topic("orders", partitions_per_range=3)
+
+    assert (created.partitions, created.json_check) == (2, False)
+    assert (caught.value.type, caught.value.status) == ("topic-exists", 409)
+
+
+def test_refusals_have_their_own_errors(shared_broker: RunningBroker) -> None:
+    with Client(shared_broker.url) as client:
+        partition = client.produce("refused", b"1").partition
+        with pytest.raises(OffsetOutOfRangeError) as out_of_range:
+            client.read_batches("refused", partition, 9)
+        with pytest.raises(TopicNotFoundError) as not_found:
+            client.offsets(["nosuch"])
+
+    assert (out_of_range.value.log_start, out_of_range.value.high_watermark) == (0, 1)
+    assert not_found.value.topic == "nosuch"
+
+
+def test_a_body_over_the_limit_is_a_problem_and_not_a_broken_connection(tmp_path: Path) -> None:
+    with (
+        start_broker(tmp_path, max_request_bytes=100_000) as broker,
+        Client(broker.url) as client,
+    ):
+        with pytest.raises(ProblemError) as caught:
+            client.produce("t", b'"%s"' % (b"x" * 20_000_000))
+
+        assert caught.value.type == "body-too-large"
+        assert client.produce("t", b"1").count == 1
+
+
+def test_reads_survive_a_broker_that_was_started_again(broker: RunningBroker) -> None:
+    with Client(broker.url) as client:
+        client.create_topic("t")
+        broker.restart()
+
+        assert [topic.name for topic in client.topics()] == ["t"]
+
+
+def test_a_produce_is_never_sent_twice_by_itself(broker: RunningBroker) -> None:
+    with Client(broker.url) as client:
+        client.create_topic("t")
+        broker.kill()
+        broker.restart()
+        with pytest.raises(ConnectionFailedError) as caught:
+            client.produce("t", b"1")
+
+        assert caught.value.write_attempted
+        assert client.produce("t", b"2").offset == 0
+
+
+def test_without_a_broker_nothing_was_attempted() -> None:
+    with Client(f"http://127.0.0.1:{free_port_base()}") as client:
+        assert not client.is_ready()
+        with pytest.raises(ConnectionFailedError) as caught:
+            client.produce("t", b"1")
+
+    assert not caught.value.write_attempted
+
+
+def test_a_broker_that_does_not_answer_is_not_waited_for_longer_than_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with Client(url, timeout_s=0.05) as client, pytest.raises(ConnectionFailedError) as caught:
+            client.topics()
+
+    assert "timed out" in caught.value.reason
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:9250", "ftp://a", "http://", "http://a/path", "http://a?b", "http://a:b"]
+)
+def test_a_url_that_is_no_brokers_is_refused_at_once(url: str) -> None:
+    with pytest.raises(ValueError, match=r"URL|Port"):
+        Client(url)

@@ -1,0 +1,197 @@
+"""Requests are built, and answers read, as docs/protocol.md says."""
+
+import json
+
+import pytest
+
+from tailrace import requests
+from tailrace.errors import ProblemError, TopicNotFoundError, UnexpectedAnswerError
+from tailrace.requests import Answer, Fetched, PartitionOffsets, Produced, Request, TopicInfo
+from tailrace.wire import BATCH_CONTENT_TYPE, JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
+
+STORED = {"topic": "flights", "offset": 10, "count": 2, "durability": "fsync", "copies": 1}
+FULL = {
+    "type": "/v1/problems/disk-full",
+    "title": "The disk is full",
+    "status": 507,
+    "retriable": True,
+    "writeAttempted": False,
+}
+
+
+def answer(document: object, *, status: int = 200) -> Answer:
+    return Answer(status, {}, json.dumps(document).encode())
+
+
+@pytest.mark.parametrize(
+    ("key", "query"),
+    [
+        (None, ""),
+        (b"", "?partitionKey="),
+        ("SFO", "?partitionKey=SFO"),
+        ("a b&c=d/é", "?partitionKey=a%20b%26c%3Dd%2F%C3%A9"),
+        (b"\x00\xff+", "?partitionKey=%00%FF%2B"),
+    ],
+)
+def test_the_key_is_percent_encoded_and_an_empty_one_is_kept(
+    key: bytes | str | None, query: str
+) -> None:
+    request = requests.produce_request("t", b"{}", content_type=JSON_CONTENT_TYPE, key=key)
+
+    assert request == Request(
+        "POST", f"/v1/topic/t/messages{query}", {"Content-Type": JSON_CONTENT_TYPE}, b"{}"
+    )
+
+
+def test_no_topic_name_escapes_its_path_segment() -> None:
+    produce = requests.produce_request("a/b?c#d", b"1", content_type=JSON_CONTENT_TYPE)
+    read = requests.lines_request("a/b?c", 0, 5)
+
+    assert produce.target == "/v1/topic/a%2Fb%3Fc%23d/messages"
+    assert read.target == "/v1/topic/a%2Fb%3Fc/partitions/0/records?offset=5"
+
+
+def test_reads_name_only_the_limits_that_are_given() -> None:
+    assert requests.batches_request("t", 3, "earliest", max_bytes=100) == Request(
+        "GET",
+        "/v1/topic/t/partitions/3/records?offset=earliest&maxBytes=100",
+        {"Accept": BATCH_CONTENT_TYPE},
+    )
+    assert requests.lines_request("t", 3, 17) == Request(
+        "GET", "/v1/topic/t/partitions/3/records?offset=17", {"Accept": NDJSON_CONTENT_TYPE}
+    )
+
+
+def test_offsets_of_several_topics_repeat_the_parameter() -> None:
+    assert requests.offsets_request(["a", "b&c"]).target == "/v1/offsets?topic=a&topic=b%26c"
+    assert requests.offsets_request().target == "/v1/offsets"
+
+
+def test_a_new_topic_names_only_the_settings_that_are_given() -> None:
+    bare = requests.create_topic_request("orders")
+    full = requests.create_topic_request("orders", partitions_per_range=8, json_check=False)
+
+    assert json.loads(bare.body) == {"name": "orders"}
+    assert json.loads(full.body) == {
+        "name": "orders",
+        "partitionsPerRange": 8,
+        "jsonCheck": False,
+    }
+
+
+def test_topics_are_read() -> None:
+    document = {
+        "name": "orders",
+        "id": "0a4c",
+        "partitionsPerRange": 4,
+        "jsonCheck": True,
+        "durability": "fsync",
+        "partitions": 4,
+        "copies": 1,
+    }
+    info = TopicInfo("orders", "0a4c", 4, True, "fsync", 4, 1)
+
+    assert requests.parse_topics(answer({"topics": [document]})) == [info]
+    assert requests.parse_topic(answer(document, status=201)) == info
+
+
+def test_offsets_are_read_one_element_a_partition() -> None:
+    partition = {
+        "partition": 2,
+        "range": 0,
+        "epoch": 1,
+        "firstOffset": 0,
+        "logStart": 5,
+        "highWatermark": 16690,
+        "logEnd": 16691,
+        "state": "open",
+        "parents": [],
+    }
+    document = {"topics": [{"topic": "flights", "partitions": [partition]}]}
+
+    assert requests.parse_offsets(answer(document)) == [
+        PartitionOffsets("flights", 2, 0, 1, 0, 5, 16690, 16691, "open", ())
+    ]
+
+
+def test_what_was_produced_is_read_from_one_answer_or_a_list() -> None:
+    one = {**STORED, "partition": 3}
+
+    assert requests.parse_produced(answer(one)) == [Produced(3, 10, 2, "fsync", 1)]
+    assert requests.parse_produced(answer([one, one])) == [Produced(3, 10, 2, "fsync", 1)] * 2
+
+
+def test_a_partition_that_failed_fails_all_and_says_that_others_are_stored() -> None:
+    elements = [
+        {**STORED, "partition": 0},
+        {"topic": "flights", "partition": 1, "problem": FULL},
+    ]
+
+    with pytest.raises(ProblemError, match="The disk is full") as caught:
+        requests.parse_produced(answer(elements))
+
+    assert caught.value.status == 507
+    assert caught.value.members == {"partition": 1}
+    assert caught.value.retriable
+    assert caught.value.write_attempted
+
+
+def test_when_every_partition_failed_a_retry_duplicates_nothing() -> None:
+    with pytest.raises(ProblemError) as caught:
+        requests.parse_produced(answer([{"topic": "t", "partition": 1, "problem": FULL}]))
+
+    assert not caught.value.write_attempted
+
+
+def test_a_read_keeps_the_body_and_takes_the_offsets_from_the_headers() -> None:
+    headers = {
+        "tailrace-next-offset": "12",
+        "tailrace-high-watermark": "20",
+        "tailrace-log-start": "3",
+    }
+
+    assert requests.parse_fetched(Answer(200, headers, b"raw")) == Fetched(b"raw", 12, 20, 3)
+
+
+def test_a_refusal_is_raised_as_its_problem() -> None:
+    document = {"type": "/v1/problems/topic-not-found", "title": "No such topic", "topic": "t"}
+
+    with pytest.raises(TopicNotFoundError):
+        requests.parse_fetched(answer(document, status=404))
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[1]", b"\xff"])
+def test_a_refusal_without_a_problem_document_names_its_status(body: bytes) -> None:
+    with pytest.raises(ProblemError, match="HTTP status 503"):
+        requests.parse_topics(Answer(503, {}, body))
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"topics": [{}]}', b'{"topics": 3}'])
+def test_a_success_of_another_server_is_not_taken_for_an_answer(body: bytes) -> None:
+    with pytest.raises(UnexpectedAnswerError, match="is this a broker's URL"):
+        requests.parse_topics(Answer(200, {}, body))
+
+
+def test_a_read_without_offsets_in_its_headers_is_not_an_answer() -> None:
+    with pytest.raises(UnexpectedAnswerError):
+        requests.parse_fetched(Answer(200, {}, b""))
+
+
+def test_records_need_one_element_a_record_in_each_sequence() -> None:
+    with pytest.raises(ValueError, match="one element a record"):
+        requests.encode_records([b"k"], [b"v", b"w"])
+    with pytest.raises(ValueError, match="one element a record"):
+        requests.encode_records([b"k"], [b"v"], [])
+
+
+def test_a_small_records_body_is_these_bytes() -> None:
+    body = requests.encode_records([b"k", None], [b"vv", b""], [1, -1])
+
+    assert body == bytes.fromhex(
+        "54524c52 0100 0100 02000000 01000000 02000000 00000000 00000000 00000000"  # header
+        "01000000 ffffffff"  # key lengths
+        "02000000 00000000"  # value lengths
+        "0100000000000000 ffffffffffffffff"  # timestamps
+        "6b00000000000000"  # keys, filled
+        "7676"  # values, without fill
+    )
