@@ -5,13 +5,11 @@ import sys
 import uvloop
 from pydantic import ValidationError
 
+from tailrace_broker.app.allocator import keep_freed_memory
 from tailrace_broker.app.logs import configure_logs
 from tailrace_broker.app.runtime import run
 from tailrace_broker.app.settings import Settings
 from tailrace_broker.model.errors import InvalidSettingError, TailraceError
-
-# A thread that returns from the disk waits this long at most for the interpreter, not 5 ms.
-SWITCH_INTERVAL_S = 0.0005
 
 
 def main() -> int:
@@ -23,7 +21,7 @@ def main() -> int:
     try:
         settings = read_settings()
         configure_logs(settings.log_level)
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        keep_freed_memory()
         uvloop.run(run(settings))
     except* TailraceError as group:
         for error in _leaves(group):

@@ -14,7 +14,10 @@ MEBIBYTE = 1024 * 1024
 class Settings(BaseSettings):
     """Every field: unit, default and why."""
 
-    model_config = SettingsConfigDict(env_prefix="TAILRACE_", frozen=True, extra="ignore")
+    # An empty variable counts as none: an empty path would be the present directory.
+    model_config = SettingsConfigDict(
+        env_prefix="TAILRACE_", env_ignore_empty=True, frozen=True, extra="ignore"
+    )
 
     data_dir: Path
     """Where this broker keeps its data; no default, so that nothing is stored by accident."""
@@ -43,8 +46,8 @@ class Settings(BaseSettings):
     io_buffer_bytes: int = Field(default=256 * MEBIBYTE, ge=4 * PAYLOAD_BYTES_MAX)
     """Bound of aligned buffers lent to the I/O threads; address space until it is used."""
 
-    io_threads: int = Field(default=4, ge=1, le=64)
-    """Threads for disk calls and large compressions; more than cores, since most wait."""
+    io_threads: int = Field(default=2, ge=1, le=64)
+    """Threads for disk calls and large compressions; more only take the interpreter in turns."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level that is logged."""

@@ -163,7 +163,7 @@ def decompress_payload(header: BatchHeader, stored: memoryview, position: int = 
     else:
         try:
             inflated = lz4.block.decompress(payload, uncompressed_size=header.uncompressed_bytes)
-        except lz4.block.LZ4BlockError as error:
+        except (lz4.block.LZ4BlockError, OverflowError) as error:  # the size may be over an int
             raise CorruptBatchError(f"batch at {position}: LZ4 fails: {error}") from error
         columns = memoryview(inflated)
     if len(columns) != header.uncompressed_bytes:

@@ -5,6 +5,7 @@ values costs one C-level `len` each.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -53,9 +54,10 @@ def column_of_lengths(data: Buffer, lengths: Int32s) -> Column:
 def column_of_values(values: Sequence[bytes | memoryview | None]) -> Column:
     """One entry a value; None is null."""
     present = values if None not in values else [b"" if v is None else v for v in values]
-    lengths = np.fromiter(map(len, present), np.int32, len(values))  # type: ignore[arg-type]
+    ends = accumulate(map(len, present), initial=0)  # type: ignore[arg-type]
+    offsets = np.fromiter(ends, np.int32, len(values) + 1)
     validity = None if present is values else validity_bitmap([v is not None for v in values])
-    return Column(b"".join(present), offsets_of_lengths(lengths), validity)  # type: ignore[arg-type]
+    return Column(b"".join(present), offsets, validity)  # type: ignore[arg-type]
 
 
 def column_of_one(value: bytes | None, count: int) -> Column:

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import msgspec
 
-from tailrace_broker.model.errors import CorruptMetadataError
+from tailrace_broker.model.errors import CallerError, CorruptMetadataError
 from tailrace_broker.model.topic import Topic
 
 FORMAT_VERSION = 1
@@ -60,5 +60,5 @@ def _check_version(version: int, name: str) -> None:
 def _decode(stored: bytes, kind: type[T], name: str) -> T:
     try:
         return msgspec.json.decode(stored, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, CallerError) as error:
         raise CorruptMetadataError(f"{name} cannot be read: {error}") from error

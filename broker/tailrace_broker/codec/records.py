@@ -19,6 +19,7 @@ from tailrace_broker.codec.ndjson import is_json
 from tailrace_broker.model.errors import CorruptBatchError
 
 _MICROSECONDS = 1_000_000
+_LINE_ENDS_TO_SPACES = bytes.maketrans(b"\r\n", b"  ")
 
 
 class Record(NamedTuple):
@@ -77,7 +78,8 @@ def json_lines(partition: int, records: list[Record], *, values_are_json: bool) 
             text = b"null"
         elif values_are_json or is_json(value):
             # A line end in a JSON text is white space between tokens.
-            text = value if b"\n" not in value else value.replace(b"\n", b" ")
+            has_line_ends = b"\n" in value or b"\r" in value
+            text = value.translate(_LINE_ENDS_TO_SPACES) if has_line_ends else value
         else:
             text = _base64(value)
         headers = b"" if not record.headers else b',"headers":' + _headers_text(record.headers)
@@ -137,7 +139,7 @@ class _ColumnReader:
 
     def offsets(self, count: int) -> list[int]:
         column: Int32s = np.frombuffer(self.take((count + 1) * 4), "<i4")
-        if column[0] != 0 or (np.diff(column) < 0).any():
+        if column[0] != 0 or (column[1:] < column[:-1]).any():
             raise CorruptBatchError("a column's offsets do not ascend from 0")
         ascending: list[int] = column.tolist()
         return ascending

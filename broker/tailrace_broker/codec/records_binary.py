@@ -45,8 +45,10 @@ def parse_records(body: bytes | bytearray | memoryview) -> ProducedRecords:
     key_bytes, value_bytes, header_count, header_key_bytes, header_value_bytes = sizes
     if magic != RECORDS_MAGIC or version != FORMAT_VERSION:
         raise InvalidBodyError("the body does not start as records+binary version 1")
-    if flags & ~(RecordsFlag.TIMESTAMPS | RecordsFlag.HEADERS):
+    if flags & ~int(RecordsFlag.TIMESTAMPS | RecordsFlag.HEADERS):
         raise InvalidBodyError(f"records+binary flags {flags:#x} are not known")
+    if any(sizes[2:]) and not flags & RecordsFlag.HEADERS:
+        raise InvalidBodyError("records+binary: header sizes are given, the flag is not")
     if not count:
         raise InvalidBodyError("the body holds no event; nothing was stored")
     key_lengths = reader.int32s("key lengths", count, null_allowed=True)
@@ -92,7 +94,10 @@ class _Reader:
         return column
 
     def int64s(self, name: str, count: int) -> Int64s:
-        return np.frombuffer(self._take(name, count * 8), "<i8").astype(np.int64, copy=False)
+        column = np.frombuffer(self._take(name, count * 8), "<i8").astype(np.int64, copy=False)
+        if column.min() < 0:
+            raise InvalidBodyError(f"records+binary {name}: a time is before 1970")
+        return column
 
     def values(self, name: str, lengths: Int32s, size_bytes: int) -> list[bytes | None]:
         data = bytes(self._take(name, size_bytes))
@@ -112,13 +117,13 @@ class _Reader:
 
     def _take(self, name: str, size_bytes: int) -> memoryview:
         start = align_up(self._position, COLUMN_ALIGNMENT_BYTES)
-        column = self._body[start : start + size_bytes]
-        if len(column) < size_bytes or any(self._body[self._position : start]):
+        end = start + size_bytes
+        if end > len(self._body) or any(self._body[self._position : start]):
             raise InvalidBodyError(
                 f"records+binary {name}: the body ends early or fill is not zero"
             )
-        self._position = start + size_bytes
-        return column
+        self._position = end
+        return self._body[start:end]
 
 
 def _present(values: list[bytes | None]) -> list[bytes]:

@@ -5,6 +5,7 @@ its predecessor's; the first that fails ends the log. What stands behind the end
 unless it proves that the end was once committed further on: then it is damage, and is kept.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -68,33 +69,32 @@ class LogScan:
         while not self.ended:
             rest = window[taken:]
             wanted_bytes = self._next_bytes(rest)
-            if wanted_bytes > len(rest):
-                if not is_last:
-                    return wanted_bytes
-                self.ended = True
-            elif not self.ended:
+            if wanted_bytes <= len(rest):
                 taken += wanted_bytes
+            elif is_last:
+                self.ended = True
+            else:
+                return wanted_bytes
         return 0
 
     def _next_bytes(self, rest: memoryview) -> int:
-        """Size of what stands next; taken when whole, `ended` set when it is not of the log."""
-        if len(rest) < HEADER_BYTES and not read_pad(rest, 0):
-            return HEADER_BYTES
+        """Size of what stands next, taken when whole; 0 and `ended` when it is not of the log."""
         pad_bytes = read_pad(rest, 0)
         if pad_bytes:
             if pad_bytes <= len(rest):
                 self.state.position += pad_bytes
             return pad_bytes
-        try:
+        if len(rest) < HEADER_BYTES:
+            return HEADER_BYTES
+        with suppress(CorruptBatchError):
             header = read_header(rest)
-            self.ended = not self._belongs(header)
-            if header.batch_bytes <= len(rest) and not self.ended:
-                verify_batch(rest)
-                self.state.add(header)
-        except CorruptBatchError:
-            self.ended = True
-            return 0
-        return header.batch_bytes
+            if self._belongs(header):
+                if header.batch_bytes <= len(rest):
+                    verify_batch(rest)
+                    self.state.add(header)
+                return header.batch_bytes
+        self.ended = True
+        return 0
 
     def _belongs(self, header: BatchHeader) -> bool:
         state = self.state

@@ -30,7 +30,7 @@ from tailrace_broker.net.problems import (
 )
 from tailrace_broker.net.produce import Body, parse_target, produce
 
-RECEIVE_BUFFER_BYTES = 256 * 1024
+RECEIVE_BUFFER_BYTES = 64 * 1024
 HEADER_BYTES_MAX = 16 * 1024
 # Below this a copy through the parser is cheaper than a second receive.
 DIRECT_BODY_BYTES_MIN = 16 * 1024
@@ -246,7 +246,7 @@ class ProduceProtocol(asyncio.BufferedProtocol):
         if error is not None:
             counters.produce_errors += 1
             exchange.answer = _error_answer(error)
-        elif status == HTTPStatus.OK:
+        elif status == 200:
             exchange.answer = _OK_HEAD % len(body) + body
         else:
             exchange.answer = _encode_answer(status, JSON_CONTENT_TYPE, body)

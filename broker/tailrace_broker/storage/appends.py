@@ -36,11 +36,11 @@ class EventsAppend:
         self._values: list[bytes | None] = []
         self._timestamps_us: list[int] = []
         self._done: list[Appended] = []
-        self._flags = Flag.JSON_VALUES | Flag.BROKER_TIMESTAMPS
+        self._flags = int(Flag.JSON_VALUES | Flag.BROKER_TIMESTAMPS)
         self.size_bytes = 0
 
     def add(
-        self, key: bytes | None, value: bytes, timestamp_us: int, flags: Flag, done: Appended
+        self, key: bytes | None, value: bytes, timestamp_us: int, flags: int, done: Appended
     ) -> None:
         """Add an event; `flags` says what holds for it (JSON_VALUES, BROKER_TIMESTAMPS)."""
         self._keys.append(key)

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 
-from tailrace.wire import Flag
 from tailrace_broker.codec.batch import BatchBody, compress_columns
 from tailrace_broker.codec.columns import RecordColumns
 from tailrace_broker.core.recovery import SegmentState
@@ -80,7 +79,7 @@ class PartitionLog:
         return self.high_watermark
 
     def append_event(
-        self, key: bytes | None, value: bytes, timestamp_us: int, flags: Flag, done: Appended
+        self, key: bytes | None, value: bytes, timestamp_us: int, flags: int, done: Appended
     ) -> None:
         """Append one event, in one batch with others that wait. `done` is called when durable."""
         last = self._waiting[-1] if self._waiting else None
