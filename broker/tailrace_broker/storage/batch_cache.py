@@ -33,7 +33,8 @@ class RecentBatches:
             return []
         taken: list[StoredBatch] = []
         taken_bytes = 0
-        for batch in self._batches[index:]:
+        for position in range(index, len(self._batches)):
+            batch = self._batches[position]
             taken_bytes += batch.header.batch_bytes
             if taken and taken_bytes > max_bytes:
                 break
