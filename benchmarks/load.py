@@ -1,0 +1,236 @@
+"""A closed-loop HTTP load from a process of its own: one request outstanding per connection.
+
+It must never be the bottleneck, so a request costs it two system calls, one share of an
+`epoll_wait` and some 3 µs of Python: requests are ready-made bytes, an answer is counted by its
+status line and content-length, and bodies are dropped in the buffer that received them. What it
+cost is part of every result.
+"""
+
+import gc
+import os
+import select
+import socket
+import time
+from array import array
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import cycle
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+
+from tailrace.requests import Request
+
+HOST = "127.0.0.1"
+SILENCE_S_MAX = 10.0
+RECEIVE_BUFFER_BYTES = 1 << 20
+CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class LoadError(Exception):
+    """The server answered with an error, hung up or fell silent: there is nothing to measure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What to send: `requests` in turn, from whichever connection is free, and around again."""
+
+    port: int
+    requests: list[bytes]
+    request_count: int
+    connection_count: int
+    server_pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """What it took. CPU times are user and system time of all threads of the process."""
+
+    request_count: int
+    seconds: float
+    p50_ms: float
+    p99_ms: float
+    p999_ms: float
+    server_cpu_s: float
+    server_kernel_share: float
+    generator_cpu_s: float
+    other_cores: float  # what all other processes took meanwhile: the noise
+
+
+def run_in_own_process(load: Load) -> LoadResult:
+    """Send everything, once; LoadError when an answer is not 200."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(_run, load).result()
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process and its threads, ended ones included, in steps of a nanosecond.
+
+    The clock of clock_getcpuclockid(3). /proc/PID/stat counts in ticks of 10 ms, and
+    /proc/PID/task/*/schedstat forgets threads that have ended.
+    """
+    return time.clock_gettime((~pid << 3) | 2)
+
+
+def request_bytes(request: Request) -> bytes:
+    """A request as it goes on the wire."""
+    headers = {"Host": HOST, **request.headers, "Content-Length": str(len(request.body))}
+    lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
+    head = f"{request.method} {request.target} HTTP/1.1\r\n{''.join(lines)}\r\n"
+    return head.encode() + request.body
+
+
+class _Connection:
+    """One keep-alive connection with at most one request outstanding."""
+
+    __slots__ = ("_awaited_bytes", "_buffer", "_head", "_unsent", "sent_at_ns", "socket")
+
+    def __init__(self, port: int, buffer: memoryview) -> None:
+        self.socket = socket.create_connection((HOST, port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.setblocking(False)
+        self._buffer = buffer  # shared: nothing in it is needed after `receive`
+        self._unsent: bytes | memoryview = b""
+        self._head = b""
+        self._awaited_bytes = 0  # of the answer's body; 0 while its head is not complete
+        self.sent_at_ns = 0
+
+    def send(self, request: bytes) -> None:
+        self.sent_at_ns = time.perf_counter_ns()
+        self._unsent = request
+        self.send_rest()
+
+    def send_rest(self) -> None:
+        """Go on with a request that the socket's buffer did not take whole."""
+        while self._unsent:
+            try:
+                sent_bytes = self.socket.send(self._unsent)
+            except BlockingIOError:
+                return
+            whole = sent_bytes == len(self._unsent)
+            self._unsent = b"" if whole else memoryview(self._unsent)[sent_bytes:]
+
+    def receive(self) -> bool:
+        """Take what has come; whether that completes the answer."""
+        while True:
+            try:
+                received_bytes = self.socket.recv_into(self._buffer)
+            except BlockingIOError:
+                return False
+            if not received_bytes:
+                raise LoadError("the server closed the connection")
+            if self._awaited_bytes:
+                self._awaited_bytes -= received_bytes
+                assert self._awaited_bytes >= 0, "more bytes than content-length said"
+            elif not self._read_head(received_bytes):
+                continue
+            if self._awaited_bytes == 0:
+                return True
+
+    def _read_head(self, received_bytes: int) -> bool:
+        """Whether the head is complete; then `_awaited_bytes` says what is missing of the body."""
+        head = self._head + bytes(self._buffer[: min(received_bytes, 4096)])
+        head_end = head.find(b"\r\n\r\n")
+        if head_end < 0:
+            self._head = head
+            return False
+        if not head.startswith(b"HTTP/1.1 200 "):
+            raise LoadError(head.decode(errors="replace"))
+        # Header names may be in any case; the digits end where the line does.
+        value_start = head.lower().index(b"content-length:") + len(b"content-length:")
+        body_bytes = int(head[value_start : head.index(b"\r", value_start)])
+        answer_bytes = head_end + 4 + body_bytes
+        self._awaited_bytes = answer_bytes - len(self._head) - received_bytes
+        self._head = b""
+        return True
+
+
+def _run(load: Load) -> LoadResult:
+    requests = cycle(load.requests)
+    latencies_ns: array[int] = array("q")
+    with ExitStack() as stack:
+        poller = stack.enter_context(select.epoll())
+        connections: dict[int, _Connection] = {}
+        buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
+        for _ in range(load.connection_count):
+            connection = _Connection(load.port, buffer)
+            stack.callback(connection.socket.close)
+            connections[connection.socket.fileno()] = connection
+            # Edge-triggered: one registration for both directions, no call per request.
+            poller.register(connection.socket, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
+        gc.freeze()
+        gc.disable()
+        before = _Clocks.read(load.server_pid)
+        _exchange(load.request_count, requests, connections, poller, latencies_ns)
+        after = _Clocks.read(load.server_pid)
+    seconds = after.wall_s - before.wall_s
+    server_cpu_s = after.server_cpu_s - before.server_cpu_s
+    generator_cpu_s = after.generator_cpu_s - before.generator_cpu_s
+    busy_s = after.busy_s - before.busy_s
+    p50, p99, p999 = np.percentile(np.array(latencies_ns) / 1e6, [50, 99, 99.9])
+    return LoadResult(
+        request_count=len(latencies_ns),
+        seconds=seconds,
+        p50_ms=p50,
+        p99_ms=p99,
+        p999_ms=p999,
+        server_cpu_s=server_cpu_s,
+        server_kernel_share=(after.server_kernel_s - before.server_kernel_s) / server_cpu_s,
+        generator_cpu_s=generator_cpu_s,
+        other_cores=(busy_s - server_cpu_s - generator_cpu_s) / seconds,
+    )
+
+
+def _exchange(
+    request_count: int,
+    requests: Iterator[bytes],
+    connections: dict[int, _Connection],
+    poller: select.epoll,
+    latencies_ns: "array[int]",
+) -> None:
+    """The loop that is timed: send, receive, note the latency, until all is answered."""
+    unsent_count = request_count
+    for connection in list(connections.values())[:request_count]:
+        connection.send(next(requests))
+        unsent_count -= 1
+    while len(latencies_ns) < request_count:
+        ready = poller.poll(SILENCE_S_MAX)
+        if not ready:
+            raise LoadError(f"no answer for {SILENCE_S_MAX:g} s")
+        for descriptor, events in ready:
+            connection = connections[descriptor]
+            if events & select.EPOLLOUT:
+                connection.send_rest()
+            if events & select.EPOLLIN and connection.receive():
+                latencies_ns.append(time.perf_counter_ns() - connection.sent_at_ns)
+                if unsent_count:
+                    connection.send(next(requests))
+                    unsent_count -= 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Clocks:
+    wall_s: float
+    server_cpu_s: float
+    server_kernel_s: float
+    generator_cpu_s: float
+    busy_s: float  # of all cores
+
+    @staticmethod
+    def read(server_pid: int) -> "_Clocks":
+        stat = Path(f"/proc/{server_pid}/stat").read_text()
+        # stime, field 15; counted behind the name, which may hold spaces: proc(5).
+        kernel_ticks = int(stat.rpartition(")")[2].split()[12])
+        # user, nice, system, idle, iowait, irq, softirq, steal: proc(5).
+        all_ticks = list(map(int, Path("/proc/stat").read_text().split(maxsplit=9)[1:9]))
+        busy_ticks = sum(all_ticks) - sum(all_ticks[3:5])
+        return _Clocks(
+            wall_s=time.perf_counter(),
+            server_cpu_s=cpu_seconds(server_pid),
+            server_kernel_s=kernel_ticks / CLOCK_TICKS_PER_S,
+            generator_cpu_s=time.process_time(),
+            busy_s=busy_ticks / CLOCK_TICKS_PER_S,
+        )
