@@ -1,18 +1,32 @@
 """Fixtures that tests share (what they make is in `fixtures.py`), and the time that kinds get."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.fixtures import RunningBroker, start_broker
 
 # A unit test's limit is in pyproject.toml; a marker at the test itself counts more than these.
-TIMEOUT_S_BY_MARKER = {"integration": 60, "spark": 180}
+# Hypothesis runs a property a hundred times: on a busy machine that takes seconds.
+TIMEOUT_S_BY_MARKER = {"hypothesis": 30, "integration": 60, "spark": 180}
+
+# The same cases each run in CI; elsewhere new ones. No deadline: the machine may be busy.
+settings.register_profile("local", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of this project's tests."""
+    parser.addoption("--rewrite", action="store_true", help="write the files of tests/golden anew")
+
+
+@pytest.hookimpl(trylast=True)  # hypothesis marks its tests in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give tests that start processes the time for that."""
+    """Give properties, and tests that start processes, the time for that."""
     for item in items:
         timeouts_s = [s for name, s in TIMEOUT_S_BY_MARKER.items() if item.get_closest_marker(name)]
         if timeouts_s and not item.get_closest_marker("timeout"):

@@ -1,0 +1,68 @@
+# The project's tasks. `make setup` makes .venv; every other target calls it first (nothing to do: 0.1 s).
+
+MAKEFLAGS += --no-print-directory
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+LOCK_OPTIONS := --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header
+
+.PHONY: setup fmt check test integration up bench lock
+
+# Each stamp in .venv is as new as the last install from the file that it depends on.
+setup: $(VENV)/.project $(if $(filter 0,$(SPARK)),,$(VENV)/.spark)
+	@:
+
+$(VENV)/.python:
+	@for python in python3.11 python3.12 python3.13 python3.14 python3; do \
+		if "$$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+			echo "setup: making $(VENV) with $$("$$python" --version)"; \
+			"$$python" -m venv $(VENV) && touch $@; exit; \
+		fi; \
+	done; \
+	echo "Python 3.11 or newer with its venv module is needed and was not found (Debian: apt install python3-venv)." >&2; \
+	exit 1
+
+$(VENV)/.packages: requirements.lock $(VENV)/.python
+	@echo "setup: installing the packages of requirements.lock"
+	@$(PIP) install --require-hashes -r requirements.lock
+	@touch $@
+
+$(VENV)/.project: pyproject.toml $(VENV)/.packages
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# Spark needs Java 17 or newer; without it there is nothing to install and no stamp.
+$(VENV)/.spark: requirements-spark.lock $(VENV)/.packages
+	@java_major=$$("$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p'); \
+	if [ "$${java_major:-0}" -ge 17 ]; then \
+		echo "setup: installing PySpark (0.5 GB, a minute or two)"; \
+		$(PIP) install --require-hashes --no-build-isolation -r requirements-spark.lock && touch $@; \
+	fi
+
+fmt: setup
+	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet .
+
+check: setup
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy -p tailrace -p pyspark_tailrace -p tailrace_broker
+	@$(BIN)/mypy .ci/leave_nothing.py examples benchmarks tests
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/pytest --quiet --cov --cov-report=term-missing:skip-covered tests/unit
+
+integration: setup
+	@$(BIN)/pytest --quiet tests/integration
+
+test: check integration
+
+up: setup
+	@$(BIN)/python -m examples.up
+
+bench: setup
+	@$(BIN)/python -m benchmarks
+
+# Keeps the versions that still fit; delete a lock file first to renew all of it.
+lock:
+	@command -v uv >/dev/null || { echo "make lock needs uv (pip install uv)." >&2; exit 1; }
+	@uv pip compile $(LOCK_OPTIONS) --extra arrow --extra broker --extra dev pyproject.toml --output-file requirements.lock
+	@grep -o 'pyspark>[^"]*' pyproject.toml | uv pip compile $(LOCK_OPTIONS) - --output-file requirements-spark.lock

@@ -1,0 +1,85 @@
+"""The house rules that no linter knows."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCE_FOLDERS = ["broker", "client", "operator", "examples", "benchmarks"]
+OTHER_FOLDERS = [".ci", "crds", "docs", "helm", "tests"]
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 600
+TEXT_SUFFIXES = {"", ".md", ".py", ".sh", ".toml", ".txt", ".yaml", ".yml"}
+# A folder of somebody's machine: right there, wrong everywhere else. Not the path part of a URL.
+MACHINE_PATH = re.compile(r"(?<![\w.-])/(?:home|root|Users|work)/\w")
+
+
+def files_of(*folders: str) -> Iterator[Path]:
+    """The files of these folders of the project, without what tools leave behind."""
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield path
+
+
+SOURCES = {path: path.read_text() for path in files_of(*SOURCE_FOLDERS) if path.suffix == ".py"}
+
+
+def named(path: Path, line: int) -> str:
+    """How an editor opens the place."""
+    return f"{path.relative_to(ROOT)}:{line}"
+
+
+def test_no_function_is_longer_than_70_lines() -> None:
+    functions = [
+        (path, node)
+        for path, text in SOURCES.items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+
+    assert [
+        f"{named(path, node.lineno)} {node.name}"
+        for path, node in functions
+        if (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES_MAX
+    ] == []
+
+
+def test_no_file_is_longer_than_600_lines() -> None:
+    assert [
+        named(path, FILE_LINES_MAX)
+        for path, text in SOURCES.items()
+        if text.count("\n") > FILE_LINES_MAX
+    ] == []
+
+
+def test_every_module_says_what_it_is() -> None:
+    assert [
+        named(path, 1) for path, text in SOURCES.items() if not ast.get_docstring(ast.parse(text))
+    ] == []
+
+
+def test_the_broker_logs_and_does_not_print() -> None:
+    assert [
+        named(path, node.lineno)
+        for path, text in SOURCES.items()
+        if path.is_relative_to(ROOT / "broker")
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Name) and node.id == "print"
+    ] == []
+
+
+def test_the_operator_folder_is_no_package() -> None:
+    """As a package `operator` would hide the standard module of that name."""
+    assert not (ROOT / "operator" / "__init__.py").exists()
+
+
+def test_no_file_names_a_folder_of_one_machine() -> None:
+    assert [
+        named(path, number)
+        for path in (*ROOT.glob("*"), *files_of(*SOURCE_FOLDERS, *OTHER_FOLDERS))
+        if path.is_file() and path.suffix in TEXT_SUFFIXES
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if MACHINE_PATH.search(line)
+    ] == []
