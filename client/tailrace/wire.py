@@ -31,8 +31,8 @@ little-endian. Header:
 |     |      |                    | never cut (docs/decisions/003-high-watermark-in-the-header.md) |
 | 120 | 8 B  | reserved           | zero                                                           |
 
-Payload (before compression), n = record_count, h = number of record headers; each column starts at
-a multiple of 8 bytes, zero filled behind it (the last one too), in Arrow's memory layout, little-endian:
+Payload (before compression), n = record_count, h = number of record headers; each column is in
+Arrow's memory layout, little-endian, zero filled to a multiple of 8 bytes (the last one too):
 
 | column               | type       | when                |
 |----------------------|------------|---------------------|

@@ -14,7 +14,7 @@ _M_ARENA_MAX = -8
 # The largest that glibc takes; larger blocks are rare and bounded by the request limit.
 _MAPPED_BLOCK_BYTES = 32 * 1024 * 1024
 # Free memory kept at the end of the heap; bounds what an idle broker holds after a burst.
-_KEPT_BYTES = 64 * 1024 * 1024
+_KEPT_BYTES = 32 * 1024 * 1024
 
 
 def keep_freed_memory() -> None:

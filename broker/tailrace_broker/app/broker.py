@@ -44,7 +44,8 @@ class HostedTopic:
         self.topic = topic
         self.logs = logs
         self._token_starts = [partition.token_start for partition in topic.partitions]
-        self._turns = itertools.count()
+        undamaged = [index for index, log in enumerate(logs) if isinstance(log, PartitionLog)]
+        self._turns = itertools.cycle(undamaged or range(len(logs)))
 
     def log_of(self, partition: int) -> PartitionLog:
         """PartitionNotFoundError; CorruptPartitionError when its data is damaged."""
@@ -60,9 +61,9 @@ class HostedTopic:
         return log
 
     def partition_of_key(self, key: bytes | None) -> int:
-        """The partition whose slice holds the key's token; without a key, each in turn."""
+        """The partition whose slice holds the key's token; with none, each undamaged in turn."""
         if key is None:
-            return next(self._turns) % len(self.logs)
+            return next(self._turns)
         return find_slice(self._token_starts, token(key))
 
 
@@ -110,10 +111,15 @@ class LocalBroker:
     async def stop(self) -> None:
         """Refuse new requests, wait for the appends under way, close the logs."""
         self.is_ready = False
-        for hosted in self._hosted.values():
+        for hosted in list(self._hosted.values()):  # a topic may just be being created
             for log in hosted.logs:
                 if isinstance(log, PartitionLog):
                     await log.close()
+
+    @property
+    def topic_count(self) -> int:
+        """Topics that are recovered."""
+        return len(self._hosted)
 
     @property
     def partition_count(self) -> int:
@@ -136,13 +142,13 @@ class LocalBroker:
         return time_ns() // 1000
 
     def topics(self) -> list[HostedTopic]:
-        """All topics by name."""
+        """All topics by name. NotReadyError."""
+        self._check_ready()
         return [self._hosted[name] for name in sorted(self._hosted)]
 
     def hosted(self, topic: str) -> HostedTopic:
         """TopicNotFoundError, InvalidTopicNameError."""
-        if not self.is_ready:
-            raise _not_ready()
+        self._check_ready()
         found = self._hosted.get(topic)
         if found is None:
             check_topic_name(topic)
@@ -167,9 +173,10 @@ class LocalBroker:
     async def create_topic(self, name: str, settings: TopicSettings) -> tuple[Topic, bool]:
         """The topic, and whether it is new; durable on return.
 
-        InvalidTopicNameError, TopicExistsError, DiskFullError, StorageFailedError.
+        InvalidTopicNameError, TopicExistsError, NotReadyError, DiskFullError, StorageFailedError.
         """
         async with self._metadata_lock:
+            self._check_ready()  # before that not all topics are known, and the file holds them all
             wanted = Metadata(dict(self._metadata.topics))
             topic = wanted.create_topic(name, settings, uuid4())
             is_new = name not in self._metadata.topics
@@ -196,6 +203,10 @@ class LocalBroker:
         self.produce_memory_used_bytes -= size_bytes
         assert self.produce_memory_used_bytes >= 0
 
+    def _check_ready(self) -> None:
+        if not self.is_ready:
+            raise _not_ready()
+
     def _create_for(self, topic: str, use: TopicUse) -> None:
         """First produce to an unknown topic."""
         try:
@@ -220,6 +231,8 @@ class LocalBroker:
             pass  # created meanwhile with other settings: the one that exists is the one meant
         except TailraceError as failed:
             error = failed
+        if not self.is_ready:
+            error = _not_ready()  # the logs are being closed
         uses = self._creations.pop(topic)
         for use in uses:
             use(None if error else self._hosted[topic], error)

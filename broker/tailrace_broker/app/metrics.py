@@ -38,7 +38,7 @@ class BrokerCollector(Collector):
         for name, text, gauge in (
             ("ready", "1 when recovered and not stopping", int(self._broker.is_ready)),
             ("direct_io", "1 when data files bypass the page cache", int(self._broker.is_direct)),
-            ("topics", "Topics", len(self._broker.topics())),
+            ("topics", "Topics", self._broker.topic_count),
             ("partitions", "Partitions on this broker", self._broker.partition_count),
             ("damaged_partitions", "Partitions that stand still", self._broker.damaged_count),
             (

@@ -5,7 +5,8 @@ import errno
 import gc
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import structlog
@@ -14,9 +15,9 @@ from aiohttp import web
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.app.metrics import metrics_text
 from tailrace_broker.app.settings import Settings
-from tailrace_broker.model.errors import PortInUseError
+from tailrace_broker.model.errors import InvalidSettingError, PortInUseError
 from tailrace_broker.net.produce_http import ProduceProtocol
-from tailrace_broker.net.public_http import PublicDoor
+from tailrace_broker.net.public_http import DoorConnection, PublicDoor
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.io_threads import IoThreads
 
@@ -59,7 +60,7 @@ async def run(settings: Settings) -> None:
                 "broker.ready",
                 data_dir=str(settings.data_dir),
                 is_direct=broker.is_direct,
-                topics=len(broker.topics()),
+                topics=broker.topic_count,
                 partitions=broker.partition_count,
                 port=settings.port,
             )
@@ -74,39 +75,45 @@ async def run(settings: Settings) -> None:
 async def open_doors(
     settings: Settings, broker: LocalBroker, on_bug: Callable[[BaseException], None]
 ) -> AsyncIterator[None]:
-    """Listen on the four ports; on leaving, end the requests under way. PortInUseError."""
+    """Listen on the four ports; on leaving, end the requests under way.
+
+    PortInUseError, InvalidSettingError.
+    """
     door = PublicDoor(broker, on_bug)
     apps = {
         settings.port: door.public_app(),
         settings.port + 2: door.read_app(),
         settings.port + 3: door.metrics_app(lambda: metrics_text(broker)),
     }
-    loop = asyncio.get_running_loop()
-    runners: list[web.AppRunner] = []
-    produce_port = settings.port + 1
-    with_port = settings.port
-    try:
-        for with_port, app in apps.items():
-            runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_SECONDS)
-            runners.append(runner)
+    async with AsyncExitStack() as stack:
+        for port, app in apps.items():
+            runner = web.AppRunner(app, shutdown_timeout=STOP_SECONDS)
             await runner.setup()
-            await web.TCPSite(runner, settings.host, with_port, backlog=BACKLOG).start()
-        with_port = produce_port
-        server = await loop.create_server(
-            lambda: ProduceProtocol(broker), settings.host, produce_port, backlog=BACKLOG
+            stack.push_async_callback(runner.cleanup)
+            assert runner.server is not None
+            server = await _listen(settings.host, port, partial(DoorConnection, runner.server))
+            stack.callback(server.close)
+        server = await _listen(settings.host, settings.port + 1, lambda: ProduceProtocol(broker))
+        stack.callback(server.close)
+        yield
+
+
+async def _listen(
+    host: str, port: int, connection: Callable[[], asyncio.BaseProtocol]
+) -> asyncio.Server:
+    try:
+        return await asyncio.get_running_loop().create_server(
+            connection, host, port, backlog=BACKLOG
         )
-        async with server:
-            yield
     except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-        raise PortInUseError(
-            f"port {with_port} on {settings.host} is in use; stop what listens there, or choose "
-            "another base port (TAILRACE_PORT)"
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUseError(
+                f"port {port} on {host} is in use; stop what listens there, or choose "
+                "another base port (TAILRACE_PORT)"
+            ) from error
+        raise InvalidSettingError(
+            f"TAILRACE_HOST: cannot listen on {host}, port {port}: {error.strerror}"
         ) from error
-    finally:
-        for runner in runners:
-            await runner.cleanup()
 
 
 def _error_of(context: dict[str, Any]) -> BaseException:

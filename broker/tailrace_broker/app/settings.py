@@ -40,7 +40,7 @@ class Settings(BaseSettings):
     segment_bytes: int = Field(default=256 * MEBIBYTE, ge=MEBIBYTE, le=1024 * MEBIBYTE)
     """A segment is finished by the write that passes this; 32-bit positions bound it."""
 
-    cache_bytes: int = Field(default=64 * MEBIBYTE, ge=0)
+    cache_bytes: int = Field(default=32 * MEBIBYTE, ge=0)
     """Recent batches kept in memory for readers near the end, all partitions together."""
 
     io_buffer_bytes: int = Field(default=256 * MEBIBYTE, ge=4 * PAYLOAD_BYTES_MAX)

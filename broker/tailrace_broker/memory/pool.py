@@ -54,7 +54,8 @@ class BufferPool:
         """Give the largest free buffer back to the kernel; False when none is free."""
         for class_bytes in sorted(self._free, reverse=True):
             if self._free[class_bytes]:
-                self._free[class_bytes].pop().close()
+                # Not closed: the traceback of an error may still hold a view of it.
+                self._free[class_bytes].pop()
                 self._mapped_bytes -= class_bytes
                 return True
         return False

@@ -1,8 +1,9 @@
-"""Topics and partitions as values."""
+"""Topics and partitions as values; in JSON their fields are camelCase."""
 
 import re
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 from tailrace_broker.model.errors import InvalidParameterError, InvalidTopicNameError
 
@@ -19,8 +20,7 @@ PARTITIONS_PER_RANGE_MAX = 256
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class TopicSettings:
+class TopicSettings(msgspec.Struct, frozen=True, rename="camel"):
     """What the creator of a topic chose."""
 
     partitions_per_range: int = PARTITIONS_PER_RANGE_DEFAULT
@@ -36,8 +36,7 @@ class TopicSettings:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(msgspec.Struct, frozen=True, rename="camel"):
     """One ordered log: a slice of a range of a topic, tokens `[start, end)`."""
 
     partition: int
@@ -49,8 +48,7 @@ class Partition:
     parents: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Topic:
+class Topic(msgspec.Struct, frozen=True, rename="camel"):
     """A topic with its partitions, in order of their ids (which are also token order here)."""
 
     name: str

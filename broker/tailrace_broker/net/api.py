@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from tailrace.wire import BatchHeader, Flag
+from tailrace.wire import BatchHeader
 from tailrace_broker.codec.columns import RecordColumns
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import TailraceError
@@ -40,7 +40,7 @@ class PartitionLog(Protocol):
         """The end of this replica's log."""
 
     def append_event(
-        self, key: bytes | None, value: bytes, timestamp_us: int, flags: Flag, done: Appended
+        self, key: bytes | None, value: bytes, timestamp_us: int, flags: int, done: Appended
     ) -> None:
         """Append one event; `done` once it is durable."""
 

@@ -41,12 +41,13 @@ def problem_status(error: TailraceError) -> int:
 def problem_members(error: TailraceError) -> dict[str, str | int | bool]:
     """The problem document as a dict, names as on the wire."""
     slug, status, title = _PROBLEMS.get(type(error), _INTERNAL)
+    members = {name: _encodable(value) for name, value in error.members.items()}
     return {
         "type": f"/v1/problems/{slug}",
-        "title": title.format_map(error.members),
+        "title": title.format_map(members),
         "status": status,
-        "detail": error.detail,
-        **error.members,
+        "detail": _encodable(error.detail),
+        **members,
         "retriable": error.retriable,
         "writeAttempted": error.write_attempted,
     }
@@ -61,3 +62,8 @@ def problem_headers(error: TailraceError) -> dict[str, str]:
     """Headers of the answer beside content type and length."""
     wants_delay = problem_status(error) in {429, 503}
     return {"retry-after": str(RETRY_AFTER_S)} if wants_delay else {}
+
+
+def _encodable(value: str | int) -> str | int:
+    """Without the surrogates that stand for bytes of the peer which were no UTF-8 (PEP 383)."""
+    return value.encode(errors="replace").decode() if isinstance(value, str) else value

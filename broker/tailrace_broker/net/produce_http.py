@@ -40,6 +40,8 @@ PIPELINED_MAX = 256
 _HEAD = b"HTTP/1.1 %d %s\r\ncontent-type: %s\r\ncontent-length: %d\r\n%s\r\n"
 _OK_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
 
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
 _receive_buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
 
 
@@ -51,6 +53,8 @@ class _Exchange:
         "chunks",
         "content_bytes",
         "content_type",
+        "expects_continue",
+        "head_bytes",
         "header_bytes",
         "is_in_body",
         "keeps_alive",
@@ -64,7 +68,9 @@ class _Exchange:
         self.target = b""
         self.content_type = JSON_CONTENT_TYPE
         self.content_bytes = 0
-        self.header_bytes = 0
+        self.header_bytes = 0  # request line and headers that are parsed
+        self.head_bytes = 0  # received, of a head whose end was not there yet
+        self.expects_continue = False
         self.is_in_body = False
         self.chunks: list[bytes] = []
         self.received_bytes = 0
@@ -82,6 +88,7 @@ class ProduceProtocol(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._unanswered: deque[_Exchange] = deque()
         self._is_paused = False
+        self._peer_is_slow = False
         self._parser = httptools.HttpRequestParser(self)
         self._current = _Exchange()
         # The rest of a large body comes here: into place, or nowhere when it is refused.
@@ -125,10 +132,12 @@ class ProduceProtocol(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The peer reads its answers slowly: take no more requests from it."""
+        self._peer_is_slow = True
         self._pause_reading()
 
     def resume_writing(self) -> None:
         """The peer has read its answers."""
+        self._peer_is_slow = False
         self._resume_reading()
 
     # --- parser callbacks (httptools) ---
@@ -147,6 +156,8 @@ class ProduceProtocol(asyncio.BufferedProtocol):
             current.content_type = value.decode("latin-1")
         elif lower == b"content-length":
             current.content_bytes = int(value)
+        elif lower == b"expect":
+            current.expects_continue = value.lower() == b"100-continue"
 
     def on_headers_complete(self) -> None:
         """Decide whether the body is wanted."""
@@ -155,15 +166,19 @@ class ProduceProtocol(asyncio.BufferedProtocol):
         current.keeps_alive = self._parser.should_keep_alive()
         try:
             if current.header_bytes > HEADER_BYTES_MAX:
+                current.keeps_alive = False
                 raise _header_too_large()
+            parse_target(current.target)
             if self._parser.get_method() != b"POST":
-                raise MethodNotAllowedError("this path takes POST")
+                path = current.target.partition(b"?")[0].decode(errors="replace")
+                raise MethodNotAllowedError(f"{path} takes POST")
             if current.content_bytes > self._broker.max_request_bytes:
                 raise self._too_large()
-            parse_target(current.target)
             self._take_memory(current.content_bytes)
         except TailraceError as error:
             current.refused = error
+        if current.expects_continue and self._transport is not None and not self._unanswered:
+            self._transport.write(_CONTINUE)  # behind others' answers the peer stops waiting itself
 
     def on_body(self, chunk: bytes) -> None:
         """A piece of the body, chunked transfer coding already removed."""
@@ -189,6 +204,7 @@ class ProduceProtocol(asyncio.BufferedProtocol):
     # --- requests ---
 
     def _parse(self, received: memoryview) -> None:
+        before = self._current
         try:
             self._parser.feed_data(received)
         except httptools.HttpParserCallbackError:
@@ -200,9 +216,9 @@ class ProduceProtocol(asyncio.BufferedProtocol):
         rest_bytes = current.content_bytes - current.received_bytes
         if current.is_in_body and rest_bytes >= DIRECT_BODY_BYTES_MIN:
             self._receive_directly(rest_bytes)
-        elif current.target and not current.is_in_body:
-            current.header_bytes += len(received)
-            if current.header_bytes > HEADER_BYTES_MAX:
+        elif current is before and not current.is_in_body:
+            current.head_bytes += len(received)
+            if current.head_bytes > HEADER_BYTES_MAX:
                 self._fail(_header_too_large())
 
     def _receive_directly(self, rest_bytes: int) -> None:
@@ -260,7 +276,7 @@ class ProduceProtocol(asyncio.BufferedProtocol):
             if not unanswered.popleft().keeps_alive:
                 self._transport.close()
                 return
-        if self._is_paused and len(unanswered) < PIPELINED_MAX // 2:
+        if self._is_paused:
             self._resume_reading()
 
     def _take_memory(self, size_bytes: int) -> None:
@@ -278,9 +294,13 @@ class ProduceProtocol(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _resume_reading(self) -> None:
-        if self._transport is not None and self._is_paused and not self._transport.is_closing():
+        """Unless one of the reasons to pause is left."""
+        transport = self._transport
+        if transport is None or transport.is_closing() or not self._is_paused:
+            return
+        if len(self._unanswered) < PIPELINED_MAX // 2 and not self._peer_is_slow:
             self._is_paused = False
-            self._transport.resume_reading()
+            transport.resume_reading()
 
     def _too_large(self) -> BodyTooLargeError:
         max_request_bytes = self._broker.max_request_bytes

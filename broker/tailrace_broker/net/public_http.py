@@ -4,16 +4,20 @@ They share their verbs with the fast produce door: `net.produce`, `net.read`.
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from tailrace.wire import JSON_CONTENT_TYPE
 from tailrace_broker.model.errors import (
     BodyTooLargeError,
+    HeaderTooLargeError,
     InvalidBodyError,
     InvalidParameterError,
+    InvalidRequestError,
     MethodNotAllowedError,
     NotReadyError,
     PathNotFoundError,
@@ -32,6 +36,11 @@ from tailrace_broker.net.produce import parse_target, produce
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+HEADER_BYTES_MAX = 16 * 1024
+
+# How msgspec names the field that does not fit.
+_FIELD = re.compile(r"(?:field `|at `\$\.)([^`]+)`")
+
 _READ_PARAMETERS = frozenset({"offset", "maxRecords", "maxBytes"})
 
 
@@ -39,6 +48,44 @@ class _NewTopic(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     name: str
     partitions_per_range: int = PARTITIONS_PER_RANGE_DEFAULT
     json_check: bool = True
+
+
+class DoorConnection(web.RequestHandler):
+    """aiohttp's connection; answers bytes that are not HTTP as the fast door does."""
+
+    __slots__ = ()
+
+    def __init__(self, server: web.Server) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type]  # aiohttp: no log of requests
+            max_line_size=HEADER_BYTES_MAX,
+            max_field_size=HEADER_BYTES_MAX,
+            auto_decompress=False,  # a body is stored as it was sent
+        )
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what the parser refused, then close; log what is not the peer's fault."""
+        if isinstance(exc, ConnectionError):
+            raise exc  # the peer has gone in the middle of its request: there is nobody to answer
+        if isinstance(exc, LineTooLong):
+            error: TailraceError = HeaderTooLargeError(
+                f"request line and headers are over {HEADER_BYTES_MAX} bytes"
+            )
+        elif isinstance(exc, HttpProcessingError):
+            error = _invalid_request(exc)
+        else:
+            return super().handle_error(request, status, exc, message)
+        response = problem_response(error)
+        response.force_close()
+        return response
 
 
 class PublicDoor:
@@ -87,9 +134,7 @@ class PublicDoor:
         return app
 
     def _app(self) -> web.Application:
-        return web.Application(
-            middlewares=[self._answer_problems], client_max_size=self._broker.max_request_bytes
-        )
+        return web.Application(middlewares=[self._answer_problems])
 
     @web.middleware
     async def _answer_problems(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -103,11 +148,22 @@ class PublicDoor:
             return problem_response(MethodNotAllowedError(f"{request.path} takes {allowed}"))
         except web.HTTPNotFound:
             return problem_response(PathNotFoundError(f"no path {request.path} at this door"))
+        except ConnectionError:
+            raise  # the peer has gone
         except Exception as error:  # a supervisor: aiohttp would answer 500 and go on
             self._on_bug(error)
             raise
 
     async def _read(self, request: web.Request) -> web.Response:
+        counters = self._broker.counters
+        counters.read_requests += 1
+        try:
+            return await self._read_records(request)
+        except TailraceError:
+            counters.read_errors += 1
+            raise
+
+    async def _read_records(self, request: web.Request) -> web.Response:
         query = request.query
         for name in query:
             if name not in _READ_PARAMETERS:
@@ -156,39 +212,68 @@ class PublicDoor:
         return _json(msgspec.json.encode({"topics": topics}))
 
     async def _create_topic(self, request: web.Request) -> web.Response:
-        try:
-            wanted = msgspec.json.decode(await _body(request, self._broker), type=_NewTopic)
-        except msgspec.DecodeError as error:
-            raise InvalidBodyError(
-                f"{error}; a topic has name, partitionsPerRange and jsonCheck"
-            ) from error
+        body = await self._receive(request, lambda _: None)
+        wanted = _parse_new_topic(body)
         settings = TopicSettings(wanted.partitions_per_range, wanted.json_check)
         topic, is_new = await self._broker.create_topic(wanted.name, settings)
         return _json(msgspec.json.encode(_topic_members(topic)), status=201 if is_new else 200)
 
     async def _produce(self, request: web.Request) -> web.Response:
-        target = parse_target(request.raw_path.encode("latin-1"))
-        content_type = request.headers.get("content-type", JSON_CONTENT_TYPE)
-        reserved_bytes = request.content_length or 0
-        self._broker.take_produce_memory(reserved_bytes)
+        counters = self._broker.counters
+        counters.produce_requests += 1
+        held_bytes = 0
+
+        def hold(size_bytes: int) -> None:
+            nonlocal held_bytes
+            self._broker.take_produce_memory(size_bytes)
+            held_bytes += size_bytes
+
         try:
-            body = await _body(request, self._broker)
+            target = parse_target(request.raw_path.encode("utf-8", "surrogateescape"))
+            content_type = request.headers.get("content-type", JSON_CONTENT_TYPE)
+            body = await self._receive(request, hold)
             answered: asyncio.Future[web.Response] = asyncio.get_running_loop().create_future()
 
             def answer(status: int, body: bytes, error: TailraceError | None) -> None:
-                self._broker.counters.produce_requests += 1
                 if answered.cancelled():
                     return
                 if error is not None:
-                    self._broker.counters.produce_errors += 1
                     answered.set_exception(error)
                 else:
                     answered.set_result(_json(body, status=status))
 
             produce(self._broker, target, content_type, body, answer)
             return await answered
+        except TailraceError:
+            counters.produce_errors += 1
+            raise
         finally:
-            self._broker.return_produce_memory(reserved_bytes)
+            self._broker.return_produce_memory(held_bytes)
+
+    async def _receive(self, request: web.Request, hold: Callable[[int], None]) -> bytes:
+        """The body; `hold` is told how much memory it takes, before it does."""
+        announced_bytes = request.content_length
+        if announced_bytes is not None:
+            self._check_size(announced_bytes)
+            hold(announced_bytes)
+        body = bytearray()
+        try:
+            async for chunk in request.content.iter_any():
+                if announced_bytes is None:
+                    self._check_size(len(body) + len(chunk))
+                    hold(len(chunk))
+                body += chunk
+        except (web.RequestPayloadError, HttpProcessingError) as error:
+            raise _invalid_request(error) from error
+        return bytes(body)
+
+    def _check_size(self, body_bytes: int) -> None:
+        max_request_bytes = self._broker.max_request_bytes
+        if body_bytes > max_request_bytes:
+            raise BodyTooLargeError(
+                f"the body is over {max_request_bytes} bytes; send fewer events a request",
+                maxRequestBytes=max_request_bytes,
+            )
 
     async def _live(self, _: web.Request) -> web.Response:
         return _json(b'{"live":true}')
@@ -208,14 +293,22 @@ def problem_response(error: TailraceError) -> web.Response:
     )
 
 
-async def _body(request: web.Request, broker: Broker) -> bytes:
+def _parse_new_topic(body: bytes) -> _NewTopic:
+    """InvalidParameterError names a field; InvalidBodyError when it is not even JSON."""
     try:
-        return await request.read()
-    except web.HTTPRequestEntityTooLarge as error:
-        raise BodyTooLargeError(
-            f"the body is over {broker.max_request_bytes} bytes; send fewer events a request",
-            maxRequestBytes=broker.max_request_bytes,
-        ) from error
+        return msgspec.json.decode(body, type=_NewTopic)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        detail = f"{error}; a topic has name, partitionsPerRange and jsonCheck"
+        field = _FIELD.search(str(error)) if isinstance(error, msgspec.ValidationError) else None
+        if field:
+            raise InvalidParameterError(detail, parameter=field[1]) from error
+        raise InvalidBodyError(detail) from error
+
+
+def _invalid_request(error: Exception) -> InvalidRequestError:
+    """aiohttp's message without the bytes that it quotes."""
+    reason = str(getattr(error, "message", error)).partition(":\n")[0]
+    return InvalidRequestError(f"not an HTTP/1.1 request: {reason}")
 
 
 def _json(body: bytes, *, status: int = 200) -> web.Response:

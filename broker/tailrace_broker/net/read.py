@@ -7,7 +7,7 @@ import msgspec
 from tailrace.wire import BATCH_CONTENT_TYPE, JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE, Flag
 from tailrace_broker.codec.batch import decompress_payload
 from tailrace_broker.codec.records import Record, json_lines, unpack_columns
-from tailrace_broker.model.errors import InvalidParameterError
+from tailrace_broker.model.errors import CorruptPartitionError, InvalidParameterError
 from tailrace_broker.net.api import Broker, HostedTopic, PartitionLog, ReadableBatch
 
 RECORDS_DEFAULT = 1_000
@@ -40,8 +40,18 @@ class ReadAnswer(NamedTuple):
 async def read(broker: Broker, request: ReadRequest) -> ReadAnswer:
     """Records from an offset on; empty at the high watermark.
 
-    TopicNotFoundError, PartitionNotFoundError, OffsetOutOfRangeError, InvalidParameterError.
+    TopicNotFoundError, PartitionNotFoundError, OffsetOutOfRangeError, InvalidParameterError,
+    CorruptPartitionError.
     """
+    try:
+        return await _read(broker, request)
+    except CorruptPartitionError as error:
+        raise CorruptPartitionError(
+            error.detail, topic=request.topic, partition=request.partition
+        ) from error
+
+
+async def _read(broker: Broker, request: ReadRequest) -> ReadAnswer:
     log = broker.hosted(request.topic).log_of(request.partition)
     offset = _parse_offset(request.offset, log)
     if BATCH_CONTENT_TYPE in request.accept:
@@ -53,13 +63,12 @@ async def read(broker: Broker, request: ReadRequest) -> ReadAnswer:
         else:
             content_type = NDJSON_CONTENT_TYPE
             body = b"".join(line + b"\n" for line in lines)
-    broker.counters.read_requests += 1
     broker.counters.read_bytes += len(body)
     return ReadAnswer(content_type, body, next_offset, log.high_watermark, log.log_start)
 
 
 def offsets(hosted_topics: list[HostedTopic]) -> bytes:
-    """`GET /v1/offsets`: where each partition starts and ends. CorruptPartitionError."""
+    """`GET /v1/offsets`: where each partition starts and ends; null where damage hides it."""
     return msgspec.json.encode({"topics": [_topic_offsets(hosted) for hosted in hosted_topics]})
 
 
@@ -100,7 +109,7 @@ async def _read_lines(
     lines: list[bytes] = []
     next_offset = offset
     high_watermark = log.high_watermark  # of one moment, so that live producers do not prolong it
-    while len(lines) < records_max and next_offset < high_watermark:
+    while True:
         for batch in await log.read(next_offset, READ_BYTES_DEFAULT):
             records = _unpack(batch)
             skipped = next_offset - records[0].offset
@@ -112,8 +121,9 @@ async def _read_lines(
             )
             next_offset += len(wanted)
             if len(lines) == records_max:
-                break
-    return lines, next_offset
+                return lines, next_offset
+        if next_offset >= high_watermark:
+            return lines, next_offset
 
 
 def _unpack(batch: ReadableBatch) -> list[Record]:
@@ -125,18 +135,26 @@ def _topic_offsets(hosted: HostedTopic) -> dict[str, Any]:
     topic = hosted.topic
     rows = []
     for partition in topic.partitions:
-        log = hosted.log_of(partition.partition)
+        log = _log_or_none(hosted, partition.partition)
         rows.append(
             {
                 "partition": partition.partition,
                 "range": partition.range_id,
                 "epoch": partition.epoch,
                 "firstOffset": partition.first_offset,
-                "logStart": log.log_start,
-                "highWatermark": log.high_watermark,
-                "logEnd": log.log_end,
-                "state": "open",
+                "logStart": log and log.log_start,
+                "highWatermark": log and log.high_watermark,
+                "logEnd": log and log.log_end,
+                "state": "open" if log else "damaged",
                 "parents": list(partition.parents),
             }
         )
     return {"topic": topic.name, "partitions": rows}
+
+
+def _log_or_none(hosted: HostedTopic, partition: int) -> PartitionLog | None:
+    """None: the partition's data is damaged."""
+    try:
+        return hosted.log_of(partition)
+    except CorruptPartitionError:
+        return None

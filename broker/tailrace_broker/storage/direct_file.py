@@ -42,8 +42,12 @@ class DirectFile:
         with translated_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             file = cls(path, _open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, is_direct))
-            for directory in list(path.parents)[:_DIRECTORIES_ABOVE_A_SEGMENT]:
-                sync_directory(directory)
+            try:
+                for directory in list(path.parents)[:_DIRECTORIES_ABOVE_A_SEGMENT]:
+                    sync_directory(directory)
+            except OSError:
+                file.close()
+                raise
             return file
 
     @classmethod

@@ -4,10 +4,12 @@ Blocks: runs in an I/O thread before the partition takes anything. The rules are
 `core.recovery`; this reads, cuts and rebuilds index files.
 """
 
+import re
+from contextlib import suppress
 from pathlib import Path
 
 from tailrace.wire import HEADER_BYTES, align_up
-from tailrace_broker.codec.segment import decode_index, encode_index, encode_pad
+from tailrace_broker.codec.segment import SegmentIndex, decode_index, encode_index, encode_pad
 from tailrace_broker.core.recovery import LogScan, SegmentState, proves_damage
 from tailrace_broker.memory.pool import BufferPool
 from tailrace_broker.model.errors import CorruptBatchError, CorruptPartitionError
@@ -21,6 +23,9 @@ from tailrace_broker.storage.segment_reader import window_at
 from tailrace_broker.storage.segment_writer import LogPlace, index_of, segment_path
 
 SCAN_WINDOW_BYTES = 1024 * 1024
+
+# Other files in the directory are not ours.
+_SEGMENT_NAME = re.compile(r"\d{20}\.log", re.ASCII)
 
 
 def recover_log(
@@ -58,7 +63,8 @@ def _base_offsets(directory: Path) -> list[int]:
     with translated_errors(directory):
         if not directory.exists():
             return []
-        return sorted(int(path.stem) for path in directory.glob("*.log"))
+        names = (path.name for path in directory.iterdir())
+        return sorted(int(name[:-4]) for name in names if _SEGMENT_NAME.fullmatch(name))
 
 
 def _recover_finished(
@@ -72,14 +78,10 @@ def _recover_finished(
 ) -> SegmentState:
     """A segment that another follows: from its index file, or from a scan that must end there."""
     index_path = path.with_suffix(".idx")
-    try:
-        index = decode_index(index_path.read_bytes()) if index_path.exists() else None
-    except CorruptBatchError:
-        index = None
-    if index is not None and (index.end_offset, index.segment_bytes) == (
-        next_offset,
-        path.stat().st_size,
-    ):
+    index = _read_index(index_path)
+    with translated_errors(path):
+        size_bytes = path.stat().st_size
+    if index is not None and (index.end_offset, index.segment_bytes) == (next_offset, size_bytes):
         state.end_offset = index.end_offset
         state.last_epoch = index.last_epoch
         state.last_append_time_us = index.last_append_time_us
@@ -98,6 +100,12 @@ def _recover_finished(
         )
     write_file_atomically(index_path, encode_index(index_of(state)))
     return state
+
+
+def _read_index(path: Path) -> SegmentIndex | None:
+    with translated_errors(path), suppress(FileNotFoundError, CorruptBatchError):
+        return decode_index(path.read_bytes())
+    return None
 
 
 def _recover_last(
@@ -146,7 +154,8 @@ def _make_end_clean(file: DirectFile, state: SegmentState, pool: BufferPool) -> 
     """End the log on a block boundary with nothing behind it, durably.
 
     When a torn write left batches but not its pad, their last block gets one. It is the only time
-    that a block is written again: its write was never acknowledged as a whole.
+    that a block is written again: its write was never acknowledged as a whole. The sync is needed
+    even when nothing is cut: what a killed broker wrote last need not be on the disk yet.
     """
     block_start = state.position // BLOCK_BYTES * BLOCK_BYTES
     used_bytes = state.position - block_start
@@ -156,5 +165,4 @@ def _make_end_clean(file: DirectFile, state: SegmentState, pool: BufferPool) -> 
             block[used_bytes:BLOCK_BYTES] = encode_pad(BLOCK_BYTES - used_bytes)
             file.write(block[:BLOCK_BYTES], block_start)
         state.position = block_start + BLOCK_BYTES
-    if file.size_bytes() != state.position:
-        file.truncate(state.position)
+    file.truncate(state.position)

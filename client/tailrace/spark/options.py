@@ -33,7 +33,7 @@ OffsetsByPartition = Mapping[str, Mapping[int, int]]  # topic, partition id, off
 LATEST = -1
 EARLIEST = -2
 FETCH_BYTES_DEFAULT = 4 * 1024 * 1024
-FETCH_BYTES_MAX = 64 * 1024 * 1024  # docs/protocol.md, "Read"
+FETCH_BYTES_MAX = 16 * 1024 * 1024  # docs/protocol.md, "Read"
 COALESCE_ROWS_DEFAULT = 20_000
 _INT64_MAX = 2**63 - 1
 
