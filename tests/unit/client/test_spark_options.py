@@ -136,7 +136,7 @@ def test_an_unknown_option_is_refused_by_name_with_a_remedy(name: str, hint: str
         ({**REQUIRED, "endingOffsets": '{"other":{"0":1}}'}, "endingOffsets names other/0"),
         ({**REQUIRED, "minPartitions": "0"}, "minPartitions must be a whole number from 1"),
         ({**REQUIRED, "maxRecordsPerPartition": "-1"}, "maxRecordsPerPartition must be"),
-        ({**REQUIRED, "fetchMaxBytes": str(64 * 1024 * 1024 + 1)}, "from 1 to 67108864"),
+        ({**REQUIRED, "fetchMaxBytes": str(64 * 1024 * 1024 + 1)}, "from 1 to 16777216"),
         ({**REQUIRED, "coalesceRows": "many"}, "coalesceRows must be a whole number"),
         ({**REQUIRED, "failOnDataLoss": "no"}, "failOnDataLoss must be true or false; it is 'no'"),
         ({**REQUIRED, "includeHeaders": ""}, "includeHeaders must be true or false"),

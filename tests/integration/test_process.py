@@ -1,0 +1,302 @@
+"""The broker as a process: how it refuses to start, stops, and lives with damaged data."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailrace.requests import encode_records
+from tailrace.sync import Client
+from tailrace.wire import NDJSON_CONTENT_TYPE, RECORDS_CONTENT_TYPE
+from tests.fixtures import HOST, RunningBroker, free_port_base, plain_environment, start_broker
+from tests.http11 import Connection, document, request
+from tests.metrics import read_metrics, wait_for_metric
+
+pytestmark = pytest.mark.integration
+
+MEBIBYTE = 1024 * 1024
+START_TIMEOUT_S = 30.0
+
+
+@pytest.fixture
+def opened() -> Iterator[ExitStack]:
+    """Closes the connections that are made with it."""
+    with ExitStack() as stack:
+        yield stack
+
+
+def refusal_to_start(**settings: object) -> str:
+    """Start a broker that must end by itself with exit code 1; the one line that it wrote."""
+    environment = plain_environment() | {
+        f"TAILRACE_{name.upper()}": str(value) for name, value in settings.items()
+    }
+    ended = subprocess.run(
+        [sys.executable, "-m", "tailrace_broker"],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=START_TIMEOUT_S,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (1, ""), ended.stderr
+    assert ended.stderr.count("\n") == 1, ended.stderr
+    assert ended.stderr.startswith("error: ")
+    return ended.stderr
+
+
+def contents_of(directory: Path) -> dict[str, bytes]:
+    """Every file below a directory."""
+    files = (path for path in sorted(directory.rglob("*")) if path.is_file())
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
+
+
+def produce(connection: Connection, target: str, body: bytes = b"1", **headers: str) -> Any:
+    """A produce that succeeds; what is said of it."""
+    answer = connection.exchange(request(target, body, **headers))
+    assert answer.status == 200, answer
+    return document(answer)
+
+
+# --- it does not start ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PORT", "http"),
+        ("PORT", "65533"),
+        ("AUTO_CREATE_TOPICS", "maybe"),
+        ("MAX_REQUEST_BYTES", "12"),
+        ("PRODUCE_MEMORY_BYTES", "1048576"),
+        ("SEGMENT_BYTES", "1024"),
+        ("CACHE_BYTES", "-1"),
+        ("IO_THREADS", "0"),
+        ("LOG_LEVEL", "loud"),
+        ("HOST", "192.0.2.1"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_named(tmp_path: Path, name: str, value: str) -> None:
+    settings = {"data_dir": tmp_path / "data", "port": free_port_base(), name.lower(): value}
+    assert f"TAILRACE_{name}" in refusal_to_start(**settings)
+
+
+@pytest.mark.parametrize("settings", [{}, {"data_dir": ""}], ids=["missing", "empty"])
+def test_a_data_directory_must_be_named(settings: dict[str, str]) -> None:
+    assert "TAILRACE_DATA_DIR" in refusal_to_start(port=free_port_base(), **settings)
+
+
+def test_a_data_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    line = refusal_to_start(data_dir=tmp_path / "file", port=free_port_base())
+    assert str(tmp_path / "file") in line
+
+
+@pytest.mark.parametrize("door", [0, 1, 2, 3])
+def test_a_port_that_is_taken_is_named(tmp_path: Path, door: int) -> None:
+    port = free_port_base()
+    with socket.create_server((HOST, port + door)):
+        line = refusal_to_start(data_dir=tmp_path / "data", port=port)
+    assert f"port {port + door} on {HOST} is in use" in line
+
+
+def test_a_data_directory_in_use_is_named(broker: RunningBroker) -> None:
+    line = refusal_to_start(data_dir=broker.data_dir, port=free_port_base())
+    assert f"{broker.data_dir} is in use by another broker" in line
+    with Client(broker.url) as client:
+        assert client.produce("t", b"1").offset == 0
+
+
+@pytest.mark.parametrize("file", ["meta.json", "metadata/topics.json"])
+@pytest.mark.parametrize(
+    "contents",
+    [b"{", b'{"version": 2, "topics": []}', b"\xff\xfe"],
+    ids=["cut short", "foreign version", "not UTF-8"],
+)
+def test_metadata_that_is_unreadable_is_named_and_kept(
+    tmp_path: Path, file: str, contents: bytes
+) -> None:
+    with start_broker(tmp_path) as broker:
+        with Client(broker.url) as client:
+            client.produce("t", b"1")
+        broker.stop()
+        (broker.data_dir / "data" / file).write_bytes(contents)
+        before = contents_of(broker.data_dir)
+
+        assert file in refusal_to_start(data_dir=broker.data_dir, port=broker.port)
+        assert contents_of(broker.data_dir) == before
+
+
+# --- it stops -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_cleanly(broker: RunningBroker, number: signal.Signals) -> None:
+    with Client(broker.url) as client:
+        client.produce("t", b"1")
+        os.kill(broker.pid, number)
+        broker.stop()
+    broker.restart()
+    with Client(broker.url) as client:
+        assert sum(each.high_watermark for each in client.offsets(["t"])) == 1
+
+
+@pytest.mark.parametrize("door", [0, 1], ids=["public", "fast"])
+def test_a_stop_answers_the_appends_under_way(
+    broker: RunningBroker, opened: ExitStack, door: int
+) -> None:
+    values = [os.urandom(4 * MEBIBYTE).hex() for _ in range(3)]
+    connections = [opened.enter_context(Connection(broker.port + door)) for _ in values]
+    for connection, value in zip(connections, values, strict=True):
+        connection.send(request("/v1/topic/t/messages?partitionKey=k", f'"{value}"'.encode()))
+    wait_for_metric(broker, "tailrace_produced_events_total", len(values))
+    with ThreadPoolExecutor(1) as thread:
+        stopped = thread.submit(broker.stop)
+        answers = [connection.receive() for connection in connections]
+        stopped.result()
+    assert [answer.status for answer in answers] == [200] * len(values)
+    assert sorted(document(answer)["offset"] for answer in answers) == [0, 1, 2]
+
+
+def test_a_stop_answers_every_request_that_it_takes(
+    broker: RunningBroker, opened: ExitStack
+) -> None:
+    """Stored or refused; and what was stored is there after a restart, at its offset."""
+    connections = [opened.enter_context(Connection(broker.port + 1)) for _ in range(8)]
+    topics = [f"t{number % 3}" for number in range(len(connections))]
+    for number, (connection, topic) in enumerate(zip(connections, topics, strict=True)):
+        value = b'"%d"' % number
+        connection.send(request(f"/v1/topic/{topic}/messages?partitionKey=k", value) * 50)
+    with ThreadPoolExecutor(1) as thread:
+        stopped = thread.submit(broker.stop)
+        stored: dict[tuple[str, int, int], str] = {}
+        for number, connection in enumerate(connections):
+            for said in answers_until_closed(connection):
+                if "offset" in said:
+                    stored[said["topic"], said["partition"], said["offset"]] = str(number)
+                else:
+                    assert said["type"] == "/v1/problems/not-ready"
+        stopped.result()
+    broker.restart()
+    with Client(broker.url) as client:
+        read = {
+            (each.topic, record["partition"], record["offset"]): record["value"]
+            for each in client.offsets()
+            for line in client.read_lines(each.topic, each.partition, 0).body.splitlines()
+            for record in [json.loads(line)]
+        }
+    assert stored.items() <= read.items()
+
+
+def answers_until_closed(connection: Connection) -> list[Any]:
+    """What a stopping broker still says on a connection."""
+    said = []
+    try:
+        while True:
+            said.append(document(connection.receive()))
+    except ConnectionResetError:
+        return said
+
+
+# --- it lives with damage -------------------------------------------------------------------------
+
+
+def flip_a_bit(segment: Path) -> None:
+    stored = bytearray(segment.read_bytes())
+    stored[140] ^= 1
+    segment.write_bytes(stored)
+
+
+def damaged_broker(broker: RunningBroker) -> int:
+    """Restart it with topic `t` of 4 partitions, each of 2 records, one damaged: which."""
+    with Connection(broker.port) as connection:
+        for _ in range(8):
+            produce(connection, "/v1/topic/t/messages")
+        damaged = produce(connection, "/v1/topic/t/messages?partitionKey=k")["partition"]
+    broker.stop()
+    (segment,) = (broker.data_dir / "data").rglob(f"{damaged}/*.log")
+    flip_a_bit(segment)
+    broker.restart()
+    return int(damaged)
+
+
+def test_a_damaged_partition_stands_still_and_the_others_go_on(broker: RunningBroker) -> None:
+    damaged = damaged_broker(broker)
+    segments = contents_of(broker.data_dir / "data")
+    with Connection(broker.port) as public, Connection(broker.port + 1) as fast:
+        for connection in (public, fast):
+            refused = connection.exchange(request("/v1/topic/t/messages?partitionKey=k", b"1"))
+            assert document(refused)["type"] == "/v1/problems/corrupt-partition"
+            assert {produce(connection, "/v1/topic/t/messages")["partition"] for _ in range(9)} == {
+                0,
+                1,
+                2,
+                3,
+            } - {damaged}
+        for partition in range(4):
+            target = f"/v1/topic/t/partitions/{partition}/records"
+            answer = public.exchange(request(target, method="GET"))
+            assert answer.status == (503 if partition == damaged else 200)
+    assert read_metrics(broker)["tailrace_damaged_partitions"] == 1
+    log = broker.log_path.read_text()
+    (line,) = [json.loads(line) for line in log.splitlines() if "partition.damaged" in line]
+    assert (line["topic"], line["partition"], line["level"]) == ("t", damaged, "error")
+
+    broker.stop()
+    (name,) = (name for name in segments if name.endswith(f"/{damaged}/{0:020d}.log"))
+    assert contents_of(broker.data_dir / "data")[name] == segments[name]
+
+
+def test_offsets_say_which_partition_is_damaged(broker: RunningBroker) -> None:
+    damaged = damaged_broker(broker)
+    with Connection(broker.port) as public:
+        said = document(public.exchange(request("/v1/offsets", method="GET")))
+    rows = said["topics"][0]["partitions"]
+    assert [row["state"] for row in rows] == [
+        "damaged" if partition == damaged else "open" for partition in range(4)
+    ]
+    row = rows[damaged]
+    assert (row["logStart"], row["highWatermark"], row["logEnd"]) == (None, None, None)
+    assert (row["firstOffset"], row["epoch"], row["range"]) == (0, 1, 0)
+
+
+def test_records_for_a_damaged_partition_fail_alone(broker: RunningBroker) -> None:
+    damaged = damaged_broker(broker)
+    keys = [b"%d" % number for number in range(40)]
+    body = encode_records(list(keys), [b"1"] * len(keys))
+    for door in (0, 1):
+        with Connection(broker.port + door) as connection:
+            sent = request("/v1/topic/t/messages", body, content_type=RECORDS_CONTENT_TYPE)
+            answer = connection.exchange(sent)
+            elements = document(answer)
+
+            assert answer.status == 207
+            assert [element["partition"] for element in elements] == [0, 1, 2, 3]
+            for element in elements:
+                if element["partition"] == damaged:
+                    assert element["problem"]["type"] == "/v1/problems/corrupt-partition"
+                    assert "offset" not in element
+                else:
+                    assert element["offset"] >= 2
+            assert sum(element["count"] for element in elements) == len(keys)
+
+            only = encode_records([b"k"], [b"1"])
+            sent = request("/v1/topic/t/messages", only, content_type=RECORDS_CONTENT_TYPE)
+            assert connection.exchange(sent).status == 503
+
+
+def test_the_lines_of_one_request_are_stored_together_or_not_at_all(broker: RunningBroker) -> None:
+    with Connection(broker.port) as connection:
+        bad = request("/v1/topic/t/messages", b"1\n2\n{", content_type=NDJSON_CONTENT_TYPE)
+        assert connection.exchange(bad).status == 400
+    with Client(broker.url) as client:
+        assert sum(each.high_watermark for each in client.offsets(["t"])) == 0

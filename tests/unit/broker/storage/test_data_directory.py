@@ -1,0 +1,118 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from tailrace_broker.core.metadata import new_topic
+from tailrace_broker.model.errors import (
+    CorruptMetadataError,
+    DataDirectoryInUseError,
+    DiskFullError,
+    StorageFailedError,
+)
+from tailrace_broker.model.topic import Topic, TopicSettings
+from tailrace_broker.storage.data_directory import DataDirectory
+from tests.batches import TOPIC_ID
+from tests.storage import FaultyDisk
+
+TOPIC = new_topic("orders", TopicSettings(partitions_per_range=3, json_check=False), TOPIC_ID)
+OTHER_TOPIC = new_topic("flights", TopicSettings(), UUID(int=7))
+
+
+def reopened(directory: DataDirectory, root: Path) -> DataDirectory:
+    directory.close()
+    return DataDirectory(root)
+
+
+def test_a_new_directory_gets_an_identity_that_it_keeps(tmp_path: Path) -> None:
+    directory = DataDirectory(tmp_path / "new")
+    identity = directory.identity
+    directory = reopened(directory, tmp_path / "new")
+
+    assert directory.identity == identity
+    assert DataDirectory(tmp_path / "other").identity != identity
+    directory.close()
+
+
+def test_topics_come_back_as_they_were_saved(tmp_path: Path) -> None:
+    directory = DataDirectory(tmp_path)
+    assert directory.load_topics() == []
+    for topics in ([TOPIC], [TOPIC, OTHER_TOPIC]):
+        directory.save_topics(topics)
+        directory = reopened(directory, tmp_path)
+        assert directory.load_topics() == topics
+    directory.close()
+
+
+def test_a_second_broker_is_refused_until_the_first_has_gone(tmp_path: Path) -> None:
+    first = DataDirectory(tmp_path)
+    with pytest.raises(DataDirectoryInUseError, match="in use by another broker; stop it"):
+        DataDirectory(tmp_path)
+
+    reopened(first, tmp_path).close()
+
+
+@pytest.mark.parametrize("call", ["open", "fsync", "replace"])
+def test_topics_that_cannot_be_saved_leave_the_old_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    directory = DataDirectory(tmp_path)
+    directory.save_topics([TOPIC])
+    disk = FaultyDisk(monkeypatch)
+    disk.fail(call, 28)
+    with pytest.raises(DiskFullError):
+        directory.save_topics([TOPIC, OTHER_TOPIC])
+
+    assert directory.load_topics() == [TOPIC]
+    directory.close()
+
+
+def foreign_version(stored: bytes) -> bytes:
+    return json.dumps(json.loads(stored) | {"version": 2}).encode()
+
+
+CHANGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda _: b"",
+    "cut short": lambda stored: stored[:-10],
+    "not JSON": lambda stored: b"\0" * len(stored),
+    "not UTF-8": lambda stored: stored.replace(b': "', b': "\xff', 1),
+    "another shape": lambda _: b"[]",
+    "a foreign version": foreign_version,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+@pytest.mark.parametrize("name", ["meta.json", "metadata/topics.json"])
+def test_a_file_that_is_unreadable_is_refused_and_kept(
+    tmp_path: Path, name: str, change: Callable[[bytes], bytes]
+) -> None:
+    directory = DataDirectory(tmp_path)
+    directory.save_topics([TOPIC])
+    directory.close()
+    path = tmp_path / "data" / name
+    changed = change(path.read_bytes())
+    path.write_bytes(changed)
+
+    def load() -> list[Topic]:
+        return DataDirectory(tmp_path).load_topics()
+
+    with pytest.raises(CorruptMetadataError, match=name):
+        load()
+    assert path.read_bytes() == changed
+
+
+def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "root").write_text("mine")
+    with pytest.raises(StorageFailedError, match="/root: "):
+        DataDirectory(tmp_path / "root")
+
+
+def test_nothing_of_a_partition_exists_before_its_first_record(tmp_path: Path) -> None:
+    directory = DataDirectory(tmp_path)
+    path = directory.partition_path(TOPIC.topic_id, 2)
+
+    assert path == tmp_path / "data" / str(TOPIC_ID) / "2"
+    assert not path.exists()
+    directory.close()

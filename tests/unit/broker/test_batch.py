@@ -1,0 +1,188 @@
+import struct
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+
+from tailrace.wire import BATCH_ALIGNMENT_BYTES, HEADER, HEADER_BYTES, PRODUCER_ENTRY, Codec, Flag
+from tailrace_broker.codec.batch import (
+    COMPRESS_BYTES_MIN,
+    BatchBody,
+    batch_parts,
+    compress_columns,
+    decompress_payload,
+    encode_header,
+    read_header,
+    verify_batch,
+)
+from tailrace_broker.codec.columns import RecordColumns
+from tailrace_broker.model.errors import CorruptBatchError
+from tests.batches import (
+    PARTITION,
+    TIME_US,
+    TOPIC_ID,
+    Event,
+    batch_of,
+    body_of,
+    columns_of,
+    place_of,
+)
+
+SMALL_BATCH = batch_of([Event(b'{"n":1}'), Event(b"22")])
+LARGE_EVENTS = [Event(b"abcdefgh" * 100)]
+
+
+def with_fields(batch: bytes, **changes: Any) -> bytes:
+    """The batch with other header fields, as a faulty writer makes it: the checksum is right."""
+    header = read_header(memoryview(batch))._replace(header_crc=0, **changes)
+    raw = HEADER.pack(*header)
+    crc = crc32c(raw[12:], crc32c(raw[:8]))
+    return raw[:8] + struct.pack("<I", crc) + raw[12:] + batch[HEADER_BYTES:]
+
+
+def refusal_of(stored: bytes, position: int = 0) -> str:
+    with pytest.raises(CorruptBatchError) as refused:
+        verify_batch(memoryview(stored), position)
+    return refused.value.detail
+
+
+def test_the_header_says_what_is_inside_and_where_it_is_appended() -> None:
+    body = body_of(
+        [Event(b"1", timestamp_us=5), Event(b"2", timestamp_us=9), Event(b"3", timestamp_us=7)],
+        flags=Flag.JSON_VALUES,
+    )
+    place = place_of(
+        range_id=7,
+        epoch=4,
+        previous_epoch=3,
+        base_offset=1000,
+        append_time_us=TIME_US + 1,
+        high_watermark=990,
+    )
+
+    header = read_header(memoryview(encode_header(body, place)))
+
+    assert (header.record_count, header.flags, header.codec) == (3, Flag.JSON_VALUES, Codec.NONE)
+    assert (header.first_timestamp_us, header.largest_timestamp_us) == (5, 9)
+    assert (header.base_offset, header.end_offset) == (1000, 1003)
+    assert (header.topic_id, header.partition) == (TOPIC_ID.bytes, PARTITION)
+    assert (header.range_id, header.epoch, header.previous_epoch) == (7, 4, 3)
+    assert (header.append_time_us, header.high_watermark) == (TIME_US + 1, 990)
+    assert header.payload_bytes == header.uncompressed_bytes == len(body.payload)
+
+
+def test_a_payload_that_shrinks_is_compressed() -> None:
+    payload = bytes(COMPRESS_BYTES_MIN)
+
+    body = compress_columns(RecordColumns(1, 0, payload, 0, 0))
+
+    assert body.codec == Codec.LZ4
+    assert len(body.payload) < body.uncompressed_bytes == len(payload)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        pytest.param(bytes(COMPRESS_BYTES_MIN - 1), id="too short to try"),
+        pytest.param(bytes(range(256)), id="does not shrink"),
+    ],
+)
+def test_a_payload_that_gains_nothing_is_stored_as_it_is(payload: bytes) -> None:
+    body = compress_columns(RecordColumns(1, 0, payload, 0, 0))
+
+    assert (body.codec, body.payload) == (Codec.NONE, payload)
+
+
+@pytest.mark.parametrize("events", [[Event(b"1")], LARGE_EVENTS], ids=["stored", "compressed"])
+@pytest.mark.parametrize("entries", [0, 1, 2])
+def test_the_columns_come_back_from_a_batch_amid_others(events: list[Event], entries: int) -> None:
+    columns = columns_of(events)
+    body = compress_columns(columns, bytes(range(PRODUCER_ENTRY.size)) * entries)
+    batch = b"".join(batch_parts(body, place_of()))
+    stored = memoryview(SMALL_BATCH + batch + SMALL_BATCH)
+
+    header = verify_batch(stored, len(SMALL_BATCH))
+
+    assert header.producer_table_bytes == entries * PRODUCER_ENTRY.size
+    assert header.batch_bytes == len(batch)
+    assert decompress_payload(header, stored, len(SMALL_BATCH)) == columns.payload
+    assert decompress_payload(header, memoryview(batch)) == columns.payload
+
+
+@pytest.mark.parametrize("value_bytes", range(17))
+def test_every_batch_ends_on_its_alignment(value_bytes: int) -> None:
+    body = BatchBody(1, 0, Codec.NONE, bytes(value_bytes), value_bytes, 0, 0, 0, b"")
+
+    batch = b"".join(batch_parts(body, place_of()))
+
+    assert len(batch) % BATCH_ALIGNMENT_BYTES == 0
+    assert len(batch) - HEADER_BYTES - value_bytes < BATCH_ALIGNMENT_BYTES
+
+
+def test_every_truncation_is_refused() -> None:
+    for size_bytes in range(len(SMALL_BATCH)):
+        assert refusal_of(SMALL_BATCH[:size_bytes])
+
+
+def test_every_flipped_bit_is_refused() -> None:
+    for bit in range(len(SMALL_BATCH) * 8):
+        damaged = bytearray(SMALL_BATCH)
+        damaged[bit // 8] ^= 1 << bit % 8
+
+        assert refusal_of(bytes(damaged))
+
+
+@pytest.mark.parametrize(
+    ("stored", "reason"),
+    [
+        (SMALL_BATCH[:100], "100 bytes at 0: too short for a batch header"),
+        (bytes(HEADER_BYTES), "no batch at 0: magic is 0x00000000"),
+        (with_fields(SMALL_BATCH, version=2), "version 2 is not known"),
+        (with_fields(SMALL_BATCH, codec=Codec.ZSTD), "codec or record count is out of bounds"),
+        (with_fields(SMALL_BATCH, record_count=0), "codec or record count is out of bounds"),
+        (SMALL_BATCH[:-16], "ends 16 bytes too late"),
+    ],
+)
+def test_a_refusal_says_what_is_wrong(stored: bytes, reason: str) -> None:
+    assert reason in refusal_of(stored)
+
+
+def test_a_refusal_says_where_the_batch_is() -> None:
+    assert refusal_of(SMALL_BATCH, 16).startswith("no batch at 16")
+
+
+def test_fill_that_is_not_zero_is_refused() -> None:
+    batch = b"".join(batch_parts(body_of([Event(b"1", key=None)]), place_of()))
+    header = read_header(memoryview(batch))
+    assert header.batch_bytes > HEADER_BYTES + header.payload_bytes
+
+    assert refusal_of(batch[:-1] + b"\1").endswith("fill is not zero")
+
+
+COMPRESSED_BATCH = batch_of(LARGE_EVENTS)
+
+
+@pytest.mark.parametrize(
+    ("batch", "uncompressed_bytes"),
+    [
+        pytest.param(COMPRESSED_BATCH, 8, id="larger than it says"),
+        pytest.param(COMPRESSED_BATCH, 4096, id="smaller than it says"),
+        pytest.param(COMPRESSED_BATCH, 2**32 - 1, id="more than LZ4 can hold"),
+        pytest.param(SMALL_BATCH, 8, id="not compressed"),
+    ],
+)
+def test_a_payload_of_another_size_than_its_header_says_is_refused(
+    batch: bytes, uncompressed_bytes: int
+) -> None:
+    stored = memoryview(with_fields(batch, uncompressed_bytes=uncompressed_bytes))
+    header = verify_batch(stored)
+
+    with pytest.raises(CorruptBatchError):
+        decompress_payload(header, stored)
+
+
+def test_a_block_that_is_not_lz4_is_refused() -> None:
+    stored = memoryview(with_fields(SMALL_BATCH, codec=Codec.LZ4))
+
+    with pytest.raises(CorruptBatchError, match="LZ4 fails"):
+        decompress_payload(verify_batch(stored), stored)

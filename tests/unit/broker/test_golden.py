@@ -1,0 +1,225 @@
+"""Every format of version 1, byte for byte: what is on somebody's disk must stay readable.
+
+The files are in `tests/golden/version_1/`. `pytest --rewrite` writes them anew; a change to one
+means that a broker of today and one of yesterday do not read each other: review it as that. The
+LZ4 blocks also change when another version of LZ4 compresses otherwise, which harms nobody.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from tailrace.requests import encode_records
+from tailrace.wire import PRODUCER_ENTRY, Codec, Flag
+from tailrace_broker.codec.batch import BatchBody, batch_parts, verify_batch
+from tailrace_broker.codec.metadata import (
+    DiskIdentity,
+    decode_identity,
+    decode_topics,
+    encode_identity,
+    encode_topics,
+)
+from tailrace_broker.codec.records_binary import parse_records
+from tailrace_broker.codec.segment import IndexEntry, SegmentIndex, decode_index, encode_index
+from tailrace_broker.core.metadata import new_topic
+from tailrace_broker.core.recovery import LogScan, SegmentState
+from tailrace_broker.memory.pool import BufferPool
+from tailrace_broker.model.topic import TopicSettings
+from tailrace_broker.storage.segment_writer import LogPlace, SegmentWriter, index_of
+from tests.batches import (
+    PARTITION,
+    TIME_US,
+    TOPIC_ID,
+    Event,
+    body_of,
+    log_of,
+    place_of,
+    read_by_broker,
+    read_by_client,
+    records_body_of,
+    records_of,
+)
+
+FOLDER = Path(__file__).parents[2] / "golden" / "version_1"
+
+FLIGHTS = [Event(b'{"origin":"SFO","delay":%d}' % delay, key=b"SFO") for delay in (0, -3, 41)]
+NULLS = [
+    Event(None, key=b"a", timestamp_us=TIME_US + 3),
+    Event(b"2", key=None, timestamp_us=TIME_US + 1),
+    Event(b"", key=b"", timestamp_us=TIME_US + 2),
+]
+HEADERS = [
+    Event(b"1", headers=[(b"trace", b"\x00\xff"), ("Größe".encode(), b"")]),
+    Event(b"2"),
+    Event(b"\xff\xfe", key=b"\x80", headers=[(b"trace", b"x")]),
+]
+MANY_FLIGHTS = FLIGHTS * 20
+CHECKED = Flag.JSON_VALUES | Flag.BROKER_TIMESTAMPS
+PRODUCER = PRODUCER_ENTRY.pack(UUID(int=9).bytes, 41, 0, 3)
+
+# Name of the file -> what is in it and what the header says besides.
+BATCHES: dict[str, tuple[list[Event], BatchBody]] = {
+    "batch_json.bin": (FLIGHTS, body_of(FLIGHTS, flags=CHECKED)),
+    "batch_nulls.bin": (NULLS, body_of(NULLS)),
+    "batch_headers.bin": (HEADERS, body_of(HEADERS)),
+    "batch_lz4.bin": (MANY_FLIGHTS, body_of(MANY_FLIGHTS, flags=CHECKED)),
+    "batch_producer_table.bin": (FLIGHTS, body_of(FLIGHTS, producer_table=PRODUCER)),
+}
+BASE_OFFSET = 5_000_000_000
+PLACE = place_of(
+    range_id=7,
+    epoch=4,
+    previous_epoch=3,
+    base_offset=BASE_OFFSET,
+    append_time_us=TIME_US + 5,
+    high_watermark=BASE_OFFSET - 10,
+)
+WRITES = [
+    [BATCHES["batch_json.bin"][1]],
+    [BATCHES["batch_nulls.bin"][1], BATCHES["batch_headers.bin"][1]],
+    [BATCHES["batch_lz4.bin"][1]],
+]
+SEGMENT = log_of(WRITES)
+SEGMENT_EVENTS = [*FLIGHTS, *NULLS, *HEADERS, *MANY_FLIGHTS]
+SEGMENT_INDEX = SegmentIndex(
+    len(SEGMENT.stored), len(SEGMENT_EVENTS), 1, TIME_US, [IndexEntry(0, 0, TIME_US)]
+)
+LONG_INDEX = SegmentIndex(
+    segment_bytes=256 * 1024 * 1024,
+    end_offset=BASE_OFFSET,
+    last_epoch=4,
+    last_append_time_us=TIME_US,
+    entries=[
+        IndexEntry(0, 0, -1),
+        IndexEntry(1000, 65_552, TIME_US),
+        IndexEntry(2**32 - 1, 2**28, 0),
+    ],
+)
+IDENTITY = DiskIdentity(UUID(int=1), ordinal=0, incarnation=UUID(int=2), registration=1)
+TOPICS = [
+    new_topic("flights", TopicSettings(), TOPIC_ID),
+    new_topic("raw", TopicSettings(partitions_per_range=1, json_check=False), UUID(int=3)),
+]
+
+
+def write_batch(body: BatchBody) -> bytes:
+    return b"".join(batch_parts(body, PLACE))
+
+
+ENCODED: dict[str, Callable[[], bytes]] = {
+    **{name: partial(write_batch, body) for name, (_, body) in BATCHES.items()},
+    "segment.log": lambda: log_of(WRITES).stored,
+    "segment.idx": lambda: encode_index(SEGMENT_INDEX),
+    "long.idx": lambda: encode_index(LONG_INDEX),
+    "records.bin": lambda: encode_records(
+        [event.key for event in NULLS],
+        [event.value for event in NULLS],
+        [event.timestamp_us for event in NULLS],
+    ),
+    "records_headers.bin": lambda: records_body_of(HEADERS),
+    "meta.json": lambda: encode_identity(IDENTITY),
+    "topics.json": lambda: encode_topics(TOPICS),
+}
+
+
+def golden(name: str) -> bytes:
+    return (FOLDER / name).read_bytes()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _rewrite(pytestconfig: pytest.Config) -> None:
+    if pytestconfig.getoption("rewrite"):
+        for name, encode in ENCODED.items():
+            (FOLDER / name).write_bytes(encode())
+
+
+@pytest.mark.parametrize("name", ENCODED)
+def test_the_encoder_writes_exactly_these_bytes(name: str) -> None:
+    assert golden(name) == ENCODED[name]()
+
+
+def test_every_file_of_the_folder_is_tested() -> None:
+    assert sorted(path.name for path in FOLDER.iterdir()) == sorted(ENCODED)
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_the_broker_reads_the_batches(name: str) -> None:
+    events, body = BATCHES[name]
+    header = verify_batch(memoryview(golden(name)))
+
+    assert header.flags == body.flags
+    assert header.codec == (Codec.LZ4 if name == "batch_lz4.bin" else Codec.NONE)
+    assert read_by_broker(golden(name)) == records_of(events, BASE_OFFSET)
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_the_client_reads_the_same_records_as_the_broker(name: str) -> None:
+    batch = golden(name)
+
+    assert read_by_client(batch, BASE_OFFSET) == read_by_broker(batch)
+
+
+def test_the_producer_table_comes_back() -> None:
+    header = verify_batch(memoryview(stored := golden("batch_producer_table.bin")))
+
+    assert header.producer_table_bytes == PRODUCER_ENTRY.size
+    assert PRODUCER_ENTRY.unpack_from(stored, 128) == (UUID(int=9).bytes, 41, 0, 3)
+
+
+def test_the_segment_holds_what_was_written_and_ends_where_its_index_says() -> None:
+    stored = golden("segment.log")
+    scan = LogScan(TOPIC_ID, PARTITION, SegmentState(0, 0))
+
+    scan.feed(memoryview(stored), is_last=True)
+
+    assert index_of(scan.state) == decode_index(golden("segment.idx")) == SEGMENT_INDEX
+    starts = [piece.start for piece in SEGMENT.pieces if piece.header]
+    records = [record for start in starts for record in read_by_broker(stored, start)]
+    assert records == records_of(SEGMENT_EVENTS, 0)
+
+
+def test_the_segment_writer_puts_exactly_these_files_on_disk(tmp_path: Path) -> None:
+    writer = SegmentWriter(
+        LogPlace(tmp_path / "topic" / "3", TOPIC_ID, PARTITION, range_id=0, epoch=1),
+        [SegmentState(0, 0)],
+        BufferPool(1024 * 1024),
+        segment_bytes=len(SEGMENT.stored),
+        is_direct=False,
+    )
+    for bodies in [*WRITES, WRITES[0]]:  # the last one goes to the next segment
+        high_watermark = writer.segments[-1].end_offset
+        writer.write(bodies, append_time_us=TIME_US, high_watermark=high_watermark)
+    writer.close()
+
+    directory = tmp_path / "topic" / "3"
+    assert (directory / "00000000000000000000.log").read_bytes() == golden("segment.log")
+    assert (directory / "00000000000000000000.idx").read_bytes() == golden("segment.idx")
+
+
+def test_an_index_of_many_entries_is_read() -> None:
+    assert decode_index(golden("long.idx")) == LONG_INDEX
+
+
+@pytest.mark.parametrize(
+    ("name", "events"), [("records.bin", NULLS), ("records_headers.bin", HEADERS)]
+)
+def test_a_records_binary_body_is_read(name: str, events: list[Event]) -> None:
+    records = parse_records(golden(name))
+
+    assert records.keys == [event.key for event in events]
+    assert records.values == [event.value for event in events]
+    assert records.timestamps_us is not None
+    assert records.timestamps_us.tolist() == [event.timestamp_us for event in events]
+    pairs = [pair for event in events for pair in event.headers]
+    read = records.headers
+    assert (list(zip(read.keys, read.values, strict=True)) if read else []) == pairs
+    if read:
+        assert read.counts.tolist() == [len(event.headers) for event in events]
+
+
+def test_the_json_files_are_read() -> None:
+    assert decode_identity(golden("meta.json")) == IDENTITY
+    assert decode_topics(golden("topics.json")) == TOPICS

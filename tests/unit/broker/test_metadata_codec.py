@@ -1,0 +1,74 @@
+from uuid import UUID
+
+import pytest
+
+from tailrace_broker.codec.metadata import (
+    DiskIdentity,
+    decode_identity,
+    decode_topics,
+    encode_identity,
+    encode_topics,
+)
+from tailrace_broker.core.metadata import new_topic
+from tailrace_broker.model.errors import CorruptMetadataError
+from tailrace_broker.model.topic import Topic, TopicSettings
+
+IDENTITY = DiskIdentity(UUID(int=1), ordinal=0, incarnation=UUID(int=2), registration=1)
+TOPICS = [
+    new_topic("flights", TopicSettings(), UUID(int=3)),
+    new_topic("orders", TopicSettings(partitions_per_range=256, json_check=False), UUID(int=4)),
+]
+
+
+def test_the_identity_of_a_disk_comes_back() -> None:
+    assert decode_identity(encode_identity(IDENTITY)) == IDENTITY
+
+
+@pytest.mark.parametrize("topics", [TOPICS, []])
+def test_topics_come_back_with_their_partitions(topics: list[Topic]) -> None:
+    assert decode_topics(encode_topics(topics)) == topics
+
+
+def test_a_field_that_is_not_known_is_passed_over() -> None:
+    stored = encode_identity(IDENTITY).replace(b'"ordinal"', b'"added": [1], "ordinal"')
+
+    assert decode_identity(stored) == IDENTITY
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_file_of_another_version_is_refused(version: int) -> None:
+    def with_version(stored: bytes) -> bytes:
+        return stored.replace(b'"version": 1', b'"version": %d' % version)
+
+    with pytest.raises(CorruptMetadataError, match=f"meta.json: format version {version}"):
+        decode_identity(with_version(encode_identity(IDENTITY)))
+    with pytest.raises(CorruptMetadataError, match=f"topics.json: format version {version}"):
+        decode_topics(with_version(encode_topics(TOPICS)))
+
+
+def test_every_truncation_is_refused() -> None:
+    for stored, decode in (
+        (encode_identity(IDENTITY).rstrip(), decode_identity),
+        (encode_topics(TOPICS[:1]).rstrip(), decode_topics),
+    ):
+        for size_bytes in range(len(stored)):
+            with pytest.raises(CorruptMetadataError):
+                decode(stored[:size_bytes])
+
+
+@pytest.mark.parametrize(
+    ("found", "damaged"),
+    [
+        pytest.param(b'"flights"', b'"fl\xffghts"', id="not UTF-8"),
+        pytest.param(b'"flights"', b"5", id="another type"),
+        pytest.param(b'"partitionsPerRange": 4', b'"partitionsPerRange": 0', id="out of bounds"),
+        pytest.param(b'"partitions": [', b'"partitions": [' + b"[" * 9999, id="another shape"),
+        pytest.param(b'"topics"', b'"added": ' + b"[" * 9999 + b', "topics"', id="nested deeply"),
+    ],
+)
+def test_damage_is_refused_with_the_name_of_the_file(found: bytes, damaged: bytes) -> None:
+    stored = encode_topics(TOPICS)
+    assert found in stored
+
+    with pytest.raises(CorruptMetadataError, match=r"metadata/topics\.json cannot be read"):
+        decode_topics(stored.replace(found, damaged, 1))

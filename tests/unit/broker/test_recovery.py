@@ -1,0 +1,242 @@
+"""Where a log ends, example by example; `test_recovery_properties.py` has the general rules."""
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tailrace.wire import BATCH_ALIGNMENT_BYTES, HEADER_BYTES
+from tailrace_broker.codec.segment import INDEX_INTERVAL_BYTES, IndexEntry, encode_pad
+from tailrace_broker.core.recovery import LogScan, SegmentState, proves_damage
+from tests.batches import (
+    PARTITION,
+    TIME_US,
+    TOPIC_ID,
+    WRITE_ALIGNMENT_BYTES,
+    Event,
+    Log,
+    batch_of,
+    body_of,
+    log_of,
+)
+
+EVENTS = [Event(b"1"), Event(b"2")]
+THREE_WRITES = log_of([[body_of(EVENTS)], [body_of(EVENTS), body_of(EVENTS)], [body_of(EVENTS)]])
+BLOCK = WRITE_ALIGNMENT_BYTES
+
+
+def scan_of(stored: bytes, **known: int) -> LogScan:
+    """A scan that has seen all of `stored` in one window."""
+    scan = LogScan(TOPIC_ID, PARTITION, SegmentState(0, 0))
+    for name, value in known.items():
+        setattr(scan.state, name, value)
+    assert scan.feed(memoryview(stored), is_last=True) == 0
+    assert scan.ended
+    return scan
+
+
+def with_zeros(log: Log, start: int, end: int) -> bytes:
+    return log.stored[:start] + bytes(end - start) + log.stored[end:]
+
+
+def is_damage(scan: LogScan, stored: bytes) -> bool:
+    """Whether what is stored from the block behind the log's end on proves damage."""
+    behind = -(-scan.state.position // BLOCK) * BLOCK
+    return proves_damage(scan, memoryview(stored)[behind:])
+
+
+def test_a_log_ends_behind_its_last_write() -> None:
+    state = scan_of(THREE_WRITES.stored).state
+
+    assert (state.position, state.end_offset) == (3 * BLOCK, 8)
+    assert (state.last_epoch, state.last_append_time_us) == (1, TIME_US)
+
+
+@pytest.mark.parametrize("behind", [b"", bytes(BLOCK), b"\1" * BLOCK], ids=["", "zeros", "garbage"])
+def test_what_is_no_batch_is_not_of_the_log(behind: bytes) -> None:
+    scan = scan_of(THREE_WRITES.stored + behind)
+
+    assert (scan.state.position, scan.state.end_offset) == (3 * BLOCK, 8)
+    assert not is_damage(scan, THREE_WRITES.stored + behind)
+
+
+def test_an_empty_file_is_an_empty_log() -> None:
+    state = scan_of(b"").state
+
+    assert (state.position, state.end_offset) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param({"topic_id": UUID(int=1)}, id="of another topic"),
+        pytest.param({"partition": PARTITION + 1}, id="of another partition"),
+        pytest.param({"base_offset": 9}, id="leaves offsets out"),
+        pytest.param({"base_offset": 7}, id="repeats offsets"),
+        pytest.param({"epoch": 0}, id="of an earlier epoch"),
+        pytest.param({"previous_epoch": 0}, id="follows another batch"),
+        pytest.param({"previous_epoch": 2, "epoch": 2}, id="follows a batch that is missing"),
+    ],
+)
+def test_a_batch_that_does_not_follow_the_last_one_ends_the_log(place: dict[str, Any]) -> None:
+    stray = batch_of(EVENTS, **{"base_offset": 8, "previous_epoch": 1, **place})
+
+    state = scan_of(THREE_WRITES.stored + stray).state
+
+    assert (state.position, state.end_offset) == (3 * BLOCK, 8)
+
+
+def test_a_batch_of_a_later_epoch_belongs_to_the_log_when_it_names_the_one_before() -> None:
+    next_epoch = batch_of(EVENTS, base_offset=8, previous_epoch=1, epoch=5)
+
+    state = scan_of(THREE_WRITES.stored + next_epoch).state
+
+    assert (state.end_offset, state.last_epoch) == (10, 5)
+
+
+def test_a_segment_goes_on_where_the_one_before_ended() -> None:
+    stored = batch_of(EVENTS, base_offset=100, previous_epoch=4, epoch=4)
+
+    state = scan_of(stored, base_offset=100, end_offset=100, last_epoch=4).state
+
+    assert (state.end_offset, state.entries) == (102, [IndexEntry(0, 0, TIME_US)])
+
+
+def test_a_batch_whose_payload_is_damaged_ends_the_log() -> None:
+    stored = bytearray(THREE_WRITES.stored)
+    stored[BLOCK + HEADER_BYTES] ^= 1
+
+    assert scan_of(bytes(stored)).state.position == BLOCK
+
+
+def test_the_batches_of_a_torn_write_up_to_the_first_damage_are_kept() -> None:
+    second = THREE_WRITES.pieces[3]
+    torn = with_zeros(THREE_WRITES, second.start + 16, 3 * BLOCK)
+
+    state = scan_of(torn).state
+
+    assert (state.position, state.end_offset) == (second.start, 4)
+
+
+def test_stale_batches_behind_a_hole_are_not_taken() -> None:
+    """They would follow by their offset, if the pad between them were not a hole."""
+    pad = THREE_WRITES.pieces[1]
+    assert pad.header is None
+
+    state = scan_of(with_zeros(THREE_WRITES, pad.start, pad.end)).state
+
+    assert (state.position, state.end_offset) == (pad.start, 2)
+
+
+def test_a_pad_that_the_file_cuts_off_ends_the_log() -> None:
+    batch = batch_of(EVENTS)
+
+    assert scan_of(batch + encode_pad(64)[:-1]).state.position == len(batch)
+    assert scan_of(batch + encode_pad(64)).state.position == len(batch) + 64
+
+
+def test_a_pad_smaller_than_a_batch_header_is_taken_at_the_end_of_a_file() -> None:
+    assert scan_of(encode_pad(BATCH_ALIGNMENT_BYTES)).state.position == BATCH_ALIGNMENT_BYTES
+
+
+@pytest.mark.parametrize(
+    ("stored", "wanted_bytes"),
+    [
+        pytest.param(batch_of(EVENTS)[:-1], len(batch_of(EVENTS)), id="a batch"),
+        pytest.param(encode_pad(300)[:-1], 300, id="a pad"),
+        pytest.param(batch_of(EVENTS)[: HEADER_BYTES - 1], HEADER_BYTES, id="a header"),
+        pytest.param(b"", HEADER_BYTES, id="nothing"),
+    ],
+)
+def test_a_window_that_ends_early_says_how_much_is_wanted(stored: bytes, wanted_bytes: int) -> None:
+    scan = LogScan(TOPIC_ID, PARTITION, SegmentState(0, 0))
+
+    assert scan.feed(memoryview(stored), is_last=False) == wanted_bytes
+    assert (scan.ended, scan.state.position) == (False, 0)
+
+
+def test_a_window_that_ends_with_a_batch_wants_the_next_header() -> None:
+    scan = LogScan(TOPIC_ID, PARTITION, SegmentState(0, 0))
+    batch = batch_of(EVENTS)
+
+    assert scan.feed(memoryview(batch), is_last=False) == HEADER_BYTES
+    assert (scan.ended, scan.state.position) == (False, len(batch))
+
+
+def test_a_stray_batch_ends_the_log_before_all_of_it_is_read() -> None:
+    scan = LogScan(TOPIC_ID, PARTITION, SegmentState(0, 0))
+    stray = batch_of(EVENTS, base_offset=5)
+
+    assert scan.feed(memoryview(stray)[:HEADER_BYTES], is_last=False) == 0
+    assert scan.ended
+
+
+def test_the_index_has_an_entry_for_the_first_batch_behind_every_64_kib() -> None:
+    log = log_of([[body_of([Event(bytes([n]) * 20_000, timestamp_us=n)])] for n in range(40)])
+    assert {write_end - BLOCK * n for n, write_end in enumerate(log.write_ends)} == {BLOCK}
+
+    assert scan_of(log.stored).state.entries == [
+        IndexEntry(n, n * BLOCK, n) for n in range(0, 40, INDEX_INTERVAL_BYTES // BLOCK)
+    ]
+
+
+def test_an_acknowledged_write_that_is_damaged_is_proven_by_a_later_one() -> None:
+    stored = with_zeros(THREE_WRITES, BLOCK, 2 * BLOCK)
+    scan = scan_of(stored)
+
+    assert scan.state.position == BLOCK
+    assert is_damage(scan, stored)
+
+
+def test_a_hole_in_place_of_a_pad_is_proven_by_the_write_after_the_next() -> None:
+    """The next one was appended when the high watermark was the end that is found."""
+    pad = THREE_WRITES.pieces[1]
+    stored = with_zeros(THREE_WRITES, pad.start, pad.end)
+
+    assert is_damage(scan_of(stored), stored)
+    assert not is_damage(scan_of(stored[: 2 * BLOCK]), stored[: 2 * BLOCK])
+
+
+def test_a_torn_last_write_proves_nothing() -> None:
+    """Its first sector is missing; in the next a whole batch names the end as it was before."""
+    body = body_of([Event(bytes(96))])  # two of them are a sector
+    log = log_of([[body_of(EVENTS)], [body] * 4])
+    assert BLOCK + 512 in [piece.start for piece in log.pieces]
+    torn = with_zeros(log, BLOCK, BLOCK + 512)
+    scan = scan_of(torn)
+
+    assert scan.state.position == BLOCK
+    assert not is_damage(scan, torn)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param({"topic_id": UUID(int=1)}, id="another topic"),
+        pytest.param({"partition": PARTITION + 1}, id="another partition"),
+        pytest.param({"high_watermark": 8}, id="the end itself"),
+    ],
+)
+def test_a_batch_that_says_nothing_of_this_log_behind_its_end_proves_nothing(
+    place: dict[str, Any],
+) -> None:
+    stray = batch_of(EVENTS, **{"base_offset": 20, "high_watermark": 20, **place})
+    scan = scan_of(THREE_WRITES.stored)
+
+    assert not proves_damage(scan, memoryview(stray))
+
+
+def test_a_proof_is_found_behind_what_only_looks_like_a_batch() -> None:
+    proof = batch_of(EVENTS, base_offset=20, high_watermark=9)
+    scan = scan_of(THREE_WRITES.stored)
+    window = proof[: HEADER_BYTES - 1].ljust(512, b"\1") + proof[:4].ljust(512, b"\0") + proof
+
+    assert proves_damage(scan, memoryview(window))
+    assert not proves_damage(scan, memoryview(window)[:1024])
+
+
+@pytest.mark.parametrize("size_bytes", [0, 3, 4, 127])
+def test_a_window_too_small_for_a_header_proves_nothing(size_bytes: int) -> None:
+    proof = batch_of(EVENTS, base_offset=20, high_watermark=9)
+
+    assert not proves_damage(scan_of(THREE_WRITES.stored), memoryview(proof)[:size_bytes])
