@@ -152,7 +152,8 @@ class BatchHeader(NamedTuple):
 # --- records+binary: a produce request in which each record has its own key -----------------------
 #
 # header (32 B), then columns, each at a multiple of 8 bytes from the body's start, zero filled:
-#   key lengths i32[n] (-1: null) | value lengths i32[n] (-1: null) | timestamps i64[n] (µs; flag)
+#   key lengths i32[n] (-1: null) | value lengths i32[n] (-1: null) | timestamps i64[n] (µs, not
+#   negative; flag)
 #   | header counts i32[n], header key lengths i32[h], header value lengths i32[h] (flag)
 #   | key bytes | value bytes | header key bytes | header value bytes (the last without fill)
 

@@ -12,10 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tailrace.wire import COLUMN_ALIGNMENT_BYTES, Flag
+from tailrace_broker.model.errors import BodyTooLargeError
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 Buffer = bytes | bytearray | memoryview
+
+# Of one request: each event is an object or two while its body is parsed, about 100 bytes.
+EVENTS_MAX = 500_000
 
 _FILL = tuple(bytes(size) for size in range(COLUMN_ALIGNMENT_BYTES))
 
@@ -44,6 +48,15 @@ class RecordColumns(NamedTuple):
     payload: bytes
     first_timestamp_us: int
     largest_timestamp_us: int
+
+
+def check_event_count(count: int) -> None:
+    """BodyTooLargeError for more events than a request may hold."""
+    if count > EVENTS_MAX:
+        raise BodyTooLargeError(
+            f"the body holds more than {EVENTS_MAX} events; send fewer a request",
+            maxEvents=EVENTS_MAX,
+        )
 
 
 def column_of_lengths(data: Buffer, lengths: Int32s) -> Column:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from tailrace_broker.codec.columns import Int32s
+from tailrace_broker.codec.columns import EVENTS_MAX, Int32s, check_event_count
 from tailrace_broker.model.errors import InvalidBodyError, InvalidRecordError
 
 _RAW = msgspec.json.Decoder(msgspec.Raw)
@@ -26,9 +26,12 @@ class Lines(NamedTuple):
 def split_lines(body: bytes | bytearray, *, json_check: bool) -> Lines:
     """Cut a body into values, without a loop over them when all is well.
 
-    InvalidBodyError when there is no value; with `json_check`, InvalidRecordError names the first
-    line that is not exactly one JSON text in UTF-8. Cost: 0.5 CPU s/GiB checked, 0.25 unchecked.
+    InvalidBodyError when there is no value, BodyTooLargeError when there are too many; with
+    `json_check`, InvalidRecordError names the first line that is not exactly one JSON text. Cost: 0.5 CPU s/GiB checked, 0.25 unchecked.
     """
+    if len(body) > EVENTS_MAX:  # smaller bodies cannot hold too many
+        line_feeds = np.frombuffer(body, np.uint8) == _LINE_FEED
+        check_event_count(int(np.count_nonzero(line_feeds)))
     # A carriage return that ends the body is the last line's, its line feed left out.
     unix = body.replace(b"\r\n", b"\n").removesuffix(b"\r") if b"\r" in body else body
     if json_check:
@@ -86,7 +89,7 @@ def _split_json_texts(unix: bytes | bytearray) -> Lines | None:
         return None
     text_ends = np.cumsum(lengths, dtype=np.int64) + np.arange(count)
     behind = np.frombuffer(unix, np.uint8)[text_ends if has_last_line_feed else text_ends[:-1]]
-    return Lines(values, lengths) if count and (behind == _LINE_FEED).all() else None
+    return Lines(values, lengths) if (behind == _LINE_FEED).all() else None
 
 
 def _split_at_line_feeds(unix: bytes | bytearray) -> Lines:

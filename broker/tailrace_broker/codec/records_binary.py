@@ -14,7 +14,7 @@ from tailrace.wire import (
     RecordsFlag,
     align_up,
 )
-from tailrace_broker.codec.columns import Int32s, Int64s
+from tailrace_broker.codec.columns import Int32s, Int64s, check_event_count
 from tailrace_broker.model.errors import InvalidBodyError
 
 _NULL = -1
@@ -39,7 +39,7 @@ class ProducedRecords:
 
 
 def parse_records(body: bytes | bytearray | memoryview) -> ProducedRecords:
-    """Read a body; InvalidBodyError names what does not fit."""
+    """Read a body; InvalidBodyError names what does not fit, BodyTooLargeError."""
     reader = _Reader(memoryview(body))
     magic, version, flags, count, *sizes = reader.header()
     key_bytes, value_bytes, header_count, header_key_bytes, header_value_bytes = sizes
@@ -51,6 +51,7 @@ def parse_records(body: bytes | bytearray | memoryview) -> ProducedRecords:
         raise InvalidBodyError("records+binary: header sizes are given, the flag is not")
     if not count:
         raise InvalidBodyError("the body holds no event; nothing was stored")
+    check_event_count(count)
     key_lengths = reader.int32s("key lengths", count, null_allowed=True)
     value_lengths = reader.int32s("value lengths", count, null_allowed=True)
     timestamps_us = reader.int64s("timestamps", count) if flags & RecordsFlag.TIMESTAMPS else None

@@ -36,7 +36,7 @@ class BufferPool:
         finally:
             with self._changed:
                 self._free.setdefault(class_bytes, []).append(buffer)
-                self._changed.notify()
+                self._changed.notify_all()
 
     def _take(self, class_bytes: int) -> mmap.mmap:
         with self._changed:

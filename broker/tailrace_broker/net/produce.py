@@ -182,7 +182,7 @@ def _append_records(
                 parameter=name,
             )
     records = parse_records(body)
-    _check_payload(broker, len(body), 0)
+    _check_payload(broker, len(body), len(records.keys))
     if records.timestamps_us is not None:
         _timestamp(broker, int(records.timestamps_us.max()))
     partition_by_key = {key: hosted.partition_of_key(key) for key in set(records.keys)}
@@ -306,7 +306,7 @@ def _timestamp(broker: Broker, given_us: int | None) -> tuple[int, int]:
 
 
 def _check_payload(broker: Broker, data_bytes: int, count: int) -> None:
-    """Refuse a request whose columns would be much larger than its body: tiny events, long key."""
+    """Refuse a request whose columns would be much larger than its body: a long key."""
     if data_bytes + count * _COLUMN_BYTES_PER_RECORD > PAYLOAD_BYTES_MAX:
         raise BodyTooLargeError(
             f"the events with their keys are over {PAYLOAD_BYTES_MAX} bytes; send fewer a request",

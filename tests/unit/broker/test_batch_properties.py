@@ -31,8 +31,6 @@ events = st.builds(
     timestamp_us=st.integers(-INT64_MAX - 1, INT64_MAX),
     headers=headers,
 )
-
-
 event_lists = st.lists(events, min_size=1, max_size=6)
 base_offsets = st.integers(0, INT64_MAX - 6)
 

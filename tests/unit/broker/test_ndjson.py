@@ -1,7 +1,8 @@
 import pytest
 
+from tailrace_broker.codec.columns import EVENTS_MAX
 from tailrace_broker.codec.ndjson import check_json, is_json, split_lines
-from tailrace_broker.model.errors import InvalidBodyError, InvalidRecordError
+from tailrace_broker.model.errors import BodyTooLargeError, InvalidBodyError, InvalidRecordError
 
 
 def values_of(body: bytes | bytearray, *, json_check: bool = True) -> list[bytes]:
@@ -105,3 +106,14 @@ def test_a_body_of_one_event_is_its_line_1() -> None:
         check_json(b'{"a":1 "b":2}')
 
     assert refused.value.members == {"line": 1}
+
+
+@pytest.mark.parametrize("json_check", [True, False])
+def test_more_events_than_a_request_may_hold_are_refused_before_they_are_cut(
+    json_check: bool,
+) -> None:
+    assert len(split_lines(b"1\n" * EVENTS_MAX, json_check=json_check).lengths) == EVENTS_MAX
+    with pytest.raises(BodyTooLargeError) as refused:
+        split_lines(b"1\n" * (EVENTS_MAX + 1), json_check=json_check)
+
+    assert refused.value.members == {"maxEvents": EVENTS_MAX}

@@ -98,6 +98,7 @@ def test_without_the_check_every_line_that_is_not_blank_is_a_value(body: bytes) 
             split_lines(body, json_check=False)
 
 
+@pytest.mark.timeout(20)  # half a second alone
 def test_texts_that_cover_other_lines_than_their_own_are_refused() -> None:
     """Every arrangement of up to six of these: lengths alone may look as if all were well."""
     pieces = [b"[", b"]", b"5", b" ", b"\n"]

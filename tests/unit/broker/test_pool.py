@@ -58,11 +58,13 @@ def test_a_buffer_comes_back_from_work_that_failed() -> None:
 
 def test_free_buffers_make_room_for_other_sizes() -> None:
     pool = BufferPool(CAPACITY_BYTES)
-    with pool.lend(CAPACITY_BYTES // 2), pool.lend(CAPACITY_BYTES // 4):
-        pass
+    with pool.lend(CAPACITY_BYTES // 2) as buffer, pool.lend(CAPACITY_BYTES // 4):
+        buffer[:4] = b"mark"
 
     with pool.lend(CAPACITY_BYTES) as buffer:
         assert len(buffer) == CAPACITY_BYTES
+    with pool.lend(CAPACITY_BYTES // 2) as buffer:
+        assert bytes(buffer[:4]) == bytes(4)  # a new one: the kernel has the first again
 
 
 def test_more_than_the_pool_ever_has_is_our_bug() -> None:

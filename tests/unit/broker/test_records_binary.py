@@ -3,8 +3,9 @@ import struct
 import pytest
 
 from tailrace.requests import encode_records
+from tailrace_broker.codec.columns import EVENTS_MAX
 from tailrace_broker.codec.records_binary import parse_records
-from tailrace_broker.model.errors import InvalidBodyError
+from tailrace_broker.model.errors import BodyTooLargeError, InvalidBodyError
 from tests.batches import TIME_US, Event, records_body_of
 
 INT32_MAX = 2**31 - 1
@@ -98,7 +99,7 @@ KEY_LENGTHS, VALUE_LENGTHS, TIMESTAMPS, HEADER_COUNTS, HEADER_KEY_LENGTHS = 32, 
         (body_with(BODY, 4, "H", 2), "does not start as records+binary version 1"),
         (body_with(BODY, 6, "H", 4), "flags 0x4 are not known"),
         (body_with(BODY, 8, "I", 0), "holds no event"),
-        (body_with(BODY, 8, "I", 2**32 - 1), "key lengths: the body ends early"),
+        (body_with(BODY, 8, "I", EVENTS_MAX), "key lengths: the body ends early"),
         (body_with(BODY, 12, "I", 2**32 - 1), "keys: the body ends early"),
         (body_with(BODY, 16, "I", 2**32 - 1), "values: the body ends early"),
         (body_with(BODY, 20, "I", 2**32 - 1), "header counts do not add up"),
@@ -143,3 +144,10 @@ def test_headers_without_their_flag_are_refused_not_lost() -> None:
     body = records_body_of(PLAIN, has_headers=False)
     for position in (20, 24, 28):
         assert "the flag is not" in refusal_of(body_with(body, position, "I", 1))
+
+
+def test_more_events_than_a_request_may_hold_are_refused_by_the_header_alone() -> None:
+    body = body_with(records_body_of(PLAIN), 8, "I", EVENTS_MAX + 1)
+
+    with pytest.raises(BodyTooLargeError):
+        parse_records(body)
