@@ -27,7 +27,8 @@ def split_lines(body: bytes | bytearray, *, json_check: bool) -> Lines:
     """Cut a body into values, without a loop over them when all is well.
 
     InvalidBodyError when there is no value, BodyTooLargeError when there are too many; with
-    `json_check`, InvalidRecordError names the first line that is not exactly one JSON text. Cost: 0.5 CPU s/GiB checked, 0.25 unchecked.
+    `json_check`, InvalidRecordError names the first line that is not exactly one JSON text.
+    Cost: 0.5 CPU s/GiB checked, 0.25 unchecked.
     """
     if len(body) > EVENTS_MAX:  # smaller bodies cannot hold too many
         line_feeds = np.frombuffer(body, np.uint8) == _LINE_FEED
