@@ -216,10 +216,12 @@ class Appends:
         self._log = log
         self._answers: list[asyncio.Future[int]] = []
 
-    def event(self, value: bytes, key: bytes | None = b"key") -> "asyncio.Future[int]":
+    def event(
+        self, value: bytes, key: bytes | None = b"key", flags: int = 0
+    ) -> "asyncio.Future[int]":
         """Append one event; its offset, or the error."""
         answer, done = self._new_answer()
-        self._log.append_event(key, value, TIME_US, 0, done)
+        self._log.append_event(key, value, TIME_US, flags, done)
         return answer
 
     def batch(self, values: list[bytes]) -> "asyncio.Future[int]":

@@ -1,5 +1,6 @@
 """The two produce doors on the wire: framing, pipelining, limits, peers that misbehave."""
 
+import contextlib
 import json
 import random
 import select
@@ -13,6 +14,7 @@ import pytest
 from tailrace.requests import Answer, encode_records
 from tailrace.sync import Client
 from tailrace.wire import NDJSON_CONTENT_TYPE, RECORDS_CONTENT_TYPE
+from tailrace_broker.net.produce_http import DIRECT_BODY_BYTES_MIN, RECEIVE_BUFFER_BYTES
 from tests.fixtures import RunningBroker, start_broker
 from tests.http11 import Connection, chunked, document, request
 from tests.metrics import wait_for_metric
@@ -21,9 +23,6 @@ pytestmark = pytest.mark.integration
 
 KIBIBYTE = 1024
 MEBIBYTE = 1024 * KIBIBYTE
-# What `net/produce_http.py` decides by.
-RECEIVE_BUFFER_BYTES = 256 * KIBIBYTE
-DIRECT_BODY_BYTES_MIN = 16 * KIBIBYTE
 HEADER_BYTES_MAX = 16 * KIBIBYTE
 MAX_REQUEST_BYTES = 64 * KIBIBYTE
 RESET_ON_CLOSE = (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -436,3 +435,73 @@ def test_a_peer_that_does_not_read_its_answers_is_not_read_from(
             assert sent < UNREAD_BYTES_MAX, "the broker takes requests without end"
         for _ in range(sent // len(wrong)):
             assert connection.receive().status == 404
+
+
+def test_a_refused_body_is_not_asked_for(shared_broker: RunningBroker) -> None:
+    with Connection(shared_broker.port + 1) as fast:
+        asking = request(messages("any"), content_length=99_999_999_999, expect="100-continue")
+
+        assert fast.exchange(asking).status == 413
+        with pytest.raises(ConnectionResetError):
+            fast.receive()
+
+
+def test_a_refused_body_without_end_is_not_waited_for(connection: Connection) -> None:
+    assert (
+        connection.exchange(request(messages("any"), content_length=99_999_999_999)).status == 413
+    )
+
+
+def test_a_trailer_is_not_taken_for_a_header(connection: Connection, topic: str) -> None:
+    whole = chunked(messages(topic), b"1\n2", content_type="application/json")
+    trailer = b"content-type: application/x-ndjson\r\n\r\n"
+    answer = connection.exchange(whole.removesuffix(b"\r\n") + trailer)
+
+    assert document(answer)["type"] == "/v1/problems/invalid-record"
+
+
+def test_trailers_without_end_are_refused(shared_broker: RunningBroker, topic: str) -> None:
+    with Connection(shared_broker.port + 1) as fast:
+        fast.send(chunked(messages(topic), b"1").removesuffix(b"\r\n"))
+        with contextlib.suppress(OSError):
+            fast.send(*[b"x: " + b"y" * 4096 + b"\r\n"] * 64)
+
+        assert fast.receive().status == 431
+
+
+@pytest.mark.parametrize("size_bytes", [1, DIRECT_BODY_BYTES_MIN + 1, 2 * RECEIVE_BUFFER_BYTES])
+def test_an_offer_of_another_protocol_is_not_taken_up(
+    shared_broker: RunningBroker, topic: str, size_bytes: int
+) -> None:
+    value = b'"%s"' % (b"x" * size_bytes)
+    offer = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "HTTP2_Settings": "AAMAAAB"}
+    with Connection(shared_broker.port + 1) as fast:
+        fast.send(request(messages(topic), value, **offer) + request(messages(topic), b"2"))
+
+        assert [fast.receive().status for _ in range(2)] == [200, 200]
+    assert values_of(shared_broker, topic) == [value, b"2"]
+
+
+@pytest.mark.parametrize("sent", [b"", b"x", b"x" * 100_000], ids=["head", "some", "more"])
+def test_a_request_that_does_not_arrive_holds_its_memory_only_for_a_time(
+    tmp_path: Path, door: int, sent: bytes
+) -> None:
+    settings = {
+        "request_seconds": 0.2,
+        "max_request_bytes": MEBIBYTE,
+        "produce_memory_bytes": MEBIBYTE,
+    }
+    with start_broker(tmp_path, **settings) as broker, Connection(broker.port + door) as stalled:
+        stalled.send(request(messages("t"), content_length=MEBIBYTE) + sent)
+
+        assert stalled.receive().status == 408
+        with pytest.raises(ConnectionResetError):
+            stalled.receive()
+        with Connection(broker.port + door) as other:
+            assert other.exchange(request(messages("t"), b"1")).status == 200
+
+
+def test_a_parameter_given_twice_is_refused(connection: Connection, topic: str) -> None:
+    answer = connection.exchange(request(f"{messages(topic)}&partitionKey=other", b"1"))
+
+    assert document(answer)["detail"] == "partitionKey is given twice"

@@ -61,9 +61,10 @@ def golden(pytestconfig: pytest.Config, tmp_path: Path) -> Golden:
             text = json.dumps(documents, indent=1, sort_keys=True, ensure_ascii=False)
             GOLDEN.write_text(text + "\n")
         assert said == documents[name]
+        is_worth_a_retry = answer.status in {429, 503} and said["retriable"]
         assert answer.status == said["status"]
         assert answer.headers["content-type"] == PROBLEM_CONTENT_TYPE
-        assert answer.headers.get("retry-after") == ("1" if answer.status in {429, 503} else None)
+        assert answer.headers.get("retry-after") == ("1" if is_worth_a_retry else None)
 
     return compare
 
@@ -171,7 +172,15 @@ REFUSED: dict[str, tuple[tuple[int, ...], bytes]] = {
     "offset-out-of-range": (READS, get("/v1/topic/t/partitions/0/records?offset=1")),
     "header-too-large": (PRODUCE, request("/v1/topic/t/messages", b"1", x="v" * 17_000)),
 }
-PROVOKED = {"produce-memory-full", "corrupt-partition", "not-ready", "disk-full", "storage-failed"}
+PROVOKED = {
+    "produce-memory-full",
+    "request-timeout",
+    "corrupt-partition",
+    "not-ready",
+    "disk-full",
+    "read-failed",
+    "storage-failed",
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -229,6 +238,27 @@ def test_disk_full(broker: RunningBroker, golden: Golden) -> None:
 
             resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (hard, hard))
             assert document(connection.exchange(produce))["offset"] == door
+
+
+@pytest.mark.parametrize("door", PRODUCE)
+def test_request_timeout(tmp_path: Path, golden: Golden, door: int) -> None:
+    with (
+        start_broker(tmp_path, request_seconds=0.1) as broker,
+        Connection(broker.port + door) as stalled,
+    ):
+        golden("request-timeout", stalled.exchange(request("/v1/topic/t/messages", b"12")[:-1]))
+
+
+def test_read_failed(tmp_path: Path, golden: Golden) -> None:
+    """The segment's file is gone, and what it held is in no cache."""
+    with start_broker(tmp_path, cache_bytes=0) as broker, Connection(broker.port) as connection:
+        produce = request("/v1/topic/t/messages?partitionKey=k", b"1")
+        partition = document(connection.exchange(produce))["partition"]
+        (segment,) = broker.data_dir.rglob("*.log")
+        segment.unlink()
+        target = f"/v1/topic/t/partitions/{partition}/records"
+
+        golden("read-failed", connection.exchange(request(target, method="GET")))
 
 
 def test_storage_failed(broker: RunningBroker, golden: Golden) -> None:

@@ -19,6 +19,7 @@ from tailrace_broker.model.errors import (
     NotReadyError,
     PartitionNotFoundError,
     ProduceMemoryFullError,
+    ReadFailedError,
     TailraceError,
     TopicExistsError,
     TopicNotFoundError,
@@ -79,6 +80,7 @@ class LocalBroker:
     ) -> None:
         self.counters = Counters()
         self.max_request_bytes = settings.max_request_bytes
+        self.request_seconds = settings.request_seconds
         self.is_ready = False
         self.is_direct = directory.is_direct
         self.produce_memory_used_bytes = 0
@@ -183,8 +185,8 @@ class LocalBroker:
             if is_new:
                 topics = list(wanted.topics.values())
                 await self._resources.io.run(lambda: self._directory.save_topics(topics))
-                self._metadata = wanted
-                self._hosted[name] = await self._open(topic)
+                hosted = await self._open(topic)
+                self._metadata, self._hosted[name] = wanted, hosted
                 _log.info("topic.created", topic=name, partitions=len(topic.partitions))
             return topic, is_new
 
@@ -239,8 +241,12 @@ class LocalBroker:
 
     async def _open(self, topic: Topic) -> HostedTopic:
         """Recover the logs of a topic's partitions."""
-        logs = [await self._open_log(topic, partition) for partition in topic.partitions]
-        return HostedTopic(topic, logs)
+        async with asyncio.TaskGroup() as tasks:
+            opening = [
+                tasks.create_task(self._open_log(topic, partition))
+                for partition in topic.partitions
+            ]
+        return HostedTopic(topic, [task.result() for task in opening])
 
     async def _open_log(
         self, topic: Topic, partition: Partition
@@ -259,14 +265,14 @@ class LocalBroker:
                     place, partition.first_offset, resources.pool, is_direct=resources.is_direct
                 )
             )
-        except CorruptPartitionError as error:
+        except (CorruptPartitionError, ReadFailedError) as error:
             _log.error(
                 "partition.damaged",
                 topic=topic.name,
                 partition=partition.partition,
                 detail=error.detail,
             )
-            return error
+            return CorruptPartitionError(error.detail)
         return PartitionLog(place, segments, resources)
 
 

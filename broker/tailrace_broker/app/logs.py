@@ -9,7 +9,6 @@ import structlog
 def configure_logs(level: str) -> None:
     """Send all records, the standard library's too, to standard error in one format."""
     shared: list[structlog.typing.Processor] = [
-        structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]

@@ -31,7 +31,7 @@ class BrokerCollector(Collector):
         self._broker = broker
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics, in the order of docs/operations.md."""
+        """The metrics."""
         for name, text in _COUNTER_HELP.items():
             value = getattr(self._broker.counters, name)
             yield CounterMetricFamily(f"tailrace_{name}", text, value)

@@ -32,43 +32,61 @@ _log = structlog.get_logger()
 async def run(settings: Settings) -> None:
     """Run a broker until SIGTERM or SIGINT; raises what else ended it (in an ExceptionGroup)."""
     loop = asyncio.get_running_loop()
-    ended: asyncio.Future[None] = loop.create_future()
-
-    def end(error: BaseException | None = None) -> None:
-        if not ended.done():
-            ended.set_result(None) if error is None else ended.set_exception(error)
-
+    stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, end)
+        loop.add_signal_handler(number, stopping.set)
     # An error that nobody handled is our bug: the process ends, and is started again.
-    loop.set_exception_handler(lambda _, context: end(_error_of(context)))
+    bug: asyncio.Future[None] = loop.create_future()
+
+    def on_bug(error: BaseException) -> None:
+        if not bug.done():
+            bug.set_exception(error)
+
+    loop.set_exception_handler(lambda _, context: on_bug(_error_of(context)))
 
     directory = DataDirectory(settings.data_dir)
-    io = IoThreads(settings.io_threads, on_bug=end)
+    io = IoThreads(settings.io_threads, on_bug)
     io.start()
     async with asyncio.TaskGroup() as tasks:
+        # Raises into the group, which cancels whatever waits below.
+        watch = tasks.create_task(_wait_for(bug))
 
         def spawn(work: Coroutine[Any, Any, None]) -> None:
             tasks.create_task(work)
 
         broker = LocalBroker(settings, directory, io, spawn)
-        async with open_doors(settings, broker, on_bug=end):
-            await broker.start()
-            gc.collect()
-            gc.freeze()  # what is alive now lives as long as the process
-            _log.info(
-                "broker.ready",
-                data_dir=str(settings.data_dir),
-                is_direct=broker.is_direct,
-                topics=broker.topic_count,
-                partitions=broker.partition_count,
-                port=settings.port,
-            )
-            await ended
+        async with open_doors(settings, broker, on_bug):
+            starting = tasks.create_task(broker.start())
+            stop = tasks.create_task(stopping.wait())
+            await asyncio.wait((starting, stop), return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                _report_ready(settings, broker)
+                await stop
+            starting.cancel()
             await broker.stop()
+        watch.cancel()
     io.stop()
     directory.close()
     _log.info("broker.stopped")
+
+
+def _report_ready(settings: Settings, broker: LocalBroker) -> None:
+    gc.collect()
+    gc.freeze()  # what is alive now lives as long as the process
+    _log.info(
+        "broker.ready",
+        data_dir=str(settings.data_dir),
+        is_direct=broker.is_direct,
+        topics=broker.topic_count,
+        partitions=broker.partition_count,
+        port=settings.port,
+    )
+    if not broker.is_direct:
+        _log.warning("storage.buffered", reason="no direct I/O here", path=str(settings.data_dir))
+
+
+async def _wait_for(future: asyncio.Future[None]) -> None:
+    await future
 
 
 @asynccontextmanager

@@ -34,6 +34,9 @@ class Settings(BaseSettings):
     max_request_bytes: int = Field(default=16 * MEBIBYTE, ge=1024, le=PAYLOAD_BYTES_MAX // 2)
     """Bound of one produce body; larger bodies gain nothing in speed."""
 
+    request_seconds: float = Field(default=30, gt=0)
+    """A whole request arrives in this time, else 408: what it holds is needed by others."""
+
     produce_memory_bytes: int = Field(default=64 * MEBIBYTE, ge=MEBIBYTE)
     """Bodies in flight, all connections together; over it producers get 429."""
 

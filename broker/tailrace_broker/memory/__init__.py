@@ -1,1 +1,1 @@
-"""Page-aligned buffers of a bounded pool, for direct I/O and the sockets."""
+"""Page-aligned buffers of a bounded pool, for direct I/O."""

@@ -17,6 +17,7 @@
     │   ├── TopicExistsError
     │   └── OffsetOutOfRangeError
     ├── OverloadError               try again later; nothing was stored
+    │   ├── RequestTimeoutError
     │   ├── ProduceMemoryFullError
     │   └── NotReadyError
     ├── StartError                  the broker cannot start; says what to change
@@ -27,6 +28,7 @@
         ├── CorruptBatchError       bytes that are not a batch
         ├── CorruptPartitionError   damage below the high watermark; the partition stands still
         ├── CorruptMetadataError    the broker's own files; it does not start
+        ├── ReadFailedError         the disk, not what is on it
         ├── DiskFullError
         └── StorageFailedError      a write failed; unknown whether it was stored
 
@@ -113,6 +115,10 @@ class OverloadError(TailraceError):
     retriable = True
 
 
+class RequestTimeoutError(OverloadError):
+    """The request did not arrive whole in time; what it held is needed by others."""
+
+
 class ProduceMemoryFullError(OverloadError):
     """Requests in flight hold all of the produce memory."""
 
@@ -148,11 +154,15 @@ class CorruptBatchError(StoredDataError):
 class CorruptPartitionError(StoredDataError):
     """Stored data is damaged below the high watermark; members `topic`, `partition`."""
 
-    retriable = True
-
 
 class CorruptMetadataError(StoredDataError):
     """A file that the broker needs to start is unreadable or of a foreign version."""
+
+
+class ReadFailedError(StoredDataError):
+    """A file cannot be opened or read."""
+
+    retriable = True
 
 
 class DiskFullError(StoredDataError):

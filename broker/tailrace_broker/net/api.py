@@ -62,7 +62,7 @@ class HostedTopic(Protocol):
         """PartitionNotFoundError; CorruptPartitionError when its data is damaged."""
 
     def partition_of_key(self, key: bytes | None) -> int:
-        """The partition that a key belongs to; without a key, each in turn."""
+        """The partition that a key belongs to; without a key, each undamaged in turn."""
 
 
 class Broker(Protocol):
@@ -79,6 +79,10 @@ class Broker(Protocol):
     @property
     def max_request_bytes(self) -> int:
         """Bound of one body."""
+
+    @property
+    def request_seconds(self) -> float:
+        """A whole request arrives in this time."""
 
     def now_us(self) -> int:
         """The broker's clock, µs since the epoch."""

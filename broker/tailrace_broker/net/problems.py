@@ -19,6 +19,7 @@ _PROBLEMS: dict[type[TailraceError], tuple[str, int, str]] = {
     errors.PartitionNotFoundError: ("partition-not-found", 404, "No such partition"),
     errors.PathNotFoundError: ("not-found", 404, "No such path"),
     errors.MethodNotAllowedError: ("method-not-allowed", 405, "Method not allowed"),
+    errors.RequestTimeoutError: ("request-timeout", 408, "Request timeout"),
     errors.TopicExistsError: ("topic-exists", 409, "Topic exists"),
     errors.BodyTooLargeError: ("body-too-large", 413, "Body too large"),
     errors.UnsupportedMediaTypeError: ("unsupported-media-type", 415, "Unsupported media type"),
@@ -27,6 +28,7 @@ _PROBLEMS: dict[type[TailraceError], tuple[str, int, str]] = {
     errors.HeaderTooLargeError: ("header-too-large", 431, "Header too large"),
     errors.CorruptPartitionError: ("corrupt-partition", 503, "Stored data is damaged"),
     errors.NotReadyError: ("not-ready", 503, "Not ready"),
+    errors.ReadFailedError: ("read-failed", 500, "Read failed"),
     errors.DiskFullError: ("disk-full", 507, "Disk full"),
     errors.StorageFailedError: ("storage-failed", 500, "Storage failed"),
 }
@@ -61,7 +63,7 @@ def problem_body(error: TailraceError) -> bytes:
 def problem_headers(error: TailraceError) -> dict[str, str]:
     """Headers of the answer beside content type and length."""
     wants_delay = problem_status(error) in {429, 503}
-    return {"retry-after": str(RETRY_AFTER_S)} if wants_delay else {}
+    return {"retry-after": str(RETRY_AFTER_S)} if wants_delay and error.retriable else {}
 
 
 def _encodable(value: str | int) -> str | int:

@@ -1,14 +1,14 @@
 """A produce request -> appends -> its answer; the same for every door (docs/protocol.md)."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from itertools import compress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from tailrace.wire import (
     JSON_CONTENT_TYPE,
@@ -29,15 +29,19 @@ from tailrace_broker.codec.ndjson import check_json, split_lines
 from tailrace_broker.codec.records_binary import ProducedRecords, RecordHeaders, parse_records
 from tailrace_broker.model.errors import (
     BodyTooLargeError,
+    HeaderTooLargeError,
     InvalidBodyError,
     InvalidParameterError,
     PathNotFoundError,
+    RequestTimeoutError,
     TailraceError,
     UnsupportedMediaTypeError,
 )
 from tailrace_broker.net.api import Broker, HostedTopic
 from tailrace_broker.net.problems import problem_members
 
+# Request line and headers together.
+HEADER_BYTES_MAX = 16 * 1024
 # A producer's clock may be ahead by this much (DESIGN 11).
 TIMESTAMP_AHEAD_US_MAX = 3_600_000_000
 # Bound of a batch before compression: offsets, timestamps and keys are added to the body's values.
@@ -50,6 +54,8 @@ _BROKER_TIMESTAMPS = int(Flag.BROKER_TIMESTAMPS)
 # The status and body of an answer that is not an error.
 Answer = Callable[[int, bytes, TailraceError | None], None]
 Body = bytes | bytearray
+Indices = npt.NDArray[np.intp]
+T = TypeVar("T")
 _Append = Callable[["Broker", "HostedTopic", "ProduceTarget", Body, Answer], None]
 
 
@@ -64,12 +70,17 @@ class ProduceTarget(NamedTuple):
 _PATH = re.compile(rb"/v1/topic/([^/?#]*)/messages", re.ASCII)
 
 
-@lru_cache(maxsize=4096)
 def parse_target(target: bytes) -> ProduceTarget:
     """Read path and query; PathNotFoundError, InvalidParameterError.
 
-    Cached: producers repeat the same few targets, a key each.
+    Short ones are cached: producers repeat the same few targets, a key each.
     """
+    if len(target) <= _CACHED_TARGET_BYTES_MAX:
+        return _parse_short_target(target)
+    return _parse_target(target)
+
+
+def _parse_target(target: bytes) -> ProduceTarget:
     path, _, query = target.partition(b"?")
     match = _PATH.fullmatch(path)
     if not match:
@@ -77,20 +88,28 @@ def parse_target(target: bytes) -> ProduceTarget:
     topic = unquote_to_bytes(match[1]).decode(errors="replace")
     key: bytes | None = None
     timestamp_us: int | None = None
+    seen: set[bytes] = set()
     for pair in filter(None, query.split(b"&")):
         name, _, value = pair.partition(b"=")
+        shown = name.decode(errors="replace")
+        if name in seen:
+            raise InvalidParameterError(f"{shown} is given twice", parameter=shown)
+        seen.add(name)
         value = unquote_to_bytes(value.replace(b"+", b" "))
         if name == b"partitionKey":
             key = value
         elif name == b"timestamp":
             timestamp_us = _parse_timestamp(value)
         else:
-            shown = name.decode(errors="replace")
             raise InvalidParameterError(
                 f'no parameter "{shown}"; a produce takes partitionKey and timestamp',
                 parameter=shown,
             )
     return ProduceTarget(topic, key, timestamp_us)
+
+
+_CACHED_TARGET_BYTES_MAX = 256
+_parse_short_target = lru_cache(maxsize=4096)(_parse_target)
 
 
 def produce(
@@ -132,6 +151,27 @@ def _use(
         append(broker, hosted, target, body, answer)
     except TailraceError as refused:
         answer(0, b"", refused)
+
+
+def check_body_size(broker: Broker, body_bytes: int) -> None:
+    """BodyTooLargeError when a body is over the limit."""
+    if body_bytes > broker.max_request_bytes:
+        raise BodyTooLargeError(
+            f"the body is over {broker.max_request_bytes} bytes; send fewer events a request",
+            maxRequestBytes=broker.max_request_bytes,
+        )
+
+
+def header_too_large() -> HeaderTooLargeError:
+    """Why a request with a long head is refused."""
+    return HeaderTooLargeError(f"request line and headers are over {HEADER_BYTES_MAX} bytes")
+
+
+def request_timeout(broker: Broker) -> RequestTimeoutError:
+    """Why a request that does not arrive is given up."""
+    return RequestTimeoutError(
+        f"the request did not arrive whole within {broker.request_seconds} s; nothing was stored"
+    )
 
 
 def _append_event(
@@ -187,10 +227,12 @@ def _append_records(
         _timestamp(broker, int(records.timestamps_us.max()))
     partition_by_key = {key: hosted.partition_of_key(key) for key in set(records.keys)}
     partitions = np.array([partition_by_key[key] for key in records.keys], np.int32)
-    appends = []
-    for partition in np.unique(partitions).tolist():
-        chosen = partitions == partition
-        appends.append((partition, int(chosen.sum()), _columns_of(broker, records, chosen)))
+    order = np.argsort(partitions, kind="stable")  # the request's order within a partition
+    found, starts = np.unique(partitions[order], return_index=True)
+    appends = [
+        (partition, len(chosen), _columns_of(broker, records, chosen))
+        for partition, chosen in zip(found.tolist(), np.split(order, starts[1:]), strict=True)
+    ]
     collected = _Collected(target.topic, len(appends), answer)
     for partition, count, columns in appends:
         done = partial(collected.add, partition, count)
@@ -238,35 +280,40 @@ class _Collected:
             self._answer(207 if self._errors else 200, body, None)
 
 
-def _columns_of(
-    broker: Broker, records: ProducedRecords, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]
-) -> RecordColumns:
-    """The chosen records, in the request's order, as one batch's columns."""
-    picked = chosen.tolist()
-    count = int(chosen.sum())
+def _columns_of(broker: Broker, records: ProducedRecords, chosen: Indices) -> RecordColumns:
+    """The chosen records as one batch's columns."""
+    pick = _picker(chosen)
     if records.timestamps_us is None:
-        timestamps_us, flags = np.full(count, broker.now_us(), np.int64), _BROKER_TIMESTAMPS
+        timestamps_us = np.full(len(chosen), broker.now_us(), np.int64)
+        flags = _BROKER_TIMESTAMPS
     else:
         timestamps_us, flags = records.timestamps_us[chosen], 0
     return pack_columns(
-        column_of_values(list(compress(records.values, picked))),
-        column_of_values(list(compress(records.keys, picked))),
+        column_of_values(pick(records.values)),
+        column_of_values(pick(records.keys)),
         timestamps_us,
         headers=records.headers and _headers_of(records.headers, chosen),
         flags=flags,
     )
 
 
-def _headers_of(
-    headers: RecordHeaders, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]
-) -> HeaderColumns:
+def _headers_of(headers: RecordHeaders, chosen: Indices) -> HeaderColumns:
     """The chosen records' headers as columns."""
-    picked = np.repeat(chosen, headers.counts).tolist()
+    counts = headers.counts[chosen]
+    firsts = offsets_of_lengths(headers.counts)[:-1][chosen]
+    list_offsets = offsets_of_lengths(counts)
+    # The i-th header of a record is at its first one's place plus i.
+    places = np.repeat(firsts - list_offsets[:-1], counts) + np.arange(list_offsets[-1])
+    pick = _picker(places)
     return HeaderColumns(
-        offsets_of_lengths(headers.counts[chosen]),
-        column_of_values(list(compress(headers.keys, picked))),
-        column_of_values(list(compress(headers.values, picked))),
+        list_offsets, column_of_values(pick(headers.keys)), column_of_values(pick(headers.values))
     )
+
+
+def _picker(places: Indices) -> Callable[[Sequence[T]], list[T]]:
+    """Takes these places of a sequence, in this order."""
+    indices = places.tolist()
+    return lambda values: [values[index] for index in indices]
 
 
 def _answer_one(

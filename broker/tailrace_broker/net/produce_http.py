@@ -15,8 +15,6 @@ import httptools
 
 from tailrace.wire import JSON_CONTENT_TYPE
 from tailrace_broker.model.errors import (
-    BodyTooLargeError,
-    HeaderTooLargeError,
     InvalidRequestError,
     MethodNotAllowedError,
     TailraceError,
@@ -28,14 +26,24 @@ from tailrace_broker.net.problems import (
     problem_headers,
     problem_status,
 )
-from tailrace_broker.net.produce import Body, parse_target, produce
+from tailrace_broker.net.produce import (
+    HEADER_BYTES_MAX,
+    Body,
+    check_body_size,
+    header_too_large,
+    parse_target,
+    produce,
+    request_timeout,
+)
 
 RECEIVE_BUFFER_BYTES = 64 * 1024
-HEADER_BYTES_MAX = 16 * 1024
 # Below this a copy through the parser is cheaper than a second receive.
 DIRECT_BODY_BYTES_MIN = 16 * 1024
 # Pipelined requests of one connection that wait for their answers; then it is not read.
 PIPELINED_MAX = 256
+# A refused body is read and thrown away up to here, so that the peer reads the answer; a larger
+# one is not waited for.
+DISCARD_BYTES_MAX = 64 * 1024 * 1024
 
 _HEAD = b"HTTP/1.1 %d %s\r\ncontent-type: %s\r\ncontent-length: %d\r\n%s\r\n"
 _OK_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
@@ -56,6 +64,7 @@ class _Exchange:
         "expects_continue",
         "head_bytes",
         "header_bytes",
+        "is_chunked",
         "is_in_body",
         "keeps_alive",
         "memory_bytes",
@@ -71,6 +80,7 @@ class _Exchange:
         self.header_bytes = 0  # request line and headers that are parsed
         self.head_bytes = 0  # received, of a head whose end was not there yet
         self.expects_continue = False
+        self.is_chunked = False
         self.is_in_body = False
         self.chunks: list[bytes] = []
         self.received_bytes = 0
@@ -89,11 +99,13 @@ class ProduceProtocol(asyncio.BufferedProtocol):
         self._unanswered: deque[_Exchange] = deque()
         self._is_paused = False
         self._peer_is_slow = False
+        self._is_ending = False  # what still comes after the last request is not looked at
         self._parser = httptools.HttpRequestParser(self)
         self._current = _Exchange()
         # The rest of a large body comes here: into place, or nowhere when it is refused.
         self._direct_body: bytearray | None = None
         self._discard_bytes = 0
+        self._deadline: asyncio.TimerHandle | None = None
 
     # --- transport callbacks ---
 
@@ -105,6 +117,7 @@ class ProduceProtocol(asyncio.BufferedProtocol):
         """Forget the peer; appends that are under way go on, their answers are dropped."""
         self._transport = None
         self._return_memory(self._current)
+        self._stop_deadline()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the loop shall receive: the rest of a large body, or the shared buffer."""
@@ -116,6 +129,8 @@ class ProduceProtocol(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take what was received."""
+        if self._is_ending:
+            return
         if self._direct_body is not None:
             self._current.received_bytes += nbytes
             if self._current.received_bytes == self._current.content_bytes:
@@ -129,6 +144,9 @@ class ProduceProtocol(asyncio.BufferedProtocol):
                 self._complete(b"")
         else:
             self._parse(_receive_buffer[:nbytes])
+        if self._deadline is None and self._current.target:
+            loop = asyncio.get_running_loop()
+            self._deadline = loop.call_later(self._broker.request_seconds, self._expire)
 
     def pause_writing(self) -> None:
         """The peer reads its answers slowly: take no more requests from it."""
@@ -148,14 +166,18 @@ class ProduceProtocol(asyncio.BufferedProtocol):
         self._current.header_bytes += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, whole."""
+        """A header, whole; or a trailer, which says nothing here."""
         current = self._current
         current.header_bytes += len(name) + len(value)
+        if current.is_in_body:
+            return
         lower = name.lower()
         if lower == b"content-type":
             current.content_type = value.decode("latin-1")
         elif lower == b"content-length":
             current.content_bytes = int(value)
+        elif lower == b"transfer-encoding":
+            current.is_chunked = True
         elif lower == b"expect":
             current.expects_continue = value.lower() == b"100-continue"
 
@@ -167,28 +189,28 @@ class ProduceProtocol(asyncio.BufferedProtocol):
         try:
             if current.header_bytes > HEADER_BYTES_MAX:
                 current.keeps_alive = False
-                raise _header_too_large()
+                raise header_too_large()
             parse_target(current.target)
             if self._parser.get_method() != b"POST":
                 path = current.target.partition(b"?")[0].decode(errors="replace")
                 raise MethodNotAllowedError(f"{path} takes POST")
-            if current.content_bytes > self._broker.max_request_bytes:
-                raise self._too_large()
+            check_body_size(self._broker, current.content_bytes)
             self._take_memory(current.content_bytes)
         except TailraceError as error:
             current.refused = error
-        if current.expects_continue and self._transport is not None and not self._unanswered:
-            self._transport.write(_CONTINUE)  # behind others' answers the peer stops waiting itself
+        if current.expects_continue:
+            self._answer_expectation()
 
     def on_body(self, chunk: bytes) -> None:
         """A piece of the body, chunked transfer coding already removed."""
+        if self._is_ending:
+            return
         current = self._current
         current.received_bytes += len(chunk)
         if current.refused is not None:
             return
         try:
-            if current.received_bytes > self._broker.max_request_bytes:
-                raise self._too_large()
+            check_body_size(self._broker, current.received_bytes)
             if not current.content_bytes:  # chunked: the size was not known before
                 self._take_memory(len(chunk))
         except TailraceError as error:
@@ -198,33 +220,80 @@ class ProduceProtocol(asyncio.BufferedProtocol):
 
     def on_message_complete(self) -> None:
         """The request is whole."""
+        if self._is_ending or self._parser.should_upgrade():
+            return
         chunks = self._current.chunks
         self._complete(chunks[0] if len(chunks) == 1 else b"".join(chunks))
 
     # --- requests ---
 
     def _parse(self, received: memoryview) -> None:
-        before = self._current
+        before, body_bytes = self._current, self._current.received_bytes
         try:
             self._parser.feed_data(received)
         except httptools.HttpParserCallbackError:
             raise  # our bug, not the peer's
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+        except httptools.HttpParserUpgrade as upgrade:
+            self._stay_with_http_1(received[upgrade.args[0] :])
+            return
+        except httptools.HttpParserError as error:
             self._fail(InvalidRequestError(f"not an HTTP/1.1 request: {error}"))
             return
         current = self._current
         rest_bytes = current.content_bytes - current.received_bytes
         if current.is_in_body and rest_bytes >= DIRECT_BODY_BYTES_MIN:
             self._receive_directly(rest_bytes)
-        elif current is before and not current.is_in_body:
+        elif current is before and current.received_bytes == body_bytes:  # a head, or trailers
             current.head_bytes += len(received)
             if current.head_bytes > HEADER_BYTES_MAX:
-                self._fail(_header_too_large())
+                self._fail(header_too_large())
+
+    def _stay_with_http_1(self, rest: memoryview) -> None:
+        """A request that offers another protocol is served as it is (RFC 9110, 7.8).
+
+        The parser has left its body, which `rest` starts with, to that protocol.
+        """
+        current = self._current
+        if current.is_chunked:
+            self._fail(InvalidRequestError("a chunked body with Upgrade; leave out Upgrade"))
+            return
+        self._parser = httptools.HttpRequestParser(self)
+        body = bytes(rest[: current.content_bytes])
+        current.received_bytes = len(body)
+        current.chunks = [body]
+        rest_bytes = current.content_bytes - len(body)
+        if rest_bytes:
+            self._receive_directly(rest_bytes)
+            return
+        self._complete(body)
+        if len(rest) > len(body):
+            self._parse(rest[len(body) :])
+
+    def _expire(self) -> None:
+        """The request did not arrive whole in time: it must not hold memory any longer."""
+        self._direct_body, self._discard_bytes = None, 0
+        self._fail(request_timeout(self._broker))
+
+    def _stop_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _answer_expectation(self) -> None:
+        """`Expect: 100-continue`: ask for the body, or say at once why not (RFC 9110, 10.1.1)."""
+        if self._current.refused is not None:
+            self._current.keeps_alive = False
+            self._complete(b"")
+        elif self._transport is not None and not self._unanswered:
+            self._transport.write(_CONTINUE)  # behind others' answers the peer stops waiting itself
 
     def _receive_directly(self, rest_bytes: int) -> None:
         """Let the rest of the body bypass the parser."""
         current = self._current
-        if current.refused is not None:
+        if current.refused is not None and rest_bytes > DISCARD_BYTES_MAX:
+            current.keeps_alive = False
+            self._complete(b"")
+        elif current.refused is not None:
             self._discard_bytes = rest_bytes
         else:
             self._direct_body = bytearray(current.content_bytes)
@@ -232,9 +301,11 @@ class ProduceProtocol(asyncio.BufferedProtocol):
 
     def _complete(self, body: Body) -> None:
         """Produce a whole request and be ready for the next."""
+        self._stop_deadline()
         exchange, self._current = self._current, _Exchange()
         self._unanswered.append(exchange)
-        if len(self._unanswered) >= PIPELINED_MAX:
+        self._is_ending = not exchange.keeps_alive
+        if self._is_ending or len(self._unanswered) >= PIPELINED_MAX:
             self._pause_reading()
         answer = partial(self._answer, exchange)
         if exchange.refused is not None:
@@ -245,11 +316,11 @@ class ProduceProtocol(asyncio.BufferedProtocol):
 
     def _fail(self, error: TailraceError) -> None:
         """Answer an unreadable request, then close."""
-        exchange, self._current = self._current, _Exchange()
-        exchange.keeps_alive = False
-        self._unanswered.append(exchange)
-        self._pause_reading()
-        self._answer(exchange, 0, b"", error)
+        if self._is_ending:
+            return
+        self._current.refused = error
+        self._current.keeps_alive = False
+        self._complete(b"")
 
     # --- answers ---
 
@@ -296,22 +367,11 @@ class ProduceProtocol(asyncio.BufferedProtocol):
     def _resume_reading(self) -> None:
         """Unless one of the reasons to pause is left."""
         transport = self._transport
-        if transport is None or transport.is_closing() or not self._is_paused:
+        if transport is None or self._is_ending or not self._is_paused:
             return
         if len(self._unanswered) < PIPELINED_MAX // 2 and not self._peer_is_slow:
             self._is_paused = False
             transport.resume_reading()
-
-    def _too_large(self) -> BodyTooLargeError:
-        max_request_bytes = self._broker.max_request_bytes
-        return BodyTooLargeError(
-            f"the body is over {max_request_bytes} bytes; send fewer events a request",
-            maxRequestBytes=max_request_bytes,
-        )
-
-
-def _header_too_large() -> HeaderTooLargeError:
-    return HeaderTooLargeError(f"request line and headers are over {HEADER_BYTES_MAX} bytes")
 
 
 def _error_answer(error: TailraceError) -> bytes:

@@ -13,8 +13,6 @@ from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from tailrace.wire import JSON_CONTENT_TYPE
 from tailrace_broker.model.errors import (
-    BodyTooLargeError,
-    HeaderTooLargeError,
     InvalidBodyError,
     InvalidParameterError,
     InvalidRequestError,
@@ -32,11 +30,20 @@ from tailrace_broker.net.problems import (
     problem_headers,
     problem_status,
 )
-from tailrace_broker.net.produce import parse_target, produce
+from tailrace_broker.net.produce import (
+    HEADER_BYTES_MAX,
+    check_body_size,
+    header_too_large,
+    parse_target,
+    produce,
+    request_timeout,
+)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-HEADER_BYTES_MAX = 16 * 1024
+# A read's answer is sent whole up to here, else in pieces of this size.
+SEND_BYTES = 1024 * 1024
+PARTITION_MAX = 2**31 - 1
 
 # How msgspec names the field that does not fit.
 _FIELD = re.compile(r"(?:field `|at `\$\.)([^`]+)`")
@@ -76,9 +83,7 @@ class DoorConnection(web.RequestHandler):
         if isinstance(exc, ConnectionError):
             raise exc  # the peer has gone in the middle of its request: there is nobody to answer
         if isinstance(exc, LineTooLong):
-            error: TailraceError = HeaderTooLargeError(
-                f"request line and headers are over {HEADER_BYTES_MAX} bytes"
-            )
+            error: TailraceError = header_too_large()
         elif isinstance(exc, HttpProcessingError):
             error = _invalid_request(exc)
         else:
@@ -154,7 +159,7 @@ class PublicDoor:
             self._on_bug(error)
             raise
 
-    async def _read(self, request: web.Request) -> web.Response:
+    async def _read(self, request: web.Request) -> web.StreamResponse:
         counters = self._broker.counters
         counters.read_requests += 1
         try:
@@ -163,46 +168,71 @@ class PublicDoor:
             counters.read_errors += 1
             raise
 
-    async def _read_records(self, request: web.Request) -> web.Response:
+    async def _read_records(self, request: web.Request) -> web.StreamResponse:
         query = request.query
         for name in query:
+            if len(query.getall(name)) > 1:
+                raise InvalidParameterError(f"{name} is given twice", parameter=name)
             if name not in _READ_PARAMETERS:
                 raise InvalidParameterError(
                     f'no parameter "{name}"; a read takes offset, maxRecords and maxBytes',
                     parameter=name,
                 )
-        answer = await reading.read(
-            self._broker,
-            reading.ReadRequest(
-                topic=request.match_info["topic"],
-                partition=_parse_partition(request.match_info["partition"]),
-                offset=query.get("offset", "earliest"),
-                records_max=reading.parse_number(
-                    "maxRecords",
-                    query.get("maxRecords"),
-                    reading.RECORDS_DEFAULT,
-                    reading.RECORDS_MAX,
-                ),
-                bytes_max=reading.parse_number(
-                    "maxBytes",
-                    query.get("maxBytes"),
-                    reading.READ_BYTES_DEFAULT,
-                    reading.READ_BYTES_MAX,
-                ),
-                accept=request.headers.get("accept", ""),
+        read_request = reading.ReadRequest(
+            topic=request.match_info["topic"],
+            partition=reading.whole_number(
+                "partition", request.match_info["partition"], 0, PARTITION_MAX
             ),
+            offset=query.get("offset", "earliest"),
+            records_max=reading.whole_number(
+                "maxRecords",
+                query.get("maxRecords", str(reading.RECORDS_DEFAULT)),
+                1,
+                reading.RECORDS_MAX,
+            ),
+            bytes_max=reading.whole_number(
+                "maxBytes",
+                query.get("maxBytes", str(reading.READ_BYTES_DEFAULT)),
+                1,
+                reading.READ_BYTES_MAX,
+            ),
+            accept=request.headers.get("accept", ""),
         )
-        return web.Response(
-            body=answer.body,
-            headers={
-                "content-type": answer.content_type,
-                "Tailrace-Next-Offset": str(answer.next_offset),
-                "Tailrace-High-Watermark": str(answer.high_watermark),
-                "Tailrace-Log-Start": str(answer.log_start),
-            },
-        )
+        return await self._send(request, await reading.read(self._broker, read_request))
+
+    async def _send(self, request: web.Request, answer: reading.ReadAnswer) -> web.StreamResponse:
+        """In one piece when it is small, else chunk by chunk as it is read."""
+        headers = {
+            "content-type": answer.content_type,
+            "Tailrace-Next-Offset": str(answer.next_offset),
+            "Tailrace-High-Watermark": str(answer.high_watermark),
+            "Tailrace-Log-Start": str(answer.log_start),
+        }
+        waiting: list[bytes] = []
+        waiting_bytes = 0
+        stream: web.StreamResponse | None = None
+        async for chunk in answer.chunks:
+            self._broker.counters.read_bytes += len(chunk)
+            waiting.append(chunk)
+            waiting_bytes += len(chunk)
+            if waiting_bytes > SEND_BYTES and len(waiting) > 1:
+                if stream is None:
+                    stream = web.StreamResponse(headers=headers)
+                    await stream.prepare(request)
+                await stream.write(b"".join(waiting))
+                waiting, waiting_bytes = [], 0
+        body = waiting[0] if len(waiting) == 1 else b"".join(waiting)
+        if stream is None:
+            return web.Response(body=body, headers=headers)
+        await stream.write_eof(body)
+        return stream
 
     async def _offsets(self, request: web.Request) -> web.Response:
+        for name in request.query:
+            if name != "topic":
+                raise InvalidParameterError(
+                    f'no parameter "{name}"; offsets takes topic', parameter=name
+                )
         names = request.query.getall("topic", [])
         hosted = [self._broker.hosted(name) for name in names] or list(self._broker.topics())
         return _json(reading.offsets(hosted))
@@ -254,26 +284,21 @@ class PublicDoor:
         """The body; `hold` is told how much memory it takes, before it does."""
         announced_bytes = request.content_length
         if announced_bytes is not None:
-            self._check_size(announced_bytes)
+            check_body_size(self._broker, announced_bytes)
             hold(announced_bytes)
         body = bytearray()
         try:
-            async for chunk in request.content.iter_any():
-                if announced_bytes is None:
-                    self._check_size(len(body) + len(chunk))
-                    hold(len(chunk))
-                body += chunk
+            async with asyncio.timeout(self._broker.request_seconds):
+                async for chunk in request.content.iter_any():
+                    if announced_bytes is None:
+                        check_body_size(self._broker, len(body) + len(chunk))
+                        hold(len(chunk))
+                    body += chunk
+        except TimeoutError as error:
+            raise request_timeout(self._broker) from error
         except (web.RequestPayloadError, HttpProcessingError) as error:
             raise _invalid_request(error) from error
         return bytes(body)
-
-    def _check_size(self, body_bytes: int) -> None:
-        max_request_bytes = self._broker.max_request_bytes
-        if body_bytes > max_request_bytes:
-            raise BodyTooLargeError(
-                f"the body is over {max_request_bytes} bytes; send fewer events a request",
-                maxRequestBytes=max_request_bytes,
-            )
 
     async def _live(self, _: web.Request) -> web.Response:
         return _json(b'{"live":true}')
@@ -313,12 +338,6 @@ def _invalid_request(error: Exception) -> InvalidRequestError:
 
 def _json(body: bytes, *, status: int = 200) -> web.Response:
     return web.Response(status=status, body=body, headers={"content-type": JSON_CONTENT_TYPE})
-
-
-def _parse_partition(text: str) -> int:
-    if text.isascii() and text.isdigit():
-        return int(text[:19])
-    raise InvalidParameterError(f"partition {text} is not a number", parameter="partition")
 
 
 def _topic_members(topic: Topic) -> dict[str, str | int | bool]:

@@ -1,12 +1,13 @@
 """Stateless reads and offsets -> answers; the same for every door (docs/protocol.md)."""
 
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from tailrace.wire import BATCH_CONTENT_TYPE, JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE, Flag
 from tailrace_broker.codec.batch import decompress_payload
-from tailrace_broker.codec.records import Record, json_lines, unpack_columns
+from tailrace_broker.codec.records import json_lines, unpack_columns
 from tailrace_broker.model.errors import CorruptPartitionError, InvalidParameterError
 from tailrace_broker.net.api import Broker, HostedTopic, PartitionLog, ReadableBatch
 
@@ -14,6 +15,8 @@ RECORDS_DEFAULT = 1_000
 RECORDS_MAX = 100_000
 READ_BYTES_DEFAULT = 1024 * 1024
 READ_BYTES_MAX = 16 * 1024 * 1024
+OFFSET_MAX = 2**63 - 1
+_DIGITS_MAX = 19  # of OFFSET_MAX; longer texts are not even read
 
 
 class ReadRequest(NamedTuple):
@@ -28,10 +31,10 @@ class ReadRequest(NamedTuple):
 
 
 class ReadAnswer(NamedTuple):
-    """A read's answer."""
+    """A read's answer; `chunks` is read while it is sent, so that its size is not bounded."""
 
     content_type: str
-    body: bytes
+    chunks: AsyncIterator[bytes]
     next_offset: int
     high_watermark: int
     log_start: int
@@ -41,7 +44,7 @@ async def read(broker: Broker, request: ReadRequest) -> ReadAnswer:
     """Records from an offset on; empty at the high watermark.
 
     TopicNotFoundError, PartitionNotFoundError, OffsetOutOfRangeError, InvalidParameterError,
-    CorruptPartitionError.
+    CorruptPartitionError (also from `chunks`, when the damage is behind the first batches).
     """
     try:
         return await _read(broker, request)
@@ -54,17 +57,20 @@ async def read(broker: Broker, request: ReadRequest) -> ReadAnswer:
 async def _read(broker: Broker, request: ReadRequest) -> ReadAnswer:
     log = broker.hosted(request.topic).log_of(request.partition)
     offset = _parse_offset(request.offset, log)
+    high_watermark = log.high_watermark  # of one moment, so that live producers do not prolong it
     if BATCH_CONTENT_TYPE in request.accept:
-        content_type, body, next_offset = await _read_batches(log, offset, request.bytes_max)
+        batches = await log.read(offset, request.bytes_max)
+        next_offset = batches[-1].header.end_offset if batches else offset
+        content_type, chunks = BATCH_CONTENT_TYPE, _unchanged(batches)
     else:
-        lines, next_offset = await _read_lines(log, request.partition, offset, request.records_max)
+        batches = await log.read(offset, READ_BYTES_DEFAULT)
+        next_offset = min(offset + request.records_max, high_watermark)
+        lines = _json_lines(log, request.partition, batches, offset, next_offset)
         if JSON_CONTENT_TYPE in request.accept:
-            content_type, body = JSON_CONTENT_TYPE, b"[%s]" % b",".join(lines)
+            content_type, chunks = JSON_CONTENT_TYPE, _as_array(lines)
         else:
-            content_type = NDJSON_CONTENT_TYPE
-            body = b"".join(line + b"\n" for line in lines)
-    broker.counters.read_bytes += len(body)
-    return ReadAnswer(content_type, body, next_offset, log.high_watermark, log.log_start)
+            content_type, chunks = NDJSON_CONTENT_TYPE, _as_lines(lines)
+    return ReadAnswer(content_type, chunks, next_offset, high_watermark, log.log_start)
 
 
 def offsets(hosted_topics: list[HostedTopic]) -> bytes:
@@ -72,14 +78,15 @@ def offsets(hosted_topics: list[HostedTopic]) -> bytes:
     return msgspec.json.encode({"topics": [_topic_offsets(hosted) for hosted in hosted_topics]})
 
 
-def parse_number(name: str, text: str | None, default: int, largest: int) -> int:
-    """A query parameter in [1, largest]; InvalidParameterError."""
-    if text is None:
-        return default
-    if text.isascii() and text.isdigit() and 1 <= int(text[:19]) <= largest:
-        return int(text)
+def whole_number(name: str, text: str, smallest: int, largest: int) -> int:
+    """A parameter in [smallest, largest]; InvalidParameterError."""
+    if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX:
+        number = int(text)
+        if smallest <= number <= largest:
+            return number
     raise InvalidParameterError(
-        f"{name} is {text}; it is a whole number from 1 to {largest}", parameter=name
+        f"{name} is {_shown(text)}; it is a whole number from {smallest} to {largest}",
+        parameter=name,
     )
 
 
@@ -89,46 +96,55 @@ def _parse_offset(text: str, log: PartitionLog) -> int:
     if text == "latest":
         return log.high_watermark
     if text.isascii() and text.isdigit():
-        return int(text[:19])
+        return whole_number("offset", text, 0, OFFSET_MAX)
     raise InvalidParameterError(
-        f"offset is {text}; it is earliest, latest or a whole number", parameter="offset"
+        f"offset is {_shown(text)}; it is earliest, latest or a whole number", parameter="offset"
     )
 
 
-async def _read_batches(log: PartitionLog, offset: int, bytes_max: int) -> tuple[str, bytes, int]:
-    batches = await log.read(offset, bytes_max)
-    next_offset = batches[-1].header.end_offset if batches else offset
-    body = b"".join(buffer for batch in batches for buffer in batch.buffers)
-    return BATCH_CONTENT_TYPE, body, next_offset
+def _shown(text: str) -> str:
+    return text if len(text) <= _DIGITS_MAX else f"{text[:_DIGITS_MAX]}…"
 
 
-async def _read_lines(
-    log: PartitionLog, partition: int, offset: int, records_max: int
-) -> tuple[list[bytes], int]:
-    """JSON texts of exactly min(records_max, available) records, and the offset behind them."""
-    lines: list[bytes] = []
-    next_offset = offset
-    high_watermark = log.high_watermark  # of one moment, so that live producers do not prolong it
-    while True:
-        for batch in await log.read(next_offset, READ_BYTES_DEFAULT):
-            records = _unpack(batch)
-            skipped = next_offset - records[0].offset
-            wanted = records[skipped : skipped + records_max - len(lines)]
-            lines += json_lines(
-                partition,
-                wanted,
-                values_are_json=bool(batch.header.flags & Flag.JSON_VALUES),
+async def _unchanged(batches: Sequence[ReadableBatch]) -> AsyncIterator[bytes]:
+    """Whole batches as they are stored."""
+    yield b"".join(buffer for batch in batches for buffer in batch.buffers)
+
+
+async def _json_lines(
+    log: PartitionLog, partition: int, batches: Sequence[ReadableBatch], offset: int, end: int
+) -> AsyncIterator[list[bytes]]:
+    """JSON texts of the records `[offset, end)`, a batch's at a time; `batches` are the first."""
+    while offset < end:
+        for batch in batches:
+            base_offset = batch.header.base_offset
+            last = min(end, batch.header.end_offset)
+            stored = memoryview(b"".join(batch.buffers))
+            records = unpack_columns(
+                batch.header,
+                decompress_payload(batch.header, stored),
+                first=offset - base_offset,
+                last=last - base_offset,
             )
-            next_offset += len(wanted)
-            if len(lines) == records_max:
-                return lines, next_offset
-        if next_offset >= high_watermark:
-            return lines, next_offset
+            is_json = bool(batch.header.flags & Flag.JSON_VALUES)
+            yield list(json_lines(partition, records, values_are_json=is_json))
+            offset = last
+            if offset == end:
+                return
+        batches = await log.read(offset, READ_BYTES_DEFAULT)
 
 
-def _unpack(batch: ReadableBatch) -> list[Record]:
-    stored = memoryview(b"".join(batch.buffers))
-    return unpack_columns(batch.header, decompress_payload(batch.header, stored))
+async def _as_lines(texts: AsyncIterator[list[bytes]]) -> AsyncIterator[bytes]:
+    async for some in texts:
+        yield b"\n".join([*some, b""])
+
+
+async def _as_array(texts: AsyncIterator[list[bytes]]) -> AsyncIterator[bytes]:
+    before = b"["
+    async for some in texts:
+        yield before + b",".join(some)
+        before = b","
+    yield b"]" if before == b"," else b"[]"
 
 
 def _topic_offsets(hosted: HostedTopic) -> dict[str, Any]:

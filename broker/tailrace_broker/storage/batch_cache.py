@@ -10,6 +10,9 @@ from typing import NamedTuple
 
 from tailrace.wire import BatchHeader
 
+# What a cached batch takes in memory beside its bytes: header, buffers, list slots (measured).
+BATCH_OVERHEAD_BYTES = 1024
+
 
 class StoredBatch(NamedTuple):
     """A batch as it is stored: its header, and all its bytes as buffers one after the other."""
@@ -22,7 +25,7 @@ class RecentBatches:
     """The cached end of one partition's log: consecutive batches."""
 
     def __init__(self) -> None:
-        self._batches: list[StoredBatch] = []
+        self._batches: list[StoredBatch | None] = []
         self._base_offsets: list[int] = []
         self._first = 0  # before it: evicted, not yet cut off
 
@@ -35,6 +38,7 @@ class RecentBatches:
         taken_bytes = 0
         for position in range(index, len(self._batches)):
             batch = self._batches[position]
+            assert batch is not None
             taken_bytes += batch.header.batch_bytes
             if taken and taken_bytes > max_bytes:
                 break
@@ -43,12 +47,14 @@ class RecentBatches:
 
     def append(self, batch: StoredBatch) -> None:
         """Add the batch that follows the last."""
-        assert not self._batches or self._batches[-1].header.end_offset == batch.header.base_offset
+        last = self._batches[-1] if self._batches else None
+        assert last is None or last.header.end_offset == batch.header.base_offset
         self._batches.append(batch)
         self._base_offsets.append(batch.header.base_offset)
 
     def evict_first(self) -> None:
         """Forget the oldest batch; O(1) amortised."""
+        self._batches[self._first] = None
         self._first += 1
         if self._first * 2 >= len(self._batches):
             del self._batches[: self._first]
@@ -66,7 +72,7 @@ class BatchCache:
 
     def add(self, recent: RecentBatches, batch: StoredBatch) -> None:
         """Cache a batch at the end of its partition's, evicting the oldest of any partition."""
-        size_bytes = batch.header.batch_bytes
+        size_bytes = batch.header.batch_bytes + BATCH_OVERHEAD_BYTES
         recent.append(batch)
         self._order.append((recent, size_bytes))
         self.cached_bytes += size_bytes

@@ -6,12 +6,18 @@ blocks; durable writes carry RWF_DSYNC (pwritev2(2)), so that one call writes an
 """
 
 import errno
+import mmap
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tailrace_broker.model.errors import DiskFullError, StorageFailedError
+from tailrace_broker.model.errors import (
+    DiskFullError,
+    ReadFailedError,
+    StorageFailedError,
+    StoredDataError,
+)
 
 # A multiple of every logical block size in use (512, 4096), and the page size.
 BLOCK_BYTES = 4096
@@ -53,7 +59,7 @@ class DirectFile:
     @classmethod
     def open(cls, path: Path, *, is_direct: bool, is_writable: bool = False) -> "DirectFile":
         """An existing file."""
-        with translated_errors(path):
+        with translated_errors(path, StorageFailedError if is_writable else ReadFailedError):
             return cls(path, _open(path, os.O_RDWR if is_writable else os.O_RDONLY, is_direct))
 
     def size_bytes(self) -> int:
@@ -63,7 +69,7 @@ class DirectFile:
     def read(self, buffer: memoryview, position: int) -> int:
         """Fill whole blocks of `buffer` from `position`; returns bytes read, fewer at the end."""
         assert position % BLOCK_BYTES == 0, position
-        with translated_errors(self.path):
+        with translated_errors(self.path, ReadFailedError):
             return os.preadv(self._fd, [buffer], position)
 
     def write(self, buffer: memoryview, position: int, *, is_durable: bool = True) -> None:
@@ -124,23 +130,28 @@ def has_direct_io(directory: Path) -> bool:
     probe = directory / "direct-io-probe"
     try:
         fd = os.open(probe, os.O_RDWR | os.O_CREAT | _O_DIRECT, 0o644)
-    except OSError:
-        return False
+        try:
+            os.pwrite(fd, mmap.mmap(-1, BLOCK_BYTES), 0)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        return error.errno in _FULL_ERRNOS  # a full disk can still be read
     finally:
         probe.unlink(missing_ok=True)
-    os.close(fd)
     return True
 
 
 @contextmanager
-def translated_errors(path: Path) -> Iterator[None]:
-    """OSError -> our errors, at the one edge that meets them."""
+def translated_errors(
+    path: Path, failed: type[StoredDataError] = StorageFailedError
+) -> Iterator[None]:
+    """OSError -> our errors, at the one edge that meets them; `failed` unless the disk is full."""
     try:
         yield
     except OSError as error:
         if error.errno in _FULL_ERRNOS:
             raise DiskFullError(f"no space left for {path}; free some, or enlarge it") from error
-        raise StorageFailedError(f"{path}: {error.strerror}") from error
+        raise failed(f"{path}: {error.strerror}") from error
 
 
 def _open(path: Path, flags: int, is_direct: bool) -> int:

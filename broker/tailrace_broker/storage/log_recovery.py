@@ -8,6 +8,9 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
+import structlog
+
 from tailrace.wire import HEADER_BYTES, align_up
 from tailrace_broker.codec.segment import SegmentIndex, decode_index, encode_index, encode_pad
 from tailrace_broker.core.recovery import LogScan, SegmentState, proves_damage
@@ -26,6 +29,9 @@ SCAN_WINDOW_BYTES = 1024 * 1024
 
 # Other files in the directory are not ours.
 _SEGMENT_NAME = re.compile(r"\d{20}\.log", re.ASCII)
+_INDEX_NAME = re.compile(r"\d{20}\.idx", re.ASCII)
+
+_log = structlog.get_logger()
 
 
 def recover_log(
@@ -63,8 +69,14 @@ def _base_offsets(directory: Path) -> list[int]:
     with translated_errors(directory):
         if not directory.exists():
             return []
-        names = (path.name for path in directory.iterdir())
-        return sorted(int(name[:-4]) for name in names if _SEGMENT_NAME.fullmatch(name))
+        names = {path.name for path in directory.iterdir()}
+    segments = {name[:-4] for name in names if _SEGMENT_NAME.fullmatch(name)}
+    for name in sorted(names):
+        if _INDEX_NAME.fullmatch(name) and name[:-4] not in segments:
+            raise CorruptPartitionError(
+                f"{directory / name} has lost its segment, the .log file. Restore it"
+            )
+    return sorted(map(int, segments))
 
 
 def _recover_finished(
@@ -111,16 +123,24 @@ def _read_index(path: Path) -> SegmentIndex | None:
 def _recover_last(
     place: LogPlace, path: Path, state: SegmentState, pool: BufferPool, is_direct: bool
 ) -> SegmentState:
-    """The segment that takes writes: scanned whole, then cut behind the last batch of the log."""
+    """The segment that takes writes: scanned whole, then cut behind the last batch of the log.
+
+    An index beside it tells where the log ended at the last clean stop: never before that.
+    """
+    index = _read_index(path.with_suffix(".idx"))
     file = DirectFile.open(path, is_direct=is_direct, is_writable=True)
     try:
         scan = LogScan(place.topic_id, place.partition, state)
         _scan(file, scan, pool)
-        if _has_proof_of_damage(file, scan, pool):
+        is_damaged, torn_bytes = _look_behind(file, scan, pool)
+        if is_damaged or (index is not None and index.end_offset > state.end_offset):
             raise CorruptPartitionError(
-                f"{path} is damaged at byte {state.position}: batches behind it show that offsets "
-                f"from {state.end_offset} on were acknowledged. Nothing was changed; restore the "
-                "file"
+                f"{path} is damaged at byte {state.position}: offsets from {state.end_offset} on "
+                "were acknowledged and are missing. Nothing was changed; restore the file"
+            )
+        if torn_bytes:
+            _log.warning(
+                "log.cut", file=str(path), end_offset=state.end_offset, torn_bytes=torn_bytes
             )
         _make_end_clean(file, state, pool)
     finally:
@@ -140,14 +160,17 @@ def _scan(file: DirectFile, scan: LogScan, pool: BufferPool) -> None:
             wanted_bytes = scan.feed(window, is_last=is_last)
 
 
-def _has_proof_of_damage(file: DirectFile, scan: LogScan, pool: BufferPool) -> bool:
+def _look_behind(file: DirectFile, scan: LogScan, pool: BufferPool) -> tuple[bool, int]:
+    """Whether what stands behind the log's end proves damage, and how much of it is not zero."""
     position = align_up(scan.state.position, BLOCK_BYTES)
+    torn_bytes = 0
     while position < file.size_bytes():
         with window_at(file, pool, position, SCAN_WINDOW_BYTES) as window:
             if proves_damage(scan, window):
-                return True
+                return True, 0
+            torn_bytes += int(np.count_nonzero(np.frombuffer(window, np.uint8)))
             position += SCAN_WINDOW_BYTES
-    return False
+    return False, torn_bytes
 
 
 def _make_end_clean(file: DirectFile, state: SegmentState, pool: BufferPool) -> None:

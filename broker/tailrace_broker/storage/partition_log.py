@@ -113,7 +113,7 @@ class PartitionLog:
         """Release the files once the appends under way have ended; none may come after."""
         if self._is_writing:
             await self._idle.wait()
-        self._writer.close()
+        await self._resources.io.run(self._writer.finish)
 
     async def _read_from_disk(self, offset: int, max_bytes: int) -> list[StoredBatch]:
         segments = self._writer.segments

@@ -73,14 +73,20 @@ def _take(
             continue
         if len(rest) < HEADER_BYTES:
             return batches, position, HEADER_BYTES
-        header = read_header(rest)
-        if header.batch_bytes > len(rest) or (
-            batches and taken_bytes + header.batch_bytes > max_bytes
-        ):
-            return batches, position, header.batch_bytes
+        try:
+            header = read_header(rest)
+            if header.batch_bytes > len(rest) or (
+                batches and taken_bytes + header.batch_bytes > max_bytes
+            ):
+                return batches, position, header.batch_bytes
+            if header.end_offset > offset:
+                verify_batch(rest)
+        except CorruptBatchError:
+            if batches:
+                return batches, position, 0  # what stands before the damage is good
+            raise
         position += header.batch_bytes
         if header.end_offset > offset:
-            verify_batch(rest)
             batches.append(StoredBatch(header, (bytes(rest[: header.batch_bytes]),)))
             taken_bytes += header.batch_bytes
             if header.end_offset >= end_offset:

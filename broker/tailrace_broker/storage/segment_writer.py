@@ -8,6 +8,7 @@ it and just extend the file (docs/decisions/002-extents.md).
 
 import mmap
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -17,7 +18,7 @@ from tailrace_broker.codec.batch import BatchBody, BatchPlace, batch_parts
 from tailrace_broker.codec.segment import SegmentIndex, encode_index, encode_pad
 from tailrace_broker.core.recovery import SegmentState
 from tailrace_broker.memory.pool import BufferPool
-from tailrace_broker.model.errors import TailraceError
+from tailrace_broker.model.errors import DiskFullError, StorageFailedError, TailraceError
 from tailrace_broker.storage.batch_cache import StoredBatch
 from tailrace_broker.storage.direct_file import BLOCK_BYTES, DirectFile, write_file_atomically
 
@@ -71,7 +72,8 @@ class SegmentWriter:
     ) -> list[StoredBatch]:
         """Append batches in one durable write; they are on disk when this returns.
 
-        On an error none of them is in the log; StorageFailedError when that cannot be made sure.
+        On an error none of them is in the log. DiskFullError: nothing was written. After
+        StorageFailedError they may still be found on disk by a recovery before the next write.
         """
         file = self._ready_file()
         state = self.segments[-1]
@@ -92,6 +94,17 @@ class SegmentWriter:
             state.add(batch.header)
         state.position = start + padded_bytes
         return batches
+
+    def finish(self) -> None:
+        """A clean stop: leave an index that tells where the log ends, then close.
+
+        Recovery does without it when the disk does not take it.
+        """
+        if self._file is not None:
+            with suppress(DiskFullError, StorageFailedError):
+                index = encode_index(index_of(self.segments[-1]))
+                write_file_atomically(self._file.path.with_suffix(".idx"), index)
+        self.close()
 
     def close(self) -> None:
         """Close the file that takes writes."""

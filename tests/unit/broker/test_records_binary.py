@@ -2,11 +2,10 @@ import struct
 
 import pytest
 
-from tailrace.requests import encode_records
 from tailrace_broker.codec.columns import EVENTS_MAX
 from tailrace_broker.codec.records_binary import parse_records
 from tailrace_broker.model.errors import BodyTooLargeError, InvalidBodyError
-from tests.batches import TIME_US, Event, records_body_of
+from tests.batches import Event, records_body_of
 
 INT32_MAX = 2**31 - 1
 PLAIN = [Event(b"1", key=b"a"), Event(None, key=None), Event(b"", key=b"")]
@@ -59,12 +58,6 @@ def test_no_record_needs_to_have_a_header() -> None:
 
     assert headers is not None
     assert (headers.counts.tolist(), headers.keys, headers.values) == ([0, 0, 0], [], [])
-
-
-def test_the_client_writes_what_the_broker_reads() -> None:
-    body = encode_records([b"a", None, b""], [b"1", None, b""], [TIME_US] * 3)
-
-    assert body == records_body_of(PLAIN, has_headers=False)
 
 
 @pytest.mark.parametrize("events", [PLAIN, WITH_HEADERS, [Event(b"", key=b"abc")]])

@@ -1,8 +1,14 @@
 import random
 from collections import deque
+from collections.abc import Iterable
 
 from tailrace.wire import HEADER, BatchHeader
-from tailrace_broker.storage.batch_cache import BatchCache, RecentBatches, StoredBatch
+from tailrace_broker.storage.batch_cache import (
+    BATCH_OVERHEAD_BYTES,
+    BatchCache,
+    RecentBatches,
+    StoredBatch,
+)
 from tests.batches import Event, batch_of
 
 
@@ -12,7 +18,11 @@ def stored(base_offset: int, *values: bytes) -> StoredBatch:
 
 
 BATCHES = [stored(0, b"0", b"1"), stored(2, b"2"), stored(3, b"3", b"4", b"5"), stored(6, b"6")]
-BATCH_BYTES = BATCHES[0].header.batch_bytes
+
+
+def memory_bytes(batches: Iterable[StoredBatch]) -> int:
+    """What the cache counts for them."""
+    return sum(batch.header.batch_bytes + BATCH_OVERHEAD_BYTES for batch in batches)
 
 
 def test_recent_batches_are_read_from_the_one_that_holds_the_offset() -> None:
@@ -33,7 +43,7 @@ def test_nothing_is_read_from_before_the_first_recent_batch() -> None:
 
 
 def test_the_oldest_batch_of_any_partition_leaves_first() -> None:
-    cache = BatchCache(3 * max(batch.header.batch_bytes for batch in BATCHES))
+    cache = BatchCache(3 * max(memory_bytes([batch]) for batch in BATCHES))
     first, second = RecentBatches(), RecentBatches()
     cache.add(first, BATCHES[0])
     cache.add(second, BATCHES[0])
@@ -56,7 +66,7 @@ def test_a_cache_without_room_keeps_nothing() -> None:
 
 def test_the_cache_holds_the_newest_batches_that_fit() -> None:
     generator = random.Random(3)
-    capacity_bytes = 10 * BATCH_BYTES
+    capacity_bytes = 10 * memory_bytes(BATCHES[:1])
     cache = BatchCache(capacity_bytes)
     partitions = [RecentBatches() for _ in range(3)]
     added: list[list[StoredBatch]] = [[] for _ in partitions]
@@ -68,10 +78,10 @@ def test_the_cache_holds_the_newest_batches_that_fit() -> None:
         cache.add(partitions[index], batch)
         added[index].append(batch)
         newest.append((index, batch))
-        while sum(batch.header.batch_bytes for _, batch in newest) > capacity_bytes:
+        while memory_bytes(batch for _, batch in newest) > capacity_bytes:
             newest.popleft()
 
-        assert cache.cached_bytes == sum(batch.header.batch_bytes for _, batch in newest)
+        assert cache.cached_bytes == memory_bytes(batch for _, batch in newest)
         for index, recent in enumerate(partitions):
             kept = [batch for owner, batch in newest if owner == index]
             for position, batch in enumerate(added[index]):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace_broker.model.errors import DiskFullError, StorageFailedError
+from tailrace_broker.model.errors import DiskFullError, ReadFailedError, StorageFailedError
 from tailrace_broker.storage import direct_file
 from tailrace_broker.storage.direct_file import (
     BLOCK_BYTES,
@@ -150,8 +150,27 @@ def test_a_create_that_fails_keeps_no_file_open(
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StorageFailedError, match="/f: No such file"):
+    with pytest.raises(ReadFailedError, match="/f: No such file"):
         DirectFile.open(tmp_path / "f", is_direct=False)
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_DSYNC"), reason="no RWF_DSYNC here")
+def test_a_durable_write_is_one_call_that_writes_and_syncs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags: list[int] = []
+    real = os.pwritev
+
+    def pwritev(fd: int, parts: list[memoryview], position: int, flag: int = 0) -> int:
+        flags.append(flag)
+        return real(fd, parts, position, flag)
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    with new_file(tmp_path / "f") as file:
+        file.write(aligned(b"a"), 0)
+        file.write(aligned(b"a"), 0, is_durable=False)
+
+    assert flags == [os.RWF_DSYNC, 0]
 
 
 def test_without_write_flags_a_durable_write_is_followed_by_a_sync(

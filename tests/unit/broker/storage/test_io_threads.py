@@ -2,6 +2,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -79,6 +80,30 @@ def test_no_completion_is_missed_among_many() -> None:
                 *(io.run(lambda number=number: number) for number in range(5_000))  # type: ignore[misc]
             )
             assert results == list(range(5_000))
+
+    asyncio.run(scenario())
+
+
+def test_completions_that_come_together_wake_the_loop_once() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        wake_up = loop.call_soon_threadsafe
+        wake_ups: list[object] = []
+
+        def count_wake_up(*args: Any) -> asyncio.Handle:
+            wake_ups.append(args)
+            return wake_up(*args)
+
+        loop.call_soon_threadsafe = count_wake_up  # type: ignore[method-assign, assignment]
+        worked = threading.Event()
+        async with threads(1, []) as io:
+            for _ in range(100):
+                io.submit(lambda: None, lambda *_: None)
+            last = asyncio.ensure_future(io.run(worked.set))
+            await asyncio.sleep(0)
+            assert worked.wait(WAIT_S)  # the loop stands still until all has been done
+            await last
+        assert len(wake_ups) <= 2
 
     asyncio.run(scenario())
 

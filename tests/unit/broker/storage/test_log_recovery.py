@@ -9,6 +9,7 @@ import pytest
 from tailrace_broker.model.errors import (
     CorruptBatchError,
     CorruptPartitionError,
+    ReadFailedError,
     StorageFailedError,
 )
 from tailrace_broker.storage.direct_file import BLOCK_BYTES
@@ -159,7 +160,7 @@ def test_a_segment_that_cannot_be_read_is_no_end_of_the_log(
     written(files, [[b"a"]])
     contents = files.contents()
     FaultyDisk(monkeypatch).fail("preadv")
-    with pytest.raises(StorageFailedError):
+    with pytest.raises(ReadFailedError):
         files.recover()
 
     assert files.contents() == contents
@@ -187,6 +188,35 @@ def test_a_lost_acknowledged_write_is_noticed(files: LogFiles, behind: bytes) ->
     first, _, third = written(files, [[b"a"]], [[b"b"]], [[b"c"]])
     files.write_segment(first + bytes(BLOCK_BYTES) + behind + third)
     assert_stands_still(files)
+
+
+def test_damage_to_the_last_write_before_a_clean_stop_is_noticed(files: LogFiles) -> None:
+    writer = files.writer()
+    append(writer, [b"a"])
+    append(writer, [b"b"])
+    writer.finish()
+    whole = files.segment().read_bytes()
+    for spoilt in (flip(whole, BLOCK_BYTES + 10), whole[:BLOCK_BYTES], b""):
+        files.write_segment(spoilt)
+        assert_stands_still(files)
+
+    files.segment().unlink()
+    with pytest.raises(CorruptPartitionError, match="lost its segment"):
+        files.recover()
+
+
+def test_a_log_that_grew_after_a_clean_stop_is_cut_only_where_it_is_torn(files: LogFiles) -> None:
+    writer = files.writer()
+    append(writer, [b"a"])
+    writer.finish()
+    writer = files.writer()
+    append(writer, [b"b"])
+    append(writer, [b"c"])
+    writer.close()
+    stored = files.segment().read_bytes()
+    files.write_segment(flip(stored, 2 * BLOCK_BYTES + 100))
+
+    assert files.values() == [b"a", b"b"]
 
 
 # --- finished segments ----------------------------------------------------------------------------

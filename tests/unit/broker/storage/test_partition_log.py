@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.wire import Flag
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import (
     CorruptPartitionError,
@@ -54,6 +55,22 @@ def test_events_of_one_turn_of_the_loop_share_a_batch(files: LogFiles) -> None:
             (batch,) = await log.read(0, MEBIBYTE)
             assert [(record.key, record.value) for record in records_of([batch])] == [
                 (b"k%d" % number, b"%d" % number) for number in range(5)
+            ]
+
+    run(scenario)
+
+
+def test_a_batch_says_of_its_events_only_what_holds_for_all(files: LogFiles) -> None:
+    async def scenario() -> None:
+        async with open_log(files) as log:
+            appends = Appends(log)
+            appends.event(b"0", flags=Flag.JSON_VALUES | Flag.BROKER_TIMESTAMPS)
+            appends.event(b"1", flags=Flag.JSON_VALUES)
+            await appends.outcomes()
+            await appends.event(b"2", flags=Flag.JSON_VALUES | Flag.BROKER_TIMESTAMPS)
+            assert [batch.header.flags for batch in await log.read(0, MEBIBYTE)] == [
+                Flag.JSON_VALUES,
+                Flag.JSON_VALUES | Flag.BROKER_TIMESTAMPS,
             ]
 
     run(scenario)
@@ -187,17 +204,18 @@ def test_a_close_waits_for_the_appends_under_way(files: LogFiles, disk: FaultyDi
     async def scenario() -> None:
         async with open_log(files) as log:
             appends = Appends(log)
+            await appends.event(b"0")
             disk.hold_writes()
-            appends.event(b"0")
-            await disk.wait_for_held_write()
             appends.event(b"1")
+            await disk.wait_for_held_write()
+            appends.event(b"2")
             closed = asyncio.create_task(log.close())
             await asyncio.sleep(0)
             assert not closed.done()
 
             disk.let_writes_go_on()
             await closed
-            assert await appends.outcomes() == [0, 1]
+            assert await appends.outcomes() == [0, 1, 2]
 
     run(scenario)
 

@@ -69,7 +69,7 @@ async def live(files: LogFiles, disk: FaultyDisk, model: Model, actions: list[Ac
         for name, argument in actions:
             match name, argument:
                 case "event", int(size):
-                    appends.event(*model.new_values([size]))
+                    appends.event(model.new_values([size])[0])
                 case "batch", list(sizes):
                     appends.batch(model.new_values(sizes))
                 case "turn", _:
@@ -85,7 +85,7 @@ async def live(files: LogFiles, disk: FaultyDisk, model: Model, actions: list[Ac
         await model.settle(appends)
         disk.forget_faults()
         last = Appends(log)
-        last.event(*model.new_values([1]))  # cuts away what a failed cut has left
+        last.event(model.new_values([1])[0])  # cuts away what a failed cut has left
         await model.settle(last)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tailrace_broker.codec.segment import INDEX_INTERVAL_BYTES
 from tailrace_broker.core.recovery import SegmentState
-from tailrace_broker.model.errors import CorruptBatchError, StorageFailedError
+from tailrace_broker.model.errors import CorruptBatchError, ReadFailedError
 from tailrace_broker.storage.batch_cache import StoredBatch
 from tailrace_broker.storage.direct_file import BLOCK_BYTES
 from tests.storage import MEBIBYTE, LogFiles, append, records_of
@@ -93,16 +93,21 @@ def test_a_read_starts_near_its_offset(files: LogFiles) -> None:
 
 
 def test_a_flipped_bit_is_never_served(files: LogFiles) -> None:
-    state, batches = segment_of(files, [[b"first"], [b"second"]])
+    """What stands before the damage is."""
+    state, (first, second) = segment_of(files, [[b"first"], [b"second"]])
     path = files.segment()
     stored = path.read_bytes()
-    end = sum(batch.header.batch_bytes for batch in batches)
-    for position in range(end):
+    first_bytes = first.header.batch_bytes
+    for position in range(first_bytes + second.header.batch_bytes):
         changed = bytearray(stored)
         changed[position] ^= 1 << position % 8
         path.write_bytes(changed)
+        damaged_offset = 0 if position < first_bytes else 1
         with pytest.raises(CorruptBatchError, match=f"{path}, from byte "):
-            files.read(state, 0, end_offset=2)
+            files.read(state, damaged_offset, end_offset=2)
+        if damaged_offset == 1:
+            served = files.read(state, 0, end_offset=2)
+            assert [b"".join(batch.buffers) for batch in served] == [b"".join(first.buffers)]
 
 
 def test_a_file_that_ends_too_early_is_damage(files: LogFiles) -> None:
@@ -116,7 +121,7 @@ def test_a_file_that_ends_too_early_is_damage(files: LogFiles) -> None:
 def test_a_missing_file_is_named(files: LogFiles) -> None:
     state, _ = segment_of(files, [[b"0"]])
     files.segment().unlink()
-    with pytest.raises(StorageFailedError, match=r"0\.log: No such file"):
+    with pytest.raises(ReadFailedError, match=r"0\.log: No such file"):
         files.read(state, 0, end_offset=1)
 
 

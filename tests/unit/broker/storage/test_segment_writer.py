@@ -158,6 +158,7 @@ def test_a_write_that_fails_in_its_middle_is_cut_away(
 
     (batch,) = append(writer, [b"b"])
     assert batch.header.base_offset == 1
+    assert written_bytes(files) == end + EXTENT_BYTES_MIN
     assert files.values() == [b"a", b"b"]
 
 
