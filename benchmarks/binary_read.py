@@ -90,8 +90,8 @@ def _walk(client: Client) -> list[_Read]:
     """The requests that together read every record of the topic once."""
     reads = []
     for partition in client.offsets([TOPIC]):
-        offset = partition.log_start
-        while offset < partition.high_watermark:
+        offset, end = partition.readable().start, partition.readable().stop
+        while offset < end:
             request = batches_request(TOPIC, partition.partition, offset, max_bytes=ANSWER_BYTES)
             fetched = client.read_batches(
                 TOPIC, partition.partition, offset, max_bytes=ANSWER_BYTES

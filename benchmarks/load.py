@@ -49,7 +49,6 @@ class Load:
 class LoadResult:
     """What it took. CPU times are user and system time of all threads of the process."""
 
-    request_count: int
     seconds: float
     p50_ms: float
     p99_ms: float
@@ -172,7 +171,6 @@ def _run(load: Load) -> LoadResult:
     busy_s = after.busy_s - before.busy_s
     p50, p99, p999 = np.percentile(np.array(latencies_ns) / 1e6, [50, 99, 99.9])
     return LoadResult(
-        request_count=len(latencies_ns),
         seconds=seconds,
         p50_ms=p50,
         p99_ms=p99,

@@ -17,7 +17,6 @@ from typing import Any
 RESULTS = Path(__file__).with_name("results.jsonl")
 NAME_WIDTH = 36
 NUMBER_WIDTH = 12
-TITLES = ("now", "aim", "last", "ratio")
 
 
 def report(question: str, figures: Mapping[str, float], aims: Mapping[str, float]) -> None:

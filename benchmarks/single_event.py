@@ -20,7 +20,7 @@ Bound: the event loop's core; then the disk, 5,000 synced writes a second x 16 e
 The echo server of the same run is the first two lines alone.
 """
 
-from benchmarks.broker import broker_on_disk, counter, rss_max_mib, rss_mib
+from benchmarks.broker import broker_on_disk, rss_max_mib, rss_mib
 from benchmarks.echo import echo_server
 from benchmarks.events import Event, orders, readings
 from benchmarks.load import Load, LoadResult, request_bytes, run_in_own_process
@@ -64,7 +64,7 @@ def _ask(question: str, events: list[Event]) -> None:
         _load(broker.port + 1, broker.pid, requests, WARM_UP_COUNT)
         result = _load(broker.port + 1, broker.pid, requests, REQUEST_COUNT)
         rss_loaded_mib = rss_max_mib(broker)
-        write_count = counter(broker, "tailrace_log_writes_total")
+        write_count = broker.metrics()["tailrace_log_writes_total"]
     broker_us = result.server_cpu_s / REQUEST_COUNT * 1e6
     us_per_s_per_gib = event_bytes / GIB * 1e6
     codec_us = parts.codec_s_per_gib * us_per_s_per_gib

@@ -29,9 +29,10 @@ from typing import Never
 from urllib.parse import quote
 
 from examples import up_steps
-from examples.up_broker import Broker, remove_data, running_broker
+from examples.up_broker import log_bytes, remove_data, running_broker, usage_of
 from examples.up_events import Events, UpError, load_events
 from tailrace.errors import TailraceError
+from tailrace.local_broker import LocalBroker
 from tailrace.requests import TopicInfo
 from tailrace.sync import Client
 
@@ -113,7 +114,8 @@ def run(settings: Settings) -> None:
         with row("ring") as line:
             broker = stack.enter_context(running_broker(DATA_DIR / "0", port=settings.port))
             client = stack.enter_context(Client(broker.url))
-            io = "direct I/O" if broker.has_direct_io() else "buffered I/O"
+            is_direct = broker.metrics()["tailrace_direct_io"]
+            io = "direct I/O" if is_direct else "buffered I/O"
             line.text = f"1 broker ready, data in ./{DATA_DIR} ({io})"
         fill_and_check(client, events, repeat_count=settings.repeat_count)
         groups = group_by_spark(broker, client, events.topic, settings, java=java)
@@ -145,7 +147,7 @@ def fill_and_check(client: Client, events: Events, *, repeat_count: int) -> None
 
 
 def group_by_spark(
-    broker: Broker, client: Client, topic: str, settings: Settings, *, java: str | None
+    broker: LocalBroker, client: Client, topic: str, settings: Settings, *, java: str | None
 ) -> list[list[str]]:
     """The table of the largest groups; empty when Spark is left out, which the row says."""
     reason = no_spark_reason(settings, java)
@@ -185,15 +187,15 @@ def describe(topic: TopicInfo, *, held_count: int) -> str:
     return f"{topic.name}: {partitions}, {copies}, durability {topic.durability}{held}"
 
 
-def broker_table(broker: Broker, client: Client) -> list[list[str]]:
+def broker_table(broker: LocalBroker, client: Client) -> list[list[str]]:
     """What the one broker leads, stores and has used."""
-    usage = broker.usage()
+    usage = usage_of(broker.pid)
     return [
         ["broker", "leads", "log", "CPU", "RSS"],
         [
             f"0 ({broker.port})",
             str(len(client.offsets())),
-            f"{broker.log_bytes() / MIB:.1f} MiB",
+            f"{log_bytes(broker.data_dir) / MIB:.1f} MiB",
             f"{usage.cpu_seconds:.1f} s" if usage else "-",
             f"{usage.rss_bytes / MIB:.0f} MiB" if usage else "-",
         ],
@@ -211,8 +213,8 @@ def print_side_by_side(*tables: Sequence[Sequence[str]]) -> None:
         print("    " + TABLE_GAP.join(cells).rstrip())
 
 
-def stay_up(broker: Broker, events: Events) -> None:
-    """Until Ctrl-C; UpError when the broker ends before."""
+def stay_up(broker: LocalBroker, events: Events) -> None:
+    """Until Ctrl-C; BrokerEndedError when the broker ends before."""
     path = f"{broker.url}/v1/topic/{events.topic}"
     key, value = events.keys[0], events.values[0]
     produce = f"{path}/messages?partitionKey={quote(key, safe='')}"
@@ -226,11 +228,9 @@ def stay_up(broker: Broker, events: Events) -> None:
         flush=True,
     )
     try:
-        exit_code = broker.wait()
+        broker.wait()
     except KeyboardInterrupt:
         print("\nEnded; `make up` starts it again on the same data.")
-        return
-    raise UpError(f"the broker ended by itself with exit code {exit_code}: {broker.log_path}")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from examples.up_events import Events, OrderCheck, UpError
 from tailrace.arrow import decode_batches
-from tailrace.errors import TailraceError
+from tailrace.errors import PartitionDamagedError, TailraceError
 from tailrace.requests import TopicInfo
 from tailrace.sync import Client
 
@@ -57,12 +57,10 @@ def find_or_create(client: Client, name: str) -> TopicInfo:
 
 def ends_of(client: Client, topic: str) -> dict[int, int]:
     """The high watermark of each partition; UpError when one has none, since it is damaged."""
-    partitions = client.offsets([topic])
-    for each in partitions:
-        if each.state != "open":
-            damaged = f"partition {each.partition} of {topic} is {each.state}"
-            raise UpError(f"{damaged}; make up FRESH=1 starts from no data")
-    return {each.partition: each.high_watermark for each in partitions}
+    try:
+        return {each.partition: each.readable().stop for each in client.offsets([topic])}
+    except PartitionDamagedError as error:
+        raise UpError(f"{error}; or make up FRESH=1 starts from no data") from error
 
 
 def produce(client: Client, events: Events, *, repeat_count: int) -> Produced:

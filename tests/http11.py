@@ -4,8 +4,8 @@ import json
 import socket
 from typing import Any, Self
 
+from tailrace.local_broker import HOST
 from tailrace.requests import Answer
-from tests.fixtures import HOST
 
 ANSWER_TIMEOUT_S = 20.0
 
@@ -38,7 +38,11 @@ class Connection:
         if receive_buffer_bytes is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         self.socket.settimeout(ANSWER_TIMEOUT_S)
-        self.socket.connect((HOST, port))
+        try:
+            self.socket.connect((HOST, port))
+        except OSError:
+            self.socket.close()
+            raise
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._received = self.socket.makefile("rb")
 
@@ -70,7 +74,10 @@ class Connection:
             name.lower(): value.strip()
             for name, _, value in (line.decode().partition(":") for line in header_lines)
         }
-        body = self._received.read(int(headers.get("content-length", 0)))
+        size_bytes = int(headers.get("content-length", 0))
+        body = self._received.read(size_bytes)
+        if len(body) < size_bytes:
+            raise ConnectionResetError
         return Answer(int(status_line.split()[1]), headers, body)
 
     def is_closed(self) -> bool:

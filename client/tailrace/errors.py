@@ -2,6 +2,7 @@
 
     TailraceError
         CorruptBatchError           bytes that are no valid batch
+        PartitionDamagedError       a partition that cannot be read
         ConnectionFailedError       no broker answered
         UnexpectedAnswerError       what answered does not speak Tailrace's protocol
         ProblemError                the broker refused and said why (RFC 9457)
@@ -26,6 +27,19 @@ class TailraceError(Exception):
 
 class CorruptBatchError(TailraceError):
     """Bytes that should be a batch are cut short, fail a checksum or contradict themselves."""
+
+
+class PartitionDamagedError(TailraceError):
+    """The broker lists this partition, and has stored data of it that is damaged."""
+
+    def __init__(self, topic: str, partition: int, state: str) -> None:
+        super().__init__(
+            f'partition {partition} of topic "{topic}" is {state} and cannot be read: restore the '
+            "file that the broker's log names and start it again, or read the other partitions"
+        )
+        self.topic = topic
+        self.partition = partition
+        self.state = state
 
 
 class ConnectionFailedError(TailraceError):

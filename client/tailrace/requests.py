@@ -12,7 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
-from tailrace.errors import ProblemError, UnexpectedAnswerError, problem_error
+from tailrace.errors import (
+    PartitionDamagedError,
+    ProblemError,
+    UnexpectedAnswerError,
+    problem_error,
+)
 from tailrace.wire import (
     BATCH_CONTENT_TYPE,
     COLUMN_ALIGNMENT_BYTES,
@@ -63,18 +68,24 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """Where a partition begins and ends; [`log_start`, `high_watermark`) can be read."""
+    """Where a partition begins and ends; all three ends are None unless `state` is "open"."""
 
     topic: str
     partition: int
     range_id: int
     epoch: int
     first_offset: int
-    log_start: int
-    high_watermark: int
-    log_end: int
+    log_start: int | None
+    high_watermark: int | None
+    log_end: int | None
     state: str
     parents: tuple[int, ...]
+
+    def readable(self) -> range:
+        """The offsets [`log_start`, `high_watermark`); PartitionDamagedError when it has none."""
+        if self.state != "open" or self.log_start is None or self.high_watermark is None:
+            raise PartitionDamagedError(self.topic, self.partition, self.state)
+        return range(self.log_start, self.high_watermark)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +309,8 @@ def _partition_offsets(document: Any) -> list[PartitionOffsets]:
 def _produced_elements(document: Any) -> list[Produced]:
     """Of one partition's answer or a list of them; the first problem is raised."""
     elements = document if isinstance(document, list) else [document]
+    if not elements:
+        raise ValueError("a produce is answered for one partition at least")
     failed = [element for element in elements if "problem" in element]
     if failed:
         raise _partition_problem(failed[0], others_stored=len(failed) < len(elements))

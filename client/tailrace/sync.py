@@ -138,7 +138,7 @@ class Client:
 
     def _attempt(self, request: Request) -> Answer:
         """Send and receive once; a failure closes the connection, so that the next call is new."""
-        is_connected = False
+        is_connected = is_sent = False
         try:
             if self._connection.sock is None:
                 self._connection.connect()
@@ -148,9 +148,13 @@ class Client:
                 self._connection.request(
                     request.method, request.target, request.body, dict(request.headers)
                 )
+                is_sent = True
             response = self._connection.getresponse()
             headers = {name.lower(): value for name, value in response.getheaders()}
-            return Answer(response.status, headers, response.read())
+            body = response.read()
+            if not is_sent:
+                self._connection.close()  # the broker has closed its end
+            return Answer(response.status, headers, body)
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__

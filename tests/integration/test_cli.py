@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.local_broker import plain_environment
 from tailrace.sync import Client
-from tests.fixtures import RunningBroker, free_port_base, plain_environment, start_broker
+from tests.fixtures import RunningBroker, free_port_base, start_broker
 
 pytestmark = pytest.mark.integration
 
@@ -37,7 +38,7 @@ def producing_halfway(url: str, topic: str) -> Iterator["subprocess.Popen[bytes]
         assert process.stdin is not None
         process.stdin.write(ndjson(["x" * 1_000] * 1_500))
         process.stdin.flush()
-        while not any(offsets.high_watermark for offsets in client.offsets([topic])):
+        while not any(offsets.readable() for offsets in client.offsets([topic])):
             assert process.poll() is None
         yield process
 
@@ -183,6 +184,32 @@ def test_consume_starts_where_it_is_told(shared_broker: RunningBroker, topic: st
     assert_fails(run("consume", topic, "--partition", "4", url=url), 1, "no partition 4")
 
 
+def test_consume_names_a_damaged_partition_and_reads_the_others(broker: RunningBroker) -> None:
+    with Client(broker.url) as client:
+        damaged, _ = [client.produce("t", b"1", key="k").partition for _ in range(2)]
+        other = (damaged + 1) % client.create_topic("t").partitions
+        while client.produce("t", b"1").partition != other:  # keyless ones go to all in turn
+            pass
+    broker.stop()
+    damage(broker.data_dir, damaged)
+    broker.restart()
+
+    everything = run("consume", "t", url=broker.url)
+    rest = run("consume", "t", "--partition", str(other), url=broker.url)
+
+    assert_fails(everything, 1, f'partition {damaged} of topic "t" is damaged and cannot be read')
+    assert everything.stdout == b""
+    assert values_of(rest) == [1]
+
+
+def damage(data_dir: Path, partition: int) -> None:
+    """Spoil the first batch of a partition of the only topic; the second proves it damage."""
+    (segment,) = (data_dir / "data").rglob(f"{partition}/*.log")
+    contents = bytearray(segment.read_bytes())
+    contents[140] ^= 1
+    segment.write_bytes(contents)
+
+
 def test_the_reader_of_a_pipe_may_leave_early(shared_broker: RunningBroker, topic: str) -> None:
     with Client(shared_broker.url) as client:
         client.produce_lines(topic, ndjson(["x" * 1_000] * 2_000))
@@ -229,10 +256,20 @@ def test_a_missing_topic_comes_with_its_remedy(tmp_path: Path) -> None:
 
 
 def test_producing_nothing_is_no_failure(shared_broker: RunningBroker, topic: str) -> None:
+    run("topic", "create", topic, url=shared_broker.url)
     result = run("produce", topic, url=shared_broker.url)
 
     assert result.returncode == 0
     assert result.stdout.decode().startswith("✓ 0 events, 0 bytes, ")
+
+
+def test_producing_nothing_creates_no_topic(shared_broker: RunningBroker, topic: str) -> None:
+    result = run("produce", topic, url=shared_broker.url, stdin=b"\n")
+    with Client(shared_broker.url) as client:
+        topics = [each.name for each in client.topics()]
+
+    assert_fails(result, 1, f'topic "{topic}" does not exist')
+    assert topic not in topics
 
 
 def test_an_event_over_the_limit_is_refused_with_the_limit(
@@ -259,7 +296,7 @@ def test_a_broker_that_ends_halfway_leaves_the_count_of_what_is_stored(
         _, errors = process.communicate(timeout=TIMEOUT_S)
     broker.restart()
     with Client(broker.url) as client:
-        stored_count = sum(offsets.high_watermark for offsets in client.offsets(["t"]))
+        stored_count = sum(len(offsets.readable()) for offsets in client.offsets(["t"]))
 
     assert process.returncode == 1
     assert f"Stored before: {stored_count:,} events and perhaps" in errors.decode()

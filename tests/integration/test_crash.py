@@ -2,7 +2,6 @@
 
 import json
 import random
-import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tailrace.requests import (
-    Answer,
     Produced,
     Request,
     encode_records,
@@ -23,8 +21,9 @@ from tailrace.requests import (
 )
 from tailrace.sync import Client
 from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE, RECORDS_CONTENT_TYPE
-from tests.fixtures import HOST, RunningBroker, start_broker
+from tests.fixtures import RunningBroker, start_broker
 from tests.history import Acknowledged, History, Place, Read, violations
+from tests.http11 import Connection, request
 
 TOPIC = "crash"
 KEYS = [f"key-{index}" for index in range(8)]
@@ -76,50 +75,6 @@ class Lives:
             )
 
 
-class Link:
-    """One connection that can have several requests outstanding."""
-
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection((HOST, port), timeout=ANSWER_TIMEOUT_S)
-        self._answers = self._socket.makefile("rb")
-
-    def __enter__(self) -> "Link":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._answers.close()
-        self._socket.close()
-
-    def send(self, requests: list[Request]) -> None:
-        """Send all at once."""
-        parts = []
-        for request in requests:
-            headers = {"Host": HOST, "Content-Length": len(request.body), **request.headers}
-            lines = [f"{request.method} {request.target} HTTP/1.1"]
-            lines += [f"{name}: {value}" for name, value in headers.items()]
-            parts += ["\r\n".join([*lines, "", ""]).encode(), request.body]
-        self._socket.sendall(b"".join(parts))
-
-    def receive(self) -> Answer:
-        """The next answer; ConnectionError when the broker has gone."""
-        status_line, *header_lines = iter(self._line, b"")
-        headers = {
-            name.lower(): value.strip()
-            for name, _, value in (line.decode().partition(":") for line in header_lines)
-        }
-        size_bytes = int(headers["content-length"])
-        body = self._answers.read(size_bytes)
-        if len(body) < size_bytes:
-            raise ConnectionResetError
-        return Answer(int(status_line.split()[1]), headers, body)
-
-    def _line(self) -> bytes:
-        line = self._answers.readline()
-        if not line.endswith(b"\r\n"):
-            raise ConnectionResetError
-        return line.removesuffix(b"\r\n")
-
-
 @dataclass(slots=True)
 class Producer:
     """Sends events with ids of its own, none twice, and notes which were acknowledged, where."""
@@ -139,15 +94,15 @@ class Producer:
         life = lives.wait_for_next(0)
         while not lives.are_over:
             try:
-                with Link(self.port) as link:
+                with Connection(self.port) as connection:
                     while not lives.are_over:
-                        self._exchange(link, lives, partition_by_key, generator, numbers)
+                        self._exchange(connection, lives, partition_by_key, generator, numbers)
             except ConnectionError:
                 life = lives.wait_for_next(life)
 
     def _exchange(
         self,
-        link: Link,
+        connection: Connection,
         lives: Lives,
         partition_by_key: dict[str, int],
         generator: random.Random,
@@ -156,9 +111,9 @@ class Producer:
         """Send requests and read their answers, noting each as it comes."""
         contents = [self._events(generator, numbers) for _ in range(self.requests_at_once)]
         self.sent_ids.update(event_id for events in contents for _, event_id in events)
-        link.send([self._request(events) for events in contents])
+        connection.send(b"".join(self._request(events) for events in contents))
         for events in contents:
-            for produced in parse_produced(link.receive()):
+            for produced in parse_produced(connection.receive()):
                 self._note(events, produced, partition_by_key)
             lives.note_answer()
 
@@ -170,7 +125,11 @@ class Producer:
         key = generator.choice(KEYS)
         return [(key, event_id) for event_id in ids]
 
-    def _request(self, events: list[tuple[str, str]]) -> Request:
+    def _request(self, events: list[tuple[str, str]]) -> bytes:
+        produce = self._produce(events)
+        return request(produce.target, produce.body, content_type=self.content_type)
+
+    def _produce(self, events: list[tuple[str, str]]) -> Request:
         values = [event_value(event_id) for _, event_id in events]
         if self.content_type == RECORDS_CONTENT_TYPE:
             body = encode_records([key.encode() for key, _ in events], values)
@@ -212,9 +171,10 @@ def read_back(client: Client) -> tuple[list[Read], dict[int, int]]:
     read = []
     high_watermarks = {}
     for partition in client.offsets([TOPIC]):
-        high_watermarks[partition.partition] = partition.high_watermark
-        offset = partition.log_start
-        while offset < partition.high_watermark:
+        readable = partition.readable()
+        high_watermarks[partition.partition] = readable.stop
+        offset = readable.start
+        while offset < readable.stop:
             fetched = client.read_lines(TOPIC, partition.partition, offset, max_records=10_000)
             for record in map(json.loads, fetched.body.splitlines()):
                 event_id = record["value"]["id"]

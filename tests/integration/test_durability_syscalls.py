@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.local_broker import HOST
 from tailrace.sync import Client
-from tests.fixtures import HOST, RunningBroker
+from tests.fixtures import RunningBroker
 
 TRACED_CALLS = "openat,fsync,pwritev2,write,writev,sendto,sendmsg"
 STRACE = shutil.which("strace")

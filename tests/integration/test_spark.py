@@ -20,9 +20,10 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from tailrace.local_broker import plain_environment
 from tailrace.sync import Client
 from tailrace.wire import RECORDS_CONTENT_TYPE, RECORDS_HEADER, RECORDS_MAGIC, RecordsFlag
-from tests.fixtures import RunningBroker, plain_environment, start_broker
+from tests.fixtures import RunningBroker, start_broker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -121,7 +122,7 @@ def read(spark: "SparkSession", broker: RunningBroker, **options: str | int) -> 
 
 def ends_of(broker: RunningBroker) -> dict[int, int]:
     with Client(broker.url) as client:
-        return {each.partition: each.high_watermark for each in client.offsets([TOPIC])}
+        return {each.partition: each.readable().stop for each in client.offsets([TOPIC])}
 
 
 def task_count_of(frame: "DataFrame") -> int:

@@ -2,6 +2,7 @@
 
 import json
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from tailrace.wire import BATCH_MAGIC
 from tests.fixtures import RunningBroker, free_port_base, start_broker
 
 pytestmark = pytest.mark.integration
+
+ACCEPT_TIMEOUT_S = 10.0
 
 
 def test_what_is_produced_is_read(shared_broker: RunningBroker) -> None:
@@ -40,7 +43,7 @@ def test_records_with_a_key_each_are_answered_by_partition(shared_broker: Runnin
     keys = [None if n % 5 == 0 else f"k{n % 7}".encode() for n in range(100)]
     with Client(shared_broker.url) as client:
         produced = client.produce_records("keyed", keys, [b"%d" % n for n in range(100)])
-        ends = {offsets.partition: offsets.high_watermark for offsets in client.offsets(["keyed"])}
+        ends = {each.partition: each.readable().stop for each in client.offsets(["keyed"])}
 
     assert [each.partition for each in produced] == sorted({each.partition for each in produced})
     assert sum(each.count for each in produced) == 100
@@ -83,6 +86,33 @@ def test_a_body_over_the_limit_is_a_problem_and_not_a_broken_connection(tmp_path
 
         assert caught.value.type == "body-too-large"
         assert client.produce("t", b"1").count == 1
+
+
+def refuse_halfway_then_store(server: socket.socket) -> None:
+    """Answer a request before its end and hang up on its rest; store what comes next."""
+    connection, _ = server.accept()
+    connection.recv(1000)
+    connection.sendall(b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\n{}")
+    connection.shutdown(socket.SHUT_WR)
+    connection.close()
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(1000)
+        body = b'{"partition":0,"offset":0,"count":1,"durability":"fsync","copies":1}'
+        head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body)
+        connection.sendall(head + body)
+
+
+def test_a_connection_whose_request_was_refused_halfway_is_not_used_again() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
+        server.settimeout(ACCEPT_TIMEOUT_S)
+        refusing = thread.submit(refuse_halfway_then_store, server)
+        with Client(f"http://127.0.0.1:{server.getsockname()[1]}") as client:
+            with pytest.raises(ProblemError, match="413"):
+                client.produce("t", b'"%s"' % (b"x" * 20_000_000))
+
+            assert client.produce("t", b"1").offset == 0
+        refusing.result()
 
 
 def test_reads_survive_a_broker_that_was_started_again(broker: RunningBroker) -> None:

@@ -40,10 +40,11 @@ def consume(
     _check_start(start)
     with connect(url) as client:
         partitions = _wanted_partitions(client, topic, partition)
+        # Told before anything is printed: a damaged partition, an offset outside of one.
         starts = [start_offset(start, offsets) for offsets in partitions]
         remaining = max_records
         for offsets, first in zip(partitions, starts, strict=True):
-            end = offsets.high_watermark
+            end = offsets.readable().stop
             if remaining is not None:
                 end = min(end, first + remaining)
                 remaining -= end - first
@@ -76,15 +77,16 @@ def _wanted_partitions(
 
 
 def start_offset(start: str, offsets: "PartitionOffsets") -> int:
-    """Where to begin in this partition; an offset outside it is told before anything is read."""
+    """Where to begin in this partition; PartitionDamagedError, or an error with what it has."""
+    readable = offsets.readable()
     if start == "earliest":
-        return offsets.log_start
+        return readable.start
     if start == "latest":
-        return offsets.high_watermark
-    if not offsets.log_start <= int(start) <= offsets.high_watermark:
+        return readable.stop
+    if not readable.start <= int(start) <= readable.stop:
         raise TailraceError(
             f"offset {start} is outside partition {offsets.partition}, which has "
-            f"{offsets.log_start} to {offsets.high_watermark}. Choose one with --partition"
+            f"{readable.start} to {readable.stop}. Choose one with --partition"
         )
     return int(start)
 

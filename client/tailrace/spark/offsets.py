@@ -61,7 +61,8 @@ def select_topics(options: ReadOptions, existing: Iterable[str]) -> Topics:
 def plan_ranges(options: ReadOptions, listing: Sequence[PartitionOffsets]) -> Plan:
     """The ranges of the selected partitions; `listing` has each partition of their topics once.
 
-    InvalidOptionError when JSON in endingOffsets leaves out a selected partition.
+    InvalidOptionError when JSON in endingOffsets leaves out a selected partition,
+    PartitionDamagedError when one cannot be read: whatever failOnDataLoss says, its data is there.
     """
     selected = {
         (each.topic, each.partition): each
@@ -75,12 +76,13 @@ def plan_ranges(options: ReadOptions, listing: Sequence[PartitionOffsets]) -> Pl
         if any(each.topic == topic for each in listing)
     ]
     for (topic, partition), offsets in sorted(selected.items()):
+        readable = offsets.readable()
         start, end = _start(options.starting_offsets, offsets), _end(options, offsets)
-        kept_start, kept_end = max(start, offsets.log_start), min(end, offsets.high_watermark)
+        kept_start, kept_end = max(start, readable.start), min(end, readable.stop)
         if end < start or start < kept_start or kept_end < end:
             losses.append(
                 f"{topic}/{partition} is asked for [{start}, {end}) "
-                f"and holds [{offsets.log_start}, {offsets.high_watermark})"
+                f"and holds [{readable.start}, {readable.stop})"
             )
         if kept_start < kept_end:
             ranges.append(OffsetRange(topic, partition, kept_start, kept_end))
@@ -127,19 +129,19 @@ def _named_partitions(options: ReadOptions) -> set[tuple[str, int]]:
 def _start(starting: OffsetsByPartition | None, offsets: PartitionOffsets) -> int:
     """A partition that JSON does not name is newer than that JSON: it starts where it began."""
     if starting is None:
-        return offsets.log_start
+        return offsets.readable().start
     start = starting.get(offsets.topic, {}).get(offsets.partition, offsets.first_offset)
-    return offsets.log_start if start == EARLIEST else start
+    return offsets.readable().start if start == EARLIEST else start
 
 
 def _end(options: ReadOptions, offsets: PartitionOffsets) -> int:
     """Exclusive."""
     if options.ending_offsets is None:
-        return offsets.high_watermark
+        return offsets.readable().stop
     end = options.ending_offsets.get(offsets.topic, {}).get(offsets.partition)
     if end is None:
         raise InvalidOptionError(
             f"endingOffsets names no end for {offsets.topic}/{offsets.partition}: "
             f"add it, {LATEST} for the latest"
         )
-    return offsets.high_watermark if end == LATEST else end
+    return offsets.readable().stop if end == LATEST else end

@@ -5,7 +5,12 @@ import json
 import pytest
 
 from tailrace import requests
-from tailrace.errors import ProblemError, TopicNotFoundError, UnexpectedAnswerError
+from tailrace.errors import (
+    PartitionDamagedError,
+    ProblemError,
+    TopicNotFoundError,
+    UnexpectedAnswerError,
+)
 from tailrace.requests import Answer, Fetched, PartitionOffsets, Produced, Request, TopicInfo
 from tailrace.wire import BATCH_CONTENT_TYPE, JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
 
@@ -109,9 +114,30 @@ def test_offsets_are_read_one_element_a_partition() -> None:
     }
     document = {"topics": [{"topic": "flights", "partitions": [partition]}]}
 
-    assert requests.parse_offsets(answer(document)) == [
-        PartitionOffsets("flights", 2, 0, 1, 0, 5, 16690, 16691, "open", ())
-    ]
+    [offsets] = requests.parse_offsets(answer(document))
+
+    assert offsets == PartitionOffsets("flights", 2, 0, 1, 0, 5, 16690, 16691, "open", ())
+    assert offsets.readable() == range(5, 16690)
+
+
+def test_a_damaged_partition_has_no_ends_and_says_so_when_they_are_needed() -> None:
+    partition: dict[str, object] = {
+        "partition": 2,
+        "range": 0,
+        "epoch": 1,
+        "firstOffset": 0,
+        "logStart": None,
+        "highWatermark": None,
+        "logEnd": None,
+        "state": "damaged",
+        "parents": [],
+    }
+    document = {"topics": [{"topic": "flights", "partitions": [partition]}]}
+    [offsets] = requests.parse_offsets(answer(document))
+
+    assert offsets == PartitionOffsets("flights", 2, 0, 1, 0, None, None, None, "damaged", ())
+    with pytest.raises(PartitionDamagedError, match='partition 2 of topic "flights" is damaged'):
+        offsets.readable()
 
 
 def test_what_was_produced_is_read_from_one_answer_or_a_list() -> None:
@@ -119,6 +145,11 @@ def test_what_was_produced_is_read_from_one_answer_or_a_list() -> None:
 
     assert requests.parse_produced(answer(one)) == [Produced(3, 10, 2, "fsync", 1)]
     assert requests.parse_produced(answer([one, one])) == [Produced(3, 10, 2, "fsync", 1)] * 2
+
+
+def test_an_answer_to_a_produce_without_any_partition_is_no_answer() -> None:
+    with pytest.raises(UnexpectedAnswerError):
+        requests.parse_produced(answer([]))
 
 
 def test_a_partition_that_failed_fails_all_and_says_that_others_are_stored() -> None:

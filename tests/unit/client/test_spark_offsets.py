@@ -1,9 +1,11 @@
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace.errors import PartitionDamagedError
 from tailrace.requests import PartitionOffsets
 from tailrace.spark.offsets import OffsetRange, Plan, plan_ranges, select_topics, split_ranges
 from tailrace.spark.options import InvalidOptionError, ReadOptions, parse_options
@@ -80,6 +82,18 @@ def test_a_newer_partition_that_lost_its_first_records_is_a_loss() -> None:
 
     assert plan.ranges[1] == OffsetRange("flights", 1, 60, 100)
     assert plan.losses == ["flights/1 is asked for [40, 100) and holds [60, 100)"]
+
+
+def test_a_damaged_partition_is_refused_unless_it_is_not_read() -> None:
+    damaged = replace(
+        listed(partition=1), log_start=None, high_watermark=None, log_end=None, state="damaged"
+    )
+
+    with pytest.raises(PartitionDamagedError, match='partition 1 of topic "flights" is damaged'):
+        plan_ranges(options_of(failOnDataLoss="false"), [listed(), damaged])
+    assert plan_ranges(options_of(assign='{"flights":[0]}'), [listed(), damaged]) == Plan(
+        [OffsetRange("flights", 0, 0, 100)], []
+    )
 
 
 def test_an_end_must_be_named_for_every_partition() -> None:
