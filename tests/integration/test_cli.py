@@ -255,6 +255,14 @@ def test_a_missing_topic_comes_with_its_remedy(tmp_path: Path) -> None:
     assert_fails(consumed, 1, 'topic "nosuch" does not exist. .*tailrace topic list')
 
 
+def test_producing_nothing_creates_nothing(shared_broker: RunningBroker, topic: str) -> None:
+    result = run("produce", topic, url=shared_broker.url, stdin=b"")
+
+    assert result.returncode == 1
+    told = f'error: topic "{topic}" does not exist. Create it: tailrace topic create {topic}\n'
+    assert result.stderr == told.encode()
+
+
 def test_producing_nothing_is_no_failure(shared_broker: RunningBroker, topic: str) -> None:
     run("topic", "create", topic, url=shared_broker.url)
     result = run("produce", topic, url=shared_broker.url)

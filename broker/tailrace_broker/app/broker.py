@@ -154,7 +154,7 @@ class LocalBroker:
         found = self._hosted.get(topic)
         if found is None:
             check_topic_name(topic)
-            raise TopicNotFoundError(f'topic "{topic}" does not exist', topic=topic)
+            raise self._not_found(topic)
         return found
 
     def with_topic(self, topic: str, use: TopicUse) -> None:
@@ -209,16 +209,18 @@ class LocalBroker:
         if not self.is_ready:
             raise _not_ready()
 
+    def _not_found(self, topic: str) -> TopicNotFoundError:
+        reason = "" if self._auto_create_topics else " (autoCreateTopics is off)"
+        return TopicNotFoundError(
+            f'topic "{topic}" does not exist{reason}; create it with POST /v1/topics', topic=topic
+        )
+
     def _create_for(self, topic: str, use: TopicUse) -> None:
         """First produce to an unknown topic."""
         try:
             check_topic_name(topic)
             if not self._auto_create_topics:
-                raise TopicNotFoundError(
-                    f'topic "{topic}" does not exist (autoCreateTopics is off); '
-                    "create it with POST /v1/topics",
-                    topic=topic,
-                )
+                raise self._not_found(topic)
         except TailraceError as error:
             use(None, error)
         else:

@@ -1,4 +1,4 @@
-"""Where a log ends: the rules by which stored batches belong to it (SAFETY 6).
+"""Where a log ends: the rules by which stored batches belong to it.
 
 A batch belongs to the log only if its base offset is the current end and its epoch is not below
 its predecessor's; the first that fails ends the log. What stands behind the end is cut away,

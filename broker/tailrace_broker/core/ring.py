@@ -1,4 +1,4 @@
-"""Tokens and the slices of a range (DESIGN: tokens depend on the ordinal alone).
+"""Tokens and the slices of a range: where a key belongs follows from the key alone.
 
 A token is the first half of Murmur3 x64-128 of the key, signed. Cassandra's Murmur3Partitioner
 differs for keys with bytes >= 0x80 (it sign-extends them in the tail); plain Murmur3 does not.

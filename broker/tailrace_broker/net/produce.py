@@ -42,7 +42,7 @@ from tailrace_broker.net.problems import problem_members
 
 # Request line and headers together.
 HEADER_BYTES_MAX = 16 * 1024
-# A producer's clock may be ahead by this much (DESIGN 11).
+# A producer's clock may be ahead by this much; more is a mistake (nanoseconds for microseconds).
 TIMESTAMP_AHEAD_US_MAX = 3_600_000_000
 # Bound of a batch before compression: offsets, timestamps and keys are added to the body's values.
 PAYLOAD_BYTES_MAX = 32 * 1024 * 1024

@@ -57,10 +57,8 @@ def produce(
         try:
             event_count, sent_bytes = _produce_file(client, topic, file, key_path)
         except TopicNotFoundError as error:
-            raise TailraceError(
-                f'topic "{topic}" does not exist (autoCreateTopics is off). '
-                f"Create it: tailrace topic create {topic}"
-            ) from error
+            reason = error.detail.partition(";")[0]  # behind it: the remedy in HTTP
+            raise TailraceError(f"{reason}. Create it: tailrace topic create {topic}") from error
     duration_s = time.perf_counter() - start_s
     print(f"✓ {counted(event_count, 'event')}, {size_text(sent_bytes)}, {duration_s:.1f} s")
 
