@@ -340,3 +340,14 @@ def test_aggregate_without_a_measure_says_what_to_give(
 
     assert finished.returncode == 2
     assert "give --count, or --avg with a field" in finished.stderr
+
+
+def test_aggregate_of_a_missing_topic_is_one_sentence(
+    broker: RunningBroker, spark_home: Path
+) -> None:
+    arguments = ("--topic", "nosuch", "--group-by", ".origin", "--count")
+    finished = run_aggregate(broker, spark_home, *arguments)
+
+    assert finished.returncode == 1
+    assert finished.stderr.count("\n") == 1
+    assert 'topic "nosuch" does not exist' in finished.stderr

@@ -17,15 +17,24 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tailrace.errors import TailraceError
+from tailrace.sync import Client
+
 PATH_PATTERN = r"(\.[^.'`\[\]]+)+"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job and print its groups; 0 when done, 2 when called wrongly."""
+    """Run the job and print its groups; 1 without broker or topic, 2 when called wrongly."""
     called = _parser().parse_args(arguments)
     if not called.count and not called.avg:
         print("error: nothing to compute: give --count, or --avg with a field", file=sys.stderr)
         return 2
+    try:
+        with Client(called.url) as client:  # before Spark starts, which takes seconds
+            client.offsets([called.topic])
+    except TailraceError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not by spark-submit, which is told by its user
         # Spark's workers are else the python3 of PATH, which need not have this package.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
