@@ -61,4 +61,4 @@ def _decode(stored: bytes, kind: type[T], name: str) -> T:
     try:
         return msgspec.json.decode(stored, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, CallerError) as error:
-        raise CorruptMetadataError(f"{name} cannot be read: {error}") from error
+        raise CorruptMetadataError(f"{name} cannot be read: {error}; restore the file") from error

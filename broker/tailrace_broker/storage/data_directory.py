@@ -8,6 +8,7 @@
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -18,7 +19,7 @@ from tailrace_broker.codec.metadata import (
     encode_identity,
     encode_topics,
 )
-from tailrace_broker.model.errors import DataDirectoryInUseError
+from tailrace_broker.model.errors import CorruptMetadataError, DataDirectoryInUseError
 from tailrace_broker.model.topic import Topic
 from tailrace_broker.storage.direct_file import (
     has_direct_io,
@@ -36,10 +37,14 @@ class DataDirectory:
 
     def __init__(self, root: Path) -> None:
         """Open or found it. DataDirectoryInUseError, CorruptMetadataError, StorageFailedError."""
+        root = root.resolve()
         self.path = root / "data"
         with translated_errors(root):
-            (self.path / "metadata").mkdir(parents=True, exist_ok=True)
+            self._topics_path.parent.mkdir(parents=True, exist_ok=True)
             self._lock_fd = _lock(root)
+            for directory in self._topics_path.parents:
+                with suppress(PermissionError):  # one that is not ours was there before us
+                    sync_directory(directory)
             self.is_direct = has_direct_io(self.path)
         self.identity = self._load_identity()
 
@@ -47,7 +52,14 @@ class DataDirectory:
         """The topics; none in a new directory. CorruptMetadataError."""
         path = self._topics_path
         with translated_errors(path):
-            return decode_topics(path.read_bytes()) if path.exists() else []
+            if path.exists():
+                return decode_topics(path.read_bytes())
+            orphan = next((each for each in self.path.iterdir() if _is_of_a_topic(each)), None)
+        if orphan is not None:
+            raise CorruptMetadataError(
+                f"{path} is missing, but {orphan} holds a topic's data; restore the file"
+            )
+        return []
 
     def save_topics(self, topics: list[Topic]) -> None:
         """Replace the topics; durable on return."""
@@ -70,11 +82,19 @@ class DataDirectory:
         with translated_errors(path):
             if path.exists():
                 return decode_identity(path.read_bytes())
+            if self._topics_path.exists():
+                raise CorruptMetadataError(f"{path} is missing; restore the file")
             identity = DiskIdentity(uuid4(), FIRST_ORDINAL, uuid4(), FIRST_REGISTRATION)
             write_file_atomically(path, encode_identity(identity))
-            for directory in (self.path.parent, self.path.parent.parent):
-                sync_directory(directory)
             return identity
+
+
+def _is_of_a_topic(path: Path) -> bool:
+    try:
+        UUID(path.name)
+    except ValueError:
+        return False
+    return path.is_dir()
 
 
 def _lock(root: Path) -> int:

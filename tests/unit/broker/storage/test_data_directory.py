@@ -116,3 +116,23 @@ def test_nothing_of_a_partition_exists_before_its_first_record(tmp_path: Path) -
     assert path == tmp_path / "data" / str(TOPIC_ID) / "2"
     assert not path.exists()
     directory.close()
+
+
+def test_a_lost_topics_file_is_refused_when_a_topic_has_data(tmp_path: Path) -> None:
+    directory = DataDirectory(tmp_path)
+    directory.partition_path(TOPIC_ID, 0).mkdir(parents=True)
+    with pytest.raises(CorruptMetadataError, match=r"topics\.json is missing, .* restore the file"):
+        directory.load_topics()
+
+    directory.save_topics([TOPIC])
+    assert directory.load_topics() == [TOPIC]
+    directory.close()
+
+
+def test_a_lost_identity_is_refused_when_there_are_topics(tmp_path: Path) -> None:
+    directory = DataDirectory(tmp_path)
+    directory.save_topics([TOPIC])
+    (tmp_path / "data" / "meta.json").unlink()
+
+    with pytest.raises(CorruptMetadataError, match=r"meta\.json is missing"):
+        reopened(directory, tmp_path)
