@@ -5,7 +5,8 @@ They share their verbs with the fast produce door: `net.produce`, `net.read`.
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import msgspec
 from aiohttp import web
@@ -32,6 +33,7 @@ from tailrace_broker.net.problems import (
 )
 from tailrace_broker.net.produce import (
     HEADER_BYTES_MAX,
+    ProduceTarget,
     check_body_size,
     header_too_large,
     parse_target,
@@ -242,63 +244,67 @@ class PublicDoor:
         return _json(msgspec.json.encode({"topics": topics}))
 
     async def _create_topic(self, request: web.Request) -> web.Response:
-        body = await self._receive(request, lambda _: None)
-        wanted = _parse_new_topic(body)
+        async with self._body(request) as body:
+            wanted = _parse_new_topic(body)
         settings = TopicSettings(wanted.partitions_per_range, wanted.json_check)
         topic, is_new = await self._broker.create_topic(wanted.name, settings)
         return _json(msgspec.json.encode(_topic_members(topic)), status=201 if is_new else 200)
 
     async def _produce(self, request: web.Request) -> web.Response:
         counters = self._broker.counters
-        counters.produce_requests += 1
-        held_bytes = 0
-
-        def hold(size_bytes: int) -> None:
-            nonlocal held_bytes
-            self._broker.take_produce_memory(size_bytes)
-            held_bytes += size_bytes
-
         try:
             target = parse_target(request.raw_path.encode("utf-8", "surrogateescape"))
             content_type = request.headers.get("content-type", JSON_CONTENT_TYPE)
-            body = await self._receive(request, hold)
-            answered: asyncio.Future[web.Response] = asyncio.get_running_loop().create_future()
-
-            def answer(status: int, body: bytes, error: TailraceError | None) -> None:
-                if answered.cancelled():
-                    return
-                if error is not None:
-                    answered.set_exception(error)
-                else:
-                    answered.set_result(_json(body, status=status))
-
-            produce(self._broker, target, content_type, body, answer)
-            return await answered
+            async with self._body(request) as body:
+                return await self._append(target, content_type, body)
         except TailraceError:
             counters.produce_errors += 1
             raise
         finally:
-            self._broker.return_produce_memory(held_bytes)
+            counters.produce_requests += 1
 
-    async def _receive(self, request: web.Request, hold: Callable[[int], None]) -> bytes:
-        """The body; `hold` is told how much memory it takes, before it does."""
-        announced_bytes = request.content_length
-        if announced_bytes is not None:
-            check_body_size(self._broker, announced_bytes)
-            hold(announced_bytes)
+    async def _append(self, target: ProduceTarget, content_type: str, body: bytes) -> web.Response:
+        """`produce` as something to wait for."""
+        answered: asyncio.Future[web.Response] = asyncio.get_running_loop().create_future()
+
+        def answer(status: int, body: bytes, error: TailraceError | None) -> None:
+            if answered.cancelled():
+                return
+            if error is not None:
+                answered.set_exception(error)
+            else:
+                answered.set_result(_json(body, status=status))
+
+        produce(self._broker, target, content_type, body, answer)
+        return await answered
+
+    @asynccontextmanager
+    async def _body(self, request: web.Request) -> AsyncIterator[bytes]:
+        """The request's body; it counts as produce memory, from before it is received."""
+        held_bytes = 0
+
+        def hold(size_bytes: int) -> None:
+            nonlocal held_bytes
+            check_body_size(self._broker, held_bytes + size_bytes)
+            self._broker.take_produce_memory(size_bytes)
+            held_bytes += size_bytes
+
         body = bytearray()
         try:
-            async with asyncio.timeout(self._broker.request_seconds):
-                async for chunk in request.content.iter_any():
-                    if announced_bytes is None:
-                        check_body_size(self._broker, len(body) + len(chunk))
-                        hold(len(chunk))
-                    body += chunk
-        except TimeoutError as error:
-            raise request_timeout(self._broker) from error
-        except (web.RequestPayloadError, HttpProcessingError) as error:
-            raise _invalid_request(error) from error
-        return bytes(body)
+            hold(request.content_length or 0)
+            try:
+                async with asyncio.timeout(self._broker.request_seconds):
+                    async for chunk in request.content.iter_any():
+                        body += chunk
+                        if len(body) > held_bytes:  # chunked: the size was not known before
+                            hold(len(body) - held_bytes)
+            except TimeoutError as error:
+                raise request_timeout(self._broker) from error
+            except (web.RequestPayloadError, HttpProcessingError) as error:
+                raise _invalid_request(error) from error
+            yield bytes(body)
+        finally:
+            self._broker.return_produce_memory(held_bytes)
 
     async def _live(self, _: web.Request) -> web.Response:
         return _json(b'{"live":true}')
