@@ -505,3 +505,27 @@ def test_a_parameter_given_twice_is_refused(connection: Connection, topic: str) 
     answer = connection.exchange(request(f"{messages(topic)}&partitionKey=other", b"1"))
 
     assert document(answer)["detail"] == "partitionKey is given twice"
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        request("/nope", b"1"),
+        request("/v1/topic/t/messages", b"1", method="GET"),
+        request("/v1/topic/t/messages?timestamp=x", b"1"),
+        request("/v1/topic/t/messages", content_length=99_999_999_999),
+        request("x:1", method="CONNECT"),
+    ],
+    ids=["path", "method", "parameter", "size", "connect"],
+)
+def test_what_is_refused_by_its_head_is_refused_once_whatever_it_offers(
+    shared_broker: RunningBroker, refused: bytes
+) -> None:
+    offers = b"expect: 100-continue\r\nconnection: Upgrade\r\nupgrade: h2c\r\n\r\n"
+    with Connection(shared_broker.port + 1) as fast:
+        head, _, body = refused.partition(b"\r\n\r\n")
+
+        assert fast.exchange(head + b"\r\n" + offers + body).status in {400, 404, 405, 413}
+        with pytest.raises(ConnectionResetError):
+            fast.receive()
+    flush(shared_broker.port)

@@ -253,6 +253,8 @@ class ProduceProtocol(asyncio.BufferedProtocol):
 
         The parser has left its body, which `rest` starts with, to that protocol.
         """
+        if self._is_ending:  # refused by its head already
+            return
         current = self._current
         if current.is_chunked:
             self._fail(InvalidRequestError("a chunked body with Upgrade; leave out Upgrade"))

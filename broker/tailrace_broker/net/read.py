@@ -15,6 +15,8 @@ RECORDS_DEFAULT = 1_000
 RECORDS_MAX = 100_000
 READ_BYTES_DEFAULT = 1024 * 1024
 READ_BYTES_MAX = 16 * 1024 * 1024
+# Of a batch's columns that become text at once.
+PIECE_BYTES = 512 * 1024
 OFFSET_MAX = 2**63 - 1
 _DIGITS_MAX = 19  # of OFFSET_MAX; longer texts are not even read
 
@@ -114,21 +116,24 @@ async def _unchanged(batches: Sequence[ReadableBatch]) -> AsyncIterator[bytes]:
 async def _json_lines(
     log: PartitionLog, partition: int, batches: Sequence[ReadableBatch], offset: int, end: int
 ) -> AsyncIterator[list[bytes]]:
-    """JSON texts of the records `[offset, end)`, a batch's at a time; `batches` are the first."""
+    """JSON texts of the records `[offset, end)`, piece by piece; `batches` are the first.
+
+    A reader that stalls holds one batch and a piece of it as text.
+    """
     while offset < end:
         for batch in batches:
-            base_offset = batch.header.base_offset
-            last = min(end, batch.header.end_offset)
-            stored = memoryview(b"".join(batch.buffers))
-            records = unpack_columns(
-                batch.header,
-                decompress_payload(batch.header, stored),
-                first=offset - base_offset,
-                last=last - base_offset,
-            )
-            is_json = bool(batch.header.flags & Flag.JSON_VALUES)
-            yield list(json_lines(partition, records, values_are_json=is_json))
-            offset = last
+            header = batch.header
+            columns = decompress_payload(header, memoryview(b"".join(batch.buffers)))
+            is_json = bool(header.flags & Flag.JSON_VALUES)
+            piece_records = max(1, header.record_count * PIECE_BYTES // len(columns))
+            while offset < min(end, header.end_offset):
+                last = min(offset + piece_records, end, header.end_offset)
+                first = offset - header.base_offset
+                records = unpack_columns(
+                    header, columns, first=first, last=last - header.base_offset
+                )
+                yield list(json_lines(partition, records, values_are_json=is_json))
+                offset = last
             if offset == end:
                 return
         batches = await log.read(offset, READ_BYTES_DEFAULT)

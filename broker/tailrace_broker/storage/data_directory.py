@@ -54,7 +54,7 @@ class DataDirectory:
         with translated_errors(path):
             if path.exists():
                 return decode_topics(path.read_bytes())
-            orphan = next((each for each in self.path.iterdir() if _is_of_a_topic(each)), None)
+            orphan = self._orphan()
         if orphan is not None:
             raise CorruptMetadataError(
                 f"{path} is missing, but {orphan} holds a topic's data; restore the file"
@@ -77,13 +77,19 @@ class DataDirectory:
     def _topics_path(self) -> Path:
         return self.path / "metadata" / "topics.json"
 
+    def _orphan(self) -> Path | None:
+        """A directory of a topic's data."""
+        return next((each for each in self.path.iterdir() if _is_of_a_topic(each)), None)
+
     def _load_identity(self) -> DiskIdentity:
         path = self.path / "meta.json"
         with translated_errors(path):
             if path.exists():
                 return decode_identity(path.read_bytes())
-            if self._topics_path.exists():
-                raise CorruptMetadataError(f"{path} is missing; restore the file")
+            if self._topics_path.exists() or self._orphan() is not None:
+                raise CorruptMetadataError(
+                    f"{path} is missing, but the directory holds data; restore the file"
+                )
             identity = DiskIdentity(uuid4(), FIRST_ORDINAL, uuid4(), FIRST_REGISTRATION)
             write_file_atomically(path, encode_identity(identity))
             return identity

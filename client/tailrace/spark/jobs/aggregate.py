@@ -118,7 +118,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="aggregate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--url", default="http://127.0.0.1:9250", help="any broker")
+    url = os.environ.get("TAILRACE_URL", "http://127.0.0.1:9250")
+    parser.add_argument("--url", default=url, help="any broker; default $TAILRACE_URL")
     parser.add_argument("--topic", required=True)
     parser.add_argument("--group-by", required=True, type=_path, metavar="PATH")
     parser.add_argument("--count", action="store_true", help="events of each group")
