@@ -1,3 +1,7 @@
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from tailrace_broker.core.ring import (
@@ -5,46 +9,125 @@ from tailrace_broker.core.ring import (
     TOKEN_MIN,
     UNIT_TOKENS,
     UNITS,
+    Range,
+    broker_token,
     find_slice,
+    owner,
+    ring_order,
+    ring_ranges,
     slice_bounds,
     token,
+    zone_class,
+)
+from tests.murmur3 import plain_token
+
+# For ever: the same key must find its partition, so `--rewrite` leaves this file alone.
+KEYS: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parents[2] / "golden" / "ring_keys.json").read_text()
 )
 
-# For ever: the same key must find its partition. The first five are known from Murmur3's other
-# implementations; `test_ring_properties.py` has one that computes them all.
-TOKENS = {
-    b"": 0,
-    b"hello": -3758069500696749310,  # cbd8a7b341bd9b02
-    b"hello, world": 3760413751763713166,  # 342fac623a5ebc8e
-    b"19 Jan 2038 at 3:14:07 AM": -5143575280686223364,  # b89e5988b737affc
-    b"The quick brown fox jumps over the lazy dog.": -3631792323850337591,  # cd99481f9ee902c9
-    b"\0": 5048724184180415669,
-    b"0": 3083240331115144064,
-    b"a": -8839064797231613815,
-    b"SFO": 2992318910848388463,
-    b"LAX": 181854786162878482,
-    b"customer-42": 9216292585851122729,
-    b"012345678901234": -6579192003445081693,
-    b"0123456789abcdef": 5467490433528156583,
-    b"0123456789abcdefg": -8200385122730116642,
-    "Zürich".encode(): -6453566445790259100,
-    "東京".encode(): -8469772027178506456,
-    "🚀".encode(): 519771732810531389,
-    b"\x7f": 5072634478945617755,
-    b"\x80": 7017059463262962058,
-    b"\xff": 5177511712917721324,
-    b"\xff" * 15: 3214754608959450708,
-    b"\xff" * 16: -2824192546314762522,
-    b"\xff" * 17: -7803652383643453137,
-    bytes(range(256)): 2060892794568774329,
-    b"x" * 2**20: 2663241956190024733,
-    b"\x80" * 2**20: 5694009728007733535,
-}
+
+def key_of(vector: dict[str, Any]) -> bytes:
+    """The key of a golden vector: text or bytes, maybe many times."""
+    once = vector["text"].encode() if "text" in vector else bytes.fromhex(vector["hex"])
+    return once * int(vector.get("times", 1))
 
 
-@pytest.mark.parametrize("key", TOKENS, ids=lambda key: f"{key[:20]!r} of {len(key)}")
-def test_the_token_of_a_key_never_changes(key: bytes) -> None:
-    assert token(key) == TOKENS[key]
+def vector_id(vector: dict[str, Any]) -> str:
+    """How a test run names a golden vector."""
+    key = key_of(vector)
+    return f"{key[:12]!r} of {len(key)}"
+
+
+@pytest.mark.parametrize("vector", KEYS, ids=vector_id)
+def test_the_token_of_a_key_never_changes(vector: dict[str, Any]) -> None:
+    assert str(token(key_of(vector))) == vector["token"]
+
+
+@pytest.mark.parametrize("vector", KEYS, ids=vector_id)
+def test_the_token_of_a_golden_key_is_plain_murmur3(vector: dict[str, Any]) -> None:
+    assert str(plain_token(key_of(vector))) == vector["token"]
+
+
+@pytest.mark.parametrize("vector", KEYS, ids=vector_id)
+def test_the_broker_of_a_key_never_changes(vector: dict[str, Any]) -> None:
+    owners = {
+        count: owner(int(vector["token"]), broker_count=int(count)) for count in vector["owners"]
+    }
+
+    assert owners == vector["owners"]
+
+
+def test_the_golden_keys_are_of_every_kind_and_reach_every_broker() -> None:
+    keys = [key_of(vector) for vector in KEYS]
+
+    assert len(set(keys)) == 20
+    assert {0, 1, 15, 16, 17, 2**20} <= {len(key) for key in keys}
+    assert sum(max(key, default=0) >= 0x80 for key in keys) >= 6
+    assert all({"3", "6", "12"} <= vector["owners"].keys() for vector in KEYS)
+    assert {vector["owners"]["12"] for vector in KEYS} == set(range(12))
+
+
+def test_a_ring_of_one_owns_everything() -> None:
+    assert ring_ranges(1) == [Range(0, TOKEN_MIN, TOKEN_END, UNITS, (0,))]
+
+
+def test_a_ring_of_two_has_two_copies() -> None:
+    second = broker_token(1)
+
+    assert ring_ranges(2) == [
+        Range(0, TOKEN_MIN, second, 4096, (0, 1)),
+        Range(1, second, TOKEN_END, 8192, (1, 0)),
+    ]
+
+
+def test_the_tokens_of_brokers_never_change() -> None:
+    assert [broker_token(ordinal) for ordinal in range(7)] == [
+        -9223372036854775808,
+        -3074457345618259968,
+        3074457345618255872,
+        -6148914691236517888,
+        -2048,
+        6148914691236513792,
+        -7686143364045646848,
+    ]
+
+
+def test_the_zone_classes_of_brokers_never_change() -> None:
+    assert [zone_class(ordinal) for ordinal in range(12)] == [0, 1, 2, 2, 0, 1, 1, 0, 2, 1, 0, 2]
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        [0, 1, 2],
+        [0, 3, 1, 2],
+        [0, 3, 1, 4, 2, 5],
+        [0, 6, 3, 1, 4, 2, 5],
+        [0, 6, 3, 7, 1, 8, 4, 9, 2, 10, 5, 11],
+    ],
+    ids=len,
+)
+def test_each_doubling_puts_new_brokers_between_the_old_ones(order: list[int]) -> None:
+    assert ring_order(len(order)) == order
+
+
+def test_replicas_follow_the_leader_and_skip_the_classes_in_use() -> None:
+    replicas = {each.ordinal: each.replicas for each in ring_ranges(4)}
+
+    assert replicas == {0: (0, 3, 1), 3: (3, 1, 0), 1: (1, 2, 0), 2: (2, 0, 1)}
+
+
+@pytest.mark.parametrize("broker_count", [-1, 0, UNITS + 1])
+def test_a_ring_of_no_broker_or_too_many_is_our_bug(broker_count: int) -> None:
+    with pytest.raises(AssertionError):
+        ring_order(broker_count)
+
+
+@pytest.mark.parametrize("ordinal", [-1, UNITS])
+def test_an_ordinal_that_no_ring_has_is_our_bug(ordinal: int) -> None:
+    with pytest.raises(AssertionError):
+        broker_token(ordinal)
 
 
 @pytest.mark.parametrize("count", range(1, 257))
