@@ -34,6 +34,7 @@ from examples.up_events import Events, UpError, load_events
 from tailrace.errors import TailraceError
 from tailrace.local_broker import LocalBroker
 from tailrace.requests import TopicInfo
+from tailrace.spark.java import JAVA_MAJOR_MIN, can_run_spark, java_version
 from tailrace.sync import Client
 
 DATA_DIR = Path(".tailrace")
@@ -104,7 +105,7 @@ def read_settings(variables: Mapping[str, str]) -> Settings:
 def run(settings: Settings) -> None:
     """All steps in order."""
     with row("environment") as line:
-        java = up_steps.java_version()
+        java = java_version()
         line.text = f".venv, Python {platform.python_version()}, "
         line.text += f"Java {java}" if java else "no Java"
     events = load_events(settings.input_path, key=settings.key)
@@ -154,16 +155,20 @@ def group_by_spark(
     if reason:
         print(f"- {'spark':<13} left out: {reason}")
         return []
+    held_count = sum(up_steps.ends_of(client, topic).values())
     with row("spark") as line:
         result = up_steps.run_spark(
             broker.url,
             topic,
+            held_count=held_count,
             key=settings.key,
             averages=settings.averages,
             log_path=DATA_DIR / "spark.log",
         )
-        held_count = sum(up_steps.ends_of(client, topic).values())
-        line.text = f"{result.rows:,} rows; {result.distinct:,} distinct (partition, offset)"
+        line.text = (
+            f"{result.rows:,} rows in {result.micro_batches} micro-batches; "
+            f"{result.distinct:,} distinct (partition, offset)"
+        )
     if not result.rows == result.distinct == held_count:
         raise UpError(f"the topic holds {held_count:,} events; Spark has read something else")
     titles = [settings.key.removeprefix("."), topic, *(["mean delay"] if settings.averages else [])]
@@ -174,8 +179,8 @@ def no_spark_reason(settings: Settings, java: str | None) -> str | None:
     """Why Spark cannot or shall not run."""
     if not settings.spark:
         return "SPARK=0"
-    if java is None or not up_steps.can_run_spark(java):
-        return f"it needs Java {up_steps.JAVA_MAJOR_MIN} or newer (found: {java or 'none'})"
+    if java is None or not can_run_spark(java):
+        return f"it needs Java {JAVA_MAJOR_MIN} or newer (found: {java or 'none'})"
     return None
 
 

@@ -3,12 +3,12 @@
 import json
 import math
 import os
-import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from examples.up_events import Events, OrderCheck, UpError
@@ -21,9 +21,13 @@ REQUEST_EVENTS = 1000
 REQUEST_BYTES = 4 * 1024 * 1024  # a quarter of the broker's default maxRequestBytes
 READ_BYTES = 4 * 1024 * 1024
 TOP_GROUPS = 5
-JAVA_MAJOR_MIN = 17
-JAVA_SECONDS_MAX = 30.0
+MICRO_BATCHES = 4
 SPARK_SECONDS_MAX = 600.0
+# For seconds of work on a few MiB: less compiling (17 against 29 s of CPU).
+SUBMIT_ARGUMENTS = (
+    "--master local[*] --conf spark.driver.host=127.0.0.1 "
+    '--driver-java-options "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" pyspark-shell'
+)
 
 
 class Produced(NamedTuple):
@@ -42,6 +46,7 @@ class Produced(NamedTuple):
 class SparkResult(NamedTuple):
     """What Spark read: all rows, distinct (partition, offset), and the largest groups."""
 
+    micro_batches: int
     rows: int
     distinct: int
     groups: list[list[str | float | None]]
@@ -109,43 +114,34 @@ def read_back(
     return check.finish()
 
 
-def java_version() -> str | None:
-    """Of the Java that Spark would start; None without one."""
-    home = os.environ.get("JAVA_HOME")
-    java = Path(home, "bin", "java") if home else Path("java")
-    try:
-        said = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, timeout=JAVA_SECONDS_MAX
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    found = re.search(r'version "([^"]+)"', said.stderr)
-    return found[1] if found else None
-
-
-def can_run_spark(java: str) -> bool:
-    """Whether this version of Java is new enough; before 9 they are called 1.x."""
-    return int(java.partition(".")[0]) >= JAVA_MAJOR_MIN
-
-
 def run_spark(
-    url: str, topic: str, *, key: str, averages: Sequence[str], log_path: Path
+    url: str,
+    topic: str,
+    *,
+    held_count: int,
+    key: str,
+    averages: Sequence[str],
+    log_path: Path,
 ) -> SparkResult:
-    """Count and group all that the topic holds. What Spark logs goes to `log_path`."""
-    command = [sys.executable, "-m", "examples.up_spark", "--url", url, "--topic", topic]
-    command += ["--group-by", key, "--top", str(TOP_GROUPS)]
-    command += [argument for average in averages for argument in ("--avg", average)]
-    try:
-        with log_path.open("wb") as log:
-            job = subprocess.run(
-                command,
-                # Spark's Python workers are else whatever `python3` is.
-                env=os.environ | {"PYSPARK_PYTHON": sys.executable},
-                stdout=subprocess.PIPE,
-                stderr=log,
-                timeout=SPARK_SECONDS_MAX,
-                check=True,
-            )
-    except subprocess.SubprocessError as error:
-        raise UpError(f"the Spark job failed: {error}; what it said is in {log_path}") from error
-    return SparkResult(**json.loads(job.stdout))
+    """Stream, count and group all that the topic holds. What Spark logs goes to `log_path`."""
+    batch_records = max(1, math.ceil(held_count / MICRO_BATCHES))
+    with TemporaryDirectory(dir=log_path.parent, prefix="spark-") as directory:
+        command = [sys.executable, "-m", "examples.up_spark", "--url", url, "--topic", topic]
+        command += ["--dir", directory, "--batch-records", str(batch_records)]
+        command += ["--group-by", key, "--top", str(TOP_GROUPS)]
+        command += [argument for average in averages for argument in ("--avg", average)]
+        try:
+            with log_path.open("wb") as log:
+                job = subprocess.run(
+                    command,
+                    env=os.environ | {"PYSPARK_SUBMIT_ARGS": SUBMIT_ARGUMENTS},
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    timeout=SPARK_SECONDS_MAX,
+                    check=True,
+                )
+        except subprocess.SubprocessError as error:
+            raise UpError(
+                f"the Spark job failed: {error}; what it said is in {log_path}"
+            ) from error
+        return SparkResult(**json.loads(job.stdout))
