@@ -2,10 +2,15 @@
 
 import sys
 
-from benchmarks import binary_read, ndjson, single_event
+from benchmarks import binary_read, ndjson, single_event, tail
 from tailrace_broker.app.allocator import keep_freed_memory
 
-QUESTIONS = {"single_event": single_event, "ndjson": ndjson, "binary_read": binary_read}
+QUESTIONS = {
+    "single_event": single_event,
+    "ndjson": ndjson,
+    "binary_read": binary_read,
+    "tail": tail,
+}
 
 
 def main(names: list[str]) -> None:

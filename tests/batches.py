@@ -6,9 +6,17 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import numpy as np
+from crc32c import crc32c
 
 from tailrace.arrow import decode_batches
-from tailrace.wire import HEADER, RECORDS_HEADER, RECORDS_MAGIC, BatchHeader, RecordsFlag
+from tailrace.wire import (
+    BATCH_ALIGNMENT_BYTES,
+    HEADER,
+    RECORDS_HEADER,
+    RECORDS_MAGIC,
+    BatchHeader,
+    RecordsFlag,
+)
 from tailrace_broker.codec.batch import (
     BatchBody,
     BatchPlace,
@@ -26,11 +34,25 @@ from tailrace_broker.codec.columns import (
 )
 from tailrace_broker.codec.records import Record, unpack_columns
 from tailrace_broker.codec.segment import encode_pad
+from tailrace_broker.core.ring import TOKEN_END, TOKEN_MIN
+from tailrace_broker.model.topic import Partition, Topic, TopicSettings
 
 TOPIC_ID = UUID("0a4c6f52-8f3e-4d0b-9c1e-5a7b2d3e4f60")
 PARTITION = 3
 TIME_US = 1_764_000_000_000_000
 WRITE_ALIGNMENT_BYTES = 4096
+
+# One partition that was split in two: the parent is sealed and empty from offset 5 on.
+SPLIT_TOPIC = Topic(
+    "split",
+    UUID("5c1f1b36-8c1c-4b5e-8d57-0f7d9e4d2a11"),
+    TopicSettings(partitions_per_range=1),
+    (
+        Partition(0, 0, 1, TOKEN_MIN, TOKEN_END, sealed_end=5, children=(1, 2)),
+        Partition(1, 1, 2, 0, TOKEN_END, first_offset=5, parents=(0,)),
+        Partition(2, 2, 2, TOKEN_MIN, 0, first_offset=5, parents=(0,)),
+    ),
+)
 
 
 class Event(NamedTuple):
@@ -81,6 +103,21 @@ def place_of(**changes: Any) -> BatchPlace:
 def batch_of(events: Sequence[Event], **place: Any) -> bytes:
     """The whole batch; keywords as for `place_of`."""
     return b"".join(batch_parts(body_of(events), place_of(**place)))
+
+
+def forged_batch(payload: bytes, **fields: Any) -> bytes:
+    """A batch of one record with these columns and right checksums, whatever else it says."""
+    known = {
+        "flags": 0,
+        "payload_bytes": len(payload),
+        "uncompressed_bytes": len(payload),
+        "payload_crc": crc32c(payload),
+        "producer_table_bytes": 0,
+    }
+    header = BatchHeader._make(HEADER.unpack(batch_of([Event(b"")])[: HEADER.size]))
+    raw = HEADER.pack(*header._replace(header_crc=0, **{**known, **fields}))
+    crc = struct.pack("<I", crc32c(raw[12:], crc32c(raw[:8])))
+    return raw[:8] + crc + raw[12:] + payload + bytes(-len(payload) % BATCH_ALIGNMENT_BYTES)
 
 
 def records_of(events: Sequence[Event], base_offset: int) -> list[Record]:

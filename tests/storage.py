@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tailrace_broker.codec.batch import decompress_payload
+from tailrace_broker.codec.batch import BatchBody, decompress_payload
 from tailrace_broker.codec.records import Record, unpack_columns
 from tailrace_broker.core.recovery import SegmentState
 from tailrace_broker.memory.pool import BufferPool
@@ -31,7 +31,7 @@ from tests.batches import PARTITION, TIME_US, TOPIC_ID, Event, body_of, columns_
 
 MEBIBYTE = 1024 * 1024
 # What the storage edge asks of the kernel.
-DISK_CALLS = ("open", "preadv", "pwritev", "ftruncate", "fsync", "replace")
+DISK_CALLS = ("open", "preadv", "pwritev", "ftruncate", "fsync", "replace", "rename")
 WAIT_S = 5.0
 
 
@@ -186,6 +186,7 @@ async def open_log(
     segment_bytes: int = 64 * MEBIBYTE,
     cache_bytes: int = MEBIBYTE,
     counters: Counters | None = None,
+    sealed_end: int | None = None,
 ) -> AsyncIterator[PartitionLog]:
     """A recovered partition with I/O threads of its own; closed when the block ends."""
     bugs: list[BaseException] = []
@@ -201,7 +202,7 @@ async def open_log(
         is_direct=files.is_direct,
     )
     try:
-        log = PartitionLog(files.place, files.recover(), resources)
+        log = PartitionLog(files.place, files.recover(), resources, sealed_end=sealed_end)
         yield log
         await log.close()
     finally:
@@ -226,8 +227,18 @@ class Appends:
 
     def batch(self, values: list[bytes]) -> "asyncio.Future[int]":
         """Append a batch; its first offset, or the error."""
+        return self.records([Event(value) for value in values])
+
+    def records(self, events: list[Event]) -> "asyncio.Future[int]":
+        """Append a batch of these; its first offset, or the error."""
         answer, done = self._new_answer()
-        self._log.append_columns(columns_of([Event(value) for value in values]), done)
+        self._log.append_columns(columns_of(events), done)
+        return answer
+
+    def body(self, body: BatchBody) -> "asyncio.Future[int]":
+        """Append a ready-made batch; its first offset, or the error."""
+        answer, done = self._new_answer()
+        self._log.append_batch(body, done)
         return answer
 
     async def outcomes(self) -> list[int | BaseException]:

@@ -17,18 +17,35 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from tailrace.requests import Answer, encode_records
 from tailrace.sync import Client
-from tailrace.wire import NDJSON_CONTENT_TYPE, RECORDS_CONTENT_TYPE
+from tailrace.wire import BATCH_CONTENT_TYPE, NDJSON_CONTENT_TYPE, RECORDS_CONTENT_TYPE
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.app.runtime import open_doors
 from tailrace_broker.app.settings import Settings
+from tailrace_broker.net.problems import PROBLEMS
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.io_threads import IoThreads
+from tests.batches import Event, batch_of
 from tests.fixtures import RunningBroker, free_port_base, start_broker
-from tests.http11 import Connection, chunked, document, request
+from tests.http11 import (
+    METRICS,
+    PRODUCE,
+    PUBLIC,
+    READ,
+    Connection,
+    chunked,
+    document,
+    get,
+    messages,
+    new_topic,
+    request,
+)
+from tests.http11 import records as records_target
 from tests.metrics import wait_for_metric
+from tests.stored import split
 
 pytestmark = pytest.mark.integration
 
@@ -43,9 +60,12 @@ VARYING = {
     re.compile(r"clock \(\d+\)"): "clock (NOW)",
 }
 
-PUBLIC, FAST, READ, METRICS = range(4)
-PRODUCE = (PUBLIC, FAST)
+PRODUCES = (PUBLIC, PRODUCE)
 READS = (PUBLIC, READ)
+EVERYWHERE = (PUBLIC, PRODUCE, READ, METRICS)
+# What every problem has (RFC 9457, and Tailrace's two); the others are its own members.
+COMMON_MEMBERS = {"type", "title", "status", "detail", "retriable", "writeAttempted"}
+TABLE_START, TABLE_END = "<!-- problems: start -->\n", "<!-- problems: end -->\n"
 Golden = Callable[[str, Answer], None]
 
 
@@ -87,10 +107,6 @@ def small_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBr
         yield running
 
 
-def get(target: str) -> bytes:
-    return request(target, method="GET", content_length=None)
-
-
 def lines(body: bytes) -> bytes:
     return request("/v1/topic/t/messages", body, content_type=NDJSON_CONTENT_TYPE)
 
@@ -99,87 +115,136 @@ def records(body: bytes, query: str = "") -> bytes:
     return request(f"/v1/topic/t/messages{query}", body, content_type=RECORDS_CONTENT_TYPE)
 
 
+def batch(body: bytes, query: str = "?partition=0") -> bytes:
+    return request(f"/v1/topic/t/messages{query}", body, content_type=BATCH_CONTENT_TYPE)
+
+
+BATCH = batch_of([Event(b"1")])
 RECORDS = encode_records([b"k"], [b"1"])
 FAR_AHEAD_US = 9_000_000_000_000_000
 
+TOPICS = (PUBLIC,)
+
 # name -> (doors, request)
 REFUSED: dict[str, tuple[tuple[int, ...], bytes]] = {
-    "invalid-request": (PRODUCE, b"\0\r\n\r\n"),
-    "invalid-topic-name": (PRODUCE, request("/v1/topic/__t/messages", b"1")),
-    "invalid-topic-name of a new topic": ((PUBLIC,), request("/v1/topics", b'{"name":"a b"}')),
-    "invalid-topic-name of a read": (READS, get("/v1/topic/a%20b/partitions/0/records")),
-    "invalid-record": (PRODUCE, request("/v1/topic/t/messages", b'{"a":}')),
-    "invalid-record in a line": (PRODUCE, lines(b'{"a":1}\n{"a":}\n')),
-    "invalid-record of no UTF-8": (PRODUCE, lines(b'1\n2\n"\xff"\n')),
-    "invalid-body without bytes": (PRODUCE, request("/v1/topic/t/messages")),
-    "invalid-body without lines": (PRODUCE, lines(b"\n\r\n")),
-    "invalid-body of records": (PRODUCE, records(RECORDS[:-1])),
-    "invalid-body without records": (PRODUCE, records(b"\0" * 32)),
-    "invalid-body of a new topic": ((PUBLIC,), request("/v1/topics", b"{")),
-    "invalid-body of no object": ((PUBLIC,), request("/v1/topics", b"[]")),
-    "invalid-body of no text": ((PUBLIC,), request("/v1/topics", b'{"name":"\xff"}')),
-    "invalid-parameter": (PRODUCE, request("/v1/topic/t/messages?key=k", b"1")),
-    "invalid-parameter timestamp": (PRODUCE, request("/v1/topic/t/messages?timestamp=-1", b"1")),
-    "invalid-parameter timestamp ahead": (
-        PRODUCE,
-        request(f"/v1/topic/t/messages?timestamp={FAR_AHEAD_US}", b"1"),
+    "invalid-request": (EVERYWHERE, b"\0\r\n\r\n"),
+    "invalid-request without host": (EVERYWHERE, get("/status", host=None)),
+    "invalid-request of two codings": (
+        EVERYWHERE,
+        request("/status", transfer_encoding="gzip, chunked", content_length=None),
     ),
-    "invalid-parameter key of records": (PRODUCE, records(RECORDS, "?partitionKey=k")),
-    "invalid-parameter timestamp of records": (PRODUCE, records(RECORDS, "?timestamp=1")),
+    "invalid-request of another version": (EVERYWHERE, get("/").replace(b"1.1", b"2.0", 1)),
+    "invalid-request with a fragment": (EVERYWHERE, get("/status#a")),
+    "invalid-request of chunks with an offer": (
+        EVERYWHERE,
+        chunked("/status", b"1", connection="upgrade", upgrade="h2c"),
+    ),
+    "invalid-topic-name": (PRODUCES, request(messages("__t"), b"1")),
+    "invalid-topic-name of a new topic": (TOPICS, request("/v1/topics", b'{"name":"a b"}')),
+    "invalid-topic-name of a read": (READS, get(records_target("a%20b"))),
+    "invalid-record": (PRODUCES, request(messages("t"), b'{"a":}')),
+    "invalid-record in a line": (PRODUCES, lines(b'{"a":1}\n{"a":}\n')),
+    "invalid-record of no UTF-8": (PRODUCES, lines(b'1\n2\n"\xff"\n')),
+    "invalid-body without bytes": (PRODUCES, request(messages("t"))),
+    "invalid-body without lines": (PRODUCES, lines(b"\n\r\n")),
+    "invalid-body of records": (PRODUCES, records(RECORDS[:-1])),
+    "invalid-body without records": (PRODUCES, records(b"\0" * 32)),
+    "invalid-body of a batch": (PRODUCES, batch(BATCH + b"\0")),
+    "invalid-body of a new topic": (TOPICS, request("/v1/topics", b"{")),
+    "invalid-body of no object": (TOPICS, request("/v1/topics", b"[]")),
+    "invalid-body of no text": (TOPICS, request("/v1/topics", b'{"name":"\xff"}')),
+    "invalid-parameter": (PRODUCES, request(messages("t", key="k"), b"1")),
+    "invalid-parameter given twice": (
+        PRODUCES,
+        request(messages("t") + "?partitionKey=a&partitionKey=a", b"1"),
+    ),
+    "invalid-parameter timestamp": (PRODUCES, request(messages("t", timestamp=-1), b"1")),
+    "invalid-parameter timestamp ahead": (
+        PRODUCES,
+        request(messages("t", timestamp=FAR_AHEAD_US), b"1"),
+    ),
+    "invalid-parameter key of records": (PRODUCES, records(RECORDS, "?partitionKey=k")),
+    "invalid-parameter timestamp of records": (PRODUCES, records(RECORDS, "?timestamp=1")),
+    "invalid-parameter partition of an event": (
+        PRODUCES,
+        request(messages("t", partition=0), b"1"),
+    ),
+    "invalid-parameter no partition of a batch": (PRODUCES, batch(BATCH, "")),
     "invalid-parameter unknown field": (
-        (PUBLIC,),
+        TOPICS,
         request("/v1/topics", b'{"name":"n","retentionMs":1}'),
     ),
-    "invalid-parameter missing field": ((PUBLIC,), request("/v1/topics", b"{}")),
+    "invalid-parameter missing field": (TOPICS, request("/v1/topics", b"{}")),
     "invalid-parameter field of another type": (
-        (PUBLIC,),
+        TOPICS,
         request("/v1/topics", b'{"name":"n","partitionsPerRange":"4"}'),
     ),
     "invalid-parameter too many partitions": (
-        (PUBLIC,),
+        TOPICS,
         request("/v1/topics", b'{"name":"n","partitionsPerRange":257}'),
     ),
-    "invalid-parameter of a read": (READS, get("/v1/topic/t/partitions/0/records?last=1")),
-    "invalid-parameter offset": (READS, get("/v1/topic/t/partitions/0/records?offset=-1")),
-    "invalid-parameter maxRecords": (
+    "invalid-parameter that cannot be changed": (
+        TOPICS,
+        request("/v1/topics/t", b'{"partitionsPerRange":3}', method="PATCH"),
+    ),
+    "invalid-parameter unknown change": (
+        TOPICS,
+        request("/v1/topics/t", b'{"retentionMs":1}', method="PATCH"),
+    ),
+    "invalid-parameter of a read": (READS, get(records_target("t", last=1))),
+    "invalid-parameter offset": (READS, get(records_target("t", offset="newest"))),
+    "invalid-parameter offset and timestamp": (
         READS,
-        get("/v1/topic/t/partitions/0/records?maxRecords=100001"),
+        get(records_target("t", offset=0, timestamp=0)),
     ),
-    "invalid-parameter maxBytes": (READS, get("/v1/topic/t/partitions/0/records?maxBytes=0")),
+    "invalid-parameter maxRecords": (READS, get(records_target("t", maxRecords=100_001))),
+    "invalid-parameter maxBytes": (READS, get(records_target("t", maxBytes=0))),
+    "invalid-parameter waitMs": (READS, get(records_target("t", waitMs=60_001))),
+    "invalid-parameter isolation": (READS, get(records_target("t", isolation="none"))),
+    "invalid-parameter last": (READS, get("/v1/topic/t/records?last=0")),
     "invalid-parameter partition": (READS, get("/v1/topic/t/partitions/x/records")),
-    "topic-not-found": (PRODUCE, request("/v1/topic/none/messages", b"1")),
-    "topic-not-found of a read": (READS, get("/v1/topic/none/partitions/0/records")),
+    "topic-not-found": (PRODUCES, request(messages("none"), b"1")),
+    "topic-not-found of a read": (READS, get(records_target("none"))),
     "topic-not-found of offsets": (READS, get("/v1/offsets?topic=t&topic=none")),
-    "partition-not-found": (READS, get("/v1/topic/t/partitions/2/records")),
-    "not-found": (PRODUCE, request("/v1/nowhere?a=1", b"1")),
-    "not-found of a read": ((PUBLIC, FAST, READ, METRICS), get("/v1/nowhere")),
-    "method-not-allowed": (PRODUCE, get("/v1/topic/t/messages?partitionKey=k")),
-    "method-not-allowed of topics": ((PUBLIC,), request("/v1/topics", method="DELETE")),
-    "topic-exists": ((PUBLIC,), request("/v1/topics", b'{"name":"t","partitionsPerRange":3}')),
-    "body-too-large": (PRODUCE, request("/v1/topic/t/messages", b"1" * (BODY_BYTES_MAX + 1))),
-    "body-too-large of chunks": (
-        PRODUCE,
-        chunked("/v1/topic/t/messages", *[b"1" * 1000] * 3),
-    ),
+    "topic-not-found to delete": (TOPICS, request("/v1/topics/none", method="DELETE")),
+    "partition-not-found": (READS, get(records_target("t", 2))),
+    "partition-not-found of a batch": (PRODUCES, batch(BATCH, "?partition=2")),
+    "not-found": (PRODUCES, request("/v1/nowhere?a=1", b"1")),
+    "not-found of a read": (EVERYWHERE, get("/v1/nowhere")),
+    "not-found problem type": (TOPICS, get("/v1/problems/nothing")),
+    "method-not-allowed": (PRODUCES, get(messages("t", partitionKey="k"))),
+    "method-not-allowed of topics": (TOPICS, request("/v1/topics", method="DELETE")),
+    "not-acceptable": (READS, get(records_target("t"), accept="text/html")),
+    "topic-exists": (TOPICS, new_topic("t", partitions=3)),
+    "body-too-large": (PRODUCES, request(messages("t"), b"1" * (BODY_BYTES_MAX + 1))),
+    "body-too-large of chunks": (PRODUCES, chunked(messages("t"), *[b"1" * 1000] * 3)),
     "unsupported-media-type": (
-        PRODUCE,
-        request("/v1/topic/t/messages", b"a=1", content_type="application/x-www-form-urlencoded"),
+        PRODUCES,
+        request(messages("t"), b"a=1", content_type="application/x-www-form-urlencoded"),
     ),
     "unsupported-media-type of no UTF-8": (
-        (PUBLIC,),
-        request("/v1/topic/t/messages", b"1", content_type="t/x").replace(b"t/x", b"t/\xff"),
+        PRODUCES,
+        request(messages("t"), b"1", content_type="t/x").replace(b"t/x", b"t/\xff"),
     ),
-    "offset-out-of-range": (READS, get("/v1/topic/t/partitions/0/records?offset=1")),
-    "header-too-large": (PRODUCE, request("/v1/topic/t/messages", b"1", x="v" * 17_000)),
+    "unsupported-media-type of a topic": (
+        TOPICS,
+        request("/v1/topics", b"{}", content_type="text/plain"),
+    ),
+    "offset-out-of-range": (READS, get(records_target("t", offset=1))),
+    "expectation-failed": ((PUBLIC, PRODUCE, READ), get("/status", expect="a miracle")),
+    "header-too-large": (EVERYWHERE, get("/status", x="v" * 17_000)),
 }
+# By a broker of their own, below.
 PROVOKED = {
     "produce-memory-full",
     "request-timeout",
     "corrupt-partition",
     "not-ready",
+    "not-leader",
     "disk-full",
     "read-failed",
     "storage-failed",
+    "too-many-connections",
 }
 
 
@@ -196,21 +261,37 @@ def test_a_refused_request_gets_its_problem_at_every_door(
         assert [each.high_watermark for each in client.offsets(["t"])] == [0, 0]
 
 
-def test_every_problem_of_the_protocol_is_produced_here() -> None:
-    table = PROTOCOL.read_text().partition("| type | status | when |")[2]
-    documented = dict(re.findall(r"^\| ([a-z-]+) \| (\d+) \|", table, re.MULTILINE))
-    produced = {name.split()[0] for name in REFUSED} | PROVOKED
+def test_every_problem_type_is_provoked_and_documented(pytestconfig: pytest.Config) -> None:
+    """The table of docs/protocol.md is made from the broker's own and the documents of the other
+    tests; after a `--rewrite` of those, `--rewrite` this.
+    """
     golden = json.loads(GOLDEN.read_text())
-
-    assert produced == documented.keys()
-    assert {name.split()[0] for name in golden} == produced
     for name, said in golden.items():
-        slug = name.split()[0]
-        assert said["type"] == f"/v1/problems/{slug}"
-        assert str(said["status"]) == documented[slug]
+        assert said["type"] == f"/v1/problems/{name.split()[0]}"
+
+    provoked = {name.split()[0] for name in REFUSED} | PROVOKED
+    assert provoked == {name.split()[0] for name in golden}
+    assert provoked == {known.slug for known in PROBLEMS.values()}
+    page = PROTOCOL.read_text()
+    before, _, rest = page.partition(TABLE_START)
+    _, _, after = rest.partition(TABLE_END)
+    expected = before + TABLE_START + problem_table(golden) + TABLE_END + after
+    if pytestconfig.getoption("rewrite"):
+        PROTOCOL.write_text(expected)
+    assert PROTOCOL.read_text() == expected
 
 
-@pytest.mark.parametrize("door", PRODUCE)
+def problem_table(golden: dict[str, dict[str, Any]]) -> str:
+    """A row a type; its own members are those of the documents that were provoked."""
+    rows = ["| type | status | when | own members |", "|---|---|---|---|"]
+    for known in PROBLEMS.values():
+        said = [members for name, members in golden.items() if name.split()[0] == known.slug]
+        own = sorted(set().union(*said) - COMMON_MEMBERS)
+        rows.append(f"| {known.slug} | {known.status} | {known.when} | {', '.join(own)} |")
+    return "\n".join([*rows, ""])
+
+
+@pytest.mark.parametrize("door", PRODUCES)
 def test_produce_memory_full(tmp_path: Path, golden: Golden, door: int) -> None:
     settings = {"produce_memory_bytes": MEBIBYTE, "max_request_bytes": MEBIBYTE}
     with (
@@ -218,20 +299,28 @@ def test_produce_memory_full(tmp_path: Path, golden: Golden, door: int) -> None:
         Connection(broker.port + door) as first,
         Connection(broker.port + door) as second,
     ):
-        first.send(request("/v1/topic/t/messages", b"1" * MEBIBYTE)[:-1])
+        first.send(request(messages("t"), b"1" * MEBIBYTE)[:-1])
         wait_for_metric(broker, "tailrace_produce_memory_bytes", MEBIBYTE)
-        golden(
-            "produce-memory-full", second.exchange(request("/v1/topic/t/messages", b"1" * 1_000))
-        )
+        golden("produce-memory-full", second.exchange(request(messages("t"), b"1" * 1_000)))
+
+
+def test_body_too_large_for_what_it_holds(shared_broker: RunningBroker, golden: Golden) -> None:
+    """Though its bytes are within the limit."""
+    many = request(messages("t"), b"1\n" * 500_001, content_type=NDJSON_CONTENT_TYPE)
+    long_key = messages("t", partitionKey="k" * 1_000)
+    keys = request(long_key, b"1\n" * 40_000, content_type=NDJSON_CONTENT_TYPE)
+    for door in PRODUCES:
+        with Connection(shared_broker.port + door) as connection:
+            golden("body-too-large of events", connection.exchange(many))
+            golden("body-too-large of events with their key", connection.exchange(keys))
 
 
 def test_disk_full(broker: RunningBroker, golden: Golden) -> None:
     """The kernel lets no file of the broker grow (RLIMIT_FSIZE); then it does again."""
-    produce = request(
-        "/v1/topic/t/messages?partitionKey=k", b'"%s"' % os.urandom(100_000).hex().encode()
-    )
+    value = b'"%s"' % os.urandom(100_000).hex().encode()
+    produce = request(messages("t", partitionKey="k"), value)
     _, hard = resource.prlimit(broker.pid, resource.RLIMIT_FSIZE)
-    for door in PRODUCE:
+    for door in PRODUCES:
         with Connection(broker.port + door) as connection:
             resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (32 * 1024, hard))
             golden("disk-full", connection.exchange(produce))
@@ -240,35 +329,50 @@ def test_disk_full(broker: RunningBroker, golden: Golden) -> None:
             assert document(connection.exchange(produce))["offset"] == door
 
 
-@pytest.mark.parametrize("door", PRODUCE)
-def test_request_timeout(tmp_path: Path, golden: Golden, door: int) -> None:
-    with (
-        start_broker(tmp_path, request_seconds=0.1) as broker,
-        Connection(broker.port + door) as stalled,
-    ):
-        golden("request-timeout", stalled.exchange(request("/v1/topic/t/messages", b"12")[:-1]))
+def test_request_timeout(tmp_path: Path, golden: Golden) -> None:
+    with start_broker(tmp_path, header_seconds=0.2, request_seconds=0.1) as broker:
+        for door in PRODUCES:
+            with Connection(broker.port + door) as stalled:
+                golden("request-timeout", stalled.exchange(request(messages("t"), b"12")[:-1]))
+        for door in EVERYWHERE:
+            with Connection(broker.port + door) as stalled:
+                golden("request-timeout of the head", stalled.exchange(get("/status")[:-1]))
+
+
+def test_too_many_connections(tmp_path: Path, golden: Golden) -> None:
+    with start_broker(tmp_path, connections_max=1) as broker, Connection(broker.port) as first:
+        assert first.exchange(get("/live")).status == 200
+        for door in EVERYWHERE:
+            with Connection(broker.port + door) as other:
+                golden("too-many-connections", other.receive())
+
+
+def test_not_leader(broker: RunningBroker, golden: Golden) -> None:
+    """A sealed partition takes no more records."""
+    split(broker, "t")
+    for door in PRODUCES:
+        with Connection(broker.port + door) as connection:
+            golden("not-leader", connection.exchange(batch(BATCH)))
 
 
 def test_read_failed(tmp_path: Path, golden: Golden) -> None:
     """The segment's file is gone, and what it held is in no cache."""
     with start_broker(tmp_path, cache_bytes=0) as broker, Connection(broker.port) as connection:
-        produce = request("/v1/topic/t/messages?partitionKey=k", b"1")
+        produce = request(messages("t", partitionKey="k"), b"1")
         partition = document(connection.exchange(produce))["partition"]
         (segment,) = broker.data_dir.rglob("*.log")
         segment.unlink()
-        target = f"/v1/topic/t/partitions/{partition}/records"
-
-        golden("read-failed", connection.exchange(request(target, method="GET")))
+        golden("read-failed", connection.exchange(get(records_target("t", partition))))
 
 
 def test_storage_failed(broker: RunningBroker, golden: Golden) -> None:
     """A file stands where the topic's directory belongs; then it has gone."""
-    produce = request("/v1/topic/t/messages?partitionKey=k", b"1")
+    produce = request(messages("t", partitionKey="k"), b"1")
     with Client(broker.url) as client:
         topic = client.create_topic("t")
     obstacle = broker.data_dir / "data" / topic.id
     obstacle.write_text("")
-    for door in PRODUCE:
+    for door in PRODUCES:
         with Connection(broker.port + door) as connection:
             golden("storage-failed", connection.exchange(produce))
     obstacle.unlink()
@@ -285,29 +389,29 @@ def damage_first_write(broker: RunningBroker) -> None:
 
 
 def test_corrupt_partition(broker: RunningBroker, golden: Golden) -> None:
-    produce = request("/v1/topic/t/messages?partitionKey=k", b"1")
+    produce = request(messages("t", partitionKey="k"), b"1")
     with Connection(broker.port) as connection:
         partitions = [document(connection.exchange(produce))["partition"] for _ in range(2)]
     broker.stop()
     damage_first_write(broker)
     broker.restart()
 
-    read = get(f"/v1/topic/t/partitions/{partitions[0]}/records")
-    for door, refused in ((PUBLIC, produce), (FAST, produce), (PUBLIC, read), (READ, read)):
+    read = get(records_target("t", partitions[0]))
+    for door, refused in ((PUBLIC, produce), (PRODUCE, produce), (PUBLIC, read), (READ, read)):
         with Connection(broker.port + door) as connection:
             golden("corrupt-partition", connection.exchange(refused))
 
 
 def test_corrupt_partition_found_by_a_read(broker: RunningBroker, golden: Golden) -> None:
     """The memory of recent batches has gone with the restart; the end of the log is sound."""
-    produce = request("/v1/topic/t/messages?partitionKey=k", b"1")
+    produce = request(messages("t", partitionKey="k"), b"1")
     with Connection(broker.port) as connection:
         partition = document(connection.exchange(produce))["partition"]
     broker.restart()
     damage_first_write(broker)
     for door in READS:
         with Connection(broker.port + door) as connection:
-            read = get(f"/v1/topic/t/partitions/{partition}/records")
+            read = get(records_target("t", partition))
             golden("corrupt-partition found by a read", connection.exchange(read))
 
 
@@ -322,14 +426,15 @@ def recovering_broker(data_dir: Path) -> Iterator[int]:
     async def serve() -> None:
         io = IoThreads(1, bugs.append)
         io.start()
-        broker = LocalBroker(settings, directory, io, spawn=lambda _: None)
-        async with open_doors(settings, broker, bugs.append):
-            is_open.set()
-            await asyncio.to_thread(may_close.wait)
+        async with asyncio.TaskGroup() as tasks:
+            broker = LocalBroker(settings, directory, io, tasks.create_task)
+            async with open_doors(settings, broker, tasks.create_task):
+                is_open.set()
+                await asyncio.to_thread(may_close.wait)
         io.stop()
 
     with ThreadPoolExecutor(1) as thread:
-        served = thread.submit(asyncio.run, serve())
+        served = thread.submit(uvloop.run, serve())
         assert is_open.wait(10)
         try:
             yield settings.port
@@ -342,13 +447,20 @@ def recovering_broker(data_dir: Path) -> Iterator[int]:
 
 def test_not_ready_while_it_recovers(tmp_path: Path, golden: Golden) -> None:
     """A topic that were created then would hide those that are not known yet."""
-    produce = request("/v1/topic/t/messages", b"1")
-    read = get("/v1/topic/t/partitions/0/records")
-    create = request("/v1/topics", b'{"name":"t"}')
+    produce = request(messages("t"), b"1")
+    read, newest = get(records_target("t")), get("/v1/topic/t/records")
+    offsets, status = get("/v1/offsets"), get("/status")
+    of_topics = [
+        new_topic("t"),
+        get("/v1/topics"),
+        get("/v1/topics/t"),
+        request("/v1/topics/t", b"{}", method="PATCH"),
+        request("/v1/topics/t", method="DELETE"),
+    ]
     asked = {
-        PUBLIC: [produce, read, create, get("/v1/topics"), get("/v1/offsets"), get("/ready")],
-        FAST: [produce],
-        READ: [read, get("/v1/offsets"), get("/v1/offsets?topic=t")],
+        PUBLIC: [produce, read, *of_topics, get("/v1/brokers"), get("/ready"), status],
+        PRODUCE: [produce, status],
+        READ: [read, newest, offsets, get("/v1/offsets?topic=t"), status],
     }
     with recovering_broker(tmp_path) as port:
         for door, requests in asked.items():
@@ -356,22 +468,22 @@ def test_not_ready_while_it_recovers(tmp_path: Path, golden: Golden) -> None:
                 with Connection(port + door) as connection:
                     golden("not-ready", connection.exchange(each))
         with Connection(port) as connection:
-            assert connection.exchange(get("/live")).status == 200
+            for target in ("/live", "/v1/openapi.json", "/docs"):
+                assert connection.exchange(get(target)).status == 200
         with Connection(port + METRICS) as connection:
             assert b"tailrace_ready 0.0" in connection.exchange(get("/metrics")).body
     assert not (tmp_path / "data" / "metadata" / "topics.json").exists()
 
 
 def test_not_ready_while_it_stops(broker: RunningBroker, golden: Golden) -> None:
-    """A request under way at the public door keeps the process until its peer goes."""
-    produce = request("/v1/topic/t/messages?partitionKey=k", b"1")
-    with Connection(broker.port + FAST) as fast, Connection(broker.port) as public:
-        assert fast.exchange(produce).status == 200
-        public.send(produce[:-1])
-        wait_for_metric(broker, "tailrace_produce_memory_bytes", 1)
+    """It has many logs to close before the doors close."""
+    produce = request(messages("t0", partitionKey="k"), b"1")
+    with Connection(broker.port) as public, Connection(broker.port + PRODUCE) as producer:
+        for number in range(4):
+            assert public.exchange(new_topic(f"t{number}", partitions=256)).status == 201
+        answer = producer.exchange(produce)
         os.kill(broker.pid, signal.SIGTERM)
-        answer = fast.exchange(produce)
         while answer.status == 200:
-            answer = fast.exchange(produce)
+            answer = producer.exchange(produce)
         golden("not-ready", answer)
     broker.stop()

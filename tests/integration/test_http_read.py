@@ -1,17 +1,12 @@
-"""Topics, reads, offsets, health and metrics at the doors of a running broker."""
+"""Reads at the two doors that have them: what records look like, where answers begin and end."""
 
 import json
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import quote
 
-import numpy as np
 import pytest
 
-from tailrace.local_broker import HOST
 from tailrace.requests import Answer, encode_records
-from tailrace.sync import Client
 from tailrace.wire import (
     BATCH_CONTENT_TYPE,
     HEADER,
@@ -19,25 +14,27 @@ from tailrace.wire import (
     JSON_CONTENT_TYPE,
     NDJSON_CONTENT_TYPE,
     RECORDS_CONTENT_TYPE,
-    RECORDS_HEADER,
-    RECORDS_MAGIC,
     BatchHeader,
-    RecordsFlag,
 )
+from tests.batches import Event, records_body_of
 from tests.fixtures import RunningBroker
-from tests.http11 import Connection, document, request
+from tests.http11 import (
+    Connection,
+    document,
+    get,
+    messages,
+    new_topic,
+    problem,
+    read_doors,
+    records,
+    request,
+)
+from tests.stored import SPLIT_END, split
 
 pytestmark = pytest.mark.integration
 
 TIME_US = 1_764_000_000_123_456
 TIME_TEXT = "2025-11-24T16:00:00.123456Z"
-
-
-@pytest.fixture(params=[0, 2], ids=["public", "read"])
-def reader(shared_broker: RunningBroker, request: pytest.FixtureRequest) -> Iterator[Connection]:
-    """To each door that takes reads."""
-    with Connection(shared_broker.port + request.param) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -47,124 +44,29 @@ def public(shared_broker: RunningBroker) -> Iterator[Connection]:
         yield opened
 
 
-@pytest.fixture
-def topic(request: pytest.FixtureRequest) -> str:
-    """A topic that only this test has."""
-    return "".join(c if c.isalnum() else "-" for c in request.node.name)[:200]
+def one_partition(public: Connection, topic: str, **settings: bool) -> None:
+    """Create a topic that has one partition."""
+    assert public.exchange(new_topic(topic, **settings)).status == 201
 
 
-def post(connection: Connection, target: str, body: bytes, **headers: str) -> Any:
-    """A POST that succeeds."""
-    answer = connection.exchange(request(target, body, **headers))
-    assert answer.status in {200, 201}, answer
+def produce(public: Connection, topic: str, body: bytes, query: str = "", **headers: str) -> Any:
+    """A produce that succeeds; what is said of it."""
+    answer = public.exchange(request(messages(topic) + query, body, **headers))
+    assert answer.status == 200, answer
     return document(answer)
 
 
-def get(connection: Connection, target: str, **headers: str) -> Answer:
-    return connection.exchange(request(target, method="GET", content_length=None, **headers))
-
-
-def records_target(topic: str, partition: int = 0, **query: int | str) -> str:
-    pairs = "&".join(f"{name}={value}" for name, value in query.items())
-    return f"/v1/topic/{topic}/partitions/{partition}/records" + (f"?{pairs}" if pairs else "")
+def produce_lines(public: Connection, topic: str, body: bytes) -> None:
+    produce(public, topic, body, content_type=NDJSON_CONTENT_TYPE)
 
 
 def records_of(answer: Answer) -> list[dict[str, Any]]:
+    """Of an answer in NDJSON."""
     assert answer.status == 200, answer
     return [json.loads(line) for line in answer.body.splitlines()]
 
 
-def one_partition(public: Connection, topic: str, **settings: int | bool) -> None:
-    """Create a topic that has one partition."""
-    wanted = {"name": topic, "partitionsPerRange": 1, **settings}
-    post(public, "/v1/topics", json.dumps(wanted).encode(), content_type=JSON_CONTENT_TYPE)
-
-
-# --- topics ---------------------------------------------------------------------------------------
-
-
-def test_a_topic_is_created_once_and_found_again(public: Connection, topic: str) -> None:
-    body = json.dumps({"name": topic, "partitionsPerRange": 3, "jsonCheck": False}).encode()
-    created = public.exchange(request("/v1/topics", body))
-    found = public.exchange(request("/v1/topics", body))
-
-    said = document(created)
-    assert created.status == 201
-    assert said == {
-        "name": topic,
-        "id": said["id"],
-        "partitionsPerRange": 3,
-        "jsonCheck": False,
-        "durability": "fsync",
-        "partitions": 3,
-        "copies": 1,
-    }
-    assert (found.status, document(found)) == (200, said)
-    assert said in document(get(public, "/v1/topics"))["topics"]
-
-
-def test_topics_are_listed_by_name(public: Connection, topic: str) -> None:
-    for name in ("b", "A", "a.1", "a-0"):
-        post(public, "/v1/topics", json.dumps({"name": f"{topic}{name}"}).encode())
-    names = [each["name"] for each in document(get(public, "/v1/topics"))["topics"]]
-    assert names == sorted(names)
-    assert len(names) >= 4
-
-
-def test_a_first_produce_creates_the_topic_with_the_defaults(
-    public: Connection, topic: str
-) -> None:
-    post(public, f"/v1/topic/{topic}/messages", b"1")
-    (said,) = (
-        each for each in document(get(public, "/v1/topics"))["topics"] if each["name"] == topic
-    )
-    assert (said["partitions"], said["jsonCheck"]) == (4, True)
-
-
-def test_first_produces_at_the_same_time_make_one_topic(
-    shared_broker: RunningBroker, topic: str
-) -> None:
-    with Connection(shared_broker.port) as slow, Connection(shared_broker.port + 1) as fast:
-        produce = request(f"/v1/topic/{topic}/messages?partitionKey=k", b"1")
-        create = request("/v1/topics", json.dumps({"name": topic}).encode())
-        fast.send(produce * 20)
-        slow.send(create + produce + create + produce)
-        assert [fast.receive().status for _ in range(20)] == [200] * 20
-        assert {slow.receive().status for _ in range(4)} <= {200, 201}
-    with Client(shared_broker.url) as client:
-        assert sum(len(each.readable()) for each in client.offsets([topic])) == 22
-
-
 # --- records as JSON ------------------------------------------------------------------------------
-
-
-def records_with_headers(topic_values: list[tuple[bytes | None, bytes | None]]) -> bytes:
-    """A records+binary body in which each record has one header, `trace: \\xff`."""
-    count = len(topic_values)
-    keys = b"".join(key or b"" for key, _ in topic_values)
-    values = b"".join(value or b"" for _, value in topic_values)
-    lengths = [
-        b"".join(
-            (-1 if each is None else len(each)).to_bytes(4, "little", signed=True)
-            for each in column
-        )
-        for column in zip(*topic_values, strict=True)
-    ]
-    columns = [
-        RECORDS_HEADER.pack(
-            *(RECORDS_MAGIC, 1, RecordsFlag.HEADERS, count, len(keys), len(values)),
-            *(count, count * len(b"trace"), count),
-        ),
-        *lengths,
-        np.full(count, 1, "<i4").tobytes(),
-        np.full(count, len(b"trace"), "<i4").tobytes(),
-        np.full(count, 1, "<i4").tobytes(),
-        keys,
-        values,
-        b"trace" * count,
-    ]
-    return b"".join(column + bytes(-len(column) % 8) for column in columns) + b"\xff" * count
-
 
 KEYS_AND_TEXTS: list[tuple[bytes | None, Any]] = [
     (None, None),
@@ -188,8 +90,9 @@ VALUES_AND_TEXTS: list[tuple[bytes | None, Any]] = [
 ]
 
 
+@read_doors
 def test_keys_and_values_of_any_bytes_are_shown_in_json(
-    public: Connection, reader: Connection, topic: str
+    public: Connection, connection: Connection, topic: str
 ) -> None:
     one_partition(public, topic)
     pairs = [
@@ -198,8 +101,8 @@ def test_keys_and_values_of_any_bytes_are_shown_in_json(
         for value, value_text in VALUES_AND_TEXTS
     ]
     body = encode_records([key for key, *_ in pairs], [value for _, value, *_ in pairs])
-    post(public, f"/v1/topic/{topic}/messages", body, content_type=RECORDS_CONTENT_TYPE)
-    read = records_of(get(reader, records_target(topic)))
+    produce(public, topic, body, content_type=RECORDS_CONTENT_TYPE)
+    read = records_of(connection.exchange(get(records(topic))))
 
     assert [(each["key"], each["value"]) for each in read] == [
         (key_text, value_text) for *_, key_text, value_text in pairs
@@ -209,50 +112,89 @@ def test_keys_and_values_of_any_bytes_are_shown_in_json(
     assert not any("headers" in each for each in read)
 
 
+@read_doors
 def test_headers_are_shown_when_there_are_some(
-    public: Connection, reader: Connection, topic: str
+    public: Connection, connection: Connection, topic: str
 ) -> None:
     one_partition(public, topic)
-    body = records_with_headers([(b"k", b"1"), (None, None)])
-    post(public, f"/v1/topic/{topic}/messages", body, content_type=RECORDS_CONTENT_TYPE)
-    read = records_of(get(reader, records_target(topic)))
+    header = (b"trace", b"\xff")
+    body = records_body_of([Event(b"1", b"k", headers=[header]), Event(None, headers=[header] * 2)])
+    produce(public, topic, body, content_type=RECORDS_CONTENT_TYPE)
+    read = records_of(connection.exchange(get(records(topic))))
 
-    header = {"key": "trace", "value": {"base64": "/w=="}}
-    assert [each["headers"] for each in read] == [[header], [header]]
+    shown = {"key": "trace", "value": {"base64": "/w=="}}
+    assert [each["headers"] for each in read] == [[shown], [shown] * 2]
 
 
+@read_doors
 @pytest.mark.parametrize("content_type", [JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE])
 def test_without_the_json_check_any_line_is_a_value(
-    public: Connection, reader: Connection, topic: str, content_type: str
+    public: Connection, connection: Connection, topic: str, content_type: str
 ) -> None:
     one_partition(public, topic, jsonCheck=False)
     for body in (b"not JSON", b'{"a":1}'):
-        post(public, f"/v1/topic/{topic}/messages", body, content_type=content_type)
-    read = records_of(get(reader, records_target(topic)))
+        produce(public, topic, body, content_type=content_type)
+    read = records_of(connection.exchange(get(records(topic))))
+
     assert [each["value"] for each in read] == [{"base64": "bm90IEpTT04="}, {"a": 1}]
 
 
-def test_a_given_timestamp_is_kept(public: Connection, reader: Connection, topic: str) -> None:
+@read_doors
+def test_a_given_timestamp_is_kept(public: Connection, connection: Connection, topic: str) -> None:
     one_partition(public, topic)
-    post(public, f"/v1/topic/{topic}/messages?timestamp={TIME_US}", b"1")
-    (record,) = records_of(get(reader, records_target(topic)))
+    produce(public, topic, b"1", f"?timestamp={TIME_US}")
+    (record,) = records_of(connection.exchange(get(records(topic))))
+
     assert record["timestamp"] == TIME_TEXT
 
 
+@read_doors
 def test_an_array_holds_the_same_records_as_the_lines(
-    public: Connection, reader: Connection, topic: str
+    public: Connection, connection: Connection, topic: str
 ) -> None:
     one_partition(public, topic)
-    assert get(reader, records_target(topic), accept=JSON_CONTENT_TYPE).body == b"[]"
-    body = b"1\n\n2\r\n[3]"
-    post(public, f"/v1/topic/{topic}/messages", body, content_type=NDJSON_CONTENT_TYPE)
-    array = get(reader, records_target(topic), accept=JSON_CONTENT_TYPE)
-    lines = get(reader, records_target(topic), accept=NDJSON_CONTENT_TYPE)
+    assert connection.exchange(get(records(topic), accept=JSON_CONTENT_TYPE)).body == b"[]"
+    produce_lines(public, topic, b"1\n\n2\r\n[3]")
+    array = connection.exchange(get(records(topic), accept=JSON_CONTENT_TYPE))
+    lines = connection.exchange(get(records(topic), accept=NDJSON_CONTENT_TYPE))
 
     assert document(array) == records_of(lines)
     assert [each["value"] for each in document(array)] == [1, 2, [3]]
     assert array.headers["content-type"] == JSON_CONTENT_TYPE
     assert lines.headers["content-type"] == NDJSON_CONTENT_TYPE
+
+
+@read_doors
+def test_the_answer_is_of_the_type_that_is_preferred(
+    public: Connection, connection: Connection, topic: str
+) -> None:
+    """More cases: tests/unit/broker/net/test_accept.py."""
+    one_partition(public, topic)
+    preferred = {
+        None: NDJSON_CONTENT_TYPE,
+        "*/*": NDJSON_CONTENT_TYPE,
+        "text/html, */*;q=0.1": NDJSON_CONTENT_TYPE,
+        "application/json": JSON_CONTENT_TYPE,
+        f"{NDJSON_CONTENT_TYPE};q=0.4, {BATCH_CONTENT_TYPE};q=0.5": BATCH_CONTENT_TYPE,
+        "Application/JSON; Q=0.3, */*;q=0.2": JSON_CONTENT_TYPE,
+    }
+    for accept, content_type in preferred.items():
+        answer = connection.exchange(get(records(topic), accept=accept))
+        assert (answer.status, answer.headers["content-type"]) == (200, content_type), accept
+    for accept in ("text/html", f"{NDJSON_CONTENT_TYPE};q=0", "text/*"):
+        answer = connection.exchange(get(records(topic), accept=accept))
+        assert problem(answer) == (406, "not-acceptable"), accept
+
+
+@read_doors
+def test_a_preference_may_stand_in_two_lines(
+    public: Connection, connection: Connection, topic: str
+) -> None:
+    one_partition(public, topic)
+    sent = get(records(topic), accept="text/html", Accept="application/json")
+    answer = connection.exchange(sent)
+
+    assert (answer.status, answer.headers["content-type"]) == (200, JSON_CONTENT_TYPE)
 
 
 # --- where reads begin and end --------------------------------------------------------------------
@@ -265,45 +207,93 @@ def produce_batches(public: Connection, topic: str) -> int:
     one_partition(public, topic)
     numbers = iter(range(sum(BATCH_COUNTS)))
     for count in BATCH_COUNTS:
-        body = b"".join(b"%d\n" % next(numbers) for _ in range(count))
-        post(public, f"/v1/topic/{topic}/messages", body, content_type=NDJSON_CONTENT_TYPE)
+        produce_lines(public, topic, b"".join(b"%d\n" % next(numbers) for _ in range(count)))
     return sum(BATCH_COUNTS)
 
 
+@read_doors
 def test_exactly_as_many_records_as_wanted_are_read(
-    public: Connection, reader: Connection, topic: str
+    public: Connection, connection: Connection, topic: str
 ) -> None:
     """Wherever batches begin and end."""
     end = produce_batches(public, topic)
     for offset in range(end + 1):
         for count in range(1, end - offset + 3):
-            answer = get(reader, records_target(topic, offset=offset, maxRecords=count))
+            answer = connection.exchange(get(records(topic, offset=offset, maxRecords=count)))
             last = min(offset + count, end)
             assert [each["value"] for each in records_of(answer)] == list(range(offset, last))
             assert answer.headers["tailrace-next-offset"] == str(last)
             assert answer.headers["tailrace-high-watermark"] == str(end)
             assert answer.headers["tailrace-log-start"] == "0"
+            assert answer.headers["tailrace-epoch"] == "1"
 
 
+@read_doors
 def test_1000_records_are_read_unless_told_otherwise(
-    public: Connection, reader: Connection, topic: str
+    public: Connection, connection: Connection, topic: str
 ) -> None:
     one_partition(public, topic)
-    body = b"1\n" * 1_500
-    post(public, f"/v1/topic/{topic}/messages", body, content_type=NDJSON_CONTENT_TYPE)
-    assert len(records_of(get(reader, records_target(topic)))) == 1_000
-    assert len(records_of(get(reader, records_target(topic, maxRecords=100_000)))) == 1_500
+    produce_lines(public, topic, b"1\n" * 1_500)
+
+    assert len(records_of(connection.exchange(get(records(topic))))) == 1_000
+    assert len(records_of(connection.exchange(get(records(topic, maxRecords=100_000))))) == 1_500
 
 
-def test_earliest_and_latest_are_offsets(
-    public: Connection, reader: Connection, topic: str
+@read_doors
+@pytest.mark.parametrize("isolation", [None, "committed", "uncommitted"])
+def test_offsets_may_be_words_or_counted_from_the_end(
+    public: Connection, connection: Connection, topic: str, isolation: str | None
+) -> None:
+    """On a ring of one both isolations end at the same offset."""
+    end = produce_batches(public, topic)
+    first_by_text = {
+        "earliest": 0,
+        "latest": end,
+        "0": 0,
+        "-0": end,
+        "-1": end - 1,
+        "-5": end - 5,
+        f"-{end}": 0,
+        f"-{end + 1}": 0,
+        "-9999999999999999999": 0,
+    }
+    for text, first in first_by_text.items():
+        answer = connection.exchange(get(records(topic, offset=text, isolation=isolation)))
+        assert [each["offset"] for each in records_of(answer)] == list(range(first, end)), text
+        assert answer.headers["tailrace-next-offset"] == str(end)
+
+
+@read_doors
+def test_a_start_that_cannot_be_is_refused(
+    public: Connection, connection: Connection, topic: str
 ) -> None:
     end = produce_batches(public, topic)
-    earliest = get(reader, records_target(topic, offset="earliest", maxRecords=1))
-    latest = get(reader, records_target(topic, offset="latest"))
-    assert [each["offset"] for each in records_of(earliest)] == [0]
-    assert (latest.status, latest.body) == (200, b"")
-    assert latest.headers["tailrace-next-offset"] == str(end)
+    for offset in (end + 1, 2**63, 10**19 - 1):
+        answer = connection.exchange(get(records(topic, offset=offset, waitMs=60_000)))
+        assert problem(answer) == (416, "offset-out-of-range")
+        assert {"logStart": 0, "highWatermark": end}.items() <= document(answer).items()
+    for query in (
+        *("offset=", "offset=-", "offset=+1", "offset=--1", "offset=1e3", "offset=%D9%A1"),
+        *("offset=0&timestamp=0", "timestamp=-1", "timestamp=now", "timestamp=", "offset=Earliest"),
+        *("waitMs=60001", "waitMs=-1", "isolation=", "isolation=none", "last=1"),
+        *("maxRecords=0", "maxRecords=100001", "maxBytes=0", "maxBytes=16777217"),
+    ):
+        answer = connection.exchange(get(f"{records(topic)}?{query}"))
+        assert problem(answer) == (400, "invalid-parameter"), query
+        assert query.rpartition("&")[2].startswith(document(answer)["parameter"])
+
+
+@read_doors
+@pytest.mark.parametrize("name", ["maxRecords", "maxBytes", "offset", "timestamp", "waitMs"])
+def test_a_number_of_many_digits_is_refused_and_harms_nobody(
+    connection: Connection, public: Connection, topic: str, name: str
+) -> None:
+    produce(public, topic, b"1")
+    for digits in ("0" * 18 + "1" + "9" * 5000, "0" * 18 + "1999999999999"):
+        assert connection.exchange(get(f"{records(topic)}?{name}={digits}")).status == 400
+    target = f"/v1/topic/{topic}/partitions/{'0' * 19}2/records"
+    assert connection.exchange(get(target)).status == 400
+    assert public.exchange(get("/ready")).status == 200
 
 
 def headers_of(batches: bytes) -> list[BatchHeader]:
@@ -317,194 +307,148 @@ def headers_of(batches: bytes) -> list[BatchHeader]:
     return headers
 
 
+@read_doors
 def test_binary_reads_give_whole_batches_from_the_one_that_covers_the_offset(
-    public: Connection, reader: Connection, topic: str
+    public: Connection, connection: Connection, topic: str
 ) -> None:
     end = produce_batches(public, topic)
-    everything = get(reader, records_target(topic), accept=BATCH_CONTENT_TYPE)
+    everything = connection.exchange(get(records(topic), accept=BATCH_CONTENT_TYPE))
     assert everything.headers["content-type"] == BATCH_CONTENT_TYPE
-    batches = headers_of(everything.body)
-    assert [header.record_count for header in batches] == BATCH_COUNTS
+    assert [header.record_count for header in headers_of(everything.body)] == BATCH_COUNTS
     for offset in range(end):
         for max_bytes in (1, 400, 1_000_000):
-            target = records_target(topic, offset=offset, maxBytes=max_bytes)
-            answer = get(reader, target, accept=BATCH_CONTENT_TYPE)
+            target = records(topic, offset=offset, maxBytes=max_bytes)
+            answer = connection.exchange(get(target, accept=BATCH_CONTENT_TYPE))
             read = headers_of(answer.body)
             assert read[0].base_offset <= offset < read[0].end_offset
             assert len(answer.body) <= max_bytes or len(read) == 1
             assert answer.headers["tailrace-next-offset"] == str(read[-1].end_offset)
-    at_end = get(reader, records_target(topic, offset=end), accept=BATCH_CONTENT_TYPE)
+    at_end = connection.exchange(get(records(topic, offset=end), accept=BATCH_CONTENT_TYPE))
     assert (at_end.body, at_end.headers["tailrace-next-offset"]) == (b"", str(end))
 
 
 def test_reads_are_the_same_after_a_restart(broker: RunningBroker, topic: str) -> None:
     """Then they come from the disk."""
-    targets = [
-        (records_target(topic, offset=offset, maxRecords=4), accept)
+    asked = [
+        get(records(topic, offset=offset, maxRecords=4), accept=accept)
         for offset in range(sum(BATCH_COUNTS))
         for accept in (NDJSON_CONTENT_TYPE, BATCH_CONTENT_TYPE)
     ]
     with Connection(broker.port) as public:
         produce_batches(public, topic)
-        before = [get(public, target, accept=accept).body for target, accept in targets]
+        before = [public.exchange(each).body for each in asked]
     broker.restart()
     with Connection(broker.port) as public:
-        assert [get(public, target, accept=accept).body for target, accept in targets] == before
+        assert [public.exchange(each).body for each in asked] == before
 
 
-def test_offsets_tell_where_each_partition_starts_and_ends(
-    public: Connection, reader: Connection, topic: str
+# --- by time --------------------------------------------------------------------------------------
+
+
+@read_doors
+def test_a_read_by_time_begins_at_the_first_record_of_that_time_or_later(
+    public: Connection, connection: Connection, topic: str
 ) -> None:
-    end = produce_batches(public, topic)
-    second = f"{topic}-2"
-    post(public, "/v1/topics", json.dumps({"name": second, "partitionsPerRange": 2}).encode())
-    said = document(get(reader, f"/v1/offsets?topic={second}&topic={topic}"))
+    """Times need not be in order: the lowest offset counts."""
+    one_partition(public, topic)
+    times_us = [TIME_US, TIME_US + 5, TIME_US + 3, TIME_US + 9]
+    for time_us in times_us:
+        produce(public, topic, b"1", f"?timestamp={time_us}")
+    wanted = {0: 0, TIME_US: 0, TIME_US + 1: 1, TIME_US + 5: 1, TIME_US + 6: 3, TIME_US + 10: 4}
+    for time_us, offset in wanted.items():
+        answer = connection.exchange(get(records(topic, timestamp=time_us)))
+        offsets = connection.exchange(get(f"/v1/offsets?topic={topic}&timestamp={time_us}"))
+        (row,) = document(offsets)["topics"][0]["partitions"]
 
-    row = {
-        "partition": 0,
-        "range": 0,
-        "epoch": 1,
-        "firstOffset": 0,
-        "logStart": 0,
-        "highWatermark": end,
-        "logEnd": end,
-        "state": "open",
-        "parents": [],
-    }
-    empty = row | {"highWatermark": 0, "logEnd": 0}
-    assert said == {
-        "topics": [
-            {"topic": second, "partitions": [empty, empty | {"partition": 1}]},
-            {"topic": topic, "partitions": [row]},
+        assert [each["offset"] for each in records_of(answer)] == list(range(offset, 4))
+        assert row["timestampOffset"] == (offset if offset < 4 else None)
+
+
+# --- the newest of a topic ------------------------------------------------------------------------
+
+
+def newest(topic: str, last: int | str | None = None, **headers: str) -> bytes:
+    query = "" if last is None else f"?last={last}"
+    return get(f"/v1/topic/{topic}/records{query}", **headers)
+
+
+@read_doors
+def test_the_newest_records_of_a_topic_come_by_their_time(
+    public: Connection, connection: Connection, topic: str
+) -> None:
+    """Whichever partition they are in; in each they are in order, as is usual."""
+    assert public.exchange(new_topic(topic, partitions=3)).status == 201
+    assert records_of(connection.exchange(newest(topic, 5))) == []
+    times_us = [TIME_US + step for step in (1, 3, 2, 4, 5, 6, 8, 9, 7)]
+    for time_us in times_us:
+        produce(public, topic, b"%d" % (time_us - TIME_US), f"?timestamp={time_us}")
+    for last in (1, 2, 3):
+        answer = connection.exchange(newest(topic, last))
+        assert [each["value"] for each in records_of(answer)] == [9, 8, 7][:last][::-1]
+    everything = records_of(connection.exchange(newest(topic, 1_000)))
+
+    assert [each["value"] for each in everything] == list(range(1, 10))
+    assert {each["partition"] for each in everything} == {0, 1, 2}
+    assert records_of(connection.exchange(newest(topic))) == everything[-1:]
+    as_array = connection.exchange(newest(topic, 4, accept=JSON_CONTENT_TYPE))
+    assert document(as_array) == everything[-4:]
+
+
+@read_doors
+def test_the_newest_records_are_found_in_large_batches_too(
+    public: Connection, connection: Connection, topic: str
+) -> None:
+    for start in range(0, 40_000, 10_000):
+        lines = b"".join(b"%d\n" % number for number in range(start, start + 10_000))
+        produce_lines(public, topic, lines)
+    read = records_of(connection.exchange(newest(topic, 1_000)))
+
+    assert [each["value"] for each in read] == list(range(39_000, 40_000))
+
+
+@read_doors
+def test_newest_records_that_cannot_be_are_refused(
+    public: Connection, connection: Connection, topic: str
+) -> None:
+    one_partition(public, topic)
+    for last in ("0", "1001", "x", "-1", ""):
+        assert problem(connection.exchange(newest(topic, last))) == (400, "invalid-parameter")
+    refused = connection.exchange(newest(topic, accept=BATCH_CONTENT_TYPE))
+    assert problem(refused) == (406, "not-acceptable")
+    assert problem(connection.exchange(newest("none"))) == (404, "topic-not-found")
+
+
+# --- sealed partitions ----------------------------------------------------------------------------
+
+
+@read_doors
+def test_the_end_of_a_sealed_partition_says_where_to_go_on(
+    broker: RunningBroker, door: int, topic: str
+) -> None:
+    values = split(broker, topic)
+    with Connection(broker.port) as public, Connection(broker.port + door) as reader:
+        child = produce(public, topic, b'"child"', "?partitionKey=k")
+        for accept in (NDJSON_CONTENT_TYPE, JSON_CONTENT_TYPE, BATCH_CONTENT_TYPE):
+            before = reader.exchange(get(records(topic, offset=0, maxRecords=2), accept=accept))
+            if accept != BATCH_CONTENT_TYPE:
+                assert "tailrace-sealed" not in before.headers
+            for offset in (0, SPLIT_END):
+                target = records(topic, offset=offset, waitMs=60_000)
+                at_end = reader.exchange(get(target, accept=accept))
+                assert at_end.headers["tailrace-next-offset"] == str(SPLIT_END)
+                assert at_end.headers["tailrace-sealed"] == "true"
+                assert at_end.headers["tailrace-children"] == "1,2"
+        after = reader.exchange(get(records(topic, child["partition"], offset="earliest")))
+        rows = document(reader.exchange(get(f"/v1/offsets?topic={topic}")))["topics"][0][
+            "partitions"
         ]
-    }
-    everything = document(get(reader, "/v1/offsets"))["topics"]
-    assert [each for each in everything if each["topic"] in {topic, second}] == said["topics"][::-1]
+        last = records_of(reader.exchange(newest(topic, 10)))
 
-
-# --- keys -----------------------------------------------------------------------------------------
-
-
-def test_a_key_stays_in_its_partition_and_events_without_one_take_turns(
-    public: Connection, topic: str
-) -> None:
-    keyed = {
-        key: {
-            post(public, f"/v1/topic/{topic}/messages?partitionKey={quote(key)}", b"1")["partition"]
-            for _ in range(3)
-        }
-        for key in ("a", "b", "", "Zürich", "x y&z")
-    }
-    assert all(len(partitions) == 1 for partitions in keyed.values())
-    keyless = [post(public, f"/v1/topic/{topic}/messages", b"1")["partition"] for _ in range(8)]
-    assert sorted(keyless) == [0, 0, 1, 1, 2, 2, 3, 3]
-
-    with Client(f"http://{HOST}:{public.socket.getpeername()[1]}") as client:
-        read = [
-            json.loads(line)["key"]
-            for each in client.offsets([topic])
-            for line in client.read_lines(topic, each.partition, 0).body.splitlines()
-        ]
-    assert {key: read.count(key) for key in keyed} == dict.fromkeys(keyed, 3)
-    assert read.count(None) == 8
-
-
-@pytest.mark.parametrize("door", [0, 1], ids=["public", "fast"])
-def test_records_go_to_the_partitions_of_their_keys_in_their_order(
-    shared_broker: RunningBroker, door: int, topic: str
-) -> None:
-    keys = [b"a", b"b", b"a", b"c", b"b", b"a"]
-    values = [b"%d" % number for number in range(len(keys))]
-    with Connection(shared_broker.port + door) as connection:
-        body = encode_records(list(keys), list(values))
-        target = f"/v1/topic/{topic}/messages"
-        said = post(connection, target, body, content_type=RECORDS_CONTENT_TYPE)
-    assert [each["partition"] for each in said] == sorted({each["partition"] for each in said})
-    assert sum(each["count"] for each in said) == len(keys)
-    with Client(shared_broker.url) as client:
-        for each in said:
-            lines = client.read_lines(topic, each["partition"], each["offset"]).body.splitlines()
-            records = [json.loads(line) for line in lines]
-            chosen = [
-                (key.decode(), int(value))
-                for key, value in zip(keys, values, strict=True)
-                if key.decode() in {record["key"] for record in records}
-            ]
-            assert [(record["key"], record["value"]) for record in records] == chosen
-
-
-# --- health and metrics ---------------------------------------------------------------------------
-
-
-def test_a_running_broker_is_live_and_ready(public: Connection) -> None:
-    assert document(get(public, "/live")) == {"live": True}
-    assert document(get(public, "/ready")) == {"ready": True}
-
-
-def test_every_metric_moves(broker: RunningBroker, topic: str) -> None:
-    before = broker.metrics()
-    with Connection(broker.port) as public, Connection(broker.port + 1) as fast:
-        for connection in (public, fast):
-            target = f"/v1/topic/{topic}/messages"
-            post(connection, target, b"1\n2\n", content_type=NDJSON_CONTENT_TYPE)
-            assert connection.exchange(request(target, b"{")).status == 400
-            assert connection.exchange(request(target, b"1", content_type="x")).status == 415
-            assert connection.exchange(request("/v1/topic/a/messages?x=1", b"1")).status == 400
-        body = get(public, records_target(topic)).body
-        assert get(public, records_target(topic, 99)).status == 404
-        assert get(public, records_target(topic, offset="x")).status == 400
-    after = broker.metrics()
-    moved = {name: after[name] - before[name] for name in after if name.startswith("tailrace_")}
-
-    batch_bytes = moved.pop("tailrace_log_written_bytes_total")
-    assert moved.pop("tailrace_cache_bytes") >= batch_bytes > 2 * HEADER_BYTES
-    assert moved == {
-        "tailrace_produce_requests_total": 8,
-        "tailrace_produce_errors_total": 6,
-        "tailrace_produced_events_total": 4,
-        "tailrace_produced_bytes_total": 2 * (4 + 1 + 1),
-        "tailrace_read_requests_total": 3,
-        "tailrace_read_errors_total": 2,
-        "tailrace_read_bytes_total": len(body),
-        "tailrace_log_writes_total": 2,
-        "tailrace_ready": 0,
-        "tailrace_direct_io": 0,
-        "tailrace_topics": 1,
-        "tailrace_partitions": 4,
-        "tailrace_damaged_partitions": 0,
-        "tailrace_produce_memory_bytes": 0,
-    }
-    assert after["tailrace_ready"] == 1
-    assert after["process_resident_memory_bytes"] > 0
-    with urllib.request.urlopen(f"http://{HOST}:{broker.port + 3}/metrics") as answer:
-        assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-
-
-@pytest.mark.parametrize("name", ["maxRecords", "maxBytes", "offset"])
-def test_a_number_of_many_digits_is_refused_and_harms_nobody(
-    reader: Connection, public: Connection, topic: str, name: str
-) -> None:
-    post(public, f"/v1/topic/{topic}/messages", b"1")
-    for digits in ("0" * 18 + "1" + "9" * 5000, "0" * 18 + "1999999999999"):
-        assert get(reader, f"{records_target(topic)}?{name}={digits}").status == 400
-    assert get(reader, f"/v1/topic/{topic}/partitions/{'0' * 19}2/records").status == 400
-    assert get(public, "/ready").status == 200
-
-
-def test_a_large_json_read_is_sent_in_pieces_and_is_whole(
-    shared_broker: RunningBroker, public: Connection, topic: str
-) -> None:
-    values = [b'"%d%s"' % (index, b"x" * 400_000) for index in range(12)]
-    for value in values:
-        partition = post(public, f"/v1/topic/{topic}/messages?partitionKey=k", value)["partition"]
-
-    for accept in (JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE):
-        url = f"{shared_broker.url}/v1/topic/{topic}/partitions/{partition}/records"
-        asked = urllib.request.Request(url, headers={"accept": accept})
-        with urllib.request.urlopen(asked) as answer:
-            assert answer.headers["transfer-encoding"] == "chunked"
-            assert answer.headers["Tailrace-Next-Offset"] == "12"
-            body = answer.read()
-        is_array = accept == JSON_CONTENT_TYPE
-        records = json.loads(body) if is_array else [json.loads(line) for line in body.splitlines()]
-        assert [json.dumps(record["value"]).encode() for record in records] == values
+    assert [each["offset"] for each in records_of(after)] == [SPLIT_END]
+    assert after.headers["tailrace-epoch"] == "2"
+    assert [(row["state"], row["children"], row["parents"]) for row in rows] == [
+        ("sealed", [1, 2], []),
+        ("open", [], [0]),
+        ("open", [], [0]),
+    ]
+    assert [json.dumps(each["value"]).encode() for each in last] == [*values, b'"child"']

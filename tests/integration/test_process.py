@@ -19,8 +19,20 @@ from tailrace.requests import encode_records
 from tailrace.sync import Client
 from tailrace.wire import NDJSON_CONTENT_TYPE, RECORDS_CONTENT_TYPE
 from tests.fixtures import RunningBroker, free_port_base, start_broker
-from tests.http11 import Connection, document, request
+from tests.http11 import (
+    Connection,
+    chunked,
+    document,
+    get,
+    messages,
+    new_topic,
+    produce_doors,
+    records,
+    request,
+    settle,
+)
 from tests.metrics import wait_for_metric
+from tests.stored import LARGE_BYTES, produce_large
 
 pytestmark = pytest.mark.integration
 
@@ -82,6 +94,11 @@ def produce(connection: Connection, target: str, body: bytes = b"1", **headers: 
         ("SEGMENT_BYTES", "1024"),
         ("CACHE_BYTES", "-1"),
         ("IO_THREADS", "0"),
+        ("HEADER_SECONDS", "0"),
+        ("REQUEST_SECONDS", "soon"),
+        ("IDLE_SECONDS", "-1"),
+        ("CONNECTIONS_MAX", "0"),
+        ("DELETE_RETENTION_MS", "-1"),
         ("LOG_LEVEL", "loud"),
         ("HOST", "192.0.2.1"),
     ],
@@ -151,7 +168,7 @@ def test_a_signal_ends_it_cleanly(broker: RunningBroker, number: signal.Signals)
         assert sum(len(each.readable()) for each in client.offsets(["t"])) == 1
 
 
-@pytest.mark.parametrize("door", [0, 1], ids=["public", "fast"])
+@produce_doors
 def test_a_stop_answers_the_appends_under_way(
     broker: RunningBroker, opened: ExitStack, door: int
 ) -> None:
@@ -196,6 +213,45 @@ def test_a_stop_answers_every_request_that_it_takes(
             for record in [json.loads(line)]
         }
     assert stored.items() <= read.items()
+
+
+def test_a_stop_waits_for_nobody_who_is_slow(tmp_path: Path, opened: ExitStack) -> None:
+    """Nor for one who is silent: no limit of theirs ends before the stop has to."""
+    limits = dict.fromkeys(("header_seconds", "request_seconds", "idle_seconds"), 3600.0)
+    body = b"x" * 100_000
+    poll = get(records("empty", waitMs=60_000))
+    slow = {
+        "silent": b"",
+        "within a head": get("/status")[:-1],
+        "within a body": request(messages("t"), body)[:-1],
+        "within chunks": chunked(messages("t"), body)[:-1],
+        "within a refused body": request("/nowhere", body)[:-1],
+        "asking": request(messages("t"), content_length=9, expect="100-continue"),
+        "waiting": poll,
+        "behind one that waits": poll + request(messages("t"), b"1") + request("/nowhere"),
+        "takes nothing": get(records("large")) * 9,
+    }
+    with start_broker(tmp_path, **limits) as broker:
+        with Connection(broker.port) as public:
+            assert public.exchange(new_topic("empty")).status == 201
+        produce_large(broker, "large", value_bytes=3 * LARGE_BYTES)
+        silent = [opened.enter_context(Connection(broker.port + door)) for door in range(4)]
+        waiting = {}
+        for name, sent in slow.items():
+            connection = Connection(broker.port, receive_buffer_bytes=4096)
+            waiting[name] = opened.enter_context(connection)
+            waiting[name].send(sent)
+        settle(broker.port)
+        broker.stop()
+
+        assert all(connection.is_closed() for connection in silent)
+        for name in ("waiting", "behind one that waits"):
+            answer = waiting[name].receive()
+            assert (answer.status, answer.body) == (200, b"")
+        behind = [waiting["behind one that waits"].receive() for _ in range(2)]
+        assert [answer.status for answer in behind] == [503, 404]
+        assert waiting["waiting"].is_closed()
+        assert waiting["within a body"].is_closed()
 
 
 def answers_until_closed(connection: Connection) -> list[Any]:

@@ -1,71 +1,40 @@
 """The broker that the doors see: topics with their open logs, on this disk."""
 
 import asyncio
-import itertools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
+from itertools import chain
 from time import time_ns
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import structlog
 
+from tailrace_broker.app.hosted_topic import HostedTopic, open_topic
 from tailrace_broker.app.settings import Settings
+from tailrace_broker.app.trash_purger import TrashPurger
 from tailrace_broker.core.metadata import Metadata
-from tailrace_broker.core.ring import find_slice, token
 from tailrace_broker.memory.pool import BufferPool
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import (
-    CorruptPartitionError,
     NotReadyError,
-    PartitionNotFoundError,
     ProduceMemoryFullError,
-    ReadFailedError,
     TailraceError,
     TopicExistsError,
     TopicNotFoundError,
 )
-from tailrace_broker.model.topic import Partition, Topic, TopicSettings, check_topic_name
+from tailrace_broker.model.topic import Topic, TopicSettings, check_topic_name
+from tailrace_broker.net.http_connection import Connections
 from tailrace_broker.storage.batch_cache import BatchCache
 from tailrace_broker.storage.data_directory import DataDirectory
+from tailrace_broker.storage.direct_file import measure_durable_write_ms
 from tailrace_broker.storage.io_threads import IoThreads
-from tailrace_broker.storage.log_recovery import recover_log
 from tailrace_broker.storage.partition_log import LogResources, PartitionLog
-from tailrace_broker.storage.segment_writer import LogPlace
 
-TopicUse = Callable[["HostedTopic | None", TailraceError | None], None]
+TopicUse = Callable[[HostedTopic | None, TailraceError | None], None]
+T = TypeVar("T")
 
 _log = structlog.get_logger()
-
-
-class HostedTopic:
-    """A topic with its logs on this broker; a damaged partition has its error in place of a log."""
-
-    def __init__(self, topic: Topic, logs: list[PartitionLog | CorruptPartitionError]) -> None:
-        assert len(logs) == len(topic.partitions)
-        self.topic = topic
-        self.logs = logs
-        self._token_starts = [partition.token_start for partition in topic.partitions]
-        undamaged = [index for index, log in enumerate(logs) if isinstance(log, PartitionLog)]
-        self._turns = itertools.cycle(undamaged or range(len(logs)))
-
-    def log_of(self, partition: int) -> PartitionLog:
-        """PartitionNotFoundError; CorruptPartitionError when its data is damaged."""
-        if not 0 <= partition < len(self.logs):
-            raise PartitionNotFoundError(
-                f'topic "{self.topic.name}" has partitions 0 to {len(self.logs) - 1}',
-                topic=self.topic.name,
-                partition=partition,
-            )
-        log = self.logs[partition]
-        if isinstance(log, CorruptPartitionError):
-            raise CorruptPartitionError(log.detail, topic=self.topic.name, partition=partition)
-        return log
-
-    def partition_of_key(self, key: bytes | None) -> int:
-        """The partition whose slice holds the key's token; with none, each undamaged in turn."""
-        if key is None:
-            return next(self._turns)
-        return find_slice(self._token_starts, token(key))
 
 
 class LocalBroker:
@@ -76,15 +45,26 @@ class LocalBroker:
         settings: Settings,
         directory: DataDirectory,
         io: IoThreads,
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self.counters = Counters()
         self.max_request_bytes = settings.max_request_bytes
-        self.request_seconds = settings.request_seconds
         self.is_ready = False
+        self.cluster_id = directory.identity.cluster_id
+        self.ordinal = directory.identity.ordinal
+        self.incarnation = directory.identity.incarnation
         self.is_direct = directory.is_direct
+        self.durable_write_ms: float | None = None
+        self.started_us = self.now_us()
+        self.client_view = settings.client_view
+        self.connections = Connections(
+            settings.header_seconds,
+            settings.request_seconds,
+            settings.idle_seconds,
+            settings.connections_max,
+        )
         self.produce_memory_used_bytes = 0
-        self._produce_memory_bytes = settings.produce_memory_bytes
+        self.produce_memory_bytes = settings.produce_memory_bytes
         self._auto_create_topics = settings.auto_create_topics
         self._directory = directory
         self._spawn = spawn
@@ -102,21 +82,36 @@ class LocalBroker:
             segment_bytes=settings.segment_bytes,
             is_direct=directory.is_direct,
         )
+        self._purger = TrashPurger(
+            directory.trash,
+            io,
+            spawn,
+            self.now_us,
+            retention_us=settings.delete_retention_ms * 1000,
+        )
 
     async def start(self) -> None:
         """Recover every partition, then be ready. CorruptMetadataError."""
-        for topic in await self._resources.io.run(self._directory.load_topics):
-            self._metadata.topics[topic.name] = topic
-            self._hosted[topic.name] = await self._open(topic)
+        directory, run = self._directory, self._resources.io.run
+        measure = partial(measure_durable_write_ms, directory.path, is_direct=self.is_direct)
+        self.durable_write_ms = await run(measure)
+        topics = await run(directory.load_topics)
+        await run(directory.begin_boot)  # before anything is appended
+        living = {topic.topic_id for topic in topics}
+        await run(partial(directory.trash.finish_deletions, living))
+        for topic in topics:
+            hosted = await open_topic(topic, self._directory, self._resources)
+            self._metadata.topics[topic.name] = hosted.topic
+            self._hosted[topic.name] = hosted
         self.is_ready = True
+        self._purger.look()
 
     async def stop(self) -> None:
         """Refuse new requests, wait for the appends under way, close the logs."""
         self.is_ready = False
-        for hosted in list(self._hosted.values()):  # a topic may just be being created
-            for log in hosted.logs:
-                if isinstance(log, PartitionLog):
-                    await log.close()
+        self._purger.stop()
+        for log in list(self._undamaged_logs()):  # a topic may just be being created
+            await log.close()
 
     @property
     def topic_count(self) -> int:
@@ -131,8 +126,30 @@ class LocalBroker:
     @property
     def damaged_count(self) -> int:
         """Partitions that stand still because their data is damaged."""
-        logs = (log for hosted in self._hosted.values() for log in hosted.logs)
-        return sum(isinstance(log, CorruptPartitionError) for log in logs)
+        return sum(
+            len(hosted.logs) - len(hosted.undamaged_logs()) for hosted in self._hosted.values()
+        )
+
+    @property
+    def sealed_count(self) -> int:
+        """Partitions that take no more events."""
+        topics = (hosted.topic for hosted in self._hosted.values())
+        return sum(partition.is_sealed for topic in topics for partition in topic.partitions)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Segments of all undamaged partitions."""
+        return sum(log.size_bytes for log in self._undamaged_logs())
+
+    @property
+    def waiting_read_count(self) -> int:
+        """Reads that wait for records."""
+        return sum(log.waiting_count for log in self._undamaged_logs())
+
+    @property
+    def connection_count(self) -> int:
+        """Open connections of all doors."""
+        return len(self.connections.open)
 
     @property
     def cached_bytes(self) -> int:
@@ -142,6 +159,10 @@ class LocalBroker:
     def now_us(self) -> int:
         """The broker's clock, µs since the epoch."""
         return time_ns() // 1000
+
+    def disk_bytes(self) -> tuple[int, int]:
+        """Used, and all, of the file system that holds the data."""
+        return self._directory.disk_bytes()
 
     def topics(self) -> list[HostedTopic]:
         """All topics by name. NotReadyError."""
@@ -177,25 +198,31 @@ class LocalBroker:
 
         InvalidTopicNameError, TopicExistsError, NotReadyError, DiskFullError, StorageFailedError.
         """
-        async with self._metadata_lock:
-            self._check_ready()  # before that not all topics are known, and the file holds them all
-            wanted = Metadata(dict(self._metadata.topics))
-            topic = wanted.create_topic(name, settings, uuid4())
-            is_new = name not in self._metadata.topics
-            if is_new:
-                topics = list(wanted.topics.values())
-                await self._resources.io.run(lambda: self._directory.save_topics(topics))
-                hosted = await self._open(topic)
-                self._metadata, self._hosted[name] = wanted, hosted
-                _log.info("topic.created", topic=name, partitions=len(topic.partitions))
-            return topic, is_new
+        self._check_ready()
+        return await self._to_its_end(self._create_topic(name, settings))
+
+    async def alter_topic(self, name: str, settings: TopicSettings) -> Topic:
+        """The topic with these settings in place of its own; durable on return.
+
+        TopicNotFoundError, InvalidParameterError, NotReadyError, DiskFullError, StorageFailedError.
+        """
+        self._check_ready()
+        return await self._to_its_end(self._alter_topic(name, settings))
+
+    async def delete_topic(self, name: str) -> None:
+        """Take the topic away, durably; its data moves to the trash.
+
+        TopicNotFoundError, NotReadyError, DiskFullError, StorageFailedError.
+        """
+        self._check_ready()
+        await self._to_its_end(self._delete_topic(name))
 
     def take_produce_memory(self, size_bytes: int) -> None:
         """Count a body in flight; ProduceMemoryFullError when the bound is reached."""
-        if self.produce_memory_used_bytes + size_bytes > self._produce_memory_bytes:
+        if self.produce_memory_used_bytes + size_bytes > self.produce_memory_bytes:
             raise ProduceMemoryFullError(
                 f"requests in flight hold {self.produce_memory_used_bytes} of "
-                f"{self._produce_memory_bytes} bytes; nothing was stored, send it again"
+                f"{self.produce_memory_bytes} bytes; nothing was stored, send it again"
             )
         self.produce_memory_used_bytes += size_bytes
         self.counters.produced_bytes += size_bytes
@@ -204,6 +231,9 @@ class LocalBroker:
         """The body has been answered."""
         self.produce_memory_used_bytes -= size_bytes
         assert self.produce_memory_used_bytes >= 0
+
+    def _undamaged_logs(self) -> Iterator[PartitionLog]:
+        return chain.from_iterable(hosted.undamaged_logs() for hosted in self._hosted.values())
 
     def _check_ready(self) -> None:
         if not self.is_ready:
@@ -214,6 +244,77 @@ class LocalBroker:
         return TopicNotFoundError(
             f'topic "{topic}" does not exist{reason}; create it with POST /v1/topics', topic=topic
         )
+
+    async def _to_its_end(self, command: Coroutine[Any, Any, T]) -> T:
+        """Run a change of the metadata, even when who asked for it does not wait any longer.
+
+        Else the file of topics could say otherwise than what is served.
+        """
+        outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        async def run() -> None:
+            try:
+                outcome.set_result(await command)
+            except TailraceError as error:
+                outcome.set_exception(error)
+                outcome.exception()  # nobody may be waiting
+
+        self._spawn(run())
+        return await asyncio.shield(outcome)
+
+    async def _create_topic(self, name: str, settings: TopicSettings) -> tuple[Topic, bool]:
+        async with self._metadata_lock:
+            self._check_ready()  # before that not all topics are known, and the file holds them all
+            wanted = Metadata(dict(self._metadata.topics))
+            topic = wanted.create_topic(name, settings, uuid4())
+            is_new = name not in self._metadata.topics
+            if is_new:
+                await self._save(wanted)
+                hosted = await open_topic(topic, self._directory, self._resources)
+                topic = wanted.topics[name] = hosted.topic
+                self._metadata, self._hosted[name] = wanted, hosted
+                _log.info("topic.created", topic=name, partitions=len(topic.partitions))
+            return topic, is_new
+
+    async def _alter_topic(self, name: str, settings: TopicSettings) -> Topic:
+        async with self._metadata_lock:
+            hosted = self.hosted(name)
+            wanted = Metadata(dict(self._metadata.topics))
+            topic = wanted.alter_topic(name, settings)
+            if topic != hosted.topic:
+                await self._save(wanted)
+                self._metadata, hosted.topic = wanted, topic
+                _log.info("topic.altered", topic=name, json_check=settings.json_check)
+            return topic
+
+    async def _delete_topic(self, name: str) -> None:
+        trash, run = self._directory.trash, self._resources.io.run
+        async with self._metadata_lock:
+            hosted = self.hosted(name)
+            topic = hosted.topic
+            wanted = Metadata(dict(self._metadata.topics))
+            wanted.delete_topic(name)
+            try:
+                await run(partial(trash.mark, topic, self.now_us()))
+                await self._save(wanted)
+            except TailraceError:
+                await run(partial(trash.unmark, topic.topic_id))
+                raise
+            self._metadata = wanted
+            del self._hosted[name]
+            gone = TopicNotFoundError(f'topic "{name}" was deleted', topic=name)
+            for log in hosted.undamaged_logs():
+                log.give_up(gone)
+            _log.info("topic.deleted", topic=name, id=str(topic.topic_id))
+        for log in hosted.undamaged_logs():
+            await log.close()
+        await run(partial(trash.bury, topic.topic_id))
+        self._purger.look()
+
+    async def _save(self, wanted: Metadata) -> None:
+        """Make the topics durable."""
+        topics = list(wanted.topics.values())
+        await self._resources.io.run(partial(self._directory.save_topics, topics))
 
     def _create_for(self, topic: str, use: TopicUse) -> None:
         """First produce to an unknown topic."""
@@ -230,7 +331,7 @@ class LocalBroker:
     async def _create(self, topic: str) -> None:
         error: TailraceError | None = None
         try:
-            await self.create_topic(topic, TopicSettings())
+            await self._create_topic(topic, TopicSettings())
         except TopicExistsError:
             pass  # created meanwhile with other settings: the one that exists is the one meant
         except TailraceError as failed:
@@ -240,42 +341,6 @@ class LocalBroker:
         uses = self._creations.pop(topic)
         for use in uses:
             use(None if error else self._hosted[topic], error)
-
-    async def _open(self, topic: Topic) -> HostedTopic:
-        """Recover the logs of a topic's partitions."""
-        async with asyncio.TaskGroup() as tasks:
-            opening = [
-                tasks.create_task(self._open_log(topic, partition))
-                for partition in topic.partitions
-            ]
-        return HostedTopic(topic, [task.result() for task in opening])
-
-    async def _open_log(
-        self, topic: Topic, partition: Partition
-    ) -> PartitionLog | CorruptPartitionError:
-        resources = self._resources
-        place = LogPlace(
-            self._directory.partition_path(topic.topic_id, partition.partition),
-            topic.topic_id,
-            partition.partition,
-            partition.range_id,
-            partition.epoch,
-        )
-        try:
-            segments = await resources.io.run(
-                lambda: recover_log(
-                    place, partition.first_offset, resources.pool, is_direct=resources.is_direct
-                )
-            )
-        except (CorruptPartitionError, ReadFailedError) as error:
-            _log.error(
-                "partition.damaged",
-                topic=topic.name,
-                partition=partition.partition,
-                detail=error.detail,
-            )
-            return CorruptPartitionError(error.detail)
-        return PartitionLog(place, segments, resources)
 
 
 def _not_ready() -> NotReadyError:

@@ -1,4 +1,8 @@
-"""Logging: JSON lines, or pretty on a terminal. Shells log; machines and plans never do."""
+"""Logging: JSON lines, or pretty on a terminal. Shells log; machines and plans never do.
+
+An event's name is constant, `noun.verb`; what else there is to say are fields with their units. On
+a hot path a line is built only when DEBUG is on, which its caller asks first.
+"""
 
 import logging
 import sys
@@ -8,6 +12,7 @@ import structlog
 
 def configure_logs(level: str) -> None:
     """Send all records, the standard library's too, to standard error in one format."""
+    level_number = logging.getLevelNamesMapping()[level.upper()]
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -28,10 +33,10 @@ def configure_logs(level: str) -> None:
             ],
         )
     )
-    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    logging.basicConfig(handlers=[handler], level=level_number, force=True)
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
+        wrapper_class=structlog.make_filtering_bound_logger(level_number),
         cache_logger_on_first_use=True,
     )

@@ -1,7 +1,13 @@
-"""`/metrics`: the counters and sizes of the broker in Prometheus' text format."""
+"""`/metrics`: the counters and sizes of the broker in Prometheus' text format.
 
-from collections.abc import Iterator
+Named by Prometheus' rules: prefix, base units (bytes, seconds) last, counters end in `_total`.
+There are no labels but the version's: partitions are told by `GET /v1/topics/{topic}`.
+docs/metrics.md is the list.
+"""
+
+from collections.abc import Callable, Iterator
 from dataclasses import fields
+from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -10,49 +16,92 @@ from prometheus_client.registry import Collector
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.model.counters import Counters
 
-_COUNTER_HELP = {
+COUNTERS = {
     "produce_requests": "Produce requests answered, errors included",
     "produce_errors": "Produce requests answered with a problem",
     "produced_events": "Events accepted for an append",
     "produced_bytes": "Body bytes of produce requests",
-    "read_requests": "Reads answered",
+    "read_requests": "Reads answered, errors included",
     "read_errors": "Reads answered with a problem",
     "read_bytes": "Body bytes of read answers",
-    "log_writes": "Durable writes to partition logs",
-    "log_written_bytes": "Batch bytes written to partition logs",
+    "log_writes": "Durable writes to partition logs, each of one or more batches",
+    "log_write_errors": "Writes to partition logs that failed; nothing of them was acknowledged",
+    "log_write_seconds": "Time from the start of a write, compression included, to its end",
+    "log_written_batches": "Batches written to partition logs",
+    "log_written_bytes": "Batch bytes written to partition logs, without pads",
+    "log_disk_reads": "Reads and finds by time that the recent batches in memory did not cover",
 }
-assert set(_COUNTER_HELP) == {field.name for field in fields(Counters)}
+GAUGES: dict[str, tuple[str, Callable[[LocalBroker], float]]] = {
+    "ready": ("1 when recovered and not stopping", lambda broker: broker.is_ready),
+    "direct_io": ("1 when data files bypass the page cache", lambda broker: broker.is_direct),
+    "durable_write_seconds": (
+        "Median of some durable 4 KiB writes at the start; NaN when they failed",
+        lambda broker: (
+            float("nan") if broker.durable_write_ms is None else broker.durable_write_ms / 1e3
+        ),
+    ),
+    "topics": ("Topics", lambda broker: broker.topic_count),
+    "partitions": ("Partitions on this broker", lambda broker: broker.partition_count),
+    "sealed_partitions": (
+        "Partitions that take no more events",
+        lambda broker: broker.sealed_count,
+    ),
+    "damaged_partitions": (
+        "Partitions that stand still because their data is damaged: restore their files",
+        lambda broker: broker.damaged_count,
+    ),
+    "stored_bytes": (
+        "Segments of all undamaged partitions, without the trash",
+        lambda broker: broker.stored_bytes,
+    ),
+    "disk_used_bytes": (
+        "Used of the file system that holds the data, as df tells it",
+        lambda broker: broker.disk_bytes()[0],
+    ),
+    "disk_bytes": (
+        "Size of the file system that holds the data",
+        lambda broker: broker.disk_bytes()[1],
+    ),
+    "produce_memory_bytes": (
+        "Bodies of produce requests in flight",
+        lambda broker: broker.produce_memory_used_bytes,
+    ),
+    "produce_memory_limit_bytes": (
+        "Where producers get 429 (TAILRACE_PRODUCE_MEMORY_BYTES)",
+        lambda broker: broker.produce_memory_bytes,
+    ),
+    "cache_bytes": ("Recent batches in memory", lambda broker: broker.cached_bytes),
+    "connections": ("Open connections of all doors", lambda broker: broker.connection_count),
+    "waiting_reads": (
+        "Reads that wait for records (waitMs)",
+        lambda broker: broker.waiting_read_count,
+    ),
+}
+assert set(COUNTERS) == {field.name for field in fields(Counters)}
 
 
 class BrokerCollector(Collector):
-    """Reads plain integers when it is asked; the hot paths know nothing of metrics."""
+    """Reads plain numbers when it is asked; the hot paths know nothing of metrics."""
 
     def __init__(self, broker: LocalBroker) -> None:
         self._broker = broker
 
     def collect(self) -> Iterator[Metric]:
         """The metrics."""
-        for name, text in _COUNTER_HELP.items():
+        build = GaugeMetricFamily(
+            "tailrace_build_info", "1; the label says which version", labels=["version"]
+        )
+        build.add_metric([version("tailrace")], 1)
+        yield build
+        for name, text in COUNTERS.items():
             value = getattr(self._broker.counters, name)
             yield CounterMetricFamily(f"tailrace_{name}", text, value)
-        for name, text, gauge in (
-            ("ready", "1 when recovered and not stopping", int(self._broker.is_ready)),
-            ("direct_io", "1 when data files bypass the page cache", int(self._broker.is_direct)),
-            ("topics", "Topics", self._broker.topic_count),
-            ("partitions", "Partitions on this broker", self._broker.partition_count),
-            ("damaged_partitions", "Partitions that stand still", self._broker.damaged_count),
-            (
-                "produce_memory_bytes",
-                "Bodies in flight",
-                self._broker.produce_memory_used_bytes,
-            ),
-            ("cache_bytes", "Recent batches in memory", self._broker.cached_bytes),
-        ):
-            yield GaugeMetricFamily(f"tailrace_{name}", text, gauge)
+        for name, (text, gauge) in GAUGES.items():
+            yield GaugeMetricFamily(f"tailrace_{name}", text, gauge(self._broker))
 
 
 def metrics_text(broker: LocalBroker) -> bytes:
-    """All metrics of the process."""
+    """All metrics of the process; on Linux with those of the kernel."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(BrokerCollector(broker))
     ProcessCollector(registry=registry)

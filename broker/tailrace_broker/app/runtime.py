@@ -10,19 +10,21 @@ from functools import partial
 from typing import Any
 
 import structlog
-from aiohttp import web
 
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.app.metrics import metrics_text
+from tailrace_broker.app.open_files import connections_max, raise_limit
 from tailrace_broker.app.settings import Settings
 from tailrace_broker.model.errors import InvalidSettingError, PortInUseError
-from tailrace_broker.net.produce_http import ProduceProtocol
-from tailrace_broker.net.public_http import DoorConnection, PublicDoor
+from tailrace_broker.net.doors import door_matchers
+from tailrace_broker.net.http_answers import Spawn
+from tailrace_broker.net.http_connection import HttpConnection
+from tailrace_broker.net.routes import Doors
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.io_threads import IoThreads
 
-# Long enough that answers under way are sent.
-STOP_SECONDS = 5.0
+# By how much a door's port is above the base port.
+DOOR_PORTS = {Doors.PUBLIC: 0, Doors.PRODUCE: 1, Doors.READ: 2, Doors.METRICS: 3}
 # Many clients connect at once after a restart; the kernel caps it (listen(2)).
 BACKLOG = 4096
 
@@ -51,11 +53,11 @@ async def run(settings: Settings) -> None:
         # Raises into the group, which cancels whatever waits below.
         watch = tasks.create_task(_wait_for(bug))
 
-        def spawn(work: Coroutine[Any, Any, None]) -> None:
-            tasks.create_task(work)
+        def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+            return tasks.create_task(work)
 
         broker = LocalBroker(settings, directory, io, spawn)
-        async with open_doors(settings, broker, on_bug):
+        async with open_doors(settings, broker, spawn):
             starting = tasks.create_task(broker.start())
             stop = tasks.create_task(stopping.wait())
             await asyncio.wait((starting, stop), return_when=asyncio.FIRST_COMPLETED)
@@ -90,29 +92,21 @@ async def _wait_for(future: asyncio.Future[None]) -> None:
 
 
 @asynccontextmanager
-async def open_doors(
-    settings: Settings, broker: LocalBroker, on_bug: Callable[[BaseException], None]
-) -> AsyncIterator[None]:
+async def open_doors(settings: Settings, broker: LocalBroker, spawn: Spawn) -> AsyncIterator[None]:
     """Listen on the four ports; on leaving, end the requests under way.
 
     PortInUseError, InvalidSettingError.
     """
-    door = PublicDoor(broker, on_bug)
-    apps = {
-        settings.port: door.public_app(),
-        settings.port + 2: door.read_app(),
-        settings.port + 3: door.metrics_app(lambda: metrics_text(broker)),
-    }
+    connections = broker.connections
+    connections.count_max = connections_max(settings.connections_max, raise_limit())
+    matchers = door_matchers(lambda: metrics_text(broker))
     async with AsyncExitStack() as stack:
-        for port, app in apps.items():
-            runner = web.AppRunner(app, shutdown_timeout=STOP_SECONDS)
-            await runner.setup()
-            stack.push_async_callback(runner.cleanup)
-            assert runner.server is not None
-            server = await _listen(settings.host, port, partial(DoorConnection, runner.server))
+        stack.push_async_callback(connections.end)
+        for door, match in matchers.items():
+            port = settings.port + DOOR_PORTS[door]
+            connect = partial(HttpConnection, broker, match, connections, spawn)
+            server = await _listen(settings.host, port, connect)
             stack.callback(server.close)
-        server = await _listen(settings.host, settings.port + 1, lambda: ProduceProtocol(broker))
-        stack.callback(server.close)
         yield
 
 

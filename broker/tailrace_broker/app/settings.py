@@ -1,12 +1,14 @@
 """Configuration from the environment, prefix `TAILRACE_`; read once, in `__main__`."""
 
 from pathlib import Path
+from socket import gethostname
 from typing import Literal
 
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from tailrace_broker.net.produce import PAYLOAD_BYTES_MAX
+from tailrace_broker.codec.columns import PAYLOAD_BYTES_MAX
+from tailrace_broker.net.api import ClientView
 
 MEBIBYTE = 1024 * 1024
 
@@ -25,6 +27,12 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     """Address of the doors; loopback, since there is no access control yet."""
 
+    advertised_host: str | None = None
+    """The host name that clients are told; the address of the doors unless that is a wildcard."""
+
+    ring_name: str = "local"
+    """What people call this ring; the operator sets the name of the StreamCluster."""
+
     port: int = Field(default=9250, ge=1, le=65532)
     """Base port: public +0, produce +1, read +2, metrics +3."""
 
@@ -34,8 +42,20 @@ class Settings(BaseSettings):
     max_request_bytes: int = Field(default=16 * MEBIBYTE, ge=1024, le=PAYLOAD_BYTES_MAX // 2)
     """Bound of one produce body; larger bodies gain nothing in speed."""
 
-    request_seconds: float = Field(default=30, gt=0)
+    header_seconds: float = Field(default=10, gt=0)
+    """Request line and headers arrive in this time, else 408."""
+
+    request_seconds: float = Field(default=20, gt=0)
     """A whole request arrives in this time, else 408: what it holds is needed by others."""
+
+    idle_seconds: float = Field(default=75, gt=0)
+    """A connection without a request, or whose peer takes no bytes of its answer, is closed."""
+
+    connections_max: int = Field(default=8192, ge=1)
+    """Open connections of all doors together; over it new ones are answered 503 and closed."""
+
+    delete_retention_ms: int = Field(default=24 * 3_600_000, ge=0)
+    """A deleted topic's data stays in the trash this long."""
 
     produce_memory_bytes: int = Field(default=64 * MEBIBYTE, ge=MEBIBYTE)
     """Bodies in flight, all connections together; over it producers get 429."""
@@ -54,6 +74,13 @@ class Settings(BaseSettings):
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level that is logged."""
+
+    @property
+    def client_view(self) -> ClientView:
+        """What clients are told of where this broker is."""
+        is_wildcard = self.host in ("", "0.0.0.0", "::")  # noqa: S104  # compared, not bound
+        host = self.advertised_host or (gethostname() if is_wildcard else self.host)
+        return ClientView(host, self.port + 1, self.port + 2, self.ring_name)
 
     @model_validator(mode="after")
     def check_relations(self) -> "Settings":

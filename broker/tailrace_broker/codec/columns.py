@@ -20,6 +20,10 @@ Buffer = bytes | bytearray | memoryview
 
 # Of one request: each event is an object or two while its body is parsed, about 100 bytes.
 EVENTS_MAX = 500_000
+# Of one request, all events together: the same objects again when they are read as JSON.
+RECORD_HEADERS_MAX = 500_000
+# Bound of a batch before compression: offsets, timestamps and keys are added to a body's values.
+PAYLOAD_BYTES_MAX = 32 * 1024 * 1024
 
 _FILL = tuple(bytes(size) for size in range(COLUMN_ALIGNMENT_BYTES))
 
@@ -56,6 +60,15 @@ def check_event_count(count: int) -> None:
         raise BodyTooLargeError(
             f"the body holds more than {EVENTS_MAX} events; send fewer a request",
             maxEvents=EVENTS_MAX,
+        )
+
+
+def check_header_count(count: int) -> None:
+    """BodyTooLargeError for more record headers than a request may hold."""
+    if count > RECORD_HEADERS_MAX:
+        raise BodyTooLargeError(
+            f"the body holds more than {RECORD_HEADERS_MAX} record headers; send fewer a request",
+            maxRecordHeaders=RECORD_HEADERS_MAX,
         )
 
 

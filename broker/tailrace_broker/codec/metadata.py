@@ -1,4 +1,8 @@
-"""The broker's small JSON files: `meta.json` (who this disk is) and `metadata/topics.json`."""
+"""The broker's small JSON files.
+
+`meta.json`: who this disk is. `metadata/topics.json`: the topics and their partitions. `topic.json`
+beside the partitions of a deleted topic: what it was, and when it was deleted.
+"""
 
 from typing import TypeVar
 from uuid import UUID
@@ -9,17 +13,28 @@ from tailrace_broker.model.errors import CallerError, CorruptMetadataError
 from tailrace_broker.model.topic import Topic
 
 FORMAT_VERSION = 1
+# In a file of before there was a count: all starts had the same epoch.
+BOOT_DEFAULT = 1
 
 T = TypeVar("T")
 
 
 class DiskIdentity(msgspec.Struct, frozen=True, rename="camel"):
-    """`meta.json`: written once, when the data directory is new."""
+    """`meta.json`: founded when the data directory is new; `boot` counts its starts."""
 
     cluster_id: UUID
     ordinal: int
     incarnation: UUID
     registration: int
+    boot: int = BOOT_DEFAULT
+    version: int = FORMAT_VERSION
+
+
+class DeletedTopic(msgspec.Struct, frozen=True, rename="camel"):
+    """`topic.json`."""
+
+    topic: Topic
+    deleted_us: int
     version: int = FORMAT_VERSION
 
 
@@ -50,6 +65,18 @@ def decode_topics(stored: bytes) -> list[Topic]:
     file = _decode(stored, _Topics, "metadata/topics.json")
     _check_version(file.version, "metadata/topics.json")
     return file.topics
+
+
+def encode_deleted(deleted: DeletedTopic) -> bytes:
+    """`topic.json`."""
+    return msgspec.json.format(msgspec.json.encode(deleted)) + b"\n"
+
+
+def decode_deleted(stored: bytes) -> DeletedTopic:
+    """Read `topic.json`; CorruptMetadataError."""
+    deleted = _decode(stored, DeletedTopic, "topic.json")
+    _check_version(deleted.version, "topic.json")
+    return deleted
 
 
 def _check_version(version: int, name: str) -> None:

@@ -11,11 +11,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
-from tailrace.wire import COLUMN_ALIGNMENT_BYTES, BatchHeader, Flag, align_up
-from tailrace_broker.codec.columns import Int32s
+from tailrace.wire import BatchHeader, Flag
+from tailrace_broker.codec.column_reader import ColumnReader
 from tailrace_broker.codec.ndjson import is_json
 from tailrace_broker.model.errors import CorruptBatchError
 
@@ -40,13 +38,13 @@ def unpack_columns(
 
     CorruptBatchError when a column is out of bounds. Cost: about 0.3 µs a record.
     """
-    reader = _ColumnReader(columns)
+    reader = ColumnReader(columns)
     count = header.record_count
     wanted = slice(first, count if last is None else last)
     assert 0 <= first <= wanted.stop <= count, wanted
     value_offsets = reader.offsets(count)
     key_offsets = reader.offsets(count)
-    timestamps = np.frombuffer(reader.take(count * 8), "<i8")
+    timestamps = reader.timestamps(count)
     value_validity = reader.bitmap(count) if header.flags & Flag.NULL_VALUES else None
     key_validity = reader.bitmap(count) if header.flags & Flag.NULL_KEYS else None
     has_headers = header.flags & Flag.HEADERS
@@ -59,17 +57,29 @@ def unpack_columns(
     keys = reader.cut(key_offsets, key_validity, wanted)
     headers: list[list[tuple[bytes, bytes]]] = [[]] * len(values)
     if has_headers:
-        every = slice(0, header_count)
-        header_keys = reader.cut(header_key_offsets, None, every)
-        header_values = reader.cut(header_value_offsets, None, every)
+        bounds = list_offsets[wanted.start : wanted.stop + 1].tolist()
+        wanted_headers = slice(bounds[0], bounds[-1])
+        header_keys = reader.cut(header_key_offsets, None, wanted_headers)
+        header_values = reader.cut(header_value_offsets, None, wanted_headers)
         pairs = [
             (key or b"", value or b"")
             for key, value in zip(header_keys, header_values, strict=True)
         ]
-        bounds = list_offsets[wanted.start : wanted.stop + 1].tolist()
-        headers = [pairs[start:end] for start, end in pairwise(bounds)]
+        headers = [pairs[start - bounds[0] : end - bounds[0]] for start, end in pairwise(bounds)]
     offsets = range(header.base_offset + wanted.start, header.base_offset + wanted.stop)
     return list(map(Record, offsets, timestamps[wanted].tolist(), keys, values, headers))
+
+
+def find_record_of_time(header: BatchHeader, columns: memoryview, timestamp_us: int) -> int:
+    """Offset of the batch's first record of this time or later; CorruptBatchError: it has none."""
+    reader = ColumnReader(columns)
+    count = header.record_count
+    reader.offsets(count)
+    reader.offsets(count)
+    is_later = reader.timestamps(count) >= timestamp_us
+    if not is_later.any():
+        raise CorruptBatchError("the largest timestamp of the header is none of its records'")
+    return header.base_offset + int(is_later.argmax())
 
 
 def json_lines(partition: int, records: list[Record], *, values_are_json: bool) -> Iterator[bytes]:
@@ -128,40 +138,3 @@ def _headers_text(headers: list[tuple[bytes, bytes]]) -> bytes:
 
 def _base64(value: bytes) -> bytes:
     return b'{"base64":"%s"}' % b64encode(value)
-
-
-class _ColumnReader:
-    """Takes column after column off a payload; each starts at a multiple of 8 bytes."""
-
-    def __init__(self, columns: memoryview) -> None:
-        self._columns = columns
-        self._position = 0
-
-    def take(self, size_bytes: int) -> memoryview:
-        column = self._columns[self._position : self._position + size_bytes]
-        if len(column) < size_bytes:
-            raise CorruptBatchError("a column ends behind its payload")
-        self._position = align_up(self._position + size_bytes, COLUMN_ALIGNMENT_BYTES)
-        return column
-
-    def offsets(self, count: int) -> Int32s:
-        column: Int32s = np.frombuffer(self.take((count + 1) * 4), "<i4")
-        if column[0] != 0 or (column[1:] < column[:-1]).any():
-            raise CorruptBatchError("a column's offsets do not ascend from 0")
-        return column
-
-    def bitmap(self, count: int) -> npt.NDArray[np.bool_]:
-        packed = np.frombuffer(self.take(-(-count // 8)), np.uint8)
-        return np.unpackbits(packed, count=count, bitorder="little").astype(np.bool_)
-
-    def cut(
-        self, offsets: Int32s, validity: npt.NDArray[np.bool_] | None, wanted: slice
-    ) -> list[bytes | None]:
-        """Values `wanted` of the column of bytes that comes next; all of it is taken."""
-        data = self.take(int(offsets[-1]))
-        bounds = offsets[wanted.start : wanted.stop + 1].tolist()
-        values: list[bytes | None] = [bytes(data[start:end]) for start, end in pairwise(bounds)]
-        if validity is None:
-            return values
-        valid = validity[wanted].tolist()
-        return [value if is_valid else None for value, is_valid in zip(values, valid, strict=True)]

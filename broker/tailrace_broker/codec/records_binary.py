@@ -14,7 +14,12 @@ from tailrace.wire import (
     RecordsFlag,
     align_up,
 )
-from tailrace_broker.codec.columns import Int32s, Int64s, check_event_count
+from tailrace_broker.codec.columns import (
+    Int32s,
+    Int64s,
+    check_event_count,
+    check_header_count,
+)
 from tailrace_broker.model.errors import InvalidBodyError
 
 _NULL = -1
@@ -60,6 +65,7 @@ def parse_records(body: bytes | bytearray | memoryview) -> ProducedRecords:
         counts = reader.int32s("header counts", count)
         if int(counts.sum(dtype=np.int64)) != header_count:
             raise InvalidBodyError("header counts do not add up to the header count")
+        check_header_count(header_count)
         header_columns = (
             counts,
             reader.int32s("header key lengths", header_count),

@@ -6,30 +6,36 @@ block is a pad: `PAD_HEADER` and zeros. A hole (zeros) is thus never taken for p
 Pad header, 16 bytes, little-endian: magic u32 `TRLP`, pad bytes u32 (this header included),
 CRC-32C u32 of the first 8 bytes, zero u32.
 
-Index file, beside a segment that takes no more writes: header of 48 bytes (magic u32 `TRLI`,
-version u32, segment bytes u64, end offset i64, last epoch u64, last append time i64 µs, entry count
-u32, CRC-32C u32 of the 44 bytes before and of the entries), then entries of 16 bytes, in order:
-relative offset u32, position u32, largest timestamp i64 (µs, of the batch at that position).
+Index file, version 2, beside a segment that takes no more writes: header of 56 bytes (magic u32
+`TRLI`, version u32, segment bytes u64, end offset i64, last epoch u64, last append time i64 µs,
+largest timestamp of the segment i64 µs, entry count u32, CRC-32C u32 of the 52 bytes before and of
+the entries), then entries of 16 bytes, in order: relative offset u32, position u32, largest
+timestamp of the segment before that position i64 µs (the smallest i64 at its start). These never
+fall, whatever times producers give, so both a find by offset and one by time are binary searches.
+Version 1 had the largest timestamp of the one batch at that position.
 """
 
 import struct
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from operator import attrgetter
 from typing import NamedTuple
 
 from crc32c import crc32c
 
+from tailrace.wire import (
+    INDEX_ENTRY,
+    INDEX_HEADER,
+    INDEX_MAGIC,
+    INDEX_VERSION,
+    PAD_HEADER,
+    PAD_MAGIC,
+)
 from tailrace_broker.model.errors import CorruptBatchError
 
-PAD_HEADER = struct.Struct("<III4x")
-PAD_MAGIC = int.from_bytes(b"TRLP", "little")
-
-INDEX_HEADER = struct.Struct("<IIQqQqI")
-INDEX_ENTRY = struct.Struct("<IIq")
-INDEX_MAGIC = int.from_bytes(b"TRLI", "little")
-INDEX_VERSION = 1
 # One entry a 64 KiB: a find reads at most that much more than it needs (Kafka: 4 KiB).
 INDEX_INTERVAL_BYTES = 64 * 1024
+# Of no record yet: before all times.
+NO_TIMESTAMP_US = -(2**63)
 
 
 class IndexEntry(NamedTuple):
@@ -37,7 +43,7 @@ class IndexEntry(NamedTuple):
 
     relative_offset: int
     position: int
-    largest_timestamp_us: int
+    largest_before_us: int  # of all records of the segment before this batch
 
 
 class SegmentIndex(NamedTuple):
@@ -47,6 +53,7 @@ class SegmentIndex(NamedTuple):
     end_offset: int
     last_epoch: int
     last_append_time_us: int
+    largest_timestamp_us: int
     entries: list[IndexEntry]
 
 
@@ -71,7 +78,7 @@ def read_pad(stored: memoryview, position: int) -> int:
 def encode_index(index: SegmentIndex) -> bytes:
     """The index file."""
     entries = b"".join(INDEX_ENTRY.pack(*entry) for entry in index.entries)
-    head = INDEX_HEADER.pack(INDEX_MAGIC, INDEX_VERSION, *index[:4], len(index.entries))
+    head = INDEX_HEADER.pack(INDEX_MAGIC, INDEX_VERSION, *index[:-1], len(index.entries))
     return head + struct.pack("<I", crc32c(entries, crc32c(head))) + entries
 
 
@@ -79,6 +86,15 @@ def find_position(entries: list[IndexEntry], relative_offset: int) -> int:
     """Where to start reading to find an offset: the last entry at or below it."""
     index = bisect_right(entries, relative_offset, key=attrgetter("relative_offset")) - 1
     return entries[index].position if index >= 0 else 0
+
+
+def find_time(entries: list[IndexEntry], timestamp_us: int) -> IndexEntry:
+    """Where to start reading to find the first record of a time or later: all before are earlier.
+
+    Behind the next entry there is none that is first.
+    """
+    index = bisect_left(entries, timestamp_us, key=attrgetter("largest_before_us")) - 1
+    return entries[max(index, 0)]
 
 
 def decode_index(stored: bytes) -> SegmentIndex:

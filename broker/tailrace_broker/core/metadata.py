@@ -3,8 +3,10 @@
 from dataclasses import dataclass, field
 from uuid import UUID
 
+import msgspec
+
 from tailrace_broker.core.ring import TOKEN_MIN, UNITS, slice_bounds
-from tailrace_broker.model.errors import TopicExistsError
+from tailrace_broker.model.errors import InvalidParameterError, TopicExistsError
 from tailrace_broker.model.topic import (
     FIRST_EPOCH,
     FIRST_RANGE_ID,
@@ -35,6 +37,22 @@ class Metadata:
                 f'topic "{name}" exists with other settings; choose another name', topic=name
             )
         return self.topics[name]
+
+    def alter_topic(self, name: str, settings: TopicSettings) -> Topic:
+        """The topic, which exists, with these settings; InvalidParameterError."""
+        topic = self.topics[name]
+        if settings.partitions_per_range != topic.settings.partitions_per_range:
+            raise InvalidParameterError(
+                f'partitionsPerRange of topic "{name}" cannot be changed in this version; '
+                "create another topic",
+                parameter="partitionsPerRange",
+            )
+        self.topics[name] = msgspec.structs.replace(topic, settings=settings)
+        return self.topics[name]
+
+    def delete_topic(self, name: str) -> None:
+        """Forget the topic, which exists."""
+        del self.topics[name]
 
 
 def new_topic(name: str, settings: TopicSettings, topic_id: UUID) -> Topic:

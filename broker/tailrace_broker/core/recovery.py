@@ -13,7 +13,12 @@ import numpy as np
 
 from tailrace.wire import BATCH_MAGIC, HEADER_BYTES, BatchHeader
 from tailrace_broker.codec.batch import read_header, verify_batch
-from tailrace_broker.codec.segment import INDEX_INTERVAL_BYTES, IndexEntry, read_pad
+from tailrace_broker.codec.segment import (
+    INDEX_INTERVAL_BYTES,
+    NO_TIMESTAMP_US,
+    IndexEntry,
+    read_pad,
+)
 from tailrace_broker.model.errors import CorruptBatchError
 from tailrace_broker.model.topic import NO_EPOCH
 
@@ -29,6 +34,7 @@ class SegmentState:
     end_offset: int
     last_epoch: int = NO_EPOCH
     last_append_time_us: int = 0
+    largest_timestamp_us: int = NO_TIMESTAMP_US  # of this segment
     position: int = 0
     entries: list[IndexEntry] = field(default_factory=list)
 
@@ -41,12 +47,13 @@ class SegmentState:
                 IndexEntry(
                     header.base_offset - self.base_offset,
                     self.position,
-                    header.largest_timestamp_us,
+                    self.largest_timestamp_us,
                 )
             )
         self.end_offset = header.end_offset
         self.last_epoch = header.epoch
         self.last_append_time_us = header.append_time_us
+        self.largest_timestamp_us = max(self.largest_timestamp_us, header.largest_timestamp_us)
         self.position += header.batch_bytes
 
 

@@ -1,4 +1,4 @@
-"""Counts of the hot paths: plain integers, read by the metrics collector when it is asked."""
+"""Counts of the hot paths: plain numbers, read by the metrics collector when it is asked."""
 
 from dataclasses import dataclass
 
@@ -15,4 +15,8 @@ class Counters:
     read_errors: int = 0
     read_bytes: int = 0
     log_writes: int = 0
+    log_write_errors: int = 0
+    log_write_seconds: float = 0.0
+    log_written_batches: int = 0
     log_written_bytes: int = 0
+    log_disk_reads: int = 0

@@ -10,6 +10,8 @@
     │   ├── InvalidRequestError
     │   ├── PathNotFoundError
     │   ├── MethodNotAllowedError
+    │   ├── NotAcceptableError
+    │   ├── ExpectationFailedError
     │   ├── HeaderTooLargeError
     │   ├── BodyTooLargeError
     │   ├── TopicNotFoundError
@@ -19,6 +21,8 @@
     ├── OverloadError               try again later; nothing was stored
     │   ├── RequestTimeoutError
     │   ├── ProduceMemoryFullError
+    │   ├── TooManyConnectionsError
+    │   ├── NotLeaderError
     │   └── NotReadyError
     ├── StartError                  the broker cannot start; says what to change
     │   ├── InvalidSettingError
@@ -42,7 +46,7 @@ class TailraceError(Exception):
     retriable = False
     write_attempted = False
 
-    def __init__(self, detail: str, **members: str | int) -> None:
+    def __init__(self, detail: str, **members: str | int | list[int]) -> None:
         """`members` become own fields of the problem document; names as on the wire."""
         super().__init__(detail)
         self.detail = detail
@@ -82,7 +86,20 @@ class PathNotFoundError(CallerError):
 
 
 class MethodNotAllowedError(CallerError):
-    """The path has other methods."""
+    """The path has other methods; `allowed` names them."""
+
+    def __init__(self, detail: str, *, allowed: str) -> None:
+        """`allowed`: the value of the header Allow."""
+        super().__init__(detail)
+        self.allowed = allowed
+
+
+class NotAcceptableError(CallerError):
+    """The path has no answer of a type that the request accepts."""
+
+
+class ExpectationFailedError(CallerError):
+    """The request expects what no HTTP/1.1 server here can do."""
 
 
 class HeaderTooLargeError(CallerError):
@@ -121,6 +138,14 @@ class RequestTimeoutError(OverloadError):
 
 class ProduceMemoryFullError(OverloadError):
     """Requests in flight hold all of the produce memory."""
+
+
+class TooManyConnectionsError(OverloadError):
+    """As many connections as the broker takes are open."""
+
+
+class NotLeaderError(OverloadError):
+    """The partition is sealed; members `topic`, `partition`, `leader`, `children`."""
 
 
 class NotReadyError(OverloadError):

@@ -37,7 +37,10 @@ class TopicSettings(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Partition(msgspec.Struct, frozen=True, rename="camel"):
-    """One ordered log: a slice of a range of a topic, tokens `[start, end)`."""
+    """One ordered log: a slice of a range of a topic, tokens `[start, end)`.
+
+    `sealed_end`: the end of a sealed one, which takes no more records; they go on in `children`.
+    """
 
     partition: int
     range_id: int
@@ -46,10 +49,17 @@ class Partition(msgspec.Struct, frozen=True, rename="camel"):
     token_end: int
     first_offset: int = 0
     parents: tuple[int, ...] = ()
+    sealed_end: int | None = None
+    children: tuple[int, ...] = ()
+
+    @property
+    def is_sealed(self) -> bool:
+        """It takes no more records."""
+        return self.sealed_end is not None
 
 
 class Topic(msgspec.Struct, frozen=True, rename="camel"):
-    """A topic with its partitions, in order of their ids (which are also token order here)."""
+    """A topic with its partitions, sealed ones too; their ids are dense and in order."""
 
     name: str
     topic_id: UUID

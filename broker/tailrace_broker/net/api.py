@@ -1,9 +1,12 @@
 """What the doors need of the broker; `app.broker` provides it."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
+from uuid import UUID
 
 from tailrace.wire import BatchHeader
+from tailrace_broker.codec.batch import BatchBody
 from tailrace_broker.codec.columns import RecordColumns
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import TailraceError
@@ -39,6 +42,10 @@ class PartitionLog(Protocol):
     def log_end(self) -> int:
         """The end of this replica's log."""
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its batches on disk."""
+
     def append_event(
         self, key: bytes | None, value: bytes, timestamp_us: int, flags: int, done: Appended
     ) -> None:
@@ -47,8 +54,17 @@ class PartitionLog(Protocol):
     def append_columns(self, columns: RecordColumns, done: Appended) -> None:
         """Append a batch; `done` once it is durable."""
 
+    def append_batch(self, body: BatchBody, done: Appended) -> None:
+        """Append a batch that is compressed and checked already; `done` once it is durable."""
+
     async def read(self, offset: int, max_bytes: int) -> Sequence[ReadableBatch]:
         """Committed batches from the one that holds `offset`."""
+
+    async def find_timestamp(self, timestamp_us: int) -> int | None:
+        """The first committed offset whose record is of this time or later; None: there is none."""
+
+    async def wait_beyond(self, offset: int) -> None:
+        """Until the high watermark is above `offset`, or the log takes no more appends."""
 
 
 class HostedTopic(Protocol):
@@ -61,11 +77,67 @@ class HostedTopic(Protocol):
     def log_of(self, partition: int) -> PartitionLog:
         """PartitionNotFoundError; CorruptPartitionError when its data is damaged."""
 
+    def open_log_of(self, partition: int) -> PartitionLog:
+        """To append: as `log_of`, and NotLeaderError when the partition is sealed."""
+
     def partition_of_key(self, key: bytes | None) -> int:
-        """The partition that a key belongs to; without a key, each undamaged in turn."""
+        """The open partition that a key belongs to; without a key, each undamaged in turn."""
 
 
-class Broker(Protocol):
+@dataclass(frozen=True, slots=True)
+class ClientView:
+    """Where clients find this broker, and what people call its ring."""
+
+    host: str
+    produce_port: int
+    read_port: int
+    ring_name: str
+
+
+class BrokerStatus(Protocol):
+    """What `GET /v1/brokers` tells of this broker."""
+
+    @property
+    def client_view(self) -> ClientView:
+        """What clients are told."""
+
+    @property
+    def cluster_id(self) -> UUID:
+        """Of the ring."""
+
+    @property
+    def ordinal(self) -> int:
+        """Of this broker."""
+
+    @property
+    def incarnation(self) -> UUID:
+        """Of its data directory."""
+
+    @property
+    def is_direct(self) -> bool:
+        """Data files bypass the page cache."""
+
+    @property
+    def durable_write_ms(self) -> float | None:
+        """Median of some durable writes at the start."""
+
+    @property
+    def started_us(self) -> int:
+        """When the process started, µs since the epoch."""
+
+    @property
+    def damaged_count(self) -> int:
+        """Partitions that stand still because their data is damaged."""
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions on this broker."""
+
+    def disk_bytes(self) -> tuple[int, int]:
+        """Used, and all, of the file system that holds the data."""
+
+
+class Broker(BrokerStatus, Protocol):
     """The broker behind the doors."""
 
     @property
@@ -80,10 +152,6 @@ class Broker(Protocol):
     def max_request_bytes(self) -> int:
         """Bound of one body."""
 
-    @property
-    def request_seconds(self) -> float:
-        """A whole request arrives in this time."""
-
     def now_us(self) -> int:
         """The broker's clock, µs since the epoch."""
 
@@ -97,6 +165,12 @@ class Broker(Protocol):
 
     async def create_topic(self, name: str, settings: TopicSettings) -> tuple[Topic, bool]:
         """The topic, and whether it is new."""
+
+    async def alter_topic(self, name: str, settings: TopicSettings) -> Topic:
+        """The topic with these settings in place of its own; InvalidParameterError."""
+
+    async def delete_topic(self, name: str) -> None:
+        """Take the topic away; its data moves to the trash."""
 
     def topics(self) -> Sequence[HostedTopic]:
         """All topics by name."""

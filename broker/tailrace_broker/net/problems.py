@@ -1,71 +1,184 @@
 """Errors -> RFC 9457 problem documents. The only place that knows their HTTP statuses."""
 
+from typing import NamedTuple
+
 import msgspec
 
 from tailrace_broker.model import errors
-from tailrace_broker.model.errors import TailraceError
+from tailrace_broker.model.errors import MethodNotAllowedError, TailraceError
+from tailrace_broker.net.routes import Response
 
+Member = str | int | list[int]
+
+PROBLEM_PATH = "/v1/problems/"
 PROBLEM_CONTENT_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
 
-# class -> (slug, status, title); the most derived class that is listed counts.
-_PROBLEMS: dict[type[TailraceError], tuple[str, int, str]] = {
-    errors.InvalidTopicNameError: ("invalid-topic-name", 400, "Invalid topic name"),
-    errors.InvalidRecordError: ("invalid-record", 400, "Line {line} is not JSON"),
-    errors.InvalidRequestError: ("invalid-request", 400, "Invalid HTTP request"),
-    errors.InvalidBodyError: ("invalid-body", 400, "Invalid body"),
-    errors.InvalidParameterError: ("invalid-parameter", 400, "Invalid {parameter}"),
-    errors.TopicNotFoundError: ("topic-not-found", 404, "No such topic"),
-    errors.PartitionNotFoundError: ("partition-not-found", 404, "No such partition"),
-    errors.PathNotFoundError: ("not-found", 404, "No such path"),
-    errors.MethodNotAllowedError: ("method-not-allowed", 405, "Method not allowed"),
-    errors.RequestTimeoutError: ("request-timeout", 408, "Request timeout"),
-    errors.TopicExistsError: ("topic-exists", 409, "Topic exists"),
-    errors.BodyTooLargeError: ("body-too-large", 413, "Body too large"),
-    errors.UnsupportedMediaTypeError: ("unsupported-media-type", 415, "Unsupported media type"),
-    errors.OffsetOutOfRangeError: ("offset-out-of-range", 416, "Offset out of range"),
-    errors.ProduceMemoryFullError: ("produce-memory-full", 429, "Produce memory full"),
-    errors.HeaderTooLargeError: ("header-too-large", 431, "Header too large"),
-    errors.CorruptPartitionError: ("corrupt-partition", 503, "Stored data is damaged"),
-    errors.NotReadyError: ("not-ready", 503, "Not ready"),
-    errors.ReadFailedError: ("read-failed", 500, "Read failed"),
-    errors.DiskFullError: ("disk-full", 507, "Disk full"),
-    errors.StorageFailedError: ("storage-failed", 500, "Storage failed"),
+
+class Problem(NamedTuple):
+    """What every document of this type says, and when it is sent."""
+
+    slug: str
+    status: int
+    title: str
+    when: str
+
+
+# The most derived class that is listed counts.
+PROBLEMS: dict[type[TailraceError], Problem] = {
+    errors.InvalidTopicNameError: Problem(
+        "invalid-topic-name",
+        400,
+        "Invalid topic name",
+        "it is not 1 to 249 of `A-Z a-z 0-9 . _ -`, it is `.` or `..`, or it starts with `__`",
+    ),
+    errors.InvalidRecordError: Problem(
+        "invalid-record", 400, "Line {line} is not JSON", "a value is not JSON"
+    ),
+    errors.InvalidRequestError: Problem(
+        "invalid-request",
+        400,
+        "Invalid HTTP request",
+        "the bytes are not strict HTTP/1.1; the connection is closed",
+    ),
+    errors.InvalidBodyError: Problem(
+        "invalid-body",
+        400,
+        "Invalid body",
+        "an empty body, a malformed records+binary body or batch, a malformed JSON request",
+    ),
+    errors.InvalidParameterError: Problem(
+        "invalid-parameter",
+        400,
+        "Invalid {parameter}",
+        "a parameter or field is unknown, missing or out of bounds",
+    ),
+    errors.TopicNotFoundError: Problem(
+        "topic-not-found",
+        404,
+        "No such topic",
+        "the topic does not exist, and this request does not create it",
+    ),
+    errors.PartitionNotFoundError: Problem(
+        "partition-not-found", 404, "No such partition", "the topic has no such partition"
+    ),
+    errors.PathNotFoundError: Problem("not-found", 404, "No such path", "no such path here"),
+    errors.MethodNotAllowedError: Problem(
+        "method-not-allowed", 405, "Method not allowed", "`Allow` names the path's methods"
+    ),
+    errors.NotAcceptableError: Problem(
+        "not-acceptable", 406, "Not acceptable", "the path has no answer of the type in `Accept`"
+    ),
+    errors.RequestTimeoutError: Problem(
+        "request-timeout",
+        408,
+        "Request timeout",
+        "the head did not arrive within `TAILRACE_HEADER_SECONDS`, or the whole request within "
+        "`TAILRACE_REQUEST_SECONDS`; the connection is closed",
+    ),
+    errors.TopicExistsError: Problem(
+        "topic-exists", 409, "Topic exists", "a topic of this name exists with other settings"
+    ),
+    errors.BodyTooLargeError: Problem(
+        "body-too-large",
+        413,
+        "Body too large",
+        "over `maxRequestBytes`, or over 500,000 events, or events and their keys over 32 MiB",
+    ),
+    errors.UnsupportedMediaTypeError: Problem(
+        "unsupported-media-type",
+        415,
+        "Unsupported media type",
+        "the path takes no body of this content type",
+    ),
+    errors.OffsetOutOfRangeError: Problem(
+        "offset-out-of-range",
+        416,
+        "Offset out of range",
+        "the offset is below the log start or above the end",
+    ),
+    errors.ExpectationFailedError: Problem(
+        "expectation-failed", 417, "Expectation failed", "`Expect` is not `100-continue`"
+    ),
+    errors.NotLeaderError: Problem(
+        "not-leader",
+        421,
+        "Not the leader",
+        "the partition is sealed: produce to one of its children",
+    ),
+    errors.ProduceMemoryFullError: Problem(
+        "produce-memory-full",
+        429,
+        "Produce memory full",
+        "requests in flight hold all of `TAILRACE_PRODUCE_MEMORY_BYTES`",
+    ),
+    errors.HeaderTooLargeError: Problem(
+        "header-too-large",
+        431,
+        "Header too large",
+        "request line and headers are over 16 KiB; the connection is closed",
+    ),
+    errors.CorruptPartitionError: Problem(
+        "corrupt-partition",
+        503,
+        "Stored data is damaged",
+        "stored data of the partition is damaged below its high watermark",
+    ),
+    errors.TooManyConnectionsError: Problem(
+        "too-many-connections",
+        503,
+        "Too many connections",
+        "`TAILRACE_CONNECTIONS_MAX` are open; the connection is closed",
+    ),
+    errors.NotReadyError: Problem("not-ready", 503, "Not ready", "still recovering, or stopping"),
+    errors.ReadFailedError: Problem(
+        "read-failed", 500, "Read failed", "a file cannot be opened or read"
+    ),
+    errors.StorageFailedError: Problem(
+        "storage-failed",
+        500,
+        "Storage failed",
+        "a write failed; unknown whether it was stored",
+    ),
+    errors.DiskFullError: Problem(
+        "disk-full", 507, "Disk full", "nothing of the request was stored; reads go on"
+    ),
 }
-_INTERNAL = ("internal", 500, "Internal error")
+_INTERNAL = Problem("internal", 500, "Internal error", "a defect of the broker")
 
 
 def problem_status(error: TailraceError) -> int:
     """The HTTP status of an error's answer."""
-    return _PROBLEMS.get(type(error), _INTERNAL)[1]
+    return PROBLEMS.get(type(error), _INTERNAL).status
 
 
-def problem_members(error: TailraceError) -> dict[str, str | int | bool]:
+def problem_members(error: TailraceError) -> dict[str, str | int | bool | list[int]]:
     """The problem document as a dict, names as on the wire."""
-    slug, status, title = _PROBLEMS.get(type(error), _INTERNAL)
+    problem = PROBLEMS.get(type(error), _INTERNAL)
     members = {name: _encodable(value) for name, value in error.members.items()}
     return {
-        "type": f"/v1/problems/{slug}",
-        "title": title.format_map(members),
-        "status": status,
-        "detail": _encodable(error.detail),
+        "type": f"{PROBLEM_PATH}{problem.slug}",
+        "title": problem.title.format_map(members),
+        "status": problem.status,
+        "detail": error.detail.encode(errors="replace").decode(),
         **members,
         "retriable": error.retriable,
         "writeAttempted": error.write_attempted,
     }
 
 
-def problem_body(error: TailraceError) -> bytes:
-    """The problem document."""
-    return msgspec.json.encode(problem_members(error))
+def problem_response(error: TailraceError) -> Response:
+    """An error as an answer."""
+    status = problem_status(error)
+    headers = {}
+    if status in {429, 503} and error.retriable:
+        headers["retry-after"] = str(RETRY_AFTER_S)
+    if isinstance(error, MethodNotAllowedError):
+        headers["allow"] = error.allowed
+    body = msgspec.json.encode(problem_members(error))
+    return Response((body,), PROBLEM_CONTENT_TYPE, status, headers)
 
 
-def problem_headers(error: TailraceError) -> dict[str, str]:
-    """Headers of the answer beside content type and length."""
-    wants_delay = problem_status(error) in {429, 503}
-    return {"retry-after": str(RETRY_AFTER_S)} if wants_delay and error.retriable else {}
-
-
-def _encodable(value: str | int) -> str | int:
+def _encodable(value: Member) -> Member:
     """Without the surrogates that stand for bytes of the peer which were no UTF-8 (PEP 383)."""
     return value.encode(errors="replace").decode() if isinstance(value, str) else value

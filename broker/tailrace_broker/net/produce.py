@@ -1,22 +1,23 @@
 """A produce request -> appends -> its answer; the same for every door (docs/protocol.md)."""
 
-import re
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
-from typing import NamedTuple, TypeVar
-from urllib.parse import unquote_to_bytes
+from functools import partial
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
 from tailrace.wire import (
+    BATCH_CONTENT_TYPE,
     JSON_CONTENT_TYPE,
     NDJSON_CONTENT_TYPE,
     RECORDS_CONTENT_TYPE,
     Flag,
 )
 from tailrace_broker.codec.columns import (
+    PAYLOAD_BYTES_MAX,
     HeaderColumns,
     RecordColumns,
     column_of_lengths,
@@ -26,119 +27,115 @@ from tailrace_broker.codec.columns import (
     pack_columns,
 )
 from tailrace_broker.codec.ndjson import check_json, split_lines
+from tailrace_broker.codec.ready_batch import parse_ready_batch
 from tailrace_broker.codec.records_binary import ProducedRecords, RecordHeaders, parse_records
 from tailrace_broker.model.errors import (
     BodyTooLargeError,
-    HeaderTooLargeError,
     InvalidBodyError,
     InvalidParameterError,
-    PathNotFoundError,
-    RequestTimeoutError,
     TailraceError,
-    UnsupportedMediaTypeError,
 )
 from tailrace_broker.net.api import Broker, HostedTopic
 from tailrace_broker.net.problems import problem_members
+from tailrace_broker.net.routes import PARTITION_MAX, Answer, Call, Parameters, TopicName
 
-# Request line and headers together.
-HEADER_BYTES_MAX = 16 * 1024
 # A producer's clock may be ahead by this much; more is a mistake (nanoseconds for microseconds).
 TIMESTAMP_AHEAD_US_MAX = 3_600_000_000
-# Bound of a batch before compression: offsets, timestamps and keys are added to the body's values.
-PAYLOAD_BYTES_MAX = 32 * 1024 * 1024
+# Six digits more than now: about the year 33,000.
+TIMESTAMP_US_MAX = 10**18 - 1
 _COLUMN_BYTES_PER_RECORD = 16
 # Plain integers: an operation on an enum costs a microsecond, a third of an event's JSON check.
 _JSON_VALUES = int(Flag.JSON_VALUES)
 _BROKER_TIMESTAMPS = int(Flag.BROKER_TIMESTAMPS)
 
-# The status and body of an answer that is not an error.
-Answer = Callable[[int, bytes, TailraceError | None], None]
 Body = bytes | bytearray
 Indices = npt.NDArray[np.intp]
 T = TypeVar("T")
-_Append = Callable[["Broker", "HostedTopic", "ProduceTarget", Body, Answer], None]
+_Append = Callable[["Broker", "HostedTopic", "ProduceParameters", Body, Answer], None]
 
 
-class ProduceTarget(NamedTuple):
-    """What the request line of a produce says."""
+class ProduceParameters(Parameters, frozen=True):
+    """Of `POST /v1/topic/{topic}/messages`."""
+
+    topic: TopicName
+    partition_key: Annotated[
+        str | None, Meta(description="Decides the partition; without it the broker picks one.")
+    ] = None
+    timestamp: (
+        Annotated[
+            int,
+            Meta(ge=0, le=TIMESTAMP_US_MAX, description="Of the events, in µs since the epoch."),
+        ]
+        | None
+    ) = None
+    partition: (
+        Annotated[
+            int, Meta(ge=0, le=PARTITION_MAX, description="For a ready-made batch, which needs it.")
+        ]
+        | None
+    ) = None
+
+    @property
+    def key(self) -> bytes | None:
+        """Any bytes, as they were percent-encoded."""
+        key = self.partition_key
+        return None if key is None else key.encode("utf-8", "surrogateescape")
+
+
+class ProducedAnswer(msgspec.Struct):
+    """What was stored in one partition; `offset` is the first record's."""
 
     topic: str
-    key: bytes | None
-    timestamp_us: int | None
+    partition: int
+    offset: int
+    count: int
+    durability: str
+    copies: int
 
 
-_PATH = re.compile(rb"/v1/topic/([^/?#]*)/messages", re.ASCII)
+class PartitionAnswer(msgspec.Struct):
+    """One partition of a request for several: `problem` in place of what a success has."""
+
+    topic: str
+    partition: int
+    count: int
+    offset: int | msgspec.UnsetType = msgspec.UNSET
+    durability: str | msgspec.UnsetType = msgspec.UNSET
+    copies: int | msgspec.UnsetType = msgspec.UNSET
+    problem: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
 
-def parse_target(target: bytes) -> ProduceTarget:
-    """Read path and query; PathNotFoundError, InvalidParameterError.
-
-    Short ones are cached: producers repeat the same few targets, a key each.
-    """
-    if len(target) <= _CACHED_TARGET_BYTES_MAX:
-        return _parse_short_target(target)
-    return _parse_target(target)
-
-
-def _parse_target(target: bytes) -> ProduceTarget:
-    path, _, query = target.partition(b"?")
-    match = _PATH.fullmatch(path)
-    if not match:
-        raise PathNotFoundError(f"no path {path.decode(errors='replace')} at this door")
-    topic = unquote_to_bytes(match[1]).decode(errors="replace")
-    key: bytes | None = None
-    timestamp_us: int | None = None
-    seen: set[bytes] = set()
-    for pair in filter(None, query.split(b"&")):
-        name, _, value = pair.partition(b"=")
-        shown = name.decode(errors="replace")
-        if name in seen:
-            raise InvalidParameterError(f"{shown} is given twice", parameter=shown)
-        seen.add(name)
-        value = unquote_to_bytes(value.replace(b"+", b" "))
-        if name == b"partitionKey":
-            key = value
-        elif name == b"timestamp":
-            timestamp_us = _parse_timestamp(value)
-        else:
-            raise InvalidParameterError(
-                f'no parameter "{shown}"; a produce takes partitionKey and timestamp',
-                parameter=shown,
-            )
-    return ProduceTarget(topic, key, timestamp_us)
-
-
-_CACHED_TARGET_BYTES_MAX = 256
-_parse_short_target = lru_cache(maxsize=4096)(_parse_target)
-
-
-def produce(
-    broker: Broker, target: ProduceTarget, content_type: str, body: Body, answer: Answer
-) -> None:
+def produce(broker: Broker, call: Call, answer: Answer) -> None:
     """Append what a request brings; `answer(status, body, error)` is called once, maybe later.
 
     Requests for one partition are appended in the order of these calls.
     """
-
-    append = _APPENDS.get(content_type.partition(";")[0].strip().lower())
-    if append is None:
-        known = ", ".join(_APPENDS)
-        error = UnsupportedMediaTypeError(
-            f"content-type {content_type} is not one of: {known}", contentType=content_type
-        )
+    append, foreign = _APPENDS[call.content_type]
+    try:
+        _check(call, foreign)
+    except TailraceError as error:
         answer(0, b"", error)
-    elif not body:
-        answer(0, b"", InvalidBodyError("the body is empty; nothing was stored"))
     else:
-        use = partial(_use, append, broker, target, body, answer)
-        broker.with_topic(target.topic, use)
+        use = partial(_use, append, broker, call, answer)
+        broker.with_topic(call.parameters.topic, use)
+
+
+def _check(call: Call, foreign: Sequence[str]) -> None:
+    """Before the topic may be created by this request."""
+    for field in foreign:
+        if getattr(call.parameters, field) is not None:
+            name = _WIRE_NAMES[field]
+            raise InvalidParameterError(
+                f"{name} says nothing for {call.content_type}; leave it out", parameter=name
+            )
+    if not call.body:
+        raise InvalidBodyError("the body is empty; nothing was stored")
 
 
 def _use(
     append: _Append,
     broker: Broker,
-    target: ProduceTarget,
-    body: Body,
+    call: Call,
     answer: Answer,
     hosted: HostedTopic | None,
     error: TailraceError | None,
@@ -148,79 +145,52 @@ def _use(
         answer(0, b"", error)
         return
     try:
-        append(broker, hosted, target, body, answer)
+        append(broker, hosted, call.parameters, call.body, answer)
     except TailraceError as refused:
         answer(0, b"", refused)
 
 
-def check_body_size(broker: Broker, body_bytes: int) -> None:
-    """BodyTooLargeError when a body is over the limit."""
-    if body_bytes > broker.max_request_bytes:
-        raise BodyTooLargeError(
-            f"the body is over {broker.max_request_bytes} bytes; send fewer events a request",
-            maxRequestBytes=broker.max_request_bytes,
-        )
-
-
-def header_too_large() -> HeaderTooLargeError:
-    """Why a request with a long head is refused."""
-    return HeaderTooLargeError(f"request line and headers are over {HEADER_BYTES_MAX} bytes")
-
-
-def request_timeout(broker: Broker) -> RequestTimeoutError:
-    """Why a request that does not arrive is given up."""
-    return RequestTimeoutError(
-        f"the request did not arrive whole within {broker.request_seconds} s; nothing was stored"
-    )
-
-
 def _append_event(
-    broker: Broker, hosted: HostedTopic, target: ProduceTarget, body: Body, answer: Answer
+    broker: Broker, hosted: HostedTopic, parameters: ProduceParameters, body: Body, answer: Answer
 ) -> None:
     """application/json: one event, coalesced with other requests' events."""
-    timestamp_us, flags = _timestamp(broker, target.timestamp_us)
+    timestamp_us, flags = _timestamp(broker, parameters.timestamp)
     if hosted.topic.settings.json_check:
         check_json(body)
         flags |= _JSON_VALUES
-    partition = hosted.partition_of_key(target.key)
-    done = partial(_answer_one, answer, target.topic, partition, 1)
-    hosted.log_of(partition).append_event(target.key, bytes(body), timestamp_us, flags, done)
+    partition = hosted.partition_of_key(parameters.key)
+    done = partial(_answer_one, answer, parameters.topic, partition, 1)
+    hosted.log_of(partition).append_event(parameters.key, bytes(body), timestamp_us, flags, done)
     broker.counters.produced_events += 1
 
 
 def _append_lines(
-    broker: Broker, hosted: HostedTopic, target: ProduceTarget, body: Body, answer: Answer
+    broker: Broker, hosted: HostedTopic, parameters: ProduceParameters, body: Body, answer: Answer
 ) -> None:
     """application/x-ndjson: a batch of its own."""
-    timestamp_us, flags = _timestamp(broker, target.timestamp_us)
+    timestamp_us, flags = _timestamp(broker, parameters.timestamp)
     json_check = hosted.topic.settings.json_check
     if json_check:
         flags |= _JSON_VALUES
     values, lengths = split_lines(body, json_check=json_check)
     count = len(lengths)
-    _check_payload(broker, len(values) + count * len(target.key or b""), count)
+    _check_payload(broker, len(values) + count * len(parameters.key or b""), count)
     columns = pack_columns(
         column_of_lengths(values, lengths),
-        column_of_one(target.key, count),
+        column_of_one(parameters.key, count),
         np.full(count, timestamp_us, np.int64),
         flags=flags,
     )
-    partition = hosted.partition_of_key(target.key)
-    done = partial(_answer_one, answer, target.topic, partition, count)
+    partition = hosted.partition_of_key(parameters.key)
+    done = partial(_answer_one, answer, parameters.topic, partition, count)
     hosted.log_of(partition).append_columns(columns, done)
     broker.counters.produced_events += count
 
 
 def _append_records(
-    broker: Broker, hosted: HostedTopic, target: ProduceTarget, body: Body, answer: Answer
+    broker: Broker, hosted: HostedTopic, parameters: ProduceParameters, body: Body, answer: Answer
 ) -> None:
     """records+binary: a batch for each partition that the records' keys belong to."""
-    for name, given in (("partitionKey", target.key), ("timestamp", target.timestamp_us)):
-        if given is not None:
-            raise InvalidParameterError(
-                f"records+binary carries its own keys and timestamps; leave out {name}",
-                parameter=name,
-            )
     records = parse_records(body)
     _check_payload(broker, len(body), len(records.keys))
     if records.timestamps_us is not None:
@@ -233,11 +203,11 @@ def _append_records(
         (partition, len(chosen), _columns_of(broker, records, chosen))
         for partition, chosen in zip(found.tolist(), np.split(order, starts[1:]), strict=True)
     ]
-    collected = _Collected(target.topic, len(appends), answer)
+    collected = _Collected(parameters.topic, len(appends), answer)
     for partition, count, columns in appends:
         done = partial(collected.add, partition, count)
         try:
-            log = hosted.log_of(partition)
+            log = hosted.open_log_of(partition)
         except TailraceError as error:
             done(-1, error)
         else:
@@ -245,11 +215,31 @@ def _append_records(
             broker.counters.produced_events += count
 
 
-_APPENDS: dict[str, _Append] = {
-    JSON_CONTENT_TYPE: _append_event,
-    NDJSON_CONTENT_TYPE: _append_lines,
-    RECORDS_CONTENT_TYPE: _append_records,
+def _append_batch(
+    broker: Broker, hosted: HostedTopic, parameters: ProduceParameters, body: Body, answer: Answer
+) -> None:
+    """A ready-made batch: checked, and stored as it is under a header of the leader's."""
+    partition = parameters.partition
+    if partition is None:
+        raise InvalidParameterError(
+            "partition is missing; a ready-made batch names its partition", parameter="partition"
+        )
+    log = hosted.open_log_of(partition)
+    batch = parse_ready_batch(body)
+    _timestamp(broker, batch.largest_timestamp_us)
+    done = partial(_answer_one, answer, parameters.topic, partition, batch.record_count)
+    log.append_batch(batch, done)
+    broker.counters.produced_events += batch.record_count
+
+
+# By content type: how it is appended, and the parameters that say nothing for it.
+_APPENDS: dict[str, tuple[_Append, tuple[str, ...]]] = {
+    JSON_CONTENT_TYPE: (_append_event, ("partition",)),
+    NDJSON_CONTENT_TYPE: (_append_lines, ("partition",)),
+    RECORDS_CONTENT_TYPE: (_append_records, ("partition_key", "timestamp", "partition")),
+    BATCH_CONTENT_TYPE: (_append_batch, ("partition_key", "timestamp")),
 }
+_WIRE_NAMES = {field.name: field.encode_name for field in msgspec.structs.fields(ProduceParameters)}
 
 
 class _Collected:
@@ -359,13 +349,3 @@ def _check_payload(broker: Broker, data_bytes: int, count: int) -> None:
             f"the events with their keys are over {PAYLOAD_BYTES_MAX} bytes; send fewer a request",
             maxRequestBytes=broker.max_request_bytes,
         )
-
-
-def _parse_timestamp(value: bytes) -> int:
-    if value.isdigit() and len(value) <= 18:
-        return int(value)
-    raise InvalidParameterError(
-        f"timestamp {value.decode(errors='replace')} is not a number of microseconds since the "
-        "epoch",
-        parameter="timestamp",
-    )

@@ -1,116 +1,280 @@
-"""Stateless reads and offsets -> answers; the same for every door (docs/protocol.md)."""
+"""Stateless reads of records -> answers (docs/protocol.md, "Read")."""
 
+import asyncio
+import heapq
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, NamedTuple
+from contextlib import suppress
+from itertools import groupby
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from tailrace.wire import BATCH_CONTENT_TYPE, JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE, Flag
 from tailrace_broker.codec.batch import decompress_payload
 from tailrace_broker.codec.records import json_lines, unpack_columns
-from tailrace_broker.model.errors import CorruptPartitionError, InvalidParameterError
+from tailrace_broker.model.errors import (
+    CorruptPartitionError,
+    InvalidParameterError,
+    NotAcceptableError,
+)
+from tailrace_broker.model.topic import Partition
 from tailrace_broker.net.api import Broker, HostedTopic, PartitionLog, ReadableBatch
+from tailrace_broker.net.routes import (
+    INT64_MAX,
+    Call,
+    Parameters,
+    PartitionId,
+    Response,
+    TopicName,
+    shortened,
+)
 
 RECORDS_DEFAULT = 1_000
 RECORDS_MAX = 100_000
 READ_BYTES_DEFAULT = 1024 * 1024
 READ_BYTES_MAX = 16 * 1024 * 1024
+WAIT_MS_MAX = 60_000
+LAST_RECORDS_MAX = 1_000
 # Of a batch's columns that become text at once.
 PIECE_BYTES = 512 * 1024
-OFFSET_MAX = 2**63 - 1
-_DIGITS_MAX = 19  # of OFFSET_MAX; longer texts are not even read
+
+_TEXT_TYPES = (NDJSON_CONTENT_TYPE, JSON_CONTENT_TYPE)
+_OFFSET_DIGITS_MAX = 19
 
 
-class ReadRequest(NamedTuple):
-    """A stateless read; `offset` as given: a number, `earliest` or `latest`."""
+class ReadParameters(Parameters, frozen=True):
+    """Of `GET /v1/topic/{topic}/partitions/{partition}/records`."""
 
-    topic: str
+    topic: TopicName
+    partition: PartitionId
+    offset: (
+        Annotated[
+            str,
+            Meta(
+                description="Of the first record: a number, `earliest` (the default), `latest`, or "
+                "`-n`: n records before the end."
+            ),
+        ]
+        | None
+    ) = None
+    timestamp: (
+        Annotated[
+            int,
+            Meta(
+                ge=0,
+                le=INT64_MAX,
+                description="In place of `offset`: from the first record of this time (µs since "
+                "the epoch) or later.",
+            ),
+        ]
+        | None
+    ) = None
+    max_records: Annotated[
+        int, Meta(ge=1, le=RECORDS_MAX, description="Of a JSON or NDJSON answer.")
+    ] = RECORDS_DEFAULT
+    max_bytes: Annotated[
+        int, Meta(ge=1, le=READ_BYTES_MAX, description="Of a binary answer; at least one batch.")
+    ] = READ_BYTES_DEFAULT
+    wait_ms: Annotated[
+        int,
+        Meta(ge=0, le=WAIT_MS_MAX, description="Wait so long for records when there are none."),
+    ] = 0
+    isolation: Annotated[
+        Literal["committed", "uncommitted"],
+        Meta(description="`uncommitted`: up to the log end, without the promise of one order."),
+    ] = "committed"
+
+
+class LastParameters(Parameters, frozen=True):
+    """Of `GET /v1/topic/{topic}/records`."""
+
+    topic: TopicName
+    last: Annotated[
+        int, Meta(ge=1, le=LAST_RECORDS_MAX, description="How many of the newest records.")
+    ] = 1
+
+
+class RecordAnswer(msgspec.Struct):
+    """A record; a value that is not JSON, or a key that is not UTF-8, is `{"base64": "…"}`."""
+
     partition: int
-    offset: str
-    records_max: int
-    bytes_max: int
-    accept: str
+    offset: int
+    timestamp: Annotated[str, Meta(description="RFC 3339, UTC, with microseconds.")]
+    key: str | dict[str, str] | None
+    value: Any
+    headers: Annotated[
+        list[dict[str, Any]] | msgspec.UnsetType, Meta(description="When the record has some.")
+    ] = msgspec.UNSET
 
 
-class ReadAnswer(NamedTuple):
-    """A read's answer; `chunks` is read while it is sent, so that its size is not bounded."""
-
-    content_type: str
-    chunks: AsyncIterator[bytes]
-    next_offset: int
-    high_watermark: int
-    log_start: int
-
-
-async def read(broker: Broker, request: ReadRequest) -> ReadAnswer:
-    """Records from an offset on; empty at the high watermark.
-
-    TopicNotFoundError, PartitionNotFoundError, OffsetOutOfRangeError, InvalidParameterError,
-    CorruptPartitionError (also from `chunks`, when the damage is behind the first batches).
-    """
+async def read_partition(broker: Broker, call: Call) -> Response:
+    """Records from an offset or a time on; empty at the end."""
+    parameters: ReadParameters = call.parameters
+    hosted = broker.hosted(parameters.topic)
+    log = hosted.log_of(parameters.partition)
+    content_type = preferred_type(call.accept, (*_TEXT_TYPES, BATCH_CONTENT_TYPE))
     try:
-        return await _read(broker, request)
+        offset = await _find_offset(log, parameters)
+        if offset == log.high_watermark and parameters.wait_ms:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(parameters.wait_ms / 1000):
+                    await log.wait_beyond(offset)
+        return await _read(broker, hosted, parameters, offset, content_type)
     except CorruptPartitionError as error:
         raise CorruptPartitionError(
-            error.detail, topic=request.topic, partition=request.partition
+            error.detail, topic=parameters.topic, partition=parameters.partition
         ) from error
 
 
-async def _read(broker: Broker, request: ReadRequest) -> ReadAnswer:
-    log = broker.hosted(request.topic).log_of(request.partition)
-    offset = _parse_offset(request.offset, log)
-    high_watermark = log.high_watermark  # of one moment, so that live producers do not prolong it
-    if BATCH_CONTENT_TYPE in request.accept:
-        batches = await log.read(offset, request.bytes_max)
-        next_offset = batches[-1].header.end_offset if batches else offset
-        content_type, chunks = BATCH_CONTENT_TYPE, _unchanged(batches)
-    else:
-        batches = await log.read(offset, READ_BYTES_DEFAULT)
-        next_offset = min(offset + request.records_max, high_watermark)
-        lines = _json_lines(log, request.partition, batches, offset, next_offset)
-        if JSON_CONTENT_TYPE in request.accept:
-            content_type, chunks = JSON_CONTENT_TYPE, _as_array(lines)
-        else:
-            content_type, chunks = NDJSON_CONTENT_TYPE, _as_lines(lines)
-    return ReadAnswer(content_type, chunks, next_offset, high_watermark, log.log_start)
+async def read_last(broker: Broker, call: Call) -> Response:
+    """The newest records of a topic over all its partitions, by record time, oldest first."""
+    parameters: LastParameters = call.parameters
+    hosted = broker.hosted(parameters.topic)
+    content_type = preferred_type(call.accept, _TEXT_TYPES)
+    newest: list[tuple[int, int, int]] = []  # (timestamp, partition, offset), a heap
+    for partition in hosted.topic.partitions:
+        log = hosted.log_of(partition.partition)
+        async for timestamp_us, offset in _times_of_last(log, parameters.last):
+            entry = (timestamp_us, partition.partition, offset)
+            if len(newest) < parameters.last:
+                heapq.heappush(newest, entry)
+            else:
+                heapq.heappushpop(newest, entry)
+    places = [(partition, offset) for _, partition, offset in sorted(newest)]
+    return Response(_count(broker, _as_text(_lines_at(hosted, places), content_type)), content_type)
 
 
-def offsets(hosted_topics: list[HostedTopic]) -> bytes:
-    """`GET /v1/offsets`: where each partition starts and ends; null where damage hides it."""
-    return msgspec.json.encode({"topics": [_topic_offsets(hosted) for hosted in hosted_topics]})
+def preferred_type(accept: str, offered: Sequence[str]) -> str:
+    """The offered content type that `Accept` prefers (RFC 9110, 12.5.1), the first when it does
+    not care; NotAcceptableError when it wants none.
+    """
+    if not accept:
+        return offered[0]
+    qualities: dict[str, float] = {}
+    for media_range in accept.split(","):
+        name, *options = (part.strip() for part in media_range.split(";"))
+        qualities[name] = next((_quality(text) for text in options if text.startswith("q=")), 1.0)
+
+    def quality(content_type: str) -> float:
+        """Of the most specific range that it is in."""
+        ranges = (content_type, "application/*", "*/*")
+        return next((qualities[each] for each in ranges if each in qualities), 0.0)
+
+    best = max(offered, key=quality)
+    if not quality(best):
+        raise NotAcceptableError(f"accept {shortened(accept)} is none of: {', '.join(offered)}")
+    return best
 
 
-def whole_number(name: str, text: str, smallest: int, largest: int) -> int:
-    """A parameter in [smallest, largest]; InvalidParameterError."""
-    if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX:
-        number = int(text)
-        if smallest <= number <= largest:
-            return number
-    raise InvalidParameterError(
-        f"{name} is {_shown(text)}; it is a whole number from {smallest} to {largest}",
-        parameter=name,
-    )
+def _quality(text: str) -> float:
+    """Of "q=0.5"; what cannot be read is not wanted."""
+    try:
+        quality = float(text.removeprefix("q="))
+    except ValueError:
+        return 0.0
+    return quality if 0 <= quality <= 1 else 0.0
 
 
-def _parse_offset(text: str, log: PartitionLog) -> int:
-    if text == "earliest":
+async def _find_offset(log: PartitionLog, parameters: ReadParameters) -> int:
+    """Where to begin, whatever the request says it by. InvalidParameterError."""
+    text = parameters.offset
+    if parameters.timestamp is not None:
+        if text is not None:
+            raise InvalidParameterError(
+                "offset and timestamp both say where to begin; give one", parameter="timestamp"
+            )
+        found = await log.find_timestamp(parameters.timestamp)
+        return log.high_watermark if found is None else found
+    if text is None or text == "earliest":
         return log.log_start
     if text == "latest":
         return log.high_watermark
-    if text.isascii() and text.isdigit():
-        return whole_number("offset", text, 0, OFFSET_MAX)
+    digits = text.removeprefix("-")
+    if digits.isascii() and digits.isdigit() and len(digits) <= _OFFSET_DIGITS_MAX:
+        is_from_end = text.startswith("-")
+        return max(log.log_start, log.high_watermark - int(digits)) if is_from_end else int(digits)
     raise InvalidParameterError(
-        f"offset is {_shown(text)}; it is earliest, latest or a whole number", parameter="offset"
+        f"offset is {shortened(text)}; it is earliest, latest, a whole number, or -n for n records "
+        "before the end",
+        parameter="offset",
     )
 
 
-def _shown(text: str) -> str:
-    return text if len(text) <= _DIGITS_MAX else f"{text[:_DIGITS_MAX]}…"
+async def _read(
+    broker: Broker, hosted: HostedTopic, parameters: ReadParameters, offset: int, content_type: str
+) -> Response:
+    log = hosted.log_of(parameters.partition)
+    high_watermark = log.high_watermark  # of one moment, so that live producers do not prolong it
+    body: Sequence[bytes] | AsyncIterator[bytes]
+    if content_type == BATCH_CONTENT_TYPE:
+        batches = await log.read(offset, parameters.max_bytes)
+        next_offset = batches[-1].header.end_offset if batches else offset
+        body = [buffer for batch in batches for buffer in batch.buffers]
+        broker.counters.read_bytes += sum(map(len, body))
+    else:
+        batches = await log.read(offset, READ_BYTES_DEFAULT)
+        next_offset = min(offset + parameters.max_records, high_watermark)
+        lines = _json_lines(log, parameters.partition, batches, offset, next_offset)
+        body = _count(broker, _as_text(lines, content_type))
+    headers = {
+        "tailrace-next-offset": str(next_offset),
+        "tailrace-high-watermark": str(high_watermark),
+        "tailrace-log-start": str(log.log_start),
+    }
+    partition = hosted.topic.partitions[parameters.partition]
+    return Response(body, content_type, 200, headers | _state_headers(partition, next_offset))
 
 
-async def _unchanged(batches: Sequence[ReadableBatch]) -> AsyncIterator[bytes]:
-    """Whole batches as they are stored."""
-    yield b"".join(buffer for batch in batches for buffer in batch.buffers)
+def _state_headers(partition: Partition, next_offset: int) -> dict[str, str]:
+    """The epoch; and what follows a sealed partition, for who has read it to its end."""
+    headers = {"tailrace-epoch": str(partition.epoch)}
+    if partition.sealed_end is not None and next_offset >= partition.sealed_end:
+        headers["tailrace-sealed"] = "true"
+        headers["tailrace-children"] = ",".join(map(str, partition.children))
+    return headers
+
+
+async def _times_of_last(log: PartitionLog, count: int) -> AsyncIterator[tuple[int, int]]:
+    """(timestamp, offset) of the last `count` records, batch by batch."""
+    offset, end = max(log.log_start, log.high_watermark - count), log.high_watermark
+    while offset < end:
+        for batch in await log.read(offset, READ_BYTES_DEFAULT):
+            header = batch.header
+            columns = decompress_payload(header, memoryview(b"".join(batch.buffers)))
+            first, last = offset - header.base_offset, min(end, header.end_offset)
+            for record in unpack_columns(
+                header, columns, first=first, last=last - header.base_offset
+            ):
+                yield record.timestamp_us, record.offset
+            offset = header.end_offset
+            if offset >= end:
+                return
+
+
+async def _lines_at(
+    hosted: HostedTopic, places: Sequence[tuple[int, int]]
+) -> AsyncIterator[list[bytes]]:
+    """JSON texts of the records at these (partition, offset), in this order."""
+    numbered = enumerate(places)
+    runs = groupby(numbered, key=lambda each: (each[1][0], each[1][1] - each[0]))
+    for (partition, _), run in runs:  # neighbours in a log are read at once
+        offsets = [offset for _, (_, offset) in run]
+        log = hosted.log_of(partition)
+        first, end = offsets[0], offsets[-1] + 1
+        async for lines in _json_lines(log, partition, [], first, end):
+            yield lines
+
+
+async def _count(broker: Broker, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Count what is sent."""
+    async for piece in pieces:
+        broker.counters.read_bytes += len(piece)
+        yield piece
+
+
+def _as_text(lines: AsyncIterator[list[bytes]], content_type: str) -> AsyncIterator[bytes]:
+    return _as_array(lines) if content_type == JSON_CONTENT_TYPE else _as_lines(lines)
 
 
 async def _json_lines(
@@ -150,32 +314,3 @@ async def _as_array(texts: AsyncIterator[list[bytes]]) -> AsyncIterator[bytes]:
         yield before + b",".join(some)
         before = b","
     yield b"]" if before == b"," else b"[]"
-
-
-def _topic_offsets(hosted: HostedTopic) -> dict[str, Any]:
-    topic = hosted.topic
-    rows = []
-    for partition in topic.partitions:
-        log = _log_or_none(hosted, partition.partition)
-        rows.append(
-            {
-                "partition": partition.partition,
-                "range": partition.range_id,
-                "epoch": partition.epoch,
-                "firstOffset": partition.first_offset,
-                "logStart": log and log.log_start,
-                "highWatermark": log and log.high_watermark,
-                "logEnd": log and log.log_end,
-                "state": "open" if log else "damaged",
-                "parents": list(partition.parents),
-            }
-        )
-    return {"topic": topic.name, "partitions": rows}
-
-
-def _log_or_none(hosted: HostedTopic, partition: int) -> PartitionLog | None:
-    """None: the partition's data is damaged."""
-    try:
-        return hosted.log_of(partition)
-    except CorruptPartitionError:
-        return None

@@ -1,10 +1,11 @@
-"""What waits to be appended to a partition: ready columns, or single events to be coalesced."""
+"""What waits to be appended to a partition: whole batches, or single events to be coalesced."""
 
 from collections.abc import Callable
 
 import numpy as np
 
 from tailrace.wire import Flag
+from tailrace_broker.codec.batch import BatchBody
 from tailrace_broker.codec.columns import RecordColumns, column_of_values, pack_columns
 from tailrace_broker.model.errors import TailraceError
 
@@ -15,17 +16,17 @@ Appended = Callable[[int, TailraceError | None], None]
 _EVENT_OVERHEAD_BYTES = 16
 
 
-class ColumnsAppend:
-    """One request's records, a batch of their own."""
+class BatchAppend:
+    """One request's records, a batch of their own; as columns, or compressed already."""
 
-    def __init__(self, columns: RecordColumns, done: Appended) -> None:
-        self._columns = columns
-        self.size_bytes = len(columns.payload)
+    def __init__(self, contents: RecordColumns | BatchBody, done: Appended) -> None:
+        self._contents = contents
+        self.size_bytes = len(contents.payload)
         self.finish = done
 
-    def columns(self) -> RecordColumns:
-        """The batch's columns."""
-        return self._columns
+    def contents(self) -> RecordColumns | BatchBody:
+        """What the batch holds."""
+        return self._contents
 
 
 class EventsAppend:
@@ -50,8 +51,8 @@ class EventsAppend:
         self._flags &= flags
         self.size_bytes += len(value) + len(key or b"") + _EVENT_OVERHEAD_BYTES
 
-    def columns(self) -> RecordColumns:
-        """The batch's columns."""
+    def contents(self) -> RecordColumns:
+        """What the batch holds."""
         return pack_columns(
             column_of_values(self._values),
             column_of_values(self._keys),

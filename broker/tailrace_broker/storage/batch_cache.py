@@ -45,6 +45,21 @@ class RecentBatches:
             taken.append(batch)
         return taken
 
+    def find_time(self, offset: int, timestamp_us: int) -> StoredBatch | None:
+        """The first batch of this time or later, from the one that holds `offset` on.
+
+        None also when memory does not reach back to `offset`.
+        """
+        index = bisect_right(self._base_offsets, offset, lo=self._first) - 1
+        if index < self._first:
+            return None
+        for position in range(index, len(self._batches)):
+            batch = self._batches[position]
+            assert batch is not None
+            if batch.header.largest_timestamp_us >= timestamp_us:
+                return batch
+        return None
+
     def append(self, batch: StoredBatch) -> None:
         """Add the batch that follows the last."""
         last = self._batches[-1] if self._batches else None

@@ -3,6 +3,7 @@
 <root>/data/meta.json                                   identity of the disk
 <root>/data/metadata/topics.json                        topics and partitions
 <root>/data/<topic id>/<partition id>/<base offset>.log segments, `.idx` beside finished ones
+<root>/data/trash/                                      deleted topics (`storage.trash`)
 <root>/lock                                             held while a broker runs here
 """
 
@@ -12,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import UUID, uuid4
 
+import msgspec
+
 from tailrace_broker.codec.metadata import (
     DiskIdentity,
     decode_identity,
@@ -19,7 +22,11 @@ from tailrace_broker.codec.metadata import (
     encode_identity,
     encode_topics,
 )
-from tailrace_broker.model.errors import CorruptMetadataError, DataDirectoryInUseError
+from tailrace_broker.model.errors import (
+    CorruptMetadataError,
+    DataDirectoryInUseError,
+    DiskFullError,
+)
 from tailrace_broker.model.topic import Topic
 from tailrace_broker.storage.direct_file import (
     has_direct_io,
@@ -27,6 +34,7 @@ from tailrace_broker.storage.direct_file import (
     translated_errors,
     write_file_atomically,
 )
+from tailrace_broker.storage.trash import Trash, topic_directories
 
 FIRST_ORDINAL = 0
 FIRST_REGISTRATION = 1
@@ -47,6 +55,14 @@ class DataDirectory:
                     sync_directory(directory)
             self.is_direct = has_direct_io(self.path)
         self.identity = self._load_identity()
+        self.trash = Trash(self.path)
+
+    def begin_boot(self) -> None:
+        """Count this start; durable on return, unless the disk is full: it can still be read."""
+        identity = msgspec.structs.replace(self.identity, boot=self.identity.boot + 1)
+        with suppress(DiskFullError):
+            write_file_atomically(self._identity_path, encode_identity(identity))
+            self.identity = identity
 
     def load_topics(self) -> list[Topic]:
         """The topics; none in a new directory. CorruptMetadataError."""
@@ -54,8 +70,7 @@ class DataDirectory:
         with translated_errors(path):
             if path.exists():
                 return decode_topics(path.read_bytes())
-            orphan = self._orphan()
-        if orphan is not None:
+        for orphan in topic_directories(self.path):
             raise CorruptMetadataError(
                 f"{path} is missing, but {orphan} holds a topic's data; restore the file"
             )
@@ -69,38 +84,38 @@ class DataDirectory:
         """Directory of a partition's segments; made with its first record."""
         return self.path / str(topic_id) / str(partition)
 
+    def disk_bytes(self) -> tuple[int, int]:
+        """Used, and all, of the file system, as df tells them."""
+        found = os.statvfs(self.path)
+        return (found.f_blocks - found.f_bfree) * found.f_frsize, found.f_blocks * found.f_frsize
+
     def close(self) -> None:
         """Let another broker have it."""
         os.close(self._lock_fd)
 
     @property
+    def _identity_path(self) -> Path:
+        return self.path / "meta.json"
+
+    @property
     def _topics_path(self) -> Path:
         return self.path / "metadata" / "topics.json"
 
-    def _orphan(self) -> Path | None:
-        """A directory of a topic's data."""
-        return next((each for each in self.path.iterdir() if _is_of_a_topic(each)), None)
-
     def _load_identity(self) -> DiskIdentity:
-        path = self.path / "meta.json"
-        with translated_errors(path):
-            if path.exists():
-                return decode_identity(path.read_bytes())
-            if self._topics_path.exists() or self._orphan() is not None:
-                raise CorruptMetadataError(
-                    f"{path} is missing, but the directory holds data; restore the file"
-                )
-            identity = DiskIdentity(uuid4(), FIRST_ORDINAL, uuid4(), FIRST_REGISTRATION)
-            write_file_atomically(path, encode_identity(identity))
-            return identity
+        with translated_errors(self._identity_path):
+            if self._identity_path.exists():
+                return decode_identity(self._identity_path.read_bytes())
+            return self._found()
 
-
-def _is_of_a_topic(path: Path) -> bool:
-    try:
-        UUID(path.name)
-    except ValueError:
-        return False
-    return path.is_dir()
+    def _found(self) -> DiskIdentity:
+        path = self._identity_path
+        if self._topics_path.exists() or topic_directories(self.path):
+            raise CorruptMetadataError(
+                f"{path} is missing, but the directory holds data; restore the file"
+            )
+        identity = DiskIdentity(uuid4(), FIRST_ORDINAL, uuid4(), FIRST_REGISTRATION, boot=0)
+        write_file_atomically(path, encode_identity(identity))
+        return identity
 
 
 def _lock(root: Path) -> int:

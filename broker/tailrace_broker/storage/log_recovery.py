@@ -15,7 +15,12 @@ from tailrace.wire import HEADER_BYTES, align_up
 from tailrace_broker.codec.segment import SegmentIndex, decode_index, encode_index, encode_pad
 from tailrace_broker.core.recovery import LogScan, SegmentState, proves_damage
 from tailrace_broker.memory.pool import BufferPool
-from tailrace_broker.model.errors import CorruptBatchError, CorruptPartitionError
+from tailrace_broker.model.errors import (
+    CorruptBatchError,
+    CorruptPartitionError,
+    DiskFullError,
+    StorageFailedError,
+)
 from tailrace_broker.storage.direct_file import (
     BLOCK_BYTES,
     DirectFile,
@@ -97,6 +102,7 @@ def _recover_finished(
         state.end_offset = index.end_offset
         state.last_epoch = index.last_epoch
         state.last_append_time_us = index.last_append_time_us
+        state.largest_timestamp_us = index.largest_timestamp_us
         state.position = index.segment_bytes
         state.entries = index.entries
         return state
@@ -110,7 +116,8 @@ def _recover_finished(
             f"{path} is damaged at byte {state.position}: it ends at offset {state.end_offset}, "
             f"the next segment starts at {next_offset}. Nothing was changed; restore the file"
         )
-    write_file_atomically(index_path, encode_index(index_of(state)))
+    with suppress(DiskFullError, StorageFailedError):  # the next start scans again
+        write_file_atomically(index_path, encode_index(index_of(state)))
     return state
 
 

@@ -4,9 +4,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tailrace.wire import HEADER_BYTES, align_up
-from tailrace_broker.codec.batch import read_header, verify_batch
-from tailrace_broker.codec.segment import INDEX_INTERVAL_BYTES, find_position, read_pad
+from tailrace.wire import HEADER_BYTES, BatchHeader, align_up
+from tailrace_broker.codec.batch import decompress_payload, read_header, verify_batch
+from tailrace_broker.codec.records import find_record_of_time
+from tailrace_broker.codec.segment import (
+    INDEX_INTERVAL_BYTES,
+    find_position,
+    find_time,
+    read_pad,
+)
 from tailrace_broker.core.recovery import SegmentState
 from tailrace_broker.memory.pool import BufferPool
 from tailrace_broker.model.errors import CorruptBatchError
@@ -45,6 +51,48 @@ def read_batches(
         raise CorruptBatchError(f"{path}, from byte {position}: {error}") from error
     finally:
         file.close()
+
+
+def find_offset_of_time(
+    path: Path,
+    state: SegmentState,
+    pool: BufferPool,
+    *,
+    timestamp_us: int,
+    end_offset: int,
+    is_direct: bool,
+) -> int | None:
+    """The segment's first offset below `end_offset` whose record is of this time or later.
+
+    Reads headers from the index's entry on, then one batch; CorruptBatchError names the place.
+    """
+    position = find_time(state.entries, timestamp_us).position
+    file = DirectFile.open(path, is_direct=is_direct)
+    try:
+        header = None
+        while header is None:
+            with window_at(file, pool, position, INDEX_INTERVAL_BYTES) as window:
+                header, passed_bytes = _pass_earlier(window, timestamp_us, end_offset)
+            if header is None and not passed_bytes:
+                raise CorruptBatchError(f"no batch holds a record of {timestamp_us} or later")
+            position += passed_bytes
+    except CorruptBatchError as error:
+        raise CorruptBatchError(f"{path}, from byte {position}: {error}") from error
+    finally:
+        file.close()
+    if header.largest_timestamp_us < timestamp_us or header.base_offset >= end_offset:
+        return None
+    offset = header.base_offset
+    (batch,) = read_batches(
+        path, state, pool, offset=offset, end_offset=offset + 1, max_bytes=1, is_direct=is_direct
+    )
+    return first_of_time(batch, timestamp_us)
+
+
+def first_of_time(batch: StoredBatch, timestamp_us: int) -> int:
+    """Offset of the batch's first record of this time or later, which it has."""
+    columns = decompress_payload(batch.header, memoryview(b"".join(batch.buffers)))
+    return find_record_of_time(batch.header, columns, timestamp_us)
 
 
 @contextmanager
@@ -91,3 +139,30 @@ def _take(
             taken_bytes += header.batch_bytes
             if header.end_offset >= end_offset:
                 return batches, position, 0
+
+
+def _pass_earlier(
+    window: memoryview, timestamp_us: int, end_offset: int
+) -> tuple[BatchHeader | None, int]:
+    """The first header of this time or later, or at the end, and the bytes before it.
+
+    None when `window` has no such header; the bytes may then go beyond it.
+    """
+    position = 0
+    while True:
+        rest = window[position:]
+        pad_bytes = read_pad(rest, 0)
+        if pad_bytes:
+            position += pad_bytes
+            continue
+        if len(rest) < HEADER_BYTES:
+            return None, position
+        try:
+            header = read_header(rest)
+        except CorruptBatchError:
+            if position:
+                return None, position  # the next window starts at the damage, and names its place
+            raise
+        if header.largest_timestamp_us >= timestamp_us or header.end_offset >= end_offset:
+            return header, position
+        position += header.batch_bytes

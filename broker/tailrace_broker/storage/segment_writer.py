@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
+import structlog
+
 from tailrace.wire import HEADER, BatchHeader, align_up
 from tailrace_broker.codec.batch import BatchBody, BatchPlace, batch_parts
 from tailrace_broker.codec.segment import SegmentIndex, encode_index, encode_pad
@@ -26,6 +28,8 @@ EXTENT_BYTES_MIN = 64 * 1024
 EXTENT_BYTES_MAX = 16 * 1024 * 1024
 # From this size on a write extends the file itself.
 LARGE_WRITE_BYTES = 64 * 1024
+
+_log = structlog.get_logger()
 
 _ZEROS = memoryview(mmap.mmap(-1, 1024 * 1024))
 
@@ -140,6 +144,9 @@ class SegmentWriter:
         self._file = DirectFile.create(successor_path, is_direct=self._is_direct)
         finished.close()
         self._extended_to = 0
+        _log.info(
+            "segment.sealed", path=str(path), end_offset=state.end_offset, size_bytes=state.position
+        )
         self.segments.append(
             SegmentState(
                 state.end_offset, state.end_offset, state.last_epoch, state.last_append_time_us
@@ -204,6 +211,7 @@ def index_of(state: SegmentState) -> SegmentIndex:
         state.end_offset,
         state.last_epoch,
         state.last_append_time_us,
+        state.largest_timestamp_us,
         state.entries,
     )
 

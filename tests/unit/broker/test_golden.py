@@ -1,8 +1,9 @@
-"""Every format of version 1, byte for byte: what is on somebody's disk must stay readable.
+"""Every format, byte for byte: what is on somebody's disk must stay readable.
 
-The files are in `tests/golden/version_1/`. `pytest --rewrite` writes them anew; a change to one
-means that a broker of today and one of yesterday do not read each other: review it as that. The
-LZ4 blocks also change when another version of LZ4 compresses otherwise, which harms nobody.
+The files are in `tests/golden/version_1/`; `version_2/` has what is written otherwise since, and
+the old files stay, to be read. `pytest --rewrite` writes today's anew; a change to one means that a
+broker of today and one of yesterday do not read each other: review it as that. The LZ4 blocks also
+change when another version of LZ4 compresses otherwise, which harms nobody.
 """
 
 from collections.abc import Callable
@@ -16,21 +17,32 @@ from tailrace.requests import encode_records
 from tailrace.wire import PRODUCER_ENTRY, Codec, Flag
 from tailrace_broker.codec.batch import BatchBody, batch_parts, verify_batch
 from tailrace_broker.codec.metadata import (
+    DeletedTopic,
     DiskIdentity,
+    decode_deleted,
     decode_identity,
     decode_topics,
+    encode_deleted,
     encode_identity,
     encode_topics,
 )
 from tailrace_broker.codec.records_binary import parse_records
-from tailrace_broker.codec.segment import IndexEntry, SegmentIndex, decode_index, encode_index
+from tailrace_broker.codec.segment import (
+    NO_TIMESTAMP_US,
+    IndexEntry,
+    SegmentIndex,
+    decode_index,
+    encode_index,
+)
 from tailrace_broker.core.metadata import new_topic
 from tailrace_broker.core.recovery import LogScan, SegmentState
 from tailrace_broker.memory.pool import BufferPool
+from tailrace_broker.model.errors import CorruptBatchError
 from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.storage.segment_writer import LogPlace, SegmentWriter, index_of
 from tests.batches import (
     PARTITION,
+    SPLIT_TOPIC,
     TIME_US,
     TOPIC_ID,
     Event,
@@ -43,7 +55,7 @@ from tests.batches import (
     records_of,
 )
 
-FOLDER = Path(__file__).parents[2] / "golden" / "version_1"
+FOLDER = Path(__file__).parents[2] / "golden"
 
 FLIGHTS = [Event(b'{"origin":"SFO","delay":%d}' % delay, key=b"SFO") for delay in (0, -3, 41)]
 NULLS = [
@@ -85,24 +97,32 @@ WRITES = [
 SEGMENT = log_of(WRITES)
 SEGMENT_EVENTS = [*FLIGHTS, *NULLS, *HEADERS, *MANY_FLIGHTS]
 SEGMENT_INDEX = SegmentIndex(
-    len(SEGMENT.stored), len(SEGMENT_EVENTS), 1, TIME_US, [IndexEntry(0, 0, TIME_US)]
+    segment_bytes=len(SEGMENT.stored),
+    end_offset=len(SEGMENT_EVENTS),
+    last_epoch=1,
+    last_append_time_us=TIME_US,
+    largest_timestamp_us=TIME_US + 3,
+    entries=[IndexEntry(0, 0, NO_TIMESTAMP_US)],
 )
 LONG_INDEX = SegmentIndex(
     segment_bytes=256 * 1024 * 1024,
     end_offset=BASE_OFFSET,
     last_epoch=4,
     last_append_time_us=TIME_US,
+    largest_timestamp_us=TIME_US + 1,
     entries=[
-        IndexEntry(0, 0, -1),
-        IndexEntry(1000, 65_552, TIME_US),
-        IndexEntry(2**32 - 1, 2**28, 0),
+        IndexEntry(0, 0, NO_TIMESTAMP_US),
+        IndexEntry(1000, 65_552, -1),
+        IndexEntry(2**32 - 1, 2**28, TIME_US),
     ],
 )
-IDENTITY = DiskIdentity(UUID(int=1), ordinal=0, incarnation=UUID(int=2), registration=1)
+IDENTITY = DiskIdentity(UUID(int=1), ordinal=0, incarnation=UUID(int=2), registration=1, boot=7)
 TOPICS = [
     new_topic("flights", TopicSettings(), TOPIC_ID),
     new_topic("raw", TopicSettings(partitions_per_range=1, json_check=False), UUID(int=3)),
+    SPLIT_TOPIC,
 ]
+DELETED = DeletedTopic(TOPICS[1], deleted_us=TIME_US)
 
 
 def write_batch(body: BatchBody) -> bytes:
@@ -110,19 +130,22 @@ def write_batch(body: BatchBody) -> bytes:
 
 
 ENCODED: dict[str, Callable[[], bytes]] = {
-    **{name: partial(write_batch, body) for name, (_, body) in BATCHES.items()},
-    "segment.log": lambda: log_of(WRITES).stored,
-    "segment.idx": lambda: encode_index(SEGMENT_INDEX),
-    "long.idx": lambda: encode_index(LONG_INDEX),
-    "records.bin": lambda: encode_records(
+    **{f"version_1/{name}": partial(write_batch, body) for name, (_, body) in BATCHES.items()},
+    "version_1/segment.log": lambda: log_of(WRITES).stored,
+    "version_1/records.bin": lambda: encode_records(
         [event.key for event in NULLS],
         [event.value for event in NULLS],
         [event.timestamp_us for event in NULLS],
     ),
-    "records_headers.bin": lambda: records_body_of(HEADERS),
-    "meta.json": lambda: encode_identity(IDENTITY),
-    "topics.json": lambda: encode_topics(TOPICS),
+    "version_1/records_headers.bin": lambda: records_body_of(HEADERS),
+    "version_2/meta.json": lambda: encode_identity(IDENTITY),
+    "version_2/segment.idx": lambda: encode_index(SEGMENT_INDEX),
+    "version_2/long.idx": lambda: encode_index(LONG_INDEX),
+    "version_2/topics.json": lambda: encode_topics(TOPICS),
+    "version_2/topic.json": lambda: encode_deleted(DELETED),
 }
+# As brokers wrote them before.
+OLD = [f"version_1/{name}" for name in ("long.idx", "meta.json", "segment.idx", "topics.json")]
 
 
 def golden(name: str) -> bytes:
@@ -141,41 +164,43 @@ def test_the_encoder_writes_exactly_these_bytes(name: str) -> None:
     assert golden(name) == ENCODED[name]()
 
 
-def test_every_file_of_the_folder_is_tested() -> None:
-    assert sorted(path.name for path in FOLDER.iterdir()) == sorted(ENCODED)
+def test_every_file_of_the_folders_is_tested() -> None:
+    found = [f"{path.parent.name}/{path.name}" for path in FOLDER.glob("version_*/*")]
+    assert sorted(found) == sorted([*ENCODED, *OLD])
 
 
 @pytest.mark.parametrize("name", BATCHES)
 def test_the_broker_reads_the_batches(name: str) -> None:
     events, body = BATCHES[name]
-    header = verify_batch(memoryview(golden(name)))
+    batch = golden(f"version_1/{name}")
+    header = verify_batch(memoryview(batch))
 
     assert header.flags == body.flags
     assert header.codec == (Codec.LZ4 if name == "batch_lz4.bin" else Codec.NONE)
-    assert read_by_broker(golden(name)) == records_of(events, BASE_OFFSET)
+    assert read_by_broker(batch) == records_of(events, BASE_OFFSET)
 
 
 @pytest.mark.parametrize("name", BATCHES)
 def test_the_client_reads_the_same_records_as_the_broker(name: str) -> None:
-    batch = golden(name)
+    batch = golden(f"version_1/{name}")
 
     assert read_by_client(batch, BASE_OFFSET) == read_by_broker(batch)
 
 
 def test_the_producer_table_comes_back() -> None:
-    header = verify_batch(memoryview(stored := golden("batch_producer_table.bin")))
+    header = verify_batch(memoryview(stored := golden("version_1/batch_producer_table.bin")))
 
     assert header.producer_table_bytes == PRODUCER_ENTRY.size
     assert PRODUCER_ENTRY.unpack_from(stored, 128) == (UUID(int=9).bytes, 41, 0, 3)
 
 
 def test_the_segment_holds_what_was_written_and_ends_where_its_index_says() -> None:
-    stored = golden("segment.log")
+    stored = golden("version_1/segment.log")
     scan = LogScan(TOPIC_ID, PARTITION, SegmentState(0, 0))
 
     scan.feed(memoryview(stored), is_last=True)
 
-    assert index_of(scan.state) == decode_index(golden("segment.idx")) == SEGMENT_INDEX
+    assert index_of(scan.state) == decode_index(golden("version_2/segment.idx")) == SEGMENT_INDEX
     starts = [piece.start for piece in SEGMENT.pieces if piece.header]
     records = [record for start in starts for record in read_by_broker(stored, start)]
     assert records == records_of(SEGMENT_EVENTS, 0)
@@ -195,19 +220,19 @@ def test_the_segment_writer_puts_exactly_these_files_on_disk(tmp_path: Path) -> 
     writer.close()
 
     directory = tmp_path / "topic" / "3"
-    assert (directory / "00000000000000000000.log").read_bytes() == golden("segment.log")
-    assert (directory / "00000000000000000000.idx").read_bytes() == golden("segment.idx")
+    assert (directory / "00000000000000000000.log").read_bytes() == golden("version_1/segment.log")
+    assert (directory / "00000000000000000000.idx").read_bytes() == golden("version_2/segment.idx")
 
 
 def test_an_index_of_many_entries_is_read() -> None:
-    assert decode_index(golden("long.idx")) == LONG_INDEX
+    assert decode_index(golden("version_2/long.idx")) == LONG_INDEX
 
 
 @pytest.mark.parametrize(
     ("name", "events"), [("records.bin", NULLS), ("records_headers.bin", HEADERS)]
 )
 def test_a_records_binary_body_is_read(name: str, events: list[Event]) -> None:
-    records = parse_records(golden(name))
+    records = parse_records(golden(f"version_1/{name}"))
 
     assert records.keys == [event.key for event in events]
     assert records.values == [event.value for event in events]
@@ -220,6 +245,23 @@ def test_a_records_binary_body_is_read(name: str, events: list[Event]) -> None:
         assert read.counts.tolist() == [len(event.headers) for event in events]
 
 
+@pytest.mark.parametrize("name", ["segment.idx", "long.idx"])
+def test_an_old_index_is_refused_and_so_built_again(name: str) -> None:
+    with pytest.raises(CorruptBatchError, match="version"):
+        decode_index(golden(f"version_1/{name}"))
+
+
 def test_the_json_files_are_read() -> None:
-    assert decode_identity(golden("meta.json")) == IDENTITY
-    assert decode_topics(golden("topics.json")) == TOPICS
+    assert decode_identity(golden("version_2/meta.json")) == IDENTITY
+    assert decode_topics(golden("version_2/topics.json")) == TOPICS
+    assert decode_deleted(golden("version_2/topic.json")) == DELETED
+
+
+def test_topics_of_before_there_were_sealed_partitions_are_read() -> None:
+    assert decode_topics(golden("version_1/topics.json")) == TOPICS[:2]
+
+
+def test_an_identity_of_before_boots_were_counted_is_of_the_first() -> None:
+    found = decode_identity(golden("version_1/meta.json"))
+
+    assert (found.incarnation, found.boot) == (IDENTITY.incarnation, 1)

@@ -3,21 +3,27 @@ from uuid import UUID
 import pytest
 
 from tailrace_broker.codec.metadata import (
+    DeletedTopic,
     DiskIdentity,
+    decode_deleted,
     decode_identity,
     decode_topics,
+    encode_deleted,
     encode_identity,
     encode_topics,
 )
 from tailrace_broker.core.metadata import new_topic
 from tailrace_broker.model.errors import CorruptMetadataError
 from tailrace_broker.model.topic import Topic, TopicSettings
+from tests.batches import SPLIT_TOPIC
 
 IDENTITY = DiskIdentity(UUID(int=1), ordinal=0, incarnation=UUID(int=2), registration=1)
 TOPICS = [
     new_topic("flights", TopicSettings(), UUID(int=3)),
     new_topic("orders", TopicSettings(partitions_per_range=256, json_check=False), UUID(int=4)),
+    SPLIT_TOPIC,
 ]
+DELETED = DeletedTopic(TOPICS[0], deleted_us=5)
 
 
 def test_the_identity_of_a_disk_comes_back() -> None:
@@ -27,6 +33,10 @@ def test_the_identity_of_a_disk_comes_back() -> None:
 @pytest.mark.parametrize("topics", [TOPICS, []])
 def test_topics_come_back_with_their_partitions(topics: list[Topic]) -> None:
     assert decode_topics(encode_topics(topics)) == topics
+
+
+def test_what_a_deleted_topic_was_comes_back() -> None:
+    assert decode_deleted(encode_deleted(DELETED)) == DELETED
 
 
 def test_a_field_that_is_not_known_is_passed_over() -> None:
@@ -44,12 +54,15 @@ def test_a_file_of_another_version_is_refused(version: int) -> None:
         decode_identity(with_version(encode_identity(IDENTITY)))
     with pytest.raises(CorruptMetadataError, match=f"topics.json: format version {version}"):
         decode_topics(with_version(encode_topics(TOPICS)))
+    with pytest.raises(CorruptMetadataError, match=f"topic.json: format version {version}"):
+        decode_deleted(with_version(encode_deleted(DELETED)))
 
 
 def test_every_truncation_is_refused() -> None:
     for stored, decode in (
         (encode_identity(IDENTITY).rstrip(), decode_identity),
         (encode_topics(TOPICS[:1]).rstrip(), decode_topics),
+        (encode_deleted(DELETED).rstrip(), decode_deleted),
     ):
         for size_bytes in range(len(stored)):
             with pytest.raises(CorruptMetadataError):

@@ -5,7 +5,13 @@ import pytest
 
 from tailrace.wire import BatchHeader, Flag
 from tailrace_broker.codec.batch import decompress_payload, verify_batch
-from tailrace_broker.codec.records import Record, format_timestamp, json_lines, unpack_columns
+from tailrace_broker.codec.records import (
+    Record,
+    find_record_of_time,
+    format_timestamp,
+    json_lines,
+    unpack_columns,
+)
 from tailrace_broker.model.errors import CorruptBatchError
 from tests.batches import TIME_US, Event, batch_of, read_by_broker, records_of
 
@@ -45,6 +51,32 @@ def test_records_come_back_in_order_with_dense_offsets() -> None:
         Record(1703, TIME_US, None, None, []),
         Record(1704, TIME_US + 1, b"", b"", headers),
     ]
+
+
+def test_some_records_come_back_as_they_do_with_all() -> None:
+    many = [Event(b"%d" % n, headers=[(b"%d" % n, b"h")] * (n % 3)) for n in range(9)]
+    batch = memoryview(batch_of(many))
+    header = verify_batch(batch)
+    columns = decompress_payload(header, batch)
+    for first in range(10):
+        for last in range(first, 10):
+            records = unpack_columns(header, columns, first=first, last=last)
+
+            assert records == records_of(many, 0)[first:last]
+
+
+def test_the_first_record_of_a_time_or_later_is_found_in_its_batch() -> None:
+    batch = memoryview(batch_of([Event(b"", timestamp_us=time) for time in (5, 3, 7, 7, 1)]))
+    header = verify_batch(batch)._replace(base_offset=100)
+    columns = decompress_payload(header, batch)
+
+    assert [find_record_of_time(header, columns, time) for time in range(1, 8)] == [
+        *[100] * 5,
+        102,
+        102,
+    ]
+    with pytest.raises(CorruptBatchError, match="none of its records'"):
+        find_record_of_time(header, columns, 8)
 
 
 @pytest.mark.parametrize("count", [7, 8, 9, 100])

@@ -2,7 +2,7 @@ import struct
 
 import pytest
 
-from tailrace_broker.codec.columns import EVENTS_MAX
+from tailrace_broker.codec.columns import EVENTS_MAX, RECORD_HEADERS_MAX
 from tailrace_broker.codec.records_binary import parse_records
 from tailrace_broker.model.errors import BodyTooLargeError, InvalidBodyError
 from tests.batches import Event, records_body_of
@@ -143,4 +143,12 @@ def test_more_events_than_a_request_may_hold_are_refused_by_the_header_alone() -
     body = body_with(records_body_of(PLAIN), 8, "I", EVENTS_MAX + 1)
 
     with pytest.raises(BodyTooLargeError):
+        parse_records(body)
+
+
+def test_more_record_headers_than_a_request_may_hold_are_refused_before_they_are_read() -> None:
+    count = RECORD_HEADERS_MAX + 1
+    body = body_with(body_with(BODY, 20, "I", count), HEADER_COUNTS, "3i", count, 0, 0)
+
+    with pytest.raises(BodyTooLargeError, match=f"{RECORD_HEADERS_MAX} record headers"):
         parse_records(body)

@@ -6,7 +6,12 @@ from uuid import UUID
 import pytest
 
 from tailrace.wire import BATCH_ALIGNMENT_BYTES, HEADER_BYTES
-from tailrace_broker.codec.segment import INDEX_INTERVAL_BYTES, IndexEntry, encode_pad
+from tailrace_broker.codec.segment import (
+    INDEX_INTERVAL_BYTES,
+    NO_TIMESTAMP_US,
+    IndexEntry,
+    encode_pad,
+)
 from tailrace_broker.core.recovery import LogScan, SegmentState, proves_damage
 from tests.batches import (
     PARTITION,
@@ -99,7 +104,7 @@ def test_a_segment_goes_on_where_the_one_before_ended() -> None:
 
     state = scan_of(stored, base_offset=100, end_offset=100, last_epoch=4).state
 
-    assert (state.end_offset, state.entries) == (102, [IndexEntry(0, 0, TIME_US)])
+    assert (state.end_offset, state.entries) == (102, [IndexEntry(0, 0, NO_TIMESTAMP_US)])
 
 
 def test_a_batch_whose_payload_is_damaged_ends_the_log() -> None:
@@ -172,12 +177,20 @@ def test_a_stray_batch_ends_the_log_before_all_of_it_is_read() -> None:
 
 
 def test_the_index_has_an_entry_for_the_first_batch_behind_every_64_kib() -> None:
-    log = log_of([[body_of([Event(bytes([n]) * 20_000, timestamp_us=n)])] for n in range(40)])
+    """With the largest time before it, though the times go up and down."""
+    times = [number ^ 1 for number in range(40)]
+    log = log_of([[body_of([Event(bytes(20_000), timestamp_us=time)])] for time in times])
     assert {write_end - BLOCK * n for n, write_end in enumerate(log.write_ends)} == {BLOCK}
 
-    assert scan_of(log.stored).state.entries == [
-        IndexEntry(n, n * BLOCK, n) for n in range(0, 40, INDEX_INTERVAL_BYTES // BLOCK)
+    state = scan_of(log.stored).state
+    step = INDEX_INTERVAL_BYTES // BLOCK
+
+    assert state.entries == [
+        IndexEntry(0, 0, NO_TIMESTAMP_US),
+        IndexEntry(step, step * BLOCK, max(times[:step])),
+        IndexEntry(2 * step, 2 * step * BLOCK, max(times[: 2 * step])),
     ]
+    assert state.largest_timestamp_us == max(times)
 
 
 def test_an_acknowledged_write_that_is_damaged_is_proven_by_a_later_one() -> None:

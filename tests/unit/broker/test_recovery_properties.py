@@ -5,8 +5,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.wire import HEADER_BYTES
-from tailrace_broker.codec.segment import PAD_HEADER
+from tailrace.wire import HEADER_BYTES, PAD_HEADER
 from tailrace_broker.core.recovery import BLOCK_BYTES_MIN, LogScan, SegmentState, proves_damage
 from tests.batches import (
     PARTITION,

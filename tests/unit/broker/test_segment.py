@@ -3,15 +3,16 @@ import struct
 import pytest
 from crc32c import crc32c
 
+from tailrace.wire import INDEX_HEADER, PAD_HEADER
 from tailrace_broker.codec.segment import (
-    INDEX_HEADER,
-    PAD_HEADER,
+    NO_TIMESTAMP_US,
     IndexEntry,
     SegmentIndex,
     decode_index,
     encode_index,
     encode_pad,
     find_position,
+    find_time,
     read_pad,
 )
 from tailrace_broker.model.errors import CorruptBatchError
@@ -21,7 +22,13 @@ INDEX = SegmentIndex(
     end_offset=5_000_000_000,
     last_epoch=3,
     last_append_time_us=1_764_000_000_000_000,
-    entries=[IndexEntry(0, 0, 5), IndexEntry(120, 65_552, -1), IndexEntry(300, 131_104, 2**40)],
+    largest_timestamp_us=2**50,
+    entries=[
+        IndexEntry(0, 0, NO_TIMESTAMP_US),
+        IndexEntry(120, 65_552, 70),
+        IndexEntry(300, 131_104, 70),
+        IndexEntry(400, 200_000, 2**40),
+    ],
 )
 
 
@@ -96,7 +103,7 @@ def test_an_index_with_more_behind_it_is_refused() -> None:
     assert "size does not fit" in refusal_of(encode_index(INDEX) + bytes(16))
 
 
-@pytest.mark.parametrize("start", [b"TRLI\2\0\0\0", b"TRLX\1\0\0\0"], ids=["version", "magic"])
+@pytest.mark.parametrize("start", [b"TRLI\1\0\0\0", b"TRLX\2\0\0\0"], ids=["version", "magic"])
 def test_an_index_of_another_version_or_none_is_refused(start: bytes) -> None:
     stored = encode_index(INDEX)
     head = start + stored[8 : INDEX_HEADER.size]
@@ -115,7 +122,7 @@ def test_an_index_of_another_version_or_none_is_refused(start: bytes) -> None:
         (121, 65_552),
         (299, 65_552),
         (300, 131_104),
-        (10**9, 131_104),
+        (10**9, 200_000),
     ],
 )
 def test_a_find_starts_at_the_last_entry_that_is_not_behind(
@@ -126,3 +133,19 @@ def test_a_find_starts_at_the_last_entry_that_is_not_behind(
 
 def test_a_find_without_an_entry_starts_at_the_start() -> None:
     assert find_position([], 5) == 0
+
+
+@pytest.mark.parametrize(
+    ("timestamp_us", "position"),
+    [
+        (NO_TIMESTAMP_US, 0),
+        (0, 0),
+        (70, 0),
+        (71, 131_104),
+        (2**40, 131_104),
+        (2**40 + 1, 200_000),
+        (2**60, 200_000),
+    ],
+)
+def test_a_find_by_time_starts_behind_all_that_is_earlier(timestamp_us: int, position: int) -> None:
+    assert find_time(INDEX.entries, timestamp_us).position == position

@@ -1,4 +1,6 @@
+import errno
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
@@ -30,9 +32,39 @@ def test_a_new_directory_gets_an_identity_that_it_keeps(tmp_path: Path) -> None:
     directory = DataDirectory(tmp_path / "new")
     identity = directory.identity
     directory = reopened(directory, tmp_path / "new")
+    other = DataDirectory(tmp_path / "other")
 
     assert directory.identity == identity
-    assert DataDirectory(tmp_path / "other").identity != identity
+    assert other.identity.incarnation != identity.incarnation
+    assert other.identity.cluster_id != identity.cluster_id
+    directory.close()
+    other.close()
+
+
+def test_starts_are_counted(tmp_path: Path) -> None:
+    for boot in range(1, 5):
+        directory = DataDirectory(tmp_path)
+        directory.begin_boot()
+        assert directory.identity.boot == boot
+        stored = json.loads((tmp_path / "data" / "meta.json").read_text())
+        assert stored["boot"] == boot
+        directory.close()
+
+
+def test_a_start_on_a_full_disk_is_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is there can still be read."""
+    directory = DataDirectory(tmp_path)
+    directory.begin_boot()
+    disk = FaultyDisk(monkeypatch)
+    disk.fail("replace", errno.ENOSPC)
+    directory.begin_boot()
+    assert directory.identity.boot == 1
+
+    disk.fail("replace", errno.EIO)
+    with pytest.raises(StorageFailedError, match=r"meta\.json"):
+        directory.begin_boot()
     directory.close()
 
 
@@ -136,3 +168,32 @@ def test_a_lost_identity_is_refused_when_there_are_topics(tmp_path: Path) -> Non
 
     with pytest.raises(CorruptMetadataError, match=r"meta\.json is missing"):
         reopened(directory, tmp_path)
+
+
+def test_a_lost_identity_is_refused_when_there_is_a_topics_data(tmp_path: Path) -> None:
+    directory = DataDirectory(tmp_path)
+    directory.partition_path(TOPIC_ID, 0).mkdir(parents=True)
+    (tmp_path / "data" / "meta.json").unlink()
+
+    with pytest.raises(CorruptMetadataError, match=r"meta\.json is missing"):
+        reopened(directory, tmp_path)
+
+
+def test_the_trash_holds_no_topic(tmp_path: Path) -> None:
+    """A new directory's first topic may be deleted before another is saved."""
+    directory = DataDirectory(tmp_path)
+    directory.trash.mark(TOPIC, 1)
+    directory.trash.bury(TOPIC_ID)
+
+    assert directory.load_topics() == []
+    directory.close()
+
+
+def test_the_disk_is_told_as_df_tells_it(tmp_path: Path) -> None:
+    directory = DataDirectory(tmp_path)
+    used_bytes, all_bytes = directory.disk_bytes()
+    directory.close()
+    disk = shutil.disk_usage(tmp_path)
+
+    assert all_bytes == disk.total
+    assert 0 < used_bytes <= all_bytes

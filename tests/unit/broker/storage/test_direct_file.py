@@ -12,8 +12,10 @@ from tailrace_broker.model.errors import DiskFullError, ReadFailedError, Storage
 from tailrace_broker.storage import direct_file
 from tailrace_broker.storage.direct_file import (
     BLOCK_BYTES,
+    DURABLE_WRITES,
     DirectFile,
     has_direct_io,
+    measure_durable_write_ms,
     write_file_atomically,
 )
 from tests.storage import FaultyDisk
@@ -214,3 +216,20 @@ def test_a_probe_for_direct_io_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.skipif(not MEMORY_FILE_SYSTEM.is_dir(), reason="no tmpfs here")
 def test_memory_is_not_taken_for_a_disk() -> None:
     assert not has_direct_io(MEMORY_FILE_SYSTEM)
+
+
+def test_a_disk_is_measured_and_nothing_is_left_on_it(tmp_path: Path, disk: FaultyDisk) -> None:
+    is_direct = has_direct_io(tmp_path)
+
+    assert 0 < (measure_durable_write_ms(tmp_path, is_direct=is_direct) or 0) < 10_000
+    assert disk.calls["pwritev"] == DURABLE_WRITES + 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("call", ["open", "pwritev"])
+def test_a_disk_that_fails_is_not_measured(tmp_path: Path, disk: FaultyDisk, call: str) -> None:
+    disk.fail(call, errno.ENOSPC)
+
+    assert measure_durable_write_ms(tmp_path, is_direct=False) is None
+    assert list(tmp_path.iterdir()) == []
+    assert str(tmp_path) not in "".join(open_files())

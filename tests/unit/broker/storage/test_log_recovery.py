@@ -1,3 +1,4 @@
+import errno
 import os
 import random
 from collections.abc import Callable
@@ -24,6 +25,8 @@ KEPT_VALUES = [
     [value for values in LAST_WRITE[:count] for value in values]
     for count in range(len(LAST_WRITE) + 1)
 ]
+# What brokers of before wrote.
+GOLDEN = Path(__file__).parents[3] / "golden" / "version_1"
 GARBAGE = random.Random(5).randbytes(3 * BLOCK_BYTES)
 
 
@@ -239,6 +242,7 @@ INDEX_CHANGES: dict[str, Callable[[Path], object]] = {
     "truncated": lambda index: index.write_bytes(index.read_bytes()[:-1]),
     "damaged": lambda index: index.write_bytes(flip(index.read_bytes(), 20)),
     "another segment's": lambda index: index.write_bytes(index.with_stem(f"{2:020d}").read_bytes()),
+    "of version 1": lambda index: index.write_bytes((GOLDEN / "segment.idx").read_bytes()),
     "left half-written": lambda index: index.rename(index.with_suffix(".idx.new")),
 }
 
@@ -255,6 +259,20 @@ def test_an_index_that_does_not_fit_is_built_again(
 
     assert files.recover() == states
     assert index.read_bytes() == right
+    assert files.values() == values
+
+
+@pytest.mark.parametrize("call", ["replace", "fsync"])
+def test_a_disk_too_full_for_an_index_stops_no_start(
+    files: LogFiles, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    values = three_segments(files)
+    states = files.recover()
+    files.segment(0).with_suffix(".idx").unlink()
+    FaultyDisk(monkeypatch).fail(call, errno.ENOSPC)
+
+    assert files.recover() == states
+    assert not files.segment(0).with_suffix(".idx").exists()
     assert files.values() == values
 
 

@@ -13,11 +13,14 @@ from tailrace_broker.model.errors import (
     CorruptPartitionError,
     DiskFullError,
     OffsetOutOfRangeError,
+    ReadFailedError,
     StorageFailedError,
+    TopicNotFoundError,
 )
 from tailrace_broker.storage.batch_cache import StoredBatch
 from tailrace_broker.storage.direct_file import BLOCK_BYTES
 from tailrace_broker.storage.partition_log import GROUP_BYTES_MAX, INLINE_COMPRESS_BYTES_MAX
+from tests.batches import TIME_US, Event, body_of
 from tests.storage import MEBIBYTE, Appends, FaultyDisk, LogFiles, open_log, records_of
 
 Scenario = Callable[[], Coroutine[None, None, None]]
@@ -220,6 +223,36 @@ def test_a_close_waits_for_the_appends_under_way(files: LogFiles, disk: FaultyDi
     run(scenario)
 
 
+def test_a_ready_made_batch_is_stored_unchanged_and_by_itself(files: LogFiles) -> None:
+    body = body_of([Event(b"1" * 300), Event(b"2", key=None)])
+
+    async def scenario() -> None:
+        async with open_log(files) as log:
+            appends = Appends(log)
+            appends.event(b"0")
+            appends.body(body)
+            appends.event(b"3")
+            assert await appends.outcomes() == [0, 1, 3]
+
+            _, batch, _ = await log.read(0, MEBIBYTE)
+            assert batch.buffers[2] is body.payload
+            assert (batch.header.base_offset, batch.header.record_count) == (1, 2)
+
+    run(scenario)
+    assert files.values() == [b"0", b"1" * 300, b"2", b"3"]
+
+
+def test_a_log_knows_how_much_it_stores(files: LogFiles) -> None:
+    async def scenario() -> None:
+        async with open_log(files, segment_bytes=BLOCK_BYTES) as log:
+            assert log.size_bytes == 0
+            for _ in range(3):
+                await Appends(log).event(b"0")
+            assert log.size_bytes == 3 * BLOCK_BYTES
+
+    run(scenario)
+
+
 # --- reads ----------------------------------------------------------------------------------------
 
 
@@ -314,5 +347,207 @@ def test_damage_on_disk_is_never_served(files: LogFiles) -> None:
             for offset, value in ((0, b"0"), (2, b"2")):
                 records = records_of(await log.read(offset, MEBIBYTE))
                 assert [record.value for record in records] == [value]
+
+    run(scenario)
+
+
+# --- finds by time --------------------------------------------------------------------------------
+
+
+def test_a_recent_time_is_found_without_the_disk(files: LogFiles, disk: FaultyDisk) -> None:
+    async def scenario() -> None:
+        async with open_log(files) as log:
+            for number in range(4):
+                events = [Event(b"", timestamp_us=TIME_US + number), Event(b"", timestamp_us=0)]
+                await Appends(log).records(events)
+            disk.calls.clear()
+            assert [await log.find_timestamp(TIME_US + each) for each in range(-1, 5)] == [
+                0,
+                0,
+                2,
+                4,
+                6,
+                None,
+            ]
+            assert disk.calls.total() == 0
+
+    run(scenario)
+
+
+def test_segments_that_are_all_earlier_are_not_looked_into(
+    files: LogFiles, disk: FaultyDisk
+) -> None:
+    async def scenario() -> None:
+        async with open_log(files, segment_bytes=BLOCK_BYTES, cache_bytes=0) as log:
+            for number in range(20):
+                await Appends(log).records([Event(b"", timestamp_us=number)])
+            disk.calls.clear()
+            assert await log.find_timestamp(17) == 17
+            # Headers from the index's entry on, then the batch.
+            assert (disk.calls["open"], disk.calls["preadv"]) == (2, 2)
+            assert await log.find_timestamp(20) is None
+            assert disk.calls["open"] == 2
+
+    run(scenario)
+
+
+def test_a_record_that_is_not_durable_yet_is_not_found(files: LogFiles, disk: FaultyDisk) -> None:
+    """Its write may have ended, so that the index names it, and the loop not know yet."""
+
+    async def scenario() -> None:
+        async with open_log(files, cache_bytes=0) as log:
+            await Appends(log).records([Event(b"", timestamp_us=1)])
+            committed = log.high_watermark
+            await Appends(log).records([Event(b"", timestamp_us=5)])
+            log.high_watermark = committed
+            assert await log.find_timestamp(2) is None
+            assert await log.find_timestamp(1) == 0
+            log.high_watermark = committed + 1
+
+    run(scenario)
+
+
+def test_a_find_by_time_that_meets_damage_says_where(files: LogFiles) -> None:
+    async def scenario() -> None:
+        async with open_log(files, cache_bytes=0) as log:
+            for number in range(3):
+                await Appends(log).records([Event(b"", timestamp_us=number)])
+            stored = bytearray(files.segment().read_bytes())
+            stored[BLOCK_BYTES + 100] ^= 1
+            files.write_segment(bytes(stored))
+            with pytest.raises(CorruptPartitionError, match=r"0\.log, from byte 4096"):
+                await log.find_timestamp(2)
+            assert await log.find_timestamp(0) == 0
+            files.write_segment(bytes(stored[:BLOCK_BYTES]))
+            with pytest.raises(CorruptPartitionError, match="no batch holds a record of 2"):
+                await log.find_timestamp(2)
+            files.write_segment(bytes(stored[: BLOCK_BYTES - 16]))
+            with pytest.raises(CorruptPartitionError, match="no batch holds"):
+                await log.find_timestamp(2)
+
+    run(scenario)
+
+
+# --- waiting for records --------------------------------------------------------------------------
+
+
+def test_who_waits_for_a_record_is_woken_when_it_is_acknowledged(files: LogFiles) -> None:
+    async def scenario() -> None:
+        async with open_log(files) as log:
+            seen: list[str] = []
+            waiting = [asyncio.create_task(log.wait_beyond(offset)) for offset in (0, 0, 1)]
+            for task in waiting[:2]:
+                task.add_done_callback(lambda _: seen.append("woken"))
+            await asyncio.sleep(0)
+            log.append_event(None, b"0", TIME_US, 0, lambda *_: seen.append("acknowledged"))
+            await waiting[0]
+            await waiting[1]
+            await asyncio.sleep(0)
+            assert seen == ["acknowledged", "woken", "woken"]
+            assert not waiting[2].done()
+
+            await Appends(log).event(b"1")
+            await waiting[2]
+
+    run(scenario)
+
+
+def test_nobody_waits_for_what_is_there(files: LogFiles) -> None:
+    async def scenario() -> None:
+        async with open_log(files) as log:
+            await Appends(log).event(b"0")
+            await log.wait_beyond(0)
+            assert log.high_watermark == 1
+
+    run(scenario)
+
+
+def test_who_gives_up_waiting_leaves_nothing_behind(files: LogFiles) -> None:
+    async def scenario() -> None:
+        async with open_log(files) as log:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0):
+                    await log.wait_beyond(0)
+            cancelled = asyncio.create_task(log.wait_beyond(0))
+            stays = asyncio.create_task(log.wait_beyond(0))
+            await asyncio.sleep(0)
+            cancelled.cancel()  # in the turn in which the record comes
+            await Appends(log).event(b"0")
+            await stays
+            assert cancelled.cancelled()
+
+    run(scenario)
+
+
+def test_a_log_that_closes_wakes_who_waits(files: LogFiles) -> None:
+    async def scenario() -> None:
+        async with open_log(files) as log:
+            waiting = asyncio.create_task(log.wait_beyond(0))
+            await asyncio.sleep(0)
+            await log.close()
+            await waiting
+            await log.wait_beyond(0)
+            assert log.high_watermark == 0
+
+    run(scenario)
+
+
+# --- logs that take no more -----------------------------------------------------------------------
+
+
+def test_a_sealed_log_is_read_to_its_end_and_nobody_waits_there(files: LogFiles) -> None:
+    async def scenario() -> None:
+        async with open_log(files) as log:
+            await Appends(log).batch([b"0", b"1"])
+        async with open_log(files, sealed_end=2) as log:
+            assert (log.high_watermark, log.log_end) == (2, 2)
+            assert [record.value for record in records_of(await log.read(0, 1))] == [b"0", b"1"]
+            await log.wait_beyond(2)
+            assert await log.read(2, 1) == []
+
+    run(scenario)
+
+
+def test_a_log_that_goes_away_ends_what_is_under_way_and_refuses_the_rest(
+    files: LogFiles, disk: FaultyDisk
+) -> None:
+    gone = TopicNotFoundError("deleted")
+
+    async def scenario() -> None:
+        async with open_log(files) as log:
+            appends = Appends(log)
+            waiting = asyncio.create_task(log.wait_beyond(0))
+            disk.hold_writes()
+            appends.event(b"0")
+            await disk.wait_for_held_write()
+            appends.event(b"1")
+            log.give_up(gone)
+            appends.event(b"2")
+            appends.batch([b"3"])
+            appends.body(body_of([Event(b"4")]))
+            await waiting
+            for refused in (log.read(0, 1), log.find_timestamp(0)):
+                with pytest.raises(TopicNotFoundError):
+                    await refused
+            disk.let_writes_go_on()
+            assert await appends.outcomes() == [0, 1, gone, gone, gone]
+
+    run(scenario)
+    assert files.values() == [b"0", b"1"]
+
+
+def test_a_read_whose_file_is_moved_away_learns_why(files: LogFiles, disk: FaultyDisk) -> None:
+    async def scenario() -> None:
+        async with open_log(files, cache_bytes=0) as log:
+            await Appends(log).event(b"0")
+            disk.fail("open")
+            with pytest.raises(ReadFailedError):
+                await log.read(0, 1)
+            disk.fail("open")
+            reading = asyncio.create_task(log.read(0, 1))
+            await asyncio.sleep(0)
+            log.give_up(TopicNotFoundError("deleted"))
+            with pytest.raises(TopicNotFoundError):
+                await reading
 
     run(scenario)

@@ -1,0 +1,130 @@
+"""A topic with its logs on this broker: opened from disk, and which partition takes what."""
+
+import asyncio
+import itertools
+from dataclasses import replace
+
+import msgspec
+import structlog
+
+from tailrace_broker.core.ring import find_slice, token
+from tailrace_broker.model.errors import (
+    CorruptPartitionError,
+    NotLeaderError,
+    PartitionNotFoundError,
+    ReadFailedError,
+)
+from tailrace_broker.model.topic import Partition, Topic
+from tailrace_broker.storage.data_directory import DataDirectory
+from tailrace_broker.storage.log_recovery import recover_log
+from tailrace_broker.storage.partition_log import LogResources, PartitionLog
+from tailrace_broker.storage.segment_writer import LogPlace
+
+_log = structlog.get_logger()
+
+
+class HostedTopic:
+    """A topic with its logs on this broker; a damaged partition has its error in place of a log.
+
+    The partitions that are not sealed have each token once.
+    """
+
+    def __init__(
+        self, topic: Topic, logs: list[PartitionLog | CorruptPartitionError], *, ordinal: int
+    ) -> None:
+        """`logs` by partition id; `ordinal`: of the broker, which leads them all."""
+        assert len(logs) == len(topic.partitions)
+        self.topic = topic
+        self.logs = logs
+        self._ordinal = ordinal
+        unsealed = [partition for partition in topic.partitions if not partition.is_sealed]
+        by_token = sorted(unsealed, key=lambda partition: partition.token_start)
+        self._open_ids = [partition.partition for partition in by_token]
+        self._token_starts = [partition.token_start for partition in by_token]
+        undamaged = [each for each in self._open_ids if isinstance(logs[each], PartitionLog)]
+        self._turns = itertools.cycle(undamaged or self._open_ids)
+
+    def undamaged_logs(self) -> list[PartitionLog]:
+        """All that can be read, sealed ones too."""
+        return [log for log in self.logs if isinstance(log, PartitionLog)]
+
+    def log_of(self, partition: int) -> PartitionLog:
+        """PartitionNotFoundError; CorruptPartitionError when its data is damaged."""
+        if not 0 <= partition < len(self.logs):
+            raise PartitionNotFoundError(
+                f'topic "{self.topic.name}" has partitions 0 to {len(self.logs) - 1}',
+                topic=self.topic.name,
+                partition=partition,
+            )
+        log = self.logs[partition]
+        if isinstance(log, CorruptPartitionError):
+            raise CorruptPartitionError(log.detail, topic=self.topic.name, partition=partition)
+        return log
+
+    def open_log_of(self, partition: int) -> PartitionLog:
+        """To append: as `log_of`, and NotLeaderError when the partition is sealed."""
+        log = self.log_of(partition)
+        found = self.topic.partitions[partition]
+        if found.is_sealed:
+            raise NotLeaderError(
+                f'partition {partition} of topic "{self.topic.name}" is sealed; its keys go on in '
+                f"partitions {', '.join(map(str, found.children))}",
+                topic=self.topic.name,
+                partition=partition,
+                leader=self._ordinal,
+                children=list(found.children),
+            )
+        return log
+
+    def partition_of_key(self, key: bytes | None) -> int:
+        """The open partition that has the key's token; with no key, each undamaged in turn."""
+        if key is None:
+            return next(self._turns)
+        return self._open_ids[find_slice(self._token_starts, token(key))]
+
+
+async def open_topic(
+    topic: Topic, directory: DataDirectory, resources: LogResources
+) -> HostedTopic:
+    """Recover the logs of a topic's partitions; those that are not sealed begin an epoch."""
+    async with asyncio.TaskGroup() as tasks:
+        opening = [
+            tasks.create_task(_open_log(topic, partition, directory, resources))
+            for partition in topic.partitions
+        ]
+    partitions, logs = zip(*(task.result() for task in opening), strict=True)
+    topic = msgspec.structs.replace(topic, partitions=partitions)
+    return HostedTopic(topic, list(logs), ordinal=directory.identity.ordinal)
+
+
+async def _open_log(
+    topic: Topic, partition: Partition, directory: DataDirectory, resources: LogResources
+) -> tuple[Partition, PartitionLog | CorruptPartitionError]:
+    path = directory.partition_path(topic.topic_id, partition.partition)
+    place = LogPlace(path, topic.topic_id, partition.partition, partition.range_id, partition.epoch)
+    try:
+        segments = await resources.io.run(
+            lambda: recover_log(
+                place, partition.first_offset, resources.pool, is_direct=resources.is_direct
+            )
+        )
+        end_offset, sealed_end = segments[-1].end_offset, partition.sealed_end
+        if sealed_end is not None and end_offset < sealed_end:
+            raise CorruptPartitionError(
+                f"{path}: the log was sealed at offset {sealed_end}, but ends at {end_offset}; "
+                "restore its files"
+            )
+    except (CorruptPartitionError, ReadFailedError) as error:
+        _log.error(
+            "partition.damaged",
+            topic=topic.name,
+            partition=partition.partition,
+            detail=error.detail,
+        )
+        return partition, CorruptPartitionError(error.detail)
+    if sealed_end is None:
+        # The boot's, but epochs of a log never fall: the file that counts boots may be an old copy.
+        epoch = max(partition.epoch, directory.identity.boot, segments[-1].last_epoch)
+        partition = msgspec.structs.replace(partition, epoch=epoch)
+        place = replace(place, epoch=epoch)
+    return partition, PartitionLog(place, segments, resources, sealed_end=sealed_end)

@@ -1,0 +1,262 @@
+"""Every route of every door: one table that requests are checked by and the API is described by."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from tailrace.wire import (
+    BATCH_CONTENT_TYPE,
+    JSON_CONTENT_TYPE,
+    NDJSON_CONTENT_TYPE,
+    RECORDS_CONTENT_TYPE,
+)
+from tailrace_broker.model import errors
+from tailrace_broker.net import openapi, produce, read, status, topics
+from tailrace_broker.net.routes import (
+    AnswerForm,
+    BodyForm,
+    Doors,
+    Kind,
+    Match,
+    Route,
+    matcher,
+)
+
+EVERYWHERE = Doors.PUBLIC | Doors.PRODUCE | Doors.READ
+
+_TOPIC_PROBLEMS = (errors.InvalidTopicNameError, errors.TopicNotFoundError, errors.NotReadyError)
+_LOG_PROBLEMS = (
+    errors.PartitionNotFoundError,
+    errors.CorruptPartitionError,
+    errors.ReadFailedError,
+)
+_STORE_PROBLEMS = (errors.DiskFullError, errors.StorageFailedError)
+_RECORDS = {NDJSON_CONTENT_TYPE: read.RecordAnswer, JSON_CONTENT_TYPE: list[read.RecordAnswer]}
+
+
+def _json(status: int, description: str, schema: Any = None) -> AnswerForm:
+    return AnswerForm(status, description, {JSON_CONTENT_TYPE: schema})
+
+
+ROUTES: tuple[Route, ...] = (
+    Route(
+        "POST",
+        "/v1/topic/{topic}/messages",
+        Doors.PUBLIC | Doors.PRODUCE,
+        "Store events; answered when they are on disk.",
+        (
+            _json(
+                200,
+                "Stored; of records+binary an array, one element a partition.",
+                produce.ProducedAnswer | list[produce.ProducedAnswer],
+            ),
+            _json(
+                207,
+                "records+binary, when some partitions failed.",
+                list[produce.PartitionAnswer],
+            ),
+        ),
+        immediate=produce.produce,
+        parameters=produce.ProduceParameters,
+        bodies=(
+            BodyForm(JSON_CONTENT_TYPE, "One event."),
+            BodyForm(NDJSON_CONTENT_TYPE, "One event a line, all of one key."),
+            BodyForm(RECORDS_CONTENT_TYPE, "Records with a key each: docs/formats.md."),
+            BodyForm(BATCH_CONTENT_TYPE, "A ready-made batch: docs/formats.md."),
+        ),
+        problems=(
+            *_TOPIC_PROBLEMS,
+            *_LOG_PROBLEMS,
+            *_STORE_PROBLEMS,
+            errors.InvalidRecordError,
+            errors.InvalidBodyError,
+            errors.NotLeaderError,
+        ),
+        kind=Kind.PRODUCE,
+    ),
+    Route(
+        "GET",
+        "/v1/topic/{topic}/partitions/{partition}/records",
+        Doors.PUBLIC | Doors.READ,
+        "Read a partition from an offset or a time on.",
+        (
+            AnswerForm(
+                200,
+                "Records; whole batches when `Accept` asks for them.",
+                {**_RECORDS, BATCH_CONTENT_TYPE: None},
+            ),
+        ),
+        handle=read.read_partition,
+        parameters=read.ReadParameters,
+        problems=(
+            *_TOPIC_PROBLEMS,
+            *_LOG_PROBLEMS,
+            errors.OffsetOutOfRangeError,
+            errors.NotAcceptableError,
+        ),
+        kind=Kind.READ,
+    ),
+    Route(
+        "GET",
+        "/v1/topic/{topic}/records",
+        Doors.PUBLIC | Doors.READ,
+        "The newest records of a topic, oldest first.",
+        (AnswerForm(200, "Records.", _RECORDS),),
+        handle=read.read_last,
+        parameters=read.LastParameters,
+        problems=(*_TOPIC_PROBLEMS, *_LOG_PROBLEMS, errors.NotAcceptableError),
+        kind=Kind.READ,
+    ),
+    Route(
+        "GET",
+        "/v1/offsets",
+        Doors.PUBLIC | Doors.READ,
+        "Where each partition begins and ends.",
+        (_json(200, "By topic and partition.", topics.OffsetsAnswer),),
+        handle=topics.list_offsets,
+        parameters=topics.OffsetsParameters,
+        problems=_TOPIC_PROBLEMS,
+    ),
+    Route(
+        "GET",
+        "/v1/topics",
+        Doors.PUBLIC,
+        "All topics, sorted by name.",
+        (_json(200, "The topics.", topics.TopicsAnswer),),
+        handle=topics.list_topics,
+        problems=(errors.NotReadyError,),
+    ),
+    Route(
+        "POST",
+        "/v1/topics",
+        Doors.PUBLIC,
+        "Create a topic; safe to repeat with the same settings.",
+        (
+            _json(201, "Created.", topics.TopicAnswer),
+            _json(200, "It exists with these settings.", topics.TopicAnswer),
+        ),
+        handle=topics.create_topic,
+        bodies=(BodyForm(JSON_CONTENT_TYPE, "The topic.", topics.NewTopic),),
+        problems=(
+            errors.InvalidTopicNameError,
+            errors.InvalidParameterError,
+            errors.InvalidBodyError,
+            errors.TopicExistsError,
+            errors.NotReadyError,
+            *_STORE_PROBLEMS,
+        ),
+    ),
+    Route(
+        "GET",
+        "/v1/topics/{topic}",
+        Doors.PUBLIC,
+        "Describe a topic.",
+        (_json(200, "The topic.", topics.TopicDescription),),
+        handle=topics.describe_topic,
+        parameters=topics.TopicPath,
+        problems=_TOPIC_PROBLEMS,
+    ),
+    Route(
+        "PATCH",
+        "/v1/topics/{topic}",
+        Doors.PUBLIC,
+        "Change a topic's settings.",
+        (_json(200, "The topic as it is now.", topics.TopicAnswer),),
+        handle=topics.alter_topic,
+        parameters=topics.TopicPath,
+        bodies=(BodyForm(JSON_CONTENT_TYPE, "What changes.", topics.TopicChanges),),
+        problems=(*_TOPIC_PROBLEMS, errors.InvalidBodyError, *_STORE_PROBLEMS),
+    ),
+    Route(
+        "DELETE",
+        "/v1/topics/{topic}",
+        Doors.PUBLIC,
+        "Delete a topic; its data stays in the trash for a while.",
+        (AnswerForm(204, "Deleted."),),
+        handle=topics.delete_topic,
+        parameters=topics.TopicPath,
+        problems=(*_TOPIC_PROBLEMS, *_STORE_PROBLEMS),
+    ),
+    Route(
+        "GET",
+        "/v1/brokers",
+        Doors.PUBLIC,
+        "The ring and its brokers.",
+        (_json(200, "The ring.", status.BrokersAnswer),),
+        handle=status.brokers,
+        problems=(errors.NotReadyError,),
+    ),
+    Route(
+        "GET",
+        "/status",
+        EVERYWHERE,
+        "Whether the broker serves.",
+        (_json(200, "It does.", dict[str, str]),),
+        handle=status.status,
+        problems=(errors.NotReadyError,),
+    ),
+    Route(
+        "GET",
+        "/ready",
+        Doors.PUBLIC,
+        "Whether the broker serves, for a readiness probe.",
+        (_json(200, "It does.", dict[str, bool]),),
+        handle=status.ready,
+        problems=(errors.NotReadyError,),
+    ),
+    Route(
+        "GET",
+        "/live",
+        Doors.PUBLIC,
+        "The process answers, for a liveness probe.",
+        (_json(200, "It does.", dict[str, bool]),),
+        handle=status.live,
+    ),
+    Route(
+        "GET",
+        "/v1/problems/{type}",
+        Doors.PUBLIC,
+        "What a problem type means.",
+        (_json(200, "The type.", status.ProblemAnswer),),
+        handle=status.problem,
+        parameters=status.ProblemPath,
+    ),
+    Route(
+        "GET",
+        "/v1/openapi.json",
+        Doors.PUBLIC,
+        "This description, OpenAPI 3.1.",
+        (_json(200, "The description."),),
+        handle=lambda broker, call: openapi.description(ROUTES, broker, call),
+    ),
+    Route(
+        "GET",
+        "/docs",
+        Doors.PUBLIC,
+        "This description as a page.",
+        (AnswerForm(200, "The page.", {"text/html": None}),),
+        handle=openapi.page,
+    ),
+    Route(
+        "GET",
+        "/",
+        Doors.PUBLIC,
+        "To the page.",
+        (AnswerForm(302, "See `/docs`."),),
+        handle=openapi.redirect,
+    ),
+)
+
+
+def door_matchers(render_metrics: Callable[[], bytes]) -> dict[Doors, Match]:
+    """How each door finds its routes; `render_metrics` makes Prometheus' text format."""
+    metrics = Route(
+        "GET",
+        "/metrics",
+        Doors.METRICS,
+        "Prometheus' text format.",
+        (AnswerForm(200, "The metrics.", {"text/plain": None}),),
+        handle=partial(status.metrics, render_metrics),
+    )
+    routes = (*ROUTES, metrics)
+    return {door: matcher([each for each in routes if each.doors & door]) for door in Doors}

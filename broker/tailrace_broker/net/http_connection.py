@@ -1,0 +1,470 @@
+"""HTTP/1.1 for every door: one object a connection, on httptools under uvloop (RFC 9110, 9112).
+
+Small requests are parsed from one receive buffer that all connections share: the event loop hands
+over what it read before it reads for another. A large body is received into place: the bytes that
+are still to come bypass the parser, which sees the next request anew.
+"""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import cast
+
+import httptools
+
+from tailrace_broker.model.errors import (
+    BodyTooLargeError,
+    HeaderTooLargeError,
+    InvalidRequestError,
+    RequestTimeoutError,
+    TailraceError,
+    TooManyConnectionsError,
+)
+from tailrace_broker.net.api import Broker
+from tailrace_broker.net.http_answers import PIPELINED_MAX, AnswerQueue, Spawn
+from tailrace_broker.net.http_request import Exchange, check_head, check_matched, read_header
+from tailrace_broker.net.routes import Match
+
+RECEIVE_BUFFER_BYTES = 64 * 1024
+# Request line and headers together.
+HEADER_BYTES_MAX = 16 * 1024
+# Below this a copy through the parser is cheaper than a second receive.
+DIRECT_BODY_BYTES_MIN = 16 * 1024
+# A refused body is read and thrown away up to here, so that the peer reads the answer; a larger
+# one is not waited for.
+DISCARD_BYTES_MAX = 64 * 1024 * 1024
+# After the last answer: what the peer still sends is thrown away, since closing on it would reset
+# the connection and the answer could be lost (RFC 9112, 9.6).
+LINGER_SECONDS = 2.0
+# At the stop of the broker: long enough that answers under way are sent.
+END_SECONDS_MAX = 5.0
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+# What the parser keeps to itself: of a head with its request line, and of each header line.
+_HEAD_FRAME_BYTES = len("  HTTP/1.1\r\n\r\n")
+_HEADER_FRAME_BYTES = len(": \r\n")
+_NOTHING = memoryview(b"")
+
+_receive_buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
+
+
+@dataclass(slots=True)
+class Connections:
+    """All connections of a broker, and what bounds them."""
+
+    header_seconds: float
+    request_seconds: float
+    idle_seconds: float
+    count_max: int
+    open: "set[HttpConnection]" = field(default_factory=set)
+    is_ending: bool = False
+    _all_closed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def remove(self, connection: "HttpConnection") -> None:
+        """It has closed."""
+        self.open.discard(connection)
+        if not self.open:
+            self._all_closed.set()
+
+    async def end(self) -> None:
+        """Close all: idle ones now, others when their requests are answered or time is up."""
+        self.is_ending = True
+        self._all_closed.clear()
+        for connection in list(self.open):
+            connection.end()
+        if self.open:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(END_SECONDS_MAX):
+                    await self._all_closed.wait()
+        for connection in list(self.open):
+            connection.abort()
+
+
+class HttpConnection(asyncio.BufferedProtocol):
+    """One connection of a door, whose routes `match` knows."""
+
+    def __init__(
+        self, broker: Broker, match: Match, connections: Connections, spawn: Spawn
+    ) -> None:
+        self._broker = broker
+        self._match = match
+        self._connections = connections
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpRequestParser(self)
+        self._current = Exchange()
+        self._answers = AnswerQueue(
+            broker, spawn, on_sent=self._on_sent, on_ended=self._end_sending
+        )
+        # The rest of a large body comes here: into place, or nowhere when it is refused.
+        self._direct_body: bytearray | None = None
+        self._discard_bytes = 0
+        self._is_paused = False
+        self._is_ending = False  # what still comes after the last request is not looked at
+        self._is_last_sent = False
+        self._deadline: asyncio.TimerHandle | None = None
+        self._idle_check: asyncio.TimerHandle | None = None
+        self._began_s = 0.0  # the request that is being received
+        self._active_s = 0.0  # when the peer was last seen to be there
+        self._unsent_bytes = 0  # at the last idle check
+
+    def end(self) -> None:
+        """Close when the requests that are whole are answered."""
+        if self._transport is None:
+            return
+        self._is_ending = True
+        if len(self._answers):
+            self._answers.end_after_last()
+            self._pause_reading()
+        else:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close now, whatever is under way."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- transport callbacks ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take it, unless there are too many."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._answers.attach(self._transport)
+        connections = self._connections
+        connections.open.add(self)
+        loop = asyncio.get_running_loop()
+        self._active_s = loop.time()
+        self._idle_check = loop.call_later(connections.idle_seconds, self._check_idle)
+        if connections.is_ending:  # accepted by the kernel before the door closed
+            self.end()
+        elif len(connections.open) > connections.count_max:
+            self._fail(
+                TooManyConnectionsError(
+                    f"{connections.count_max} connections are open; close some, or retry later"
+                )
+            )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the peer; appends that are under way go on, their answers are dropped."""
+        self._transport = None
+        self._connections.remove(self)
+        self._answers.detach()
+        self._answers.return_memory(self._current)
+        self._stop_deadline()
+        assert self._idle_check is not None
+        self._idle_check.cancel()
+
+    def eof_received(self) -> bool:
+        """The peer sends no more; True: it still waits for answers."""
+        waits = len(self._answers) > 0
+        if waits:
+            self.end()
+        return waits
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the loop shall receive: the rest of a large body, or the shared buffer."""
+        if self._direct_body is not None:
+            return memoryview(self._direct_body)[self._current.received_bytes :]
+        if self._discard_bytes:
+            return _receive_buffer[: self._discard_bytes]
+        return _receive_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take what was received."""
+        if self._is_ending:
+            return
+        if self._direct_body is not None:
+            self._current.received_bytes += nbytes
+            if self._current.received_bytes == self._current.content_bytes:
+                self._current.body, self._direct_body = self._direct_body, None
+                self._parser = httptools.HttpRequestParser(self)
+                self._complete()
+        elif self._discard_bytes:
+            self._discard_bytes -= nbytes
+            if not self._discard_bytes:
+                self._parser = httptools.HttpRequestParser(self)
+                self._complete()
+        else:
+            rest = _receive_buffer[:nbytes]
+            while rest and not self._is_ending:
+                rest = self._parse(rest)
+        if self._current.has_begun and self._deadline is None and not self._is_ending:
+            self._start_deadline()
+
+    def pause_writing(self) -> None:
+        """The peer reads its answers slowly: take no more requests from it."""
+        self._answers.can_write.clear()
+        self._pause_reading()
+
+    def resume_writing(self) -> None:
+        """The peer has read its answers."""
+        self._answers.can_write.set()
+        if self._is_last_sent:
+            self._linger()
+        else:
+            self._resume_reading()
+
+    # --- parser callbacks (httptools) ---
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        self._current.has_begun = True
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the request target."""
+        self._current.target += url
+        self._current.header_bytes += len(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header, whole; or a trailer, which says nothing here."""
+        current = self._current
+        current.header_bytes += len(name) + len(value) + _HEADER_FRAME_BYTES
+        if not current.is_in_body:
+            read_header(current, name, value)
+
+    def on_headers_complete(self) -> None:
+        """Find the route, and decide whether the body is wanted."""
+        if self._is_ending:
+            return
+        current, parser = self._current, self._parser
+        method = parser.get_method()
+        current.is_in_body = True
+        current.keeps_alive = parser.should_keep_alive()
+        current.header_bytes += len(method) + _HEAD_FRAME_BYTES
+        try:
+            if current.header_bytes > HEADER_BYTES_MAX:
+                raise _header_too_large()
+            check_head(current, parser.get_http_version(), method)
+        except TailraceError as error:  # where the request ends is not certain: it is the last
+            self._fail(error)
+            return
+        try:
+            current.matched = self._match(method, current.target)
+            check_matched(current)
+            self._check_body_size(current.content_bytes)
+            self._take_memory(current.content_bytes)
+        except TailraceError as error:
+            self._refuse(error)
+        if current.expectation and current.has_body:
+            self._answer_expectation()
+
+    def on_body(self, chunk: bytes) -> None:
+        """A piece of the body, chunked transfer coding already removed."""
+        if self._is_ending:
+            return
+        current = self._current
+        current.received_bytes += len(chunk)
+        if current.refused is not None:
+            if current.received_bytes > DISCARD_BYTES_MAX:
+                self._fail(current.refused)
+            return
+        try:
+            self._check_body_size(current.received_bytes)
+            if not current.content_bytes:  # chunked: the size was not known before
+                self._take_memory(len(chunk))
+        except TailraceError as error:
+            self._refuse(error)
+        else:
+            current.add_to_body(chunk)
+
+    def on_message_complete(self) -> None:
+        """The request is whole."""
+        if not self._is_ending and not self._parser.should_upgrade():
+            self._complete()
+
+    # --- receiving ---
+
+    def _parse(self, received: memoryview) -> memoryview:
+        """What the parser leaves: requests behind one that offers another protocol."""
+        before, body_bytes = self._current, self._current.received_bytes
+        try:
+            self._parser.feed_data(received)
+        except httptools.HttpParserCallbackError:
+            raise  # our bug, not the peer's
+        except httptools.HttpParserUpgrade as upgrade:
+            return self._stay_with_http_1(received[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            self._fail(InvalidRequestError(f"not an HTTP/1.1 request: {error}"))
+            return _NOTHING
+        current = self._current
+        rest_bytes = current.content_bytes - current.received_bytes
+        if current.is_in_body and rest_bytes >= DIRECT_BODY_BYTES_MIN:
+            self._receive_directly(rest_bytes)
+        elif current is before:
+            self._bound_head(len(received) if current.received_bytes == body_bytes else 0)
+        return _NOTHING
+
+    def _bound_head(self, received_bytes: int) -> None:
+        """Neither a head nor, between two pieces of a body, chunk sizes or trailers have no end."""
+        current = self._current
+        current.head_bytes = current.head_bytes + received_bytes if received_bytes else 0
+        if current.head_bytes > HEADER_BYTES_MAX:
+            self._fail(_header_too_large())
+
+    def _stay_with_http_1(self, rest: memoryview) -> memoryview:
+        """A request that offers another protocol is served as it is (RFC 9110, 7.8).
+
+        The parser has left its body, which `rest` starts with, to that protocol.
+        """
+        if self._is_ending:  # refused by its head already
+            return _NOTHING
+        current = self._current
+        if current.transfer_coding:
+            self._fail(InvalidRequestError("a chunked body with Upgrade; leave out Upgrade"))
+            return _NOTHING
+        self._parser = httptools.HttpRequestParser(self)
+        current.body = bytes(rest[: current.content_bytes])
+        current.received_bytes = len(current.body)
+        rest_bytes = current.content_bytes - current.received_bytes
+        if rest_bytes:
+            self._receive_directly(rest_bytes)
+            return _NOTHING
+        self._complete()
+        return rest[current.received_bytes :]
+
+    def _receive_directly(self, rest_bytes: int) -> None:
+        """Let the rest of the body bypass the parser."""
+        current = self._current
+        if current.refused is not None and rest_bytes > DISCARD_BYTES_MAX:
+            self._fail(current.refused)
+        elif current.refused is not None:
+            self._discard_bytes = rest_bytes
+        else:
+            self._direct_body = bytearray(current.content_bytes)
+            self._direct_body[: current.received_bytes] = current.body
+
+    def _answer_expectation(self) -> None:
+        """`Expect: 100-continue`: ask for the body, or say at once why not (RFC 9110, 10.1.1)."""
+        if self._current.refused is not None:
+            self._fail(self._current.refused)
+        elif self._transport is not None and not len(self._answers):
+            self._transport.write(_CONTINUE)  # behind others' answers the peer stops waiting itself
+
+    def _complete(self) -> None:
+        """Hand over a whole request and be ready for the next."""
+        self._stop_deadline()
+        exchange, self._current = self._current, Exchange()
+        self._is_ending = not exchange.keeps_alive
+        if self._is_ending or len(self._answers) >= PIPELINED_MAX:
+            self._pause_reading()
+        self._answers.add(exchange)
+
+    def _refuse(self, error: TailraceError) -> None:
+        """This is its answer; nothing that came of its body is kept."""
+        current = self._current
+        current.refused = error
+        current.body = b""
+        self._answers.return_memory(current)
+
+    def _fail(self, error: TailraceError) -> None:
+        """Refuse a request that is not whole, or not readable, and close behind the answer."""
+        if self._is_ending:
+            return
+        self._direct_body, self._discard_bytes = None, 0
+        self._refuse(error)
+        self._current.keeps_alive = False
+        self._complete()
+
+    def _check_body_size(self, body_bytes: int) -> None:
+        bytes_max = self._broker.max_request_bytes
+        if body_bytes > bytes_max:
+            raise BodyTooLargeError(
+                f"the body is over {bytes_max} bytes; send fewer events a request",
+                maxRequestBytes=bytes_max,
+            )
+
+    def _take_memory(self, size_bytes: int) -> None:
+        """ProduceMemoryFullError when the bound is reached."""
+        self._broker.take_produce_memory(size_bytes)
+        self._current.memory_bytes += size_bytes
+
+    # --- pace ---
+
+    def _on_sent(self) -> None:
+        self._active_s = asyncio.get_running_loop().time()
+        self._resume_reading()
+
+    def _pause_reading(self) -> None:
+        if self._transport is not None and not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        """Unless one of the reasons to pause is left."""
+        if self._transport is None or self._is_ending or not self._is_paused:
+            return
+        if len(self._answers) < PIPELINED_MAX // 2 and self._answers.can_write.is_set():
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    def _start_deadline(self) -> None:
+        """The head has its time; with the body it has some more."""
+        self._began_s = asyncio.get_running_loop().time()
+        self._await_rest()
+
+    def _await_rest(self) -> None:
+        current, bounds = self._current, self._connections
+        what, seconds = (
+            ("request", bounds.request_seconds)
+            if current.is_in_body
+            else ("head of the request", bounds.header_seconds)
+        )
+        self._deadline = asyncio.get_running_loop().call_at(
+            self._began_s + seconds, self._expire, what, seconds, current.is_in_body
+        )
+
+    def _expire(self, what: str, seconds: float, was_in_body: bool) -> None:
+        """What did not arrive in time must not hold memory any longer."""
+        if self._is_paused:  # it is not the peer that is slow
+            self._start_deadline()
+        elif self._current.is_in_body and not was_in_body:
+            self._await_rest()
+        else:
+            late = RequestTimeoutError(
+                f"the {what} did not arrive whole within {seconds:g} s; nothing was stored"
+            )
+            self._fail(self._current.refused or late)
+
+    def _stop_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _check_idle(self) -> None:
+        """Close a connection that has no request, or whose peer takes nothing of an answer."""
+        transport, loop = self._transport, asyncio.get_running_loop()
+        assert transport is not None
+        unsent_bytes = transport.get_write_buffer_size()
+        is_ours = len(self._answers) or self._current.has_begun  # to answer, or to lose patience
+        if unsent_bytes != self._unsent_bytes or (is_ours and not unsent_bytes):
+            self._unsent_bytes = unsent_bytes
+            self._active_s = loop.time()
+        closes_s = self._active_s + self._connections.idle_seconds
+        if loop.time() >= closes_s:
+            transport.abort()
+        else:
+            self._idle_check = loop.call_at(closes_s, self._check_idle)
+
+    def _end_sending(self) -> None:
+        """The last answer is on its way: nothing follows it, and nothing is taken any more."""
+        transport = self._transport
+        assert transport is not None
+        self._is_ending = self._is_last_sent = True
+        transport.write_eof()
+        transport.set_write_buffer_limits(0)  # `resume_writing` tells when all has left
+        self._is_paused = False
+        transport.resume_reading()
+        if not transport.get_write_buffer_size():
+            self._linger()
+
+    def _linger(self) -> None:
+        """All is sent: wait a little for the peer's end."""
+        transport = self._transport
+        assert transport is not None
+        assert self._idle_check is not None
+        self._idle_check.cancel()
+        loop = asyncio.get_running_loop()
+        self._idle_check = loop.call_later(LINGER_SECONDS, transport.abort)
+
+
+def _header_too_large() -> HeaderTooLargeError:
+    return HeaderTooLargeError(f"request line and headers are over {HEADER_BYTES_MAX} bytes")

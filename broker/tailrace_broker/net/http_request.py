@@ -1,0 +1,202 @@
+"""One request from its first byte until its answer is sent, and the rules for its head.
+
+The parser (llhttp, strict) refuses what breaks the syntax of RFC 9112; here is what it lets pass
+and a server behind or before us could read otherwise.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from tailrace.wire import JSON_CONTENT_TYPE
+from tailrace_broker.model.counters import Counters
+from tailrace_broker.model.errors import (
+    ExpectationFailedError,
+    InvalidParameterError,
+    InvalidRequestError,
+    TailraceError,
+    UnsupportedMediaTypeError,
+)
+from tailrace_broker.net.routes import Call, Kind, Matched, Route, shortened
+
+_CHUNKED = b"chunked"
+_CONTINUE = b"100-continue"
+
+
+class Exchange:
+    """A request and, later, its answer."""
+
+    __slots__ = (
+        "accept",
+        "answer",
+        "body",
+        "content_bytes",
+        "content_type",
+        "expectation",
+        "has_begun",
+        "head_bytes",
+        "header_bytes",
+        "hosts",
+        "is_head_only",
+        "is_http_1_0",
+        "is_in_body",
+        "keeps_alive",
+        "matched",
+        "memory_bytes",
+        "received_bytes",
+        "refused",
+        "target",
+        "transfer_coding",
+    )
+
+    def __init__(self) -> None:
+        self.has_begun = False
+        self.target = b""
+        self.is_http_1_0 = False
+        self.is_head_only = False
+        self.hosts = 0
+        self.content_type = b""
+        self.accept = b""
+        self.expectation = b""
+        self.transfer_coding = b""
+        self.content_bytes = 0
+        self.header_bytes = 0  # request line and headers that are parsed
+        self.head_bytes = 0  # received in a row without an end of the head or a piece of the body
+        self.is_in_body = False
+        self.matched: Matched | None = None
+        self.body: bytes | bytearray = b""
+        self.received_bytes = 0  # of the body
+        self.refused: TailraceError | None = None
+        self.keeps_alive = True
+        self.memory_bytes = 0  # of produce memory, returned with the answer
+        self.answer: list[bytes] | None = None
+
+    @property
+    def route(self) -> Route:
+        """Of a request that was not refused."""
+        assert self.matched is not None
+        return self.matched.route
+
+    @property
+    def has_body(self) -> bool:
+        """The head announces one."""
+        return self.content_bytes > 0 or self.transfer_coding != b""
+
+    def add_to_body(self, piece: bytes) -> None:
+        """Mostly the first piece is all of it. No list: chunks may be of one byte."""
+        if not self.body:
+            self.body = piece
+        elif isinstance(self.body, bytearray):
+            self.body += piece
+        else:
+            self.body = bytearray(self.body + piece)
+
+    def call(self) -> Call:
+        """What the handler gets."""
+        assert self.matched is not None
+        return Call(
+            self.matched.parameters,
+            media_type(self.content_type),
+            media_type_list(self.accept),
+            self.body,
+        )
+
+    def count(self, counters: Counters, *, is_error: bool) -> None:
+        """Count the answer. What found no route is not counted."""
+        kind = self.matched.route.kind if self.matched else Kind.OTHER
+        if kind is Kind.PRODUCE:
+            counters.produce_requests += 1
+            counters.produce_errors += is_error
+        elif kind is Kind.READ:
+            counters.read_requests += 1
+            counters.read_errors += is_error
+
+
+def read_header(exchange: Exchange, name: bytes, value: bytes) -> None:
+    """Take a header that says something here; InvalidRequestError is left to `check_head`."""
+    read = _HEADERS.get(name.lower())
+    if read is not None:
+        read(exchange, value)
+
+
+def check_head(exchange: Exchange, version: str, method: bytes) -> None:
+    """InvalidRequestError when it is not certain what the request is or where it ends."""
+    exchange.is_head_only = method == b"HEAD"
+    exchange.is_http_1_0 = version == "1.0"
+    if version not in ("1.1", "1.0"):
+        raise InvalidRequestError(f"HTTP/{version} is not spoken here; send HTTP/1.1")
+    if exchange.hosts != 1 and not (exchange.is_http_1_0 and exchange.hosts == 0):
+        raise InvalidRequestError("the request has no Host header, or two; send one")
+    if b"#" in exchange.target:
+        raise InvalidRequestError("the target has a #; write %23, or leave the fragment out")
+    is_plainly_chunked = exchange.transfer_coding.lower() == _CHUNKED and not exchange.is_http_1_0
+    if exchange.transfer_coding and not is_plainly_chunked:
+        shown = shortened(exchange.transfer_coding.decode("latin-1"))
+        raise InvalidRequestError(f"Transfer-Encoding {shown} is not taken; chunked alone is")
+    if exchange.is_http_1_0:
+        exchange.expectation = b""  # it has no 100 (RFC 9110, 10.1.1)
+
+
+def check_matched(exchange: Exchange) -> None:
+    """InvalidParameterError; ExpectationFailedError; UnsupportedMediaTypeError."""
+    assert exchange.matched is not None
+    if isinstance(exchange.matched.parameters, InvalidParameterError):
+        raise exchange.matched.parameters.with_traceback(None)  # others of this target share it
+    if exchange.expectation and exchange.expectation.lower() != _CONTINUE:
+        shown = shortened(exchange.expectation.decode("latin-1"))
+        raise ExpectationFailedError(f"Expect {shown} is not known; leave it out")
+    forms = exchange.route.bodies
+    given = media_type(exchange.content_type)
+    if forms and all(form.content_type != given for form in forms):
+        known = ", ".join(form.content_type for form in forms)
+        shown = shortened(exchange.content_type.decode("latin-1"))
+        raise UnsupportedMediaTypeError(
+            f"content-type {shown} is not one of: {known}", contentType=shown
+        )
+
+
+@lru_cache(maxsize=256)
+def media_type(value: bytes) -> str:
+    """A Content-Type without its parameters; JSON when there is none."""
+    return value.partition(b";")[0].strip().lower().decode("latin-1") or JSON_CONTENT_TYPE
+
+
+@lru_cache(maxsize=256)
+def media_type_list(value: bytes) -> str:
+    """An Accept header in lower case."""
+    return value.lower().decode("latin-1")
+
+
+def _read_host(exchange: Exchange, _: bytes) -> None:
+    exchange.hosts += 1
+
+
+def _read_content_length(exchange: Exchange, value: bytes) -> None:
+    exchange.content_bytes = int(value)  # digits, and one of it: the parser has checked
+
+
+def _read_transfer_encoding(exchange: Exchange, value: bytes) -> None:
+    """Two of them become a list, which is refused."""
+    before = exchange.transfer_coding
+    exchange.transfer_coding = before + b", " + value if before else value.strip() or b"none"
+
+
+def _read_content_type(exchange: Exchange, value: bytes) -> None:
+    exchange.content_type = value
+
+
+def _read_accept(exchange: Exchange, value: bytes) -> None:
+    exchange.accept = exchange.accept + b", " + value if exchange.accept else value
+
+
+def _read_expect(exchange: Exchange, value: bytes) -> None:
+    exchange.expectation = value.strip() or b"nothing"
+
+
+_HEADERS: dict[bytes, Callable[[Exchange, bytes], None]] = {
+    b"host": _read_host,
+    b"content-length": _read_content_length,
+    b"transfer-encoding": _read_transfer_encoding,
+    b"content-type": _read_content_type,
+    b"accept": _read_accept,
+    b"expect": _read_expect,
+}

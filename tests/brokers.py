@@ -1,0 +1,45 @@
+"""A broker without doors, in the test's own process."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tailrace_broker.app.broker import LocalBroker
+from tailrace_broker.app.settings import Settings
+from tailrace_broker.storage.data_directory import DataDirectory
+from tailrace_broker.storage.io_threads import IoThreads
+
+
+@asynccontextmanager
+async def open_broker(root: Path, **settings: Any) -> AsyncIterator[LocalBroker]:
+    """A broker that is not started yet; stopped, and all its tasks ended, when the block ends."""
+    directory = DataDirectory(root)
+    bugs: list[BaseException] = []
+    known = Settings(data_dir=root, **settings)
+    io = IoThreads(known.io_threads, bugs.append)
+    io.start()
+    try:
+        async with asyncio.TaskGroup() as tasks:
+
+            def spawn(work: Coroutine[Any, Any, None]) -> None:
+                tasks.create_task(work)
+
+            broker = LocalBroker(known, directory, io, spawn)
+            try:
+                yield broker
+            finally:
+                await broker.stop()
+    finally:
+        io.stop()
+        directory.close()
+        assert bugs == []
+
+
+@asynccontextmanager
+async def started_broker(root: Path, **settings: Any) -> AsyncIterator[LocalBroker]:
+    """A broker that has recovered what lies below `root`."""
+    async with open_broker(root, **settings) as broker:
+        await broker.start()
+        yield broker

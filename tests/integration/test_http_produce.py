@@ -1,0 +1,304 @@
+"""Producing at the two doors that take it: what is sent comes back, wherever it was cut."""
+
+import json
+import random
+
+import pytest
+
+from tailrace.requests import encode_records
+from tailrace.sync import Client
+from tailrace.wire import (
+    BATCH_CONTENT_TYPE,
+    HEADER,
+    HEADER_BYTES,
+    JSON_CONTENT_TYPE,
+    NDJSON_CONTENT_TYPE,
+    RECORDS_CONTENT_TYPE,
+    BatchHeader,
+    Codec,
+    Flag,
+)
+from tailrace_broker.codec.batch import batch_parts
+from tailrace_broker.net.http_connection import DIRECT_BODY_BYTES_MIN, RECEIVE_BUFFER_BYTES
+from tests.batches import TIME_US, Event, body_of, place_of, read_by_broker, records_of
+from tests.fixtures import RunningBroker
+from tests.http11 import (
+    Connection,
+    chunked,
+    document,
+    get,
+    messages,
+    problem,
+    produce_doors,
+    records,
+    request,
+    settle,
+)
+from tests.stored import SPLIT_END, split, values_of
+
+pytestmark = pytest.mark.integration
+
+KIBIBYTE = 1024
+MEBIBYTE = 1024 * KIBIBYTE
+FRAMES = pytest.mark.parametrize("frame", [request, chunked], ids=["length", "chunked"])
+
+
+# --- wherever a receive ends ----------------------------------------------------------------------
+
+
+@produce_doors
+@FRAMES
+def test_a_request_cut_at_any_byte_is_one_request(
+    shared_broker: RunningBroker, connection: Connection, door: int, topic: str, frame: type
+) -> None:
+    """Between the two bytes of a line's end too."""
+    lines = [b'"a"', b"[1]", b"{}", b"2"]
+    body = b'"a"\r\n[1]\n\n{}\r\n\r\n2'
+    whole = frame(messages(topic, partitionKey="k"), body, content_type=NDJSON_CONTENT_TYPE)
+    with Connection(shared_broker.port + door) as other:
+        for position in range(1, len(whole)):
+            connection.send(whole[:position])
+            assert other.exchange(get("/nowhere")).status == 404
+            answer = connection.exchange(whole[position:])
+            assert (answer.status, document(answer)["offset"]) == (200, 4 * (position - 1))
+
+    assert values_of(shared_broker, topic) == lines * (len(whole) - 1)
+
+
+@produce_doors
+def test_a_long_head_cut_anywhere_is_one_head(
+    shared_broker: RunningBroker, connection: Connection, door: int, topic: str
+) -> None:
+    headers = {f"x-{number}": "v" * 1000 for number in range(14)}
+    whole = request(messages(topic), b"1", **headers)
+    for position in range(100, len(whole), 2_999):
+        connection.send(whole[:position])
+        settle(shared_broker.port + door)
+        assert connection.exchange(whole[position:]).status == 200
+
+
+def json_lines(size_bytes: int, generator: random.Random) -> bytes:
+    """NDJSON of exactly this size, lines of many lengths; the last has no line end."""
+    lines = []
+    rest = size_bytes
+    while rest > 6_000:
+        value = json.dumps(
+            {"n": rest, "text": generator.randbytes(generator.randint(0, 2_000)).hex()}
+        )
+        lines.append(value.encode())
+        rest -= len(value) + 1
+    lines.append(b'"%s"' % (b"x" * (rest - 2)) if rest > 1 else b"7")
+    body = b"\n".join(lines)
+    assert len(body) == size_bytes
+    return body
+
+
+EDGES = [DIRECT_BODY_BYTES_MIN, RECEIVE_BUFFER_BYTES, RECEIVE_BUFFER_BYTES + DIRECT_BODY_BYTES_MIN]
+SIZES = [
+    *(1, 2, 100, 4 * KIBIBYTE, 100 * KIBIBYTE, 700 * KIBIBYTE, MEBIBYTE),
+    *(edge + difference for edge in EDGES for difference in (-1, 0, 1)),
+]
+
+
+@produce_doors
+@FRAMES
+@pytest.mark.parametrize("size_bytes", SIZES)
+def test_lines_come_back_exactly_as_they_were_sent(
+    shared_broker: RunningBroker,
+    connection: Connection,
+    door: int,
+    topic: str,
+    size_bytes: int,
+    frame: type,
+) -> None:
+    """However the body is cut: behind its head, within it, and around the buffers' edges."""
+    body = json_lines(size_bytes, random.Random(size_bytes))
+    target = messages(topic, partitionKey="k")
+    whole = frame(target, body, content_type=NDJSON_CONTENT_TYPE)
+    head_bytes = whole.index(b"\r\n\r\n") + 4
+    following = request(target, b'"following"')
+    cuts = {head_bytes, head_bytes + size_bytes // 2, RECEIVE_BUFFER_BYTES, len(whole) - 1}
+    cuts |= {len(whole) - DIRECT_BODY_BYTES_MIN + difference for difference in (-1, 0, 1)}
+    positions = [0, *sorted(cut for cut in cuts if head_bytes <= cut < len(whole))]
+    for position in positions:
+        connection.send(whole[:position])
+        if position:
+            settle(shared_broker.port + door)
+        connection.send(whole[position:] + following)
+        assert connection.receive().status == 200
+        assert connection.receive().status == 200
+
+    assert values_of(shared_broker, topic) == [*body.split(b"\n"), b'"following"'] * len(positions)
+
+
+@produce_doors
+@pytest.mark.parametrize("chunk_bytes", [1, 2, 70_001])
+def test_a_body_may_come_in_chunks_of_any_size(
+    connection: Connection, shared_broker: RunningBroker, topic: str, chunk_bytes: int
+) -> None:
+    body = json_lines(300 * KIBIBYTE, random.Random(1))
+    pieces = [body[start : start + chunk_bytes] for start in range(0, len(body), chunk_bytes)]
+    target = messages(topic, partitionKey="k")
+    connection.send(chunked(target, *pieces, content_type=NDJSON_CONTENT_TYPE))
+    connection.send(chunked(target, b'"last"'))
+
+    assert [connection.receive().status for _ in range(2)] == [200, 200]
+    assert values_of(shared_broker, topic) == [*body.split(b"\n"), b'"last"']
+
+
+# --- to which partition ---------------------------------------------------------------------------
+
+
+@produce_doors
+def test_a_key_stays_in_its_partition_and_events_without_one_take_turns(
+    shared_broker: RunningBroker, connection: Connection, topic: str
+) -> None:
+    def partition_of(key: str | None) -> int:
+        answer = connection.exchange(request(messages(topic, partitionKey=key), b"1"))
+        return int(document(answer)["partition"])
+
+    keyed = {
+        key: {partition_of(key) for _ in range(3)} for key in ("a", "b", "", "Zürich", "x y&z")
+    }
+    keyless = [partition_of(None) for _ in range(8)]
+
+    assert all(len(partitions) == 1 for partitions in keyed.values())
+    assert sorted(keyless) == [0, 0, 1, 1, 2, 2, 3, 3]
+    with Client(shared_broker.url) as client:
+        read = [
+            json.loads(line)["key"]
+            for each in client.offsets([topic])
+            for line in client.read_lines(topic, each.partition, 0).body.splitlines()
+        ]
+    assert {key: read.count(key) for key in keyed} == dict.fromkeys(keyed, 3)
+    assert read.count(None) == 8
+
+
+@produce_doors
+def test_records_go_to_the_partitions_of_their_keys_in_their_order(
+    shared_broker: RunningBroker, connection: Connection, topic: str
+) -> None:
+    keys = [b"a", b"b", b"a", b"c", b"b", b"a"]
+    values = [b"%d" % number for number in range(len(keys))]
+    body = encode_records(list(keys), list(values))
+    answer = connection.exchange(request(messages(topic), body, content_type=RECORDS_CONTENT_TYPE))
+    said = document(answer)
+
+    assert [each["partition"] for each in said] == sorted({each["partition"] for each in said})
+    assert sum(each["count"] for each in said) == len(keys)
+    with Client(shared_broker.url) as client:
+        for each in said:
+            lines = client.read_lines(topic, each["partition"], each["offset"]).body.splitlines()
+            stored = [json.loads(line) for line in lines]
+            chosen = [
+                (key.decode(), int(value))
+                for key, value in zip(keys, values, strict=True)
+                if key.decode() in {record["key"] for record in stored}
+            ]
+            assert [(record["key"], record["value"]) for record in stored] == chosen
+
+
+# --- ready-made batches ---------------------------------------------------------------------------
+
+COMPRESSIBLE = [
+    Event(b'{"a":1}', b"k", TIME_US, [(b"trace", b"\xff")]),
+    Event(None, None, TIME_US - 5),
+    Event(b"\xff" * 1_000, b"", TIME_US + 7),
+]
+INCOMPRESSIBLE = [Event(random.Random(1).randbytes(1_000))]
+
+
+def ready_batch(events: list[Event], flags: int = 0) -> bytes:
+    """As a client makes it: what only the leader may say is nonsense."""
+    place = place_of(base_offset=999, epoch=77, append_time_us=1, range_id=8, high_watermark=5)
+    return b"".join(batch_parts(body_of(events, flags=flags), place))
+
+
+def header_of(batch: bytes) -> BatchHeader:
+    return BatchHeader._make(HEADER.unpack(batch[:HEADER_BYTES]))
+
+
+@produce_doors
+@pytest.mark.parametrize(
+    ("events", "codec"),
+    [(COMPRESSIBLE, Codec.LZ4), (INCOMPRESSIBLE, Codec.NONE)],
+    ids=["compressed", "plain"],
+)
+def test_a_ready_made_batch_is_stored_as_it_came(
+    shared_broker: RunningBroker,
+    connection: Connection,
+    topic: str,
+    events: list[Event],
+    codec: Codec,
+) -> None:
+    """Under a header of the leader's: what only that may say is not taken over."""
+    promises = int(Flag.JSON_VALUES | Flag.BROKER_TIMESTAMPS)
+    body = ready_batch(events, promises)
+    assert connection.exchange(request(messages(topic), b"1")).status == 200
+    sent = request(messages(topic, partition=2), body, content_type=BATCH_CONTENT_TYPE)
+    said = [document(connection.exchange(sent)) for _ in range(2)]
+    with Connection(shared_broker.port) as reader:
+        stored = reader.exchange(get(records(topic, 2), accept=BATCH_CONTENT_TYPE)).body
+
+    count = len(events)
+    assert said == [
+        {"topic": topic, "partition": 2, "offset": offset, "count": count}
+        | {"durability": "fsync", "copies": 1}
+        for offset in (0, count)
+    ]
+    second = stored[header_of(stored).batch_bytes :]
+    header = header_of(second)
+    assert read_by_broker(second) == records_of(events, count)
+    assert second[HEADER_BYTES:] == body[HEADER_BYTES:]
+    assert header_of(body).flags & promises
+    assert not header.flags & promises
+    assert (header.codec, header.base_offset, header.epoch, header.range_id) == (codec, count, 1, 0)
+    assert (header.high_watermark, header.append_time_us > TIME_US) == (count, True)
+
+
+@produce_doors
+def test_a_ready_made_batch_is_refused_as_a_whole(
+    shared_broker: RunningBroker, connection: Connection, topic: str
+) -> None:
+    body = ready_batch(COMPRESSIBLE)
+    damaged = bytearray(body)
+    damaged[-20] ^= 1
+    assert connection.exchange(request(messages(topic), b"1")).status == 200
+    refused = {
+        messages(topic): (400, "invalid-parameter"),
+        messages(topic, partition=4): (404, "partition-not-found"),
+        messages(topic, partition=0, partitionKey="k"): (400, "invalid-parameter"),
+        messages(topic, partition=0, timestamp=1): (400, "invalid-parameter"),
+    }
+    for target, expected in refused.items():
+        sent = request(target, body, content_type=BATCH_CONTENT_TYPE)
+        assert problem(connection.exchange(sent)) == expected, target
+    for bad in (bytes(damaged), body[:-1], body + b"\0", body * 2, b"1"):
+        sent = request(messages(topic, partition=0), bad, content_type=BATCH_CONTENT_TYPE)
+        assert problem(connection.exchange(sent)) == (400, "invalid-body")
+    for content_type in (JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE, RECORDS_CONTENT_TYPE):
+        sent = request(messages(topic, partition=0), b"1", content_type=content_type)
+        assert problem(connection.exchange(sent)) == (400, "invalid-parameter")
+
+    assert values_of(shared_broker, topic) == [b"1"]
+
+
+@produce_doors
+def test_a_sealed_partition_says_where_its_keys_go_on(
+    broker: RunningBroker, door: int, topic: str
+) -> None:
+    split(broker, topic)
+    with Connection(broker.port + door) as connection:
+        body = ready_batch(COMPRESSIBLE)
+        sealed, child = (
+            connection.exchange(
+                request(messages(topic, partition=partition), body, content_type=BATCH_CONTENT_TYPE)
+            )
+            for partition in (0, 1)
+        )
+        keyed = document(connection.exchange(request(messages(topic, partitionKey="k"), b"1")))
+
+    assert problem(sealed) == (421, "not-leader")
+    assert {"partition": 0, "leader": 0, "children": [1, 2]}.items() <= document(sealed).items()
+    assert (child.status, document(child)["offset"]) == (200, SPLIT_END)
+    assert keyed["partition"] in {1, 2}

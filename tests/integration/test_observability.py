@@ -1,0 +1,55 @@
+"""What a running broker says of itself: its metrics, and its log."""
+
+import json
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from tailrace.sync import Client
+from tests.fixtures import RunningBroker, start_broker
+from tests.metrics import families_of, page_families
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+pytestmark = pytest.mark.integration
+
+
+def events_of(broker: RunningBroker) -> list[dict[str, object]]:
+    """The broker's log, line by line."""
+    return [json.loads(line) for line in broker.log_path.read_text().splitlines()]
+
+
+def test_the_metrics_are_those_of_the_page(shared_broker: RunningBroker) -> None:
+    with urlopen(f"http://127.0.0.1:{shared_broker.port + 3}/metrics") as answer:
+        text = answer.read().decode()
+
+    assert families_of(text) == page_families(PAGE.read_text())
+
+
+@pytest.mark.parametrize(("level", "is_told"), [("debug", True), ("info", False)])
+def test_each_write_is_told_at_debug_alone(tmp_path: Path, level: str, is_told: bool) -> None:
+    with start_broker(tmp_path, log_level=level) as broker:
+        with Client(broker.url) as client:
+            produced = client.produce("told", b"1", key="k")
+        broker.stop()
+        written = [each for each in events_of(broker) if each["event"] == "log.written"]
+
+    assert bool(written) == is_told
+    for event in written:
+        assert event["level"] == "debug"
+        assert event["partition"] == produced.partition
+        assert (event["base_offset"], event["end_offset"], event["batches"]) == (0, 1, 1)
+        assert float(str(event["duration_ms"])) > 0
+        assert int(str(event["size_bytes"])) % 16 == 0
+
+
+def test_the_life_of_a_broker_and_its_topics_is_told(tmp_path: Path) -> None:
+    with start_broker(tmp_path) as broker:
+        with Client(broker.url) as client:
+            client.produce("told", b"1", key="k")
+        broker.stop()
+        events = [str(each["event"]) for each in events_of(broker)]
+
+    told = [event for event in events if event != "storage.buffered"]
+    assert told == ["broker.ready", "topic.created", "broker.stopped"]

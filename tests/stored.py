@@ -1,0 +1,61 @@
+"""What a broker stores, put there and taken out by HTTP."""
+
+import json
+from random import Random
+
+import msgspec
+
+from tailrace.sync import Client
+from tailrace_broker.codec.metadata import decode_topics, encode_topics
+from tests.batches import SPLIT_TOPIC
+from tests.fixtures import RunningBroker
+from tests.http11 import Connection, messages, new_topic, request
+
+# Where the first partition of `split` ends, and its children begin.
+SPLIT_END = 5
+assert SPLIT_TOPIC.partitions[0].sealed_end == SPLIT_END
+LARGE_COUNT = 12
+LARGE_BYTES = 400_000
+
+
+def values_of(broker: RunningBroker, topic: str) -> list[bytes]:
+    """The stored values' JSON texts, in order of partition and offset."""
+    values = []
+    with Client(broker.url) as client:
+        for each in client.offsets([topic]):
+            lines = client.read_lines(topic, each.partition, "earliest", max_records=100_000).body
+            values += [
+                line.partition(b'"value":')[2].removesuffix(b"}") for line in lines.splitlines()
+            ]
+    return values
+
+
+def produce_large(
+    broker: RunningBroker, topic: str, *, value_bytes: int = LARGE_BYTES
+) -> list[str]:
+    """Create a topic of one partition with records for several pieces of an answer; the values."""
+    values = [Random(index).randbytes(value_bytes // 2).hex() for index in range(LARGE_COUNT)]
+    with Connection(broker.port) as public:
+        assert public.exchange(new_topic(topic)).status == 201
+        for value in values:
+            body = json.dumps(value).encode()
+            assert public.exchange(request(messages(topic), body)).status == 200
+    return values
+
+
+def split(broker: RunningBroker, topic: str) -> list[bytes]:
+    """Restart it with a topic whose first partition is sealed and has two children, which are
+    empty; the values in the first.
+    """
+    values = [b"%d" % number for number in range(SPLIT_END)]
+    with Connection(broker.port) as public:
+        assert public.exchange(new_topic(topic)).status == 201
+        for value in values:
+            assert public.exchange(request(messages(topic), value)).status == 200
+    broker.stop()
+    file = broker.data_dir / "data" / "metadata" / "topics.json"
+    (created,) = decode_topics(file.read_bytes())
+    parts = SPLIT_TOPIC.partitions
+    file.write_bytes(encode_topics([msgspec.structs.replace(created, partitions=parts)]))
+    broker.restart()
+    return values

@@ -1,0 +1,222 @@
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tailrace_broker.core.ring import token
+from tailrace_broker.model.errors import (
+    CorruptPartitionError,
+    NotLeaderError,
+    PartitionNotFoundError,
+)
+from tailrace_broker.model.topic import Partition, Topic, TopicSettings
+from tailrace_broker.storage.data_directory import DataDirectory
+from tests.batches import SPLIT_TOPIC
+from tests.brokers import started_broker
+from tests.storage import MEBIBYTE, Appends, records_of
+
+LOW_KEY = next(b"%d" % n for n in range(100) if token(b"%d" % n) < 0)
+HIGH_KEY = next(b"%d" % n for n in range(100) if token(b"%d" % n) >= 0)
+PARENT, HIGH_CHILD, LOW_CHILD = 0, 1, 2
+SEALED_END = 5
+VALUES = [b"%d" % number for number in range(SEALED_END)]
+
+
+def run(scenario: Callable[[], Coroutine[None, None, None]]) -> None:
+    asyncio.run(scenario())
+
+
+def save(root: Path, *topics: Topic) -> None:
+    directory = DataDirectory(root)
+    directory.save_topics(list(topics))
+    directory.close()
+
+
+async def split(root: Path, values: list[bytes]) -> None:
+    """The split topic as a step leaves it: its parent has these records."""
+    (parent, *_) = SPLIT_TOPIC.partitions
+    unsealed = msgspec.structs.replace(parent, sealed_end=None, children=())
+    save(root, msgspec.structs.replace(SPLIT_TOPIC, partitions=(unsealed,)))
+    async with started_broker(root) as broker:
+        await Appends(broker.hosted("split").open_log_of(PARENT)).batch(values)
+    save(root, SPLIT_TOPIC)
+
+
+def test_a_sealed_partition_is_read_to_its_end_and_takes_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        await split(tmp_path, VALUES)
+        async with started_broker(tmp_path) as broker:
+            hosted = broker.hosted("split")
+            log = hosted.log_of(PARENT)
+            assert [record.value for record in records_of(await log.read(0, MEBIBYTE))] == VALUES
+            assert (log.high_watermark, await log.read(SEALED_END, 1)) == (SEALED_END, [])
+            await log.wait_beyond(SEALED_END)  # nothing will come
+            with pytest.raises(NotLeaderError, match="sealed; its keys go on in partitions 1, 2"):
+                hosted.open_log_of(PARENT)
+
+    run(scenario)
+
+
+def test_the_refusal_of_a_sealed_partition_says_where_to_go(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        await split(tmp_path, VALUES)
+        async with started_broker(tmp_path) as broker:
+            with pytest.raises(NotLeaderError) as refused:
+                broker.hosted("split").open_log_of(PARENT)
+            assert refused.value.members == {
+                "topic": "split",
+                "partition": PARENT,
+                "leader": 0,
+                "children": [HIGH_CHILD, LOW_CHILD],
+            }
+            assert (refused.value.retriable, refused.value.write_attempted) == (True, False)
+
+    run(scenario)
+
+
+def test_every_key_goes_to_the_child_that_has_its_token(tmp_path: Path) -> None:
+    """Though the children's ids are not in the order of their tokens."""
+
+    async def scenario() -> None:
+        await split(tmp_path, VALUES)
+        async with started_broker(tmp_path) as broker:
+            hosted = broker.hosted("split")
+            assert hosted.partition_of_key(LOW_KEY) == LOW_CHILD
+            assert hosted.partition_of_key(HIGH_KEY) == HIGH_CHILD
+            taken = [hosted.partition_of_key(None) for _ in range(4)]
+            assert taken == [LOW_CHILD, HIGH_CHILD] * 2
+
+            log = hosted.open_log_of(LOW_CHILD)
+            assert await Appends(log).event(b"new") == SEALED_END
+            assert log.log_start == SEALED_END
+
+    run(scenario)
+
+
+def test_a_sealed_partition_that_lacks_records_stands_still_alone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        await split(tmp_path, VALUES[:-1])
+        async with started_broker(tmp_path) as broker:
+            hosted = broker.hosted("split")
+            assert broker.damaged_count == 1
+            for ask in (hosted.log_of, hosted.open_log_of):
+                with pytest.raises(
+                    CorruptPartitionError, match="was sealed at offset 5, but ends at 4; restore"
+                ) as refused:
+                    ask(PARENT)
+                assert refused.value.members == {"topic": "split", "partition": PARENT}
+            assert len(hosted.undamaged_logs()) == 2
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("partition", [-1, 3])
+def test_a_partition_that_is_not_there_is_named(tmp_path: Path, partition: int) -> None:
+    async def scenario() -> None:
+        save(tmp_path, SPLIT_TOPIC)
+        async with started_broker(tmp_path) as broker:
+            hosted = broker.hosted("split")
+            for ask in (hosted.log_of, hosted.open_log_of):
+                with pytest.raises(PartitionNotFoundError, match='"split" has partitions 0 to 2'):
+                    ask(partition)
+
+    run(scenario)
+
+
+def spoil(root: Path, *partitions: int) -> None:
+    """Give these partitions of the split topic a log that does not start where it should."""
+    for partition in partitions:
+        directory = root / "data" / str(SPLIT_TOPIC.topic_id) / str(partition)
+        directory.mkdir(parents=True)
+        (directory / f"{99:020d}.log").write_bytes(b"")
+
+
+def test_events_without_a_key_go_round_damaged_partitions(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        await split(tmp_path, VALUES)
+        spoil(tmp_path, LOW_CHILD)
+        async with started_broker(tmp_path) as broker:
+            hosted = broker.hosted("split")
+            assert {hosted.partition_of_key(None) for _ in range(4)} == {HIGH_CHILD}
+            assert hosted.partition_of_key(LOW_KEY) == LOW_CHILD
+
+    run(scenario)
+
+
+def test_when_all_are_damaged_the_one_in_turn_says_so(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        await split(tmp_path, VALUES)
+        spoil(tmp_path, LOW_CHILD, HIGH_CHILD)
+        async with started_broker(tmp_path) as broker:
+            hosted = broker.hosted("split")
+            with pytest.raises(CorruptPartitionError):
+                hosted.open_log_of(hosted.partition_of_key(None))
+
+    run(scenario)
+
+
+def test_each_start_begins_an_epoch(tmp_path: Path) -> None:
+    """Of its own, so that what another start wrote is never taken for its own."""
+
+    async def scenario() -> None:
+        for boot in range(1, 4):
+            async with started_broker(tmp_path) as broker:
+                topic, _ = await broker.create_topic("t", TopicSettings(partitions_per_range=1))
+                hosted = broker.hosted("t")
+                await Appends(hosted.log_of(0)).event(b"%d" % boot)
+                assert hosted.topic == topic
+                assert topic.partitions[0].epoch == boot
+                batches = await hosted.log_of(0).read(0, MEBIBYTE)
+                headers = [batch.header for batch in batches]
+                assert [(each.epoch, each.previous_epoch) for each in headers] == [
+                    (epoch, epoch - 1) for epoch in range(1, boot + 1)
+                ]
+
+    run(scenario)
+
+
+def test_epochs_do_not_fall_when_the_count_of_starts_does(tmp_path: Path) -> None:
+    """An old copy of the file that counts them was put back: the log must not end here."""
+    path = tmp_path / "data" / "meta.json"
+
+    async def scenario() -> None:
+        contents: list[bytes] = []
+        for number in range(4):
+            if number == 3:
+                path.write_bytes(contents[0])
+            async with started_broker(tmp_path) as broker:
+                await broker.create_topic("t", TopicSettings(partitions_per_range=1))
+                assert await Appends(broker.hosted("t").log_of(0)).event(b"0") == number
+                contents.append(path.read_bytes())
+        async with started_broker(tmp_path) as broker:
+            batches = await broker.hosted("t").log_of(0).read(0, MEBIBYTE)
+            assert [batch.header.epoch for batch in batches] == [1, 2, 3, 3]
+
+    run(scenario)
+
+
+def test_a_sealed_partition_keeps_its_epoch(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        await split(tmp_path, VALUES)  # the first start
+        for boot in (2, 3):
+            async with started_broker(tmp_path) as broker:
+                found = broker.hosted("split").topic.partitions
+                assert [partition.epoch for partition in found] == [1, boot, boot]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("count", [1, 3, 256])
+def test_a_new_topic_has_each_token_in_one_open_partition(tmp_path: Path, count: int) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            topic, _ = await broker.create_topic("t", TopicSettings(partitions_per_range=count))
+            hosted = broker.hosted("t")
+            for number in range(300):
+                key = b"%d" % number
+                found: Partition = topic.partitions[hosted.partition_of_key(key)]
+                assert found.token_start <= token(key) < found.token_end
+
+    run(scenario)

@@ -1,0 +1,102 @@
+"""docs/metrics.md against the code; `pytest --rewrite` writes the page anew."""
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+
+from tailrace_broker.app.metrics import metrics_text
+from tailrace_broker.model.topic import TopicSettings
+from tests.brokers import open_broker, started_broker
+from tests.metrics import families_of, page_families
+from tests.storage import Appends
+
+PAGE = Path(__file__).parents[4] / "docs" / "metrics.md"
+HEAD = (
+    "# Metrics\n\n"
+    "Of `http://HOST:9253/metrics`, Prometheus' text format. Made from"
+    " [`app/metrics.py`](../broker/tailrace_broker/app/metrics.py); those of the process come from"
+    " the Prometheus client, on Linux alone.\n"
+    "Counters count from the start of the process. The only label is the version's, so that their"
+    " number stays bounded; a topic's partitions are told by `GET /v1/topics/{topic}`.\n\n"
+    "| metric | type | unit | meaning |\n|---|---|---|---|\n"
+)
+UNITS = ("bytes", "seconds")
+
+
+def page_of(text: str) -> str:
+    """A row each family, in its order."""
+    rows = []
+    for name, (kind, meaning) in families_of(text).items():
+        unit = next((unit for unit in UNITS if re.search(rf"_{unit}(_total)?$", name)), "")
+        rows.append(f"| `{name}` | {kind} | {unit} | {meaning} |\n")
+    return HEAD + "".join(rows)
+
+
+async def text_of(root: Path) -> str:
+    async with started_broker(root) as broker:
+        return metrics_text(broker).decode()
+
+
+def test_the_page_says_what_the_code_says(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    page = page_of(asyncio.run(text_of(tmp_path)))
+    if pytestconfig.getoption("rewrite"):
+        PAGE.write_text(page)
+
+    assert PAGE.read_text() == page
+    assert page_families(PAGE.read_text()) == families_of(asyncio.run(text_of(tmp_path)))
+
+
+def test_names_keep_prometheus_rules(tmp_path: Path) -> None:
+    """https://prometheus.io/docs/practices/naming/"""
+    for name, (kind, meaning) in families_of(asyncio.run(text_of(tmp_path))).items():
+        assert re.fullmatch(r"(tailrace|process)(_[a-z]+)+", name)
+        assert name.endswith("_total") == (kind == "counter")
+        assert not re.search(r"_(ms|us|kb|mb|milliseconds|count|sum|bucket)(_total)?$", name)
+        assert meaning
+        assert name.endswith("_info") or "_info" not in name
+
+
+def value_of(text: str, name: str) -> float:
+    (value,) = re.findall(rf"^{name} (\S+)$", text, re.MULTILINE)
+    return float(value)
+
+
+def test_the_metrics_follow_what_is_stored(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with open_broker(tmp_path) as broker:
+            before = metrics_text(broker).decode()
+            assert value_of(before, "tailrace_ready") == 0
+            assert str(value_of(before, "tailrace_durable_write_seconds")) == "nan"
+
+            await broker.start()
+            await broker.create_topic("t", TopicSettings(partitions_per_range=2))
+            log = broker.hosted("t").log_of(0)
+            await Appends(log).batch([b"0"])
+            waiting = asyncio.create_task(log.wait_beyond(1))
+            await asyncio.sleep(0)
+            text = metrics_text(broker).decode()
+            waiting.cancel()
+
+        wanted = {
+            "ready": 1,
+            "topics": 1,
+            "partitions": 2,
+            "sealed_partitions": 0,
+            "damaged_partitions": 0,
+            "stored_bytes": 4096,
+            "waiting_reads": 1,
+            "log_writes_total": 1,
+            "log_write_errors_total": 0,
+            "log_written_batches_total": 1,
+            "log_disk_reads_total": 0,
+        }
+        assert {name: value_of(text, f"tailrace_{name}") for name in wanted} == wanted
+        assert value_of(text, "tailrace_log_write_seconds_total") > 0
+        assert value_of(text, "tailrace_durable_write_seconds") > 0
+        assert (
+            value_of(text, "tailrace_disk_bytes") > value_of(text, "tailrace_disk_used_bytes") > 0
+        )
+
+    asyncio.run(scenario())

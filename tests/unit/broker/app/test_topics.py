@@ -1,0 +1,386 @@
+"""Topics altered and deleted, with appends under way, failing disks and stops in between."""
+
+import asyncio
+import errno
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from tailrace_broker.app.broker import LocalBroker
+from tailrace_broker.codec.metadata import decode_deleted
+from tailrace_broker.core.metadata import new_topic
+from tailrace_broker.model.errors import (
+    DiskFullError,
+    InvalidParameterError,
+    InvalidTopicNameError,
+    NotReadyError,
+    TopicNotFoundError,
+)
+from tailrace_broker.model.topic import Topic, TopicSettings
+from tailrace_broker.storage.data_directory import DataDirectory
+from tests.brokers import open_broker, started_broker
+from tests.storage import MEBIBYTE, Appends, FaultyDisk, records_of
+
+ONE = TopicSettings(partitions_per_range=1)
+HOUR_MS = 3_600_000
+
+
+def run(scenario: Callable[[], Coroutine[None, None, None]]) -> None:
+    asyncio.run(scenario())
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
+    return FaultyDisk(monkeypatch)
+
+
+async def create_with_records(broker: LocalBroker, *values: bytes) -> Topic:
+    """Topic "t" of one partition with these records."""
+    topic, _ = await broker.create_topic("t", ONE)
+    await Appends(broker.hosted("t").log_of(0)).batch(list(values))
+    return topic
+
+
+async def values_of(broker: LocalBroker) -> list[bytes | None]:
+    """The records of topic "t"."""
+    batches = await broker.hosted("t").log_of(0).read(0, MEBIBYTE)
+    return [record.value for record in records_of(batches)]
+
+
+def names_of(broker: LocalBroker) -> list[str]:
+    return [hosted.topic.name for hosted in broker.topics()]
+
+
+def living_path(root: Path, topic: Topic) -> Path:
+    return root / "data" / str(topic.topic_id)
+
+
+def trash_path(root: Path, topic: Topic) -> Path:
+    return root / "data" / "trash" / str(topic.topic_id)
+
+
+# --- alter ----------------------------------------------------------------------------------------
+
+
+def test_an_altered_topic_is_so_at_once_and_after_a_restart(tmp_path: Path) -> None:
+    wanted = TopicSettings(partitions_per_range=1, json_check=False)
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create_with_records(broker, b"0")
+            hosted = broker.hosted("t")
+            assert (await broker.alter_topic("t", wanted)).settings == wanted
+            assert hosted.topic.settings == wanted
+            assert await values_of(broker) == [b"0"]
+        async with started_broker(tmp_path) as broker:
+            assert broker.hosted("t").topic.settings == wanted
+
+    run(scenario)
+
+
+def test_settings_that_are_what_they_were_are_not_written(tmp_path: Path, disk: FaultyDisk) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            topic, _ = await broker.create_topic("t", ONE)
+            before = disk.calls["replace"]
+            assert await broker.alter_topic("t", ONE) == topic
+            assert disk.calls["replace"] == before
+
+    run(scenario)
+
+
+def test_the_number_of_partitions_cannot_be_altered(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await broker.create_topic("t", ONE)
+            with pytest.raises(InvalidParameterError, match="create another topic") as refused:
+                await broker.alter_topic("t", TopicSettings(partitions_per_range=2))
+            assert refused.value.members == {"parameter": "partitionsPerRange"}
+
+    run(scenario)
+
+
+def test_an_alteration_that_cannot_be_saved_is_none(tmp_path: Path, disk: FaultyDisk) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await broker.create_topic("t", ONE)
+            disk.fail("replace", errno.ENOSPC)
+            with pytest.raises(DiskFullError):
+                await broker.alter_topic("t", TopicSettings(1, json_check=False))
+            assert broker.hosted("t").topic.settings == ONE
+
+    run(scenario)
+
+
+def test_what_is_no_topic_is_neither_altered_nor_deleted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with open_broker(tmp_path) as broker:
+            with pytest.raises(NotReadyError):
+                await broker.delete_topic("t")
+            with pytest.raises(NotReadyError):
+                await broker.alter_topic("t", ONE)
+            await broker.start()
+            for name, kind in (("t", TopicNotFoundError), ("../t", InvalidTopicNameError)):
+                with pytest.raises(kind):
+                    await broker.delete_topic(name)
+                with pytest.raises(kind):
+                    await broker.alter_topic(name, ONE)
+
+    run(scenario)
+
+
+# --- delete ---------------------------------------------------------------------------------------
+
+
+def test_a_deleted_topic_is_gone_and_its_data_is_in_the_trash(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            before_us = broker.now_us()
+            topic = await create_with_records(broker, b"0")
+            await broker.delete_topic("t")
+            assert names_of(broker) == []
+            with pytest.raises(TopicNotFoundError, match="create it with POST"):
+                broker.hosted("t")
+            assert not living_path(tmp_path, topic).exists()
+            deleted = decode_deleted((trash_path(tmp_path, topic) / "topic.json").read_bytes())
+            assert deleted.topic == topic
+            assert before_us <= deleted.deleted_us <= broker.now_us()
+            assert (trash_path(tmp_path, topic) / "0" / f"{0:020d}.log").exists()
+        async with started_broker(tmp_path) as broker:
+            assert names_of(broker) == []
+
+    run(scenario)
+
+
+def test_a_topic_without_a_record_and_one_with_damage_are_deleted_too(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            empty, _ = await broker.create_topic("empty", ONE)
+            damaged, _ = await broker.create_topic("damaged", ONE)
+        directory = living_path(tmp_path, damaged) / "0"
+        directory.mkdir(parents=True)
+        (directory / f"{99:020d}.log").write_bytes(b"")
+        async with started_broker(tmp_path) as broker:
+            assert broker.damaged_count == 1
+            for topic in (empty, damaged):
+                await broker.delete_topic(topic.name)
+                assert trash_path(tmp_path, topic).is_dir()
+            assert broker.partition_count == 0
+
+    run(scenario)
+
+
+def test_a_topic_of_the_same_name_can_be_created_and_deleted_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        topics = []
+        async with started_broker(tmp_path) as broker:
+            for value in (b"first", b"second"):
+                topics.append(await create_with_records(broker, value))
+                assert await values_of(broker) == [value]
+                await broker.delete_topic("t")
+            assert await create_with_records(broker, b"third") not in topics
+            assert await values_of(broker) == [b"third"]
+        assert all(trash_path(tmp_path, topic).is_dir() for topic in topics)
+
+    run(scenario)
+
+
+def test_appends_under_way_end_and_later_ones_are_refused(tmp_path: Path, disk: FaultyDisk) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            topic = await create_with_records(broker, b"0")
+            log = broker.hosted("t").log_of(0)
+            appends = Appends(log)
+            waiting = asyncio.create_task(log.wait_beyond(1))
+            disk.hold_writes()
+            appends.event(b"1")
+            await disk.wait_for_held_write()
+            appends.event(b"2")
+            deleting = asyncio.create_task(broker.delete_topic("t"))
+            await waiting  # it takes no more appends
+            appends.event(b"3")
+            assert not deleting.done()
+
+            disk.let_writes_go_on()
+            first, second, third = await appends.outcomes()
+            assert (first, second) == (1, 2)
+            assert isinstance(third, TopicNotFoundError)
+            await deleting
+            assert trash_path(tmp_path, topic).is_dir()
+
+    run(scenario)
+
+
+def test_the_name_is_free_while_the_deleted_log_still_writes(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            topic = await create_with_records(broker, b"0")
+            log = broker.hosted("t").log_of(0)
+            disk.hold_writes()
+            appends = Appends(log)
+            appends.event(b"1")
+            await disk.wait_for_held_write()
+            deleting = asyncio.create_task(broker.delete_topic("t"))
+            await log.wait_beyond(1)
+            again, is_new = await broker.create_topic("t", ONE)
+            assert is_new
+            assert again.topic_id != topic.topic_id
+            assert not deleting.done()
+            disk.let_writes_go_on()
+            await deleting
+
+    run(scenario)
+
+
+def test_a_deletion_goes_to_its_end_when_nobody_waits_for_it(tmp_path: Path) -> None:
+    """Else the topic were served, and gone at the next start with what it had acknowledged."""
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            topic = await create_with_records(broker, b"0")
+            log = broker.hosted("t").log_of(0)
+            deleting = asyncio.create_task(broker.delete_topic("t"))
+            await asyncio.sleep(0)
+            deleting.cancel()
+            await log.wait_beyond(1)
+            assert deleting.cancelled()
+            assert names_of(broker) == []
+        assert trash_path(tmp_path, topic).is_dir()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("skipped", [0, 1], ids=["marking it", "saving the topics"])
+def test_a_deletion_that_cannot_be_saved_is_none(
+    tmp_path: Path, disk: FaultyDisk, skipped: int
+) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            topic = await create_with_records(broker, b"0")
+            disk.fail("replace", errno.ENOSPC, skipped=skipped)
+            with pytest.raises(DiskFullError):
+                await broker.delete_topic("t")
+            assert await values_of(broker) == [b"0"]
+            assert await Appends(broker.hosted("t").log_of(0)).event(b"1") == 1
+            assert not (living_path(tmp_path, topic) / "topic.json").exists()
+
+            await broker.delete_topic("t")
+            assert trash_path(tmp_path, topic).is_dir()
+
+    run(scenario)
+
+
+def test_data_that_cannot_be_moved_is_moved_by_the_next_start(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            topic = await create_with_records(broker, b"0")
+            disk.fail("rename")
+            await broker.delete_topic("t")
+            assert living_path(tmp_path, topic).is_dir()
+        async with started_broker(tmp_path) as broker:
+            assert names_of(broker) == []
+            assert not living_path(tmp_path, topic).exists()
+            assert trash_path(tmp_path, topic).is_dir()
+
+    run(scenario)
+
+
+def stop_after_marking(directory: DataDirectory, topic: Topic) -> None:
+    directory.trash.mark(topic, 1)
+
+
+def stop_after_saving(directory: DataDirectory, topic: Topic) -> None:
+    directory.trash.mark(topic, 1)
+    directory.save_topics([])
+
+
+@pytest.mark.parametrize(
+    ("stop", "is_deleted"), [(stop_after_marking, False), (stop_after_saving, True)]
+)
+def test_a_deletion_that_was_stopped_is_finished_or_none(
+    tmp_path: Path, stop: Callable[[DataDirectory, Topic], None], is_deleted: bool
+) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            topic = await create_with_records(broker, b"0")
+        directory = DataDirectory(tmp_path)
+        stop(directory, topic)
+        directory.close()
+        async with started_broker(tmp_path, delete_retention_ms=10**15) as broker:
+            assert names_of(broker) == ([] if is_deleted else ["t"])
+            assert trash_path(tmp_path, topic).is_dir() == is_deleted
+            if not is_deleted:
+                assert await values_of(broker) == [b"0"]
+                await broker.delete_topic("t")
+
+    run(scenario)
+
+
+def test_data_of_no_topic_is_left_alone_and_no_start_fails(tmp_path: Path) -> None:
+    """As when an older file of topics has been put back."""
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            topic = await create_with_records(broker, b"0")
+        directory = DataDirectory(tmp_path)
+        directory.save_topics([])
+        directory.close()
+        async with started_broker(tmp_path) as broker:
+            assert names_of(broker) == []
+            assert (living_path(tmp_path, topic) / "0").is_dir()
+
+    run(scenario)
+
+
+# --- purge ----------------------------------------------------------------------------------------
+
+
+async def wait_until_gone(path: Path) -> None:
+    async with asyncio.timeout(5):
+        while await asyncio.to_thread(path.exists):
+            pass
+
+
+def test_without_retention_a_deleted_topic_frees_its_space_at_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path, delete_retention_ms=0) as broker:
+            for _ in range(2):
+                topic = await create_with_records(broker, b"0")
+                await broker.delete_topic("t")
+                await wait_until_gone(trash_path(tmp_path, topic))
+        assert list((tmp_path / "data" / "trash").iterdir()) == []
+
+    run(scenario)
+
+
+def test_a_topic_is_purged_when_its_time_has_come(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path, delete_retention_ms=100) as broker:
+            topic = await create_with_records(broker, b"0")
+            await broker.delete_topic("t")
+            await wait_until_gone(trash_path(tmp_path, topic))
+
+    run(scenario)
+
+
+def test_a_start_purges_what_is_old_and_keeps_the_rest(tmp_path: Path) -> None:
+    old = new_topic("old", ONE, UUID(int=1))
+    new = new_topic("new", ONE, UUID(int=2))
+
+    async def scenario() -> None:
+        directory = DataDirectory(tmp_path)
+        for topic, deleted_us in ((old, 1), (new, 10**18)):
+            directory.trash.mark(topic, deleted_us)
+            directory.trash.bury(topic.topic_id)
+        directory.close()
+        async with started_broker(tmp_path, delete_retention_ms=HOUR_MS):
+            await wait_until_gone(trash_path(tmp_path, old))
+            assert trash_path(tmp_path, new).is_dir()
+
+    run(scenario)
