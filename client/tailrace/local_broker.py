@@ -44,6 +44,10 @@ class PortTakenError(TailraceError):
     """Something else listens where the broker is to."""
 
 
+class DataDirectoryError(TailraceError):
+    """A broker's data cannot be where it is to be."""
+
+
 class BrokerEndedError(TailraceError):
     """The process ended by itself, or not cleanly."""
 
@@ -106,10 +110,12 @@ class LocalBroker:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start the process; PortTakenError. What else it cannot live with it says itself."""
+        """Start the process. PortTakenError, DataDirectoryError; what else it cannot live with
+        it says itself.
+        """
         assert not self.is_running()
         check_ports_are_free(self.port)
-        self.data_dir.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(self.data_dir)
         log = self.log_path.open("ab") if self.log_path else None
         try:
             self._process = subprocess.Popen(  # noqa: S603  # a module of ours
@@ -191,6 +197,22 @@ def check_ports_are_free(port: int) -> None:
                 raise PortTakenError(
                     f"port {door_port} cannot be used ({error.strerror})"
                 ) from error
+
+
+def make_directory(path: Path) -> None:
+    """With those above it; DataDirectoryError names the one that is in the way."""
+    for each in [*reversed(path.parents), path]:
+        try:
+            if each.is_symlink() and not each.exists():
+                raise DataDirectoryError(
+                    f"{each} is a link to {each.readlink()}, which does not exist: make that "
+                    "directory, or choose another one for the data"
+                )
+            each.mkdir(exist_ok=True)
+        except OSError as error:
+            raise DataDirectoryError(
+                f"{each} cannot be a directory ({error.strerror}): choose another one for the data"
+            ) from error
 
 
 def plain_environment() -> dict[str, str]:

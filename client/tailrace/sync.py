@@ -8,12 +8,22 @@ import http.client
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 from urllib.parse import urlsplit
 
 from tailrace import requests
 from tailrace.errors import ConnectionFailedError
-from tailrace.requests import Answer, Fetched, PartitionOffsets, Produced, Request, TopicInfo
+from tailrace.requests import (
+    Answer,
+    Fetched,
+    PartitionOffsets,
+    Produced,
+    ReadParameters,
+    Request,
+    RingStatus,
+    TopicDetails,
+    TopicInfo,
+)
 from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
 
 
@@ -71,9 +81,32 @@ class Client:
         )
         return requests.parse_topic(self._exchange(request))
 
-    def offsets(self, topics: Iterable[str] = ()) -> list[PartitionOffsets]:
-        """Ends and state of each partition of these topics; of all without any."""
-        return requests.parse_offsets(self._exchange(requests.offsets_request(topics)))
+    def topic(self, name: str) -> TopicDetails:
+        """One topic and its partitions; TopicNotFoundError."""
+        return requests.parse_topic_details(self._exchange(requests.topic_request(name)))
+
+    def alter_topic(self, name: str, *, json_check: bool | None = None) -> TopicInfo:
+        """Change what is given; holds for the records that come after."""
+        request = requests.alter_topic_request(name, json_check=json_check)
+        return requests.parse_topic(self._exchange(request))
+
+    def delete_topic(self, name: str) -> None:
+        """With all its records; TopicNotFoundError."""
+        requests.parse_deleted(self._exchange(requests.delete_topic_request(name)))
+
+    def brokers(self) -> RingStatus:
+        """The ring, its brokers and their state."""
+        return requests.parse_brokers(self._exchange(requests.brokers_request()))
+
+    def offsets(
+        self, topics: Iterable[str] = (), timestamp_us: int | None = None
+    ) -> list[PartitionOffsets]:
+        """Ends and state of each partition of these topics; of all without any.
+
+        With `timestamp_us` also the first offset whose record is not older.
+        """
+        request = requests.offsets_request(topics, timestamp_us)
+        return requests.parse_offsets(self._exchange(request))
 
     def produce(self, topic: str, value: bytes, *, key: bytes | str | None = None) -> Produced:
         """Store one JSON event; on return it is as durable as the topic promises."""
@@ -101,22 +134,45 @@ class Client:
         return requests.parse_produced(self._exchange(request))
 
     def read_batches(
-        self, topic: str, partition: int, offset: int | str, *, max_bytes: int | None = None
+        self,
+        topic: str,
+        partition: int,
+        offset: int | str | None = None,
+        *,
+        max_bytes: int | None = None,
+        **parameters: Unpack[ReadParameters],
     ) -> Fetched:
-        """Whole batches from the one that covers `offset` (or "earliest", "latest").
+        """Whole batches from the one that covers `offset`; "latest", -n: n before the end.
 
         At least one when any is available, else at most `max_bytes` (broker's default 1 MiB).
-        Records before `offset` are the caller's to drop.
+        Records before `offset` are the caller's to drop. Without offset or time: the earliest.
         """
-        request = requests.batches_request(topic, partition, offset, max_bytes=max_bytes)
+        request = requests.batches_request(
+            topic, partition, offset, max_bytes=max_bytes, **parameters
+        )
         return requests.parse_fetched(self._exchange(request))
 
     def read_lines(
-        self, topic: str, partition: int, offset: int | str, *, max_records: int | None = None
+        self,
+        topic: str,
+        partition: int,
+        offset: int | str | None = None,
+        *,
+        max_records: int | None = None,
+        **parameters: Unpack[ReadParameters],
     ) -> Fetched:
-        """NDJSON of exactly min(`max_records`, available) records (broker's default 1,000)."""
-        request = requests.lines_request(topic, partition, offset, max_records=max_records)
+        """NDJSON of exactly min(`max_records`, available) records (broker's default 1,000).
+
+        Starts as `read_batches` does. A client's `timeout_s` must be above a `wait_ms`.
+        """
+        request = requests.lines_request(
+            topic, partition, offset, max_records=max_records, **parameters
+        )
         return requests.parse_fetched(self._exchange(request))
+
+    def last_lines(self, topic: str, count: int = 1) -> bytes:
+        """NDJSON of the topic's newest `count` records by time, oldest first (at most 1,000)."""
+        return requests.parse_last_lines(self._exchange(requests.last_lines_request(topic, count)))
 
     def _produce(
         self, topic: str, body: bytes, content_type: str, key: bytes | str | None
@@ -155,7 +211,11 @@ class Client:
             if not is_sent:
                 self._connection.close()  # the broker has closed its end
             return Answer(response.status, headers, body)
-        except (OSError, http.client.HTTPException) as error:
+        except (
+            OSError,
+            http.client.HTTPException,
+            UnicodeError,
+        ) as error:  # no host name: the last
             self._connection.close()
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise ConnectionFailedError(

@@ -64,8 +64,14 @@ __all__ = [
     "FORMAT_VERSION",
     "HEADER",
     "HEADER_BYTES",
+    "INDEX_ENTRY",
+    "INDEX_HEADER",
+    "INDEX_MAGIC",
+    "INDEX_VERSION",
     "JSON_CONTENT_TYPE",
     "NDJSON_CONTENT_TYPE",
+    "PAD_HEADER",
+    "PAD_MAGIC",
     "PRODUCER_ENTRY",
     "RECORDS_CONTENT_TYPE",
     "RECORDS_HEADER",
@@ -170,6 +176,19 @@ class RecordsFlag(IntFlag):
 
     TIMESTAMPS = 1
     HEADERS = 2
+
+
+# --- what stands beside batches in a broker's files; layouts: docs/formats.md ---------------------
+
+PAD_MAGIC = int.from_bytes(b"TRLP", "little")
+PAD_HEADER = struct.Struct("<III4x")  # magic, pad bytes with this header, CRC-32C of these two
+INDEX_MAGIC = int.from_bytes(b"TRLI", "little")
+INDEX_VERSION = 2
+# magic, version, segment bytes, end offset, last epoch, last append time, largest timestamp, entry
+# count; behind it the CRC-32C u32 of all else
+INDEX_HEADER = struct.Struct("<IIQqQqqI")
+# relative offset, position, largest timestamp of the segment before that position
+INDEX_ENTRY = struct.Struct("<IIq")
 
 
 def align_up(size_bytes: int, alignment_bytes: int) -> int:

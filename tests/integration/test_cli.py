@@ -1,39 +1,51 @@
 """The command line as a user runs it: real processes against a real broker."""
 
+import gzip
 import json
 import os
+import pty
 import re
 import select
 import shlex
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tailrace.local_broker import plain_environment
 from tailrace.sync import Client
-from tests.fixtures import RunningBroker, free_port_base, start_broker
+from tests.commands import (
+    TAILRACE,
+    TIMEOUT_S,
+    assert_fails,
+    environment,
+    ndjson,
+    records_of,
+    run,
+    run_bare,
+    started,
+    told,
+    values_of,
+)
+from tests.fixtures import RunningBroker, start_broker
 
 pytestmark = pytest.mark.integration
 
-TAILRACE = str(Path(sys.executable).with_name("tailrace"))
-TIMEOUT_S = 30.0
+# What `--help` and a verb that asks a broker may not import: it would cost what a start may cost.
+HEAVY = {"asyncio", "crc32c", "importlib.metadata", "numpy", "pyarrow", "pyspark", "subprocess"}
+HEAVY_FOR_HELP = HEAVY | {"dataclasses", "difflib", "email", "http", "json", "socket", "ssl"}
+TELL_HEAVY = (
+    "import atexit; "
+    "atexit.register(lambda: print(*sorted({heavy} & set(sys.modules)), file=sys.stderr))"
+)
 
 
 @contextmanager
 def producing_halfway(url: str, topic: str) -> Iterator["subprocess.Popen[bytes]"]:
     """`tailrace produce` that has stored its first request and waits for more input."""
-    process = subprocess.Popen(
-        [TAILRACE, "produce", topic, "--url", url],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    with process, Client(url) as client:
+    with started("produce", topic, url=url) as process, Client(url) as client:
         client.create_topic(topic)
         assert process.stdin is not None
         process.stdin.write(ndjson(["x" * 1_000] * 1_500))
@@ -43,57 +55,60 @@ def producing_halfway(url: str, topic: str) -> Iterator["subprocess.Popen[bytes]
         yield process
 
 
+Spoil = Callable[[bytes], bytes]
+
+
 @pytest.fixture
 def topic(tmp_path: Path) -> str:
     """A name of this test alone."""
     return tmp_path.name
 
 
-def run(
-    *arguments: str, url: str | None = None, stdin: bytes = b"", cwd: Path | None = None
-) -> subprocess.CompletedProcess[bytes]:
-    """One `tailrace` command, to its end."""
-    environment = plain_environment() | ({"TAILRACE_URL": url} if url else {})
-    return subprocess.run(
-        [TAILRACE, *arguments],
-        input=stdin,
+# --- start ----------------------------------------------------------------------------------------
+
+
+def test_help_imports_nothing_heavy() -> None:
+    result = run_bare("--help", prelude=TELL_HEAVY.format(heavy=HEAVY_FOR_HELP))
+
+    assert "tailrace dev" in told(result)
+    assert result.stderr == b"\n"
+
+
+def test_a_verb_needs_the_standard_library_alone_and_imports_little_of_it(
+    shared_broker: RunningBroker,
+) -> None:
+    for verb in ("status", "topic list"):
+        result = run_bare(
+            *verb.split(),
+            prelude=TELL_HEAVY.format(heavy=HEAVY),
+            env={"TAILRACE_URL": shared_broker.url},
+        )
+
+        assert told(result)
+        assert result.stderr == b"\n"
+
+
+def test_what_cannot_be_written_is_one_sentence() -> None:
+    with Path("/dev/full").open("wb") as full:
+        result = subprocess.run([TAILRACE, "--help"], stdout=full, stderr=subprocess.PIPE)
+
+    assert result.returncode == 1
+    assert result.stderr == b"error: input or output: No space left on device\n"
+
+
+def test_an_output_that_is_closed_or_has_other_letters_is_no_failure(
+    shared_broker: RunningBroker,
+) -> None:
+    command = f"{shlex.quote(TAILRACE)} status --url {shared_broker.url}"
+    closed = subprocess.run(["sh", "-c", f"{command} >&-"], capture_output=True)
+    other = subprocess.run(
+        [TAILRACE, "topic", "create", "ascii", "--url", shared_broker.url],
+        env=environment() | {"PYTHONIOENCODING": "ascii"},
         capture_output=True,
-        env=environment,
-        cwd=cwd,
-        timeout=TIMEOUT_S,
-        check=False,
     )
 
-
-def assert_fails(result: subprocess.CompletedProcess[bytes], exit_code: int, error: str) -> None:
-    """One sentence on stderr that matches, nothing on stdout."""
-    told = result.stderr.decode()
-    assert (result.returncode, result.stdout) == (exit_code, b""), told
-    assert re.fullmatch(f"error: .*{error}.*\n", told), told
-
-
-def ndjson(events: Sequence[object]) -> bytes:
-    return b"".join(json.dumps(event).encode() + b"\n" for event in events)
-
-
-def records_of(result: subprocess.CompletedProcess[bytes]) -> list[dict[str, object]]:
-    assert result.returncode == 0, result.stderr.decode()
-    return [json.loads(line) for line in result.stdout.splitlines()]
-
-
-def values_of(result: subprocess.CompletedProcess[bytes]) -> list[object]:
-    return [record["value"] for record in records_of(result)]
-
-
-def test_help_starts_fast() -> None:
-    before = os.times()
-    result = run("--help")
-    after = os.times()
-    cpu_s = sum(after[2:4]) - sum(before[2:4])  # of ended children, user and system
-
-    assert result.returncode == 0
-    assert b"tailrace dev" in result.stdout
-    assert cpu_s < 0.3, "twice the goal of 150 ms: leaves room for a slow machine"
+    assert (closed.returncode, closed.stderr) == (0, b"")
+    assert told(other).startswith("\\u2713 ascii: 4 partitions")
 
 
 # --- topics ---------------------------------------------------------------------------------------
@@ -280,6 +295,86 @@ def test_producing_nothing_creates_no_topic(shared_broker: RunningBroker, topic:
     assert topic not in topics
 
 
+def test_a_compressed_file_is_sent_as_what_it_holds(
+    shared_broker: RunningBroker, topic: str, tmp_path: Path
+) -> None:
+    events = [{"n": n, "pad": "x" * 100} for n in range(20_000)]
+    file = tmp_path / "events.ndjson.gz"
+    file.write_bytes(gzip.compress(ndjson(events)))
+
+    produced = run("produce", topic, "-f", str(file), url=shared_broker.url)
+
+    assert told(produced).startswith("✓ 20,000 events, 2.4 MiB, ")
+    stored = values_of(run("consume", topic, url=shared_broker.url))
+    assert sorted(each["n"] for each in stored if isinstance(each, dict)) == list(range(20_000))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda stored: stored[:-20_000], "ended before"),
+        (lambda stored: stored[:-8] + b"x" * 8, "CRC check failed"),
+        (lambda stored: b"no gzip", "Not a gzipped file"),
+    ],
+    ids=["cut", "damaged", "other"],
+)
+def test_a_compressed_file_that_is_not_whole_tells_what_was_stored(
+    shared_broker: RunningBroker, topic: str, tmp_path: Path, spoil: Spoil, reason: str
+) -> None:
+    values = [os.urandom(500).hex() for _ in range(2_000)]
+    file = tmp_path / "events.ndjson.gz"
+    file.write_bytes(spoil(gzip.compress(ndjson(values))))
+
+    result = run("produce", topic, "-f", str(file), url=shared_broker.url)
+    with Client(shared_broker.url) as client:
+        topics = [each.name for each in client.topics()]
+        stored = (
+            sum(len(each.readable()) for each in client.offsets([topic]))
+            if (topic in topics)
+            else 0
+        )
+
+    assert_fails(
+        result, 1, f"is not a whole gzip file .*({reason}).*stored before that: {stored:,}"
+    )
+
+
+def test_more_of_the_shortest_events_than_a_request_takes_are_sent_in_several(
+    shared_broker: RunningBroker, topic: str
+) -> None:
+    produced = run("produce", topic, url=shared_broker.url, stdin=b"1\n" * 600_000)
+
+    assert told(produced).startswith("✓ 600,000 events, 1.1 MiB, ")
+
+
+def test_long_work_shows_a_bar_on_a_terminal(
+    shared_broker: RunningBroker, topic: str, tmp_path: Path
+) -> None:
+    """The events come by a pipe, for as long as no bar is seen."""
+    pipe = tmp_path / "events"
+    os.mkfifo(pipe)
+    terminal, process_end = pty.openpty()
+    process = subprocess.Popen(
+        [TAILRACE, "produce", topic, "-f", str(pipe)],
+        env=environment(shared_broker.url),
+        stdout=subprocess.PIPE,
+        stderr=process_end,
+    )
+    os.close(process_end)
+    with process, pipe.open("wb") as events:
+        while not select.select([terminal], [], [], 0)[0]:
+            events.write(ndjson(["x" * 1_000] * 1_000))
+        shown = os.read(terminal, 1_000).decode()
+        events.close()
+        assert process.stdout is not None
+        output = process.stdout.read().decode()
+    os.close(terminal)
+
+    assert re.match(r"\r\x1b\[K[\d,]+ events, [\d.]+ MiB", shown)
+    assert output.startswith("✓ ")
+    assert process.returncode == 0
+
+
 def test_an_event_over_the_limit_is_refused_with_the_limit(
     shared_broker: RunningBroker, topic: str
 ) -> None:
@@ -308,127 +403,3 @@ def test_a_broker_that_ends_halfway_leaves_the_count_of_what_is_stored(
 
     assert process.returncode == 1
     assert f"Stored before: {stored_count:,} events and perhaps" in errors.decode()
-
-
-# --- dev ------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def running_dev(folder: Path, *arguments: str, port: int) -> Iterator["subprocess.Popen[bytes]"]:
-    """`tailrace dev` in a folder of its own; killed at the end."""
-    process = subprocess.Popen(
-        [TAILRACE, "dev", "--port", str(port), *arguments],
-        cwd=folder,
-        env=plain_environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def read_welcome(process: "subprocess.Popen[bytes]") -> list[str]:
-    """The lines up to the last, which say that the broker is ready."""
-    assert process.stdout is not None
-    lines = []
-    for line in process.stdout:
-        lines.append(line.decode().strip())
-        if lines[-1].startswith("Ctrl-C"):
-            return lines
-    assert process.stderr is not None
-    raise AssertionError(process.stderr.read().decode())
-
-
-def children_of(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def has_ended(process: int) -> bool:
-    """Waits for a process that may be another's child; `process` is of `os.pidfd_open`."""
-    return bool(select.select([process], [], [], TIMEOUT_S)[0])
-
-
-def paste(line: str) -> object:
-    """What a shell's user gets for it."""
-    result = subprocess.run(["sh", "-c", line], capture_output=True, timeout=TIMEOUT_S, check=True)
-    return json.loads(result.stdout)
-
-
-def test_the_lines_of_dev_work_when_pasted_and_data_stays(tmp_path: Path) -> None:
-    port = free_port_base()
-    with running_dev(tmp_path, port=port) as dev:
-        welcome = read_welcome(dev)
-        produce_line, read_line = [line for line in welcome if line.startswith("curl")]
-        produced = paste(produce_line)
-        read = paste(read_line)
-        dev.send_signal(signal.SIGINT)
-        _, errors = dev.communicate(timeout=TIMEOUT_S)
-        exit_code = dev.returncode
-    with running_dev(tmp_path, port=port) as dev:
-        read_welcome(dev)
-        read_later = paste(read_line)
-
-    assert (exit_code, errors) == (130, b"")
-    assert isinstance(produced, dict)
-    assert isinstance(read, dict)
-    assert produced["offset"] == 0
-    assert read["value"] == {"origin": "SFO"}
-    assert read_later == read
-    for door in range(4):
-        assert any(f"http://127.0.0.1:{port + door}" in line for line in welcome)
-    assert (tmp_path / ".tailrace" / "0").is_dir()
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_dev_and_its_broker(tmp_path: Path, number: signal.Signals) -> None:
-    with running_dev(tmp_path, "--data", "events", port=free_port_base()) as dev:
-        read_welcome(dev)
-        [broker_pid] = children_of(dev.pid)
-        dev.send_signal(number)
-        _, errors = dev.communicate(timeout=TIMEOUT_S)
-
-    assert (dev.returncode, errors) == (0, b"")
-    assert not Path(f"/proc/{broker_pid}").exists()
-    assert (tmp_path / "events" / "0").is_dir()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
-def test_a_killed_dev_leaves_no_broker(tmp_path: Path) -> None:
-    with running_dev(tmp_path, port=free_port_base()) as dev:
-        read_welcome(dev)
-        [broker_pid] = children_of(dev.pid)
-        broker = os.pidfd_open(broker_pid)
-        dev.kill()
-
-        assert has_ended(broker)
-        os.close(broker)
-
-
-def test_a_broker_that_ends_by_itself_ends_dev(tmp_path: Path) -> None:
-    with running_dev(tmp_path, port=free_port_base()) as dev:
-        read_welcome(dev)
-        [broker_pid] = children_of(dev.pid)
-        os.kill(broker_pid, signal.SIGKILL)
-        _, errors = dev.communicate(timeout=TIMEOUT_S)
-
-    assert dev.returncode == 1
-    assert b"error: the broker ended by itself" in errors
-
-
-def test_a_taken_port_is_told_with_the_remedy(shared_broker: RunningBroker, tmp_path: Path) -> None:
-    taken = shared_broker.port
-    for base in (taken, taken - 3):  # the broker's first port as our first and as our last
-        result = run("dev", "--port", str(base), cwd=tmp_path)
-
-        assert_fails(result, 1, f"port {taken} cannot be used .*tailrace dev --port {base + 10}")
-
-
-def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
-    (tmp_path / "events").mkdir()
-    (tmp_path / "events" / "0").touch()
-    result = run("dev", "--data", "events", "--port", str(free_port_base()), cwd=tmp_path)
-
-    assert_fails(result, 1, "events/0")

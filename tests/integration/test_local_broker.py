@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.local_broker import BrokerEndedError, LocalBroker, PortTakenError
+from tailrace.local_broker import (
+    BrokerEndedError,
+    DataDirectoryError,
+    LocalBroker,
+    PortTakenError,
+    make_directory,
+)
 from tests.fixtures import RunningBroker, free_port_base
 
 pytestmark = pytest.mark.integration
@@ -51,5 +57,36 @@ def test_a_taken_port_is_told_before_anything_starts(
 ) -> None:
     broker = LocalBroker(tmp_path / "broker", port=shared_broker.port - 3)
     with pytest.raises(PortTakenError, match=f"port {shared_broker.port} cannot be used"):
+        broker.start()
+    assert not broker.is_running()
+
+
+def test_the_directories_above_the_data_are_made(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to("disk")
+    for _ in range(2):
+        make_directory(tmp_path / "link" / "a" / "b")
+
+    assert (tmp_path / "disk" / "a" / "b").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("file", r"file cannot be a directory \(File exists\)"),
+        ("file/below", r"file cannot be a directory \(File exists\)"),
+        ("link/below", "link is a link to nowhere, which does not exist: make that directory"),
+        ("circle", "circle is a link to circle, which does not exist"),
+        ("x" * 300, "cannot be a directory .*name too long"),
+    ],
+)
+def test_what_is_in_a_directorys_way_is_named_before_anything_starts(
+    tmp_path: Path, path: str, reason: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nowhere")
+    (tmp_path / "circle").symlink_to("circle")
+    broker = LocalBroker(tmp_path / path, port=free_port_base())
+    with pytest.raises(DataDirectoryError, match=f"(?i){reason}.* choose another one"):
         broker.start()
     assert not broker.is_running()

@@ -1,7 +1,9 @@
 """The blocking client against a real broker: values, refusals, and connections that end."""
 
+import dataclasses
 import json
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,14 +14,17 @@ from tailrace.errors import (
     OffsetOutOfRangeError,
     ProblemError,
     TopicNotFoundError,
+    UnexpectedAnswerError,
 )
 from tailrace.sync import Client
 from tailrace.wire import BATCH_MAGIC
 from tests.fixtures import RunningBroker, free_port_base, start_broker
+from tests.stored import split
 
 pytestmark = pytest.mark.integration
 
 ACCEPT_TIMEOUT_S = 10.0
+WAIT_MS_MAX = 20_000
 
 
 def test_what_is_produced_is_read(shared_broker: RunningBroker) -> None:
@@ -62,6 +67,125 @@ def test_topics_are_created_once(shared_broker: RunningBroker) -> None:
 
     assert (created.partitions, created.json_check) == (2, False)
     assert (caught.value.type, caught.value.status) == ("topic-exists", 409)
+
+
+def test_a_topic_is_described_altered_and_deleted(shared_broker: RunningBroker) -> None:
+    with Client(shared_broker.url) as client:
+        created = client.create_topic("short-lived", partitions_per_range=2)
+        client.produce("short-lived", b"1")
+        details = client.topic("short-lived")
+        altered = client.alter_topic("short-lived", json_check=False)
+        unchanged = client.alter_topic("short-lived")
+        client.delete_topic("short-lived")
+
+        assert details.topic == created
+        assert [each.partition for each in details.partition_details] == [0, 1]
+        assert sum(each.high_watermark or 0 for each in details.partition_details) == 1
+        assert {each.state for each in details.partition_details} == {"open"}
+        assert altered == unchanged == dataclasses.replace(created, json_check=False)
+        with pytest.raises(TopicNotFoundError):
+            client.topic("short-lived")
+        with pytest.raises(TopicNotFoundError):
+            client.delete_topic("short-lived")
+
+
+def test_the_ring_tells_what_it_is(shared_broker: RunningBroker) -> None:
+    with Client(shared_broker.url) as client:
+        status = client.brokers()
+
+    [broker] = status.brokers
+    assert (status.length, status.names) == (1, ("127.0.0.1",))
+    assert (status.producer_port, status.consumer_port) == (
+        shared_broker.port + 1,
+        shared_broker.port + 2,
+    )
+    assert status.ring.metadata_leader == broker.ordinal == 0
+    assert 0 < broker.disk_used_bytes <= broker.disk_bytes
+    assert abs(status.now_us - time.time_ns() // 1000) < 60_000_000
+
+
+def test_offsets_and_reads_of_a_time(shared_broker: RunningBroker) -> None:
+    times_us = [1_764_000_000_000_000 + n for n in range(5)]
+    with Client(shared_broker.url) as client:
+        values = [b"%d" % n for n in range(5)]
+        [produced] = client.produce_records("timed", [b"k"] * 5, values, times_us)
+        offsets = {
+            each.partition: each for each in client.offsets(["timed"], timestamp_us=times_us[3])
+        }
+        untimed = client.offsets(["timed"])
+        page = client.read_lines("timed", produced.partition, timestamp_us=times_us[3])
+        behind = client.read_batches("timed", produced.partition, timestamp_us=times_us[4] + 1)
+
+    assert offsets.pop(produced.partition).timestamp_offset == 3
+    assert {each.timestamp_offset for each in offsets.values()} == {None}
+    assert {each.timestamp_offset for each in untimed} == {None}
+    assert [json.loads(line)["value"] for line in page.body.splitlines()] == [3, 4]
+    assert (behind.body, behind.next_offset) == (b"", 5)
+
+
+def test_reads_from_the_end_and_of_the_last(shared_broker: RunningBroker) -> None:
+    with Client(shared_broker.url) as client:
+        stored = client.produce_lines("ends", b"1\n2\n3\n", key="k")
+        tail = client.read_lines("ends", stored.partition, -2)
+        uncommitted = client.read_lines("ends", stored.partition, isolation="uncommitted")
+        last = client.last_lines("ends", 2)
+
+    def values(lines: bytes) -> list[object]:
+        return [json.loads(line)["value"] for line in lines.splitlines()]
+
+    assert values(tail.body) == values(last) == [2, 3]
+    assert values(uncommitted.body) == [1, 2, 3]
+    assert (tail.epoch, tail.is_sealed, tail.children) == (1, False, ())
+
+
+def test_a_read_waits_for_what_comes(shared_broker: RunningBroker) -> None:
+    with (
+        Client(shared_broker.url) as client,
+        Client(shared_broker.url) as reader,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        partition = client.produce("waited", b"1", key="k").partition
+        waiting = thread.submit(
+            reader.read_lines, "waited", partition, "latest", wait_ms=WAIT_MS_MAX
+        )
+        while not waiting.done():  # before it asks, what is stored is no news to it
+            client.produce("waited", b"2", key="k")
+        page = waiting.result()
+
+    assert json.loads(page.body.splitlines()[0])["value"] == 2
+
+
+def test_the_end_of_a_sealed_partition_names_its_children(broker: RunningBroker) -> None:
+    values = split(broker, "t")
+    with Client(broker.url) as client:
+        parent, *children = client.offsets(["t"])
+        end = client.read_lines("t", 0, len(values))
+        middle = client.read_lines("t", 0, 0, max_records=1)
+
+    assert (parent.state, parent.children) == ("sealed", (1, 2))
+    assert len(parent.readable()) == len(values)
+    assert [each.parents for each in children] == [(0,), (0,)]
+    assert (end.is_sealed, end.children) == (True, (1, 2))
+    assert (middle.is_sealed, middle.children) == (False, ())
+
+
+@pytest.mark.parametrize("door", [1, 2, 3])
+def test_another_door_of_a_broker_is_told_from_a_topic_that_is_not_there(
+    shared_broker: RunningBroker, door: int
+) -> None:
+    with (
+        Client(f"http://127.0.0.1:{shared_broker.port + door}") as client,
+        pytest.raises(UnexpectedAnswerError, match="not that of a broker's public port"),
+    ):
+        client.topic("t")
+
+
+def test_a_host_that_no_name_can_be_is_no_broker() -> None:
+    url = f"http://{'a' * 80}:9250"
+    with Client(url) as client, pytest.raises(ConnectionFailedError) as caught:
+        client.topics()
+
+    assert "label too long" in caught.value.reason
 
 
 def test_refusals_have_their_own_errors(shared_broker: RunningBroker) -> None:

@@ -1,7 +1,8 @@
 """The command line: one module a verb around `tailrace.sync`.
 
-Charter: a verb's module imports what it needs inside the verb, so that `tailrace --help` starts
-fast. Verbs raise `TailraceError` or `typer.BadParameter`; only `main` prints errors and exits.
+Charter: standard library and `tailrace` alone. A verb's module imports what it needs inside the
+verb, so that `tailrace --help` starts fast. Verbs raise `TailraceError`, `UsageError` or
+`SystemExit`; only `main` prints errors and ends the process.
 """
 
 __all__: list[str] = []

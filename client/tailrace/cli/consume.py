@@ -1,73 +1,108 @@
-"""`tailrace consume`: print what a topic holds, up to where it ended when asked."""
+"""`tailrace consume`: print what a topic holds when asked, and with -f what comes after."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+import argparse
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from io import BytesIO
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from tailrace.cli.options import DEFAULT_URL, TopicArgument, UrlOption, connect
-from tailrace.errors import TailraceError, TopicNotFoundError, UnexpectedAnswerError
+from tailrace.cli.options import OUTPUT, TOPIC, URL, connect
+from tailrace.cli.parser import DIGITS_MAX, UsageError, Verb, parameter, shown, whole_number
+from tailrace.errors import TailraceError, UnexpectedAnswerError
 
 if TYPE_CHECKING:
+    from tailrace.cli.progress import Progress
     from tailrace.requests import PartitionOffsets
     from tailrace.sync import Client
 
 PAGE_RECORDS_MAX = 1_000  # bounds memory: a page is held as a whole
+LAST_RECORDS_MAX = 1_000  # docs/protocol.md, "Read"
+TIME_EXAMPLE = "2026-11-21T09:00Z"
+
+Starts = Mapping[int, int]  # partition, first offset to print
+Pages = Iterator[bytes]  # records as the broker writes them, a line each
 
 
 def consume(
-    topic: TopicArgument,
-    start: Annotated[
-        str, typer.Option("--from", help="earliest, latest or an offset.", metavar="START")
-    ] = "earliest",
-    max_records: Annotated[
-        int | None, typer.Option("--max", min=0, help="End after this many records.", metavar="N")
-    ] = None,
-    partition: Annotated[
-        int | None, typer.Option(min=0, help="Read this partition only.", metavar="P")
-    ] = None,
-    url: UrlOption = DEFAULT_URL,
+    *,
+    topic: str,
+    start: str | None,
+    at_us: int | None,
+    last: int | None,
+    max_records: int | None,
+    partition: int | None,
+    follow: bool,
+    output: str,
+    url: str | None,
 ) -> None:
-    """Print records as NDJSON, one partition after the other.
-
-    \b
-    Example:
-      tailrace consume orders --from earliest --max 10
-      tailrace consume orders --partition 3 --from 1700
-    """
-    import sys
-
-    _check_start(start)
+    """Print a topic's records, partition by partition; with -f also those that come."""
+    if sum(each is not None for each in (start, at_us, last)) > 1:
+        raise UsageError("--from, --at and --last exclude each other")
+    if last is not None and partition is not None:
+        raise UsageError(f"--last is of all partitions; of one: --partition P --from -{last}")
     with connect(url) as client:
-        partitions = _wanted_partitions(client, topic, partition)
+        partitions = _wanted_partitions(client, topic, partition, at_us)
         # Told before anything is printed: a damaged partition, an offset outside of one.
-        starts = [start_offset(start, offsets) for offsets in partitions]
-        remaining = max_records
-        for offsets, first in zip(partitions, starts, strict=True):
-            end = offsets.readable().stop
-            if remaining is not None:
-                end = min(end, first + remaining)
-                remaining -= end - first
-            for page in _pages(client, offsets, first, end):
-                sys.stdout.buffer.write(page)
+        ends = {each.partition: each.readable().stop for each in partitions}
+        first: Pages = iter(())
+        starts: Starts = ends
+        if last is not None:
+            first = iter([_last_lines(client, topic, last, ends if follow else None)])
+        else:
+            starts = {each.partition: start_offset(start, at_us, each) for each in partitions}
+        page_records = min(max_records or PAGE_RECORDS_MAX, PAGE_RECORDS_MAX)
+        if follow:
+            pages = _followed(client.url, topic, partitions, starts, page_records)
+        else:
+            pages = _stored_pages(client, partitions, starts, page_records)
+        total = None if follow else sum(ends.values()) - sum(starts.values())
+        _print(limited(chain(first, pages), max_records), output, total)
 
 
-def _check_start(start: str) -> None:
-    if start not in ("earliest", "latest") and not start.isdecimal():
-        raise typer.BadParameter(
-            f'"{start}" is not earliest, latest or an offset', param_hint="--from"
+def start_offset(start: str | None, at_us: int | None, offsets: "PartitionOffsets") -> int:
+    """Where to begin in this partition; PartitionDamagedError, or an error with what it has."""
+    readable = offsets.readable()
+    if at_us is not None:
+        return readable.stop if offsets.timestamp_offset is None else offsets.timestamp_offset
+    if start in (None, "earliest"):
+        return readable.start
+    if start == "latest":
+        return readable.stop
+    number = int(start)
+    if start.startswith("-"):
+        return max(readable.start, readable.stop + number)
+    if not readable.start <= number <= readable.stop:
+        raise TailraceError(
+            f"offset {start} is outside partition {offsets.partition}, which has "
+            f"{readable.start} to {readable.stop}: give one of these, or another --partition"
         )
+    return number
+
+
+def limited(pages: Pages, max_records: int | None) -> Pages:
+    """The pages up to the wanted count of records; None: all."""
+    if max_records is None:
+        yield from pages
+        return
+    remaining = max_records
+    while remaining:
+        page = next(pages, None)
+        if page is None:
+            return
+        lines = _lines_of(page)[:remaining]
+        remaining -= len(lines)
+        yield b"".join(lines)
+
+
+# --- pages ----------------------------------------------------------------------------------------
 
 
 def _wanted_partitions(
-    client: "Client", topic: str, partition: int | None
+    client: "Client", topic: str, partition: int | None, at_us: int | None
 ) -> "list[PartitionOffsets]":
-    try:
-        every = client.offsets([topic])
-    except TopicNotFoundError as error:
-        raise TailraceError(
-            f'topic "{topic}" does not exist. Those that do: tailrace topic list'
-        ) from error
+    every = client.offsets([topic], at_us)
     wanted = [offsets for offsets in every if partition in (None, offsets.partition)]
     if not wanted:
         raise TailraceError(
@@ -76,34 +111,168 @@ def _wanted_partitions(
     return wanted
 
 
-def start_offset(start: str, offsets: "PartitionOffsets") -> int:
-    """Where to begin in this partition; PartitionDamagedError, or an error with what it has."""
-    readable = offsets.readable()
-    if start == "earliest":
-        return readable.start
-    if start == "latest":
-        return readable.stop
-    if not readable.start <= int(start) <= readable.stop:
-        raise TailraceError(
-            f"offset {start} is outside partition {offsets.partition}, which has "
-            f"{readable.start} to {readable.stop}. Choose one with --partition"
-        )
-    return int(start)
-
-
-def _pages(client: "Client", offsets: "PartitionOffsets", start: int, end: int) -> Iterator[bytes]:
-    """The records of [start, end) as the broker writes them."""
-    while start < end:
-        page = client.read_lines(
-            offsets.topic,
-            offsets.partition,
-            start,
-            max_records=min(PAGE_RECORDS_MAX, end - start),
-        )
-        if page.next_offset <= start:
-            raise UnexpectedAnswerError(
-                f"partition {offsets.partition} gave nothing from offset {start} on, "
-                f"below its high watermark {offsets.high_watermark}"
+def _stored_pages(
+    client: "Client", partitions: "Iterable[PartitionOffsets]", starts: Starts, page_records: int
+) -> Pages:
+    """What each partition held when it was asked for its offsets."""
+    for offsets in partitions:
+        position, end = starts[offsets.partition], offsets.readable().stop
+        while position < end:
+            page = client.read_lines(
+                offsets.topic,
+                offsets.partition,
+                position,
+                max_records=min(page_records, end - position),
             )
-        yield page.body
-        start = page.next_offset
+            if page.next_offset <= position:
+                raise UnexpectedAnswerError(
+                    f"partition {offsets.partition} gave nothing from offset {position} on, "
+                    f"below its high watermark {end}"
+                )
+            yield page.body
+            position = page.next_offset
+
+
+def _last_lines(client: "Client", topic: str, count: int, ends: Starts | None) -> bytes:
+    """The newest records; of those below `ends`, which are followed from there."""
+    page = client.last_lines(topic, count)
+    if ends is None:
+        return page
+    found = zip(_lines_of(page), _documents(page), strict=True)
+    return b"".join(line for line, each in found if each["offset"] < ends[each["partition"]])
+
+
+def _lines_of(page: bytes) -> list[bytes]:
+    """With their ends: LF alone, since a carriage return may stand inside of a JSON value."""
+    return BytesIO(page).readlines()
+
+
+def _followed(
+    url: str,
+    topic: str,
+    partitions: "Sequence[PartitionOffsets]",
+    starts: Starts,
+    page_records: int,
+) -> Pages:
+    from tailrace.cli.follow import follow
+
+    def note(text: str) -> None:
+        print(f"note: {text}", file=sys.stderr, flush=True)
+
+    return follow(url, topic, partitions, starts, page_records=page_records, note=note)
+
+
+# --- printing -------------------------------------------------------------------------------------
+
+
+def _print(pages: Pages, output: str, total: int | None) -> None:
+    """As they come. `total`: of records, when that many end it."""
+    from tailrace.cli.output import show_pages
+    from tailrace.cli.progress import Progress
+    from tailrace.cli.records import columns
+
+    with Progress(total, is_wanted=total is not None and not sys.stdout.isatty()) as progress:
+        counted = _counted(pages, progress)
+        if output == "json":  # one document a line, as the broker sends them
+            for page in counted:
+                sys.stdout.buffer.write(page)
+                sys.stdout.buffer.flush()
+        else:
+            show_pages(output, map(_documents, counted), columns())
+
+
+def _counted(pages: Pages, progress: "Progress") -> Pages:
+    """The same pages; the progress is told of each."""
+    record_count = size_bytes = 0
+    for page in pages:
+        yield page
+        record_count += page.count(b"\n")
+        size_bytes += len(page)
+        progress.update(done=record_count, events=record_count, size_bytes=size_bytes)
+
+
+def _documents(page: bytes) -> list[Any]:
+    import json
+
+    try:
+        return [json.loads(line) for line in _lines_of(page)]
+    except ValueError as error:
+        raise UnexpectedAnswerError(
+            f"the broker sent a record that is not JSON: {error}"
+        ) from error
+
+
+# --- the verb -------------------------------------------------------------------------------------
+
+
+def _start(word: str) -> str:
+    if word in ("earliest", "latest") or re.fullmatch(f"-?[0-9]{{1,{DIGITS_MAX}}}", word):
+        return word
+    raise argparse.ArgumentTypeError(
+        f"{shown(word)} is not earliest, latest, an offset, or -N for the last N"
+    )
+
+
+def _time_us(word: str) -> int:
+    """Microseconds since the epoch; times before it are those of no record."""
+    from datetime import UTC, datetime, timedelta
+
+    try:
+        time = datetime.fromisoformat(word)
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
+        raise argparse.ArgumentTypeError(f"{shown(word)} is not a time like {TIME_EXAMPLE}")
+    return max(0, (time - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1))
+
+
+VERB = Verb(
+    consume,
+    (
+        TOPIC,
+        parameter(
+            "--from",
+            dest="start",
+            metavar="START",
+            type=_start,
+            help="earliest (the default), latest, an offset, or -N: N before each partition's end",
+        ),
+        parameter(
+            "--at",
+            dest="at_us",
+            metavar="TIME",
+            type=_time_us,
+            help=f"from this time on, like {TIME_EXAMPLE}",
+        ),
+        parameter(
+            "--last",
+            metavar="N",
+            type=whole_number(1, LAST_RECORDS_MAX),
+            help="the newest N records of the topic, by their time",
+        ),
+        parameter(
+            "--max",
+            dest="max_records",
+            metavar="N",
+            type=whole_number(0),
+            help="end after this many records",
+        ),
+        parameter(
+            "--partition", metavar="P", type=whole_number(0), help="read this partition only"
+        ),
+        parameter(
+            "-f", "--follow", action="store_true", help="go on with what comes, until Ctrl-C"
+        ),
+        OUTPUT._replace(
+            help="json (the default), a record a line; table for people, or yaml",
+            settings={**OUTPUT.settings, "default": "json"},
+        ),
+        URL,
+    ),
+    (
+        "tailrace consume orders --from earliest --max 10",
+        "tailrace consume orders --partition 3 --from 1700",
+        "tailrace consume orders --at 2026-11-21T09:00Z -o table",
+        "tailrace consume orders --last 1 -f",
+    ),
+)

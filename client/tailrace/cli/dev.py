@@ -1,10 +1,10 @@
 """`tailrace dev`: a broker on this machine for as long as the command runs, and not longer."""
 
+import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Never
+from typing import TYPE_CHECKING, Never
 
-import typer
-
+from tailrace.cli.parser import UsageError, Verb, parameter, whole_number
 from tailrace.errors import TailraceError
 
 if TYPE_CHECKING:
@@ -21,31 +21,15 @@ DOORS = (
     ("metrics", "/metrics", "for Prometheus"),
 )
 # The `broker` extra's packages that no other extra brings: one missing means that it is missing.
-BROKER_PACKAGES = ("aiohttp", "httptools", "mmh3", "msgspec", "pydantic_settings", "structlog")
+BROKER_PACKAGES = ("httptools", "mmh3", "msgspec", "pydantic_settings", "structlog")
 DEMO_KEY = "SFO"
 DEMO_PARTITION = 2  # where a broker puts DEMO_KEY in a topic of its default four partitions
 
 
-def dev(
-    data: Annotated[
-        Path, typer.Option(help="Where data stays between runs.", metavar="DIR", file_okay=False)
-    ] = Path(".tailrace"),
-    port: Annotated[
-        int,
-        typer.Option(
-            min=1, max=65535 - len(DOORS) + 1, help="The first of four ports.", metavar="PORT"
-        ),
-    ] = DEFAULT_PORT,
-    brokers: Annotated[int, typer.Option(help="The ring's size.", metavar="N")] = 1,
-) -> None:
-    """Run a broker on this machine until Ctrl-C; its data stays.
-
-    \b
-    Example:
-      tailrace dev --data /tmp/events --port 19250
-    """
+def dev(*, data: Path, port: int, brokers: int) -> None:
+    """Run a broker on this machine until Ctrl-C; its data stays."""
     if brokers != 1:
-        raise typer.BadParameter("this version runs rings of one broker", param_hint="--brokers")
+        raise UsageError("--brokers: this version runs rings of one broker")
     from tailrace.local_broker import LocalBroker, PortTakenError, exported_settings
 
     _require_broker_extra()
@@ -76,7 +60,7 @@ def _exit_on_signals() -> None:
     import signal
 
     def leave(_number: int, _frame: "FrameType | None") -> Never:
-        raise typer.Exit(0)
+        raise SystemExit(0)
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, leave)
@@ -89,7 +73,7 @@ def _wait_ready(broker: "LocalBroker") -> None:
     try:
         broker.wait_ready()
     except BrokerEndedError as error:
-        raise typer.Exit(error.exit_code or 1) from error
+        raise SystemExit(error.exit_code or 1) from error
 
 
 def _welcome(broker: "LocalBroker") -> str:
@@ -112,3 +96,39 @@ def _welcome(broker: "LocalBroker") -> str:
             "Ctrl-C ends it, data stays.",
         ]
     )
+
+
+def _directory(word: str) -> Path:
+    if not word:
+        raise argparse.ArgumentTypeError("a directory's name is needed, and not an empty one")
+    return Path(word)
+
+
+VERB = Verb(
+    dev,
+    (
+        parameter(
+            "--data",
+            metavar="DIR",
+            type=_directory,
+            default=Path(".tailrace"),
+            help="where data stays between runs; default .tailrace",
+            complete="file",
+        ),
+        parameter(
+            "--port",
+            metavar="PORT",
+            type=whole_number(1, 65535 - len(DOORS) + 1),
+            default=DEFAULT_PORT,
+            help=f"the first of four ports; default {DEFAULT_PORT}",
+        ),
+        parameter(
+            "--brokers",
+            metavar="N",
+            type=whole_number(1),
+            default=1,
+            help="the ring's size; default 1",
+        ),
+    ),
+    ("tailrace dev", "tailrace dev --data /tmp/events --port 19250"),
+)

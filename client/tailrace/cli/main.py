@@ -5,71 +5,134 @@ Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted. A failure is one 
 
 import os
 import sys
-from typing import Annotated
-
-import typer
+from collections.abc import Sequence
 
 from tailrace import __version__
-from tailrace.cli import consume, dev, produce, topic
-from tailrace.errors import TailraceError
+from tailrace.cli import completion, consume, dev, doctor, dump, produce, status, topic
+from tailrace.cli.parser import UsageError, Verb, close_to, parse, shown
+from tailrace.errors import TailraceError, TopicNotFoundError
 
 EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-app.command("dev")(dev.dev)
-app.add_typer(topic.app, name="topic")
-app.command("produce")(produce.produce)
-app.command("consume")(consume.consume)
+VERBS: dict[str, Verb] = {
+    "dev": dev.VERB,
+    "status": status.VERB,
+    "topic create": topic.CREATE,
+    "topic list": topic.LIST,
+    "topic describe": topic.DESCRIBE,
+    "topic alter": topic.ALTER,
+    "topic delete": topic.DELETE,
+    "produce": produce.VERB,
+    "consume": consume.VERB,
+    "doctor": doctor.VERB,
+    "dump": dump.VERB,
+    "completion": completion.VERB,
+}
+SUMMARY = "Tailrace, an event log: curl in, Spark out."
+FIRST_STEPS = (
+    "tailrace dev                                       a broker on this machine",
+    "tailrace produce orders -f orders.ndjson --key .customer",
+    "tailrace consume orders --max 10",
+)
 
 
 def main() -> None:
     """Run the command of `sys.argv` and exit."""
-    sys.exit(_run())
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who started this
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+        # A terminal that has no ✓, or a name that is no UTF-8, is no reason to fail.
+        getattr(sys, name).reconfigure(errors="backslashreplace")
+    sys.exit(_exit_code(sys.argv[1:]))
 
 
-@app.callback(invoke_without_command=True)
-def tailrace(
-    context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-) -> None:
-    """Tailrace, an event log: curl in, Spark out.
+def overview() -> str:
+    """What `tailrace --help` prints."""
+    width = max(map(len, VERBS))
+    return "\n".join(
+        [
+            "usage: tailrace VERB ...",
+            "",
+            SUMMARY,
+            "",
+            "verbs (tailrace VERB --help tells more):",
+            *(f"  {name:{width}}  {verb.help}" for name, verb in VERBS.items()),
+            "",
+            "options:",
+            "  --help, -h  this help",
+            "  --version   the version",
+            "",
+            "examples:",
+            *(f"  {step}" for step in FIRST_STEPS),
+        ]
+    )
 
-    \b
-    Example:
-      tailrace dev                                       a broker on this machine
-      tailrace produce orders -f orders.ndjson --key .customer
-      tailrace consume orders --max 10
-    """
-    if version:
-        print(f"tailrace {__version__}")
-    elif context.invoked_subcommand is None:
-        print(context.get_help())
 
-
-def _run() -> int:
+def _exit_code(words: Sequence[str]) -> int:
+    """Run, and tell every failure."""
     try:
-        exit_code = app(standalone_mode=False)
+        _run(words)
         sys.stdout.flush()
-    except typer.TyperException as error:
-        return _fail(_with_help(error), error.exit_code)
+    except UsageError as error:
+        return _fail(str(error), EXIT_USAGE)
+    except TopicNotFoundError as error:
+        told = f"topic {shown(error.topic)} does not exist. Those that do: tailrace topic list"
+        return _fail(told, EXIT_FAILED)
     except TailraceError as error:
         return _fail(str(error), EXIT_FAILED)
-    except BrokenPipeError:
-        # The reader has gone, as `head` does; Python must not flush into the pipe again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader has gone, as `head` does
+        _drop_output()
         return EXIT_FAILED
     except OSError as error:
-        return _fail(f"{error.filename or 'input or output'}: {error.strerror}", EXIT_FAILED)
-    return exit_code or 0
+        if error.filename is None:
+            _drop_output()
+        told = error.strerror or str(error)
+        return _fail(f"{error.filename or 'input or output'}: {told}", EXIT_FAILED)
+    except RecursionError:
+        return _fail("a value is nested too deeply for this form: use -o json", EXIT_FAILED)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return 0
+
+
+def _run(words: Sequence[str]) -> None:
+    """The verb that the first word, or the first two, name."""
+    for count in (2, 1):
+        name = " ".join(words[:count])
+        if name in VERBS:
+            VERBS[name].run(**parse(name, VERBS[name], words[count:]))
+            return
+    first = words[0] if words else "--help"
+    if first == "--version":
+        print(f"tailrace {__version__}")
+    elif first in ("--help", "-h"):
+        print(overview())
+    elif first == "__complete" and len(words) == 2:  # by the scripts of `tailrace completion`
+        for word in completion.words_after(words[1], VERBS, completion.live_topics):
+            print(word)
+    else:
+        raise UsageError(_no_such_verb(first, words[1:]))
+
+
+def _no_such_verb(first: str, rest: Sequence[str]) -> str:
+    """What could have been meant."""
+    seconds = [name.partition(" ")[2] for name in VERBS if name.startswith(f"{first} ")]
+    if not seconds:
+        firsts = list(dict.fromkeys(name.partition(" ")[0] for name in VERBS))
+        return f"no verb {shown(first)}{close_to(first, firsts)}. See: tailrace --help"
+    wanted = f"{', '.join(seconds[:-1])} or {seconds[-1]}"
+    if not rest or rest[0].startswith("-"):
+        return f"tailrace {first} needs one of {wanted}. See: tailrace --help"
+    return f"tailrace {first} has {wanted}, and no {shown(rest[0])}. See: tailrace --help"
+
+
+def _drop_output() -> None:
+    """What could not be written: Python is not to try that again when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, exit_code: int) -> int:
     print(f"error: {message}", file=sys.stderr)
     return exit_code
-
-
-def _with_help(error: typer.TyperException) -> str:
-    """What is wrong with the usage, and where the right usage is told."""
-    context = getattr(error, "ctx", None)
-    path = context.command_path if context else "tailrace"
-    return f"{error.format_message().rstrip('.')}. See: {path} --help"

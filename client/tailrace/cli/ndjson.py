@@ -1,8 +1,9 @@
 """Pure: an NDJSON stream -> batches of lines, and a record's key out of its JSON."""
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import BinaryIO, NamedTuple, Never
+from collections.abc import Callable, Iterator, Sequence
+from io import BufferedIOBase
+from typing import Any, NamedTuple, Never
 
 
 class Batch(NamedTuple):
@@ -27,7 +28,7 @@ class KeyedRecords(NamedTuple):
     bad_line: BadLine | None
 
 
-def read_batches(stream: BinaryIO, batch_bytes: int) -> Iterator[Batch]:
+def read_batches(stream: BufferedIOBase, batch_bytes: int) -> Iterator[Batch]:
     """Whole lines, together at least `batch_bytes` long but for the last batch."""
     first_line = 1
     while lines := stream.readlines(batch_bytes):
@@ -62,10 +63,8 @@ def keyed_records(lines: Sequence[bytes], key_path: Sequence[str]) -> KeyedRecor
 def record_key(value: bytes, key_path: Sequence[str]) -> bytes:
     """The field's text; a number's as written. ValueError says what is wrong with the line."""
     try:
-        field = json.loads(
-            value.decode(), parse_int=str, parse_float=str, parse_constant=_refuse_constant
-        )
-    except (ValueError, RecursionError) as error:
+        field = parse_json(value, read_number=str)
+    except ValueError as error:
         raise ValueError("is not JSON") from error
     for name in key_path:
         field = field.get(name) if isinstance(field, dict) else None
@@ -78,6 +77,19 @@ def record_key(value: bytes, key_path: Sequence[str]) -> bytes:
         return str.encode(field)
     except (TypeError, UnicodeEncodeError) as error:
         raise ValueError(f"has no text or number in {path}") from error
+
+
+def parse_json(stored: bytes, *, read_number: Callable[[str], Any] | None = None) -> Any:
+    """One JSON text in UTF-8. ValueError: it is none, or is nested too deeply to be read here."""
+    try:
+        return json.loads(
+            stored.decode(),
+            parse_int=read_number,
+            parse_float=read_number,
+            parse_constant=_refuse_constant,
+        )
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
 
 
 def _refuse_constant(name: str) -> Never:

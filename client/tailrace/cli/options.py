@@ -1,27 +1,43 @@
-"""What several verbs share: the broker's URL, and numbers as people read them."""
+"""What several verbs share: parameters, the client, and numbers as people read them."""
 
-from typing import TYPE_CHECKING, Annotated
+import os
+from typing import TYPE_CHECKING
 
-import typer
+from tailrace.cli.parser import UsageError, parameter, text
 
 if TYPE_CHECKING:
     from tailrace.sync import Client
 
 DEFAULT_URL = "http://127.0.0.1:9250"
-UrlOption = Annotated[
-    str, typer.Option("--url", envvar="TAILRACE_URL", help="Any broker's URL.", metavar="URL")
-]
-TopicArgument = Annotated[str, typer.Argument(help="The topic's name.", metavar="TOPIC")]
+OUTPUTS = ("table", "json", "yaml")
+
+TOPIC = parameter("topic", metavar="TOPIC", type=text, help="the topic's name", complete="topic")
+URL = parameter(
+    "--url",
+    metavar="URL",
+    type=text,
+    help=f"any broker's URL, else $TAILRACE_URL, else {DEFAULT_URL}",
+)
+OUTPUT = parameter(
+    "-o",
+    "--output",
+    metavar="FORM",
+    choices=OUTPUTS,
+    default="table",
+    help="table for people, json or yaml for programs",
+)
 
 
-def connect(url: str) -> "Client":
-    """A client for `url`; a malformed one is a usage error."""
+def connect(url: str | None, *, timeout_s: float = 30.0) -> "Client":
+    """A client for `url`, or for the environment's; a malformed one is a usage error."""
     from tailrace.sync import Client
 
+    if url is None:
+        url = os.environ.get("TAILRACE_URL") or DEFAULT_URL
     try:
-        return Client(url)
+        return Client(url, timeout_s=timeout_s)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--url") from error
+        raise UsageError(str(error)) from error
 
 
 def counted(count: int, noun: str) -> str:

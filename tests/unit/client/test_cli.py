@@ -1,5 +1,6 @@
-"""The command line's pure parts: splitting, keys, numbers and tables."""
+"""The command line's pure parts: splitting, keys, numbers, and where consuming starts."""
 
+import dataclasses
 import io
 import tomllib
 from importlib.util import find_spec
@@ -9,22 +10,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.cli.consume import start_offset
+from tailrace.cli.consume import limited, start_offset
 from tailrace.cli.dev import BROKER_PACKAGES
 from tailrace.cli.ndjson import (
     BadLine,
     keyed_records,
+    parse_json,
     parse_key_path,
     read_batches,
     record_key,
 )
 from tailrace.cli.options import counted, size_text
-from tailrace.cli.topic import as_table
-from tailrace.errors import TailraceError
-from tailrace.requests import PartitionOffsets, TopicInfo
+from tailrace.cli.produce import BATCH_BYTES
+from tailrace.cli.status import short_duration, short_size
+from tailrace.errors import PartitionDamagedError, TailraceError
+from tailrace.requests import PartitionOffsets
 
 ROOT = Path(__file__).parents[3]
 OFFSETS = PartitionOffsets("t", 2, 0, 1, 0, 5, 9, 9, "open", ())
+DAMAGED = PartitionOffsets("t", 2, 0, 1, 0, None, None, None, "damaged", ())
+REQUEST_EVENTS_MAX = 500_000  # docs/protocol.md, "Problems", body-too-large
 
 
 @given(st.binary(max_size=200), st.integers(1, 50))
@@ -42,6 +47,12 @@ def test_batches_are_whole_lines_that_together_are_the_stream(
     assert [batch.first_line for batch in batches] == [
         1 + sum(counts[:index]) for index in range(len(counts))
     ]
+
+
+def test_a_request_of_the_shortest_lines_holds_no_more_events_than_a_broker_takes() -> None:
+    [first, *_] = read_batches(io.BytesIO(b"1\n" * BATCH_BYTES), BATCH_BYTES)
+
+    assert len(first.lines) <= REQUEST_EVENTS_MAX
 
 
 @pytest.mark.parametrize(
@@ -133,31 +144,104 @@ def test_counts_have_separators_and_a_plural() -> None:
     ]
 
 
-def test_a_table_aligns_its_columns() -> None:
-    topics = [
-        TopicInfo("a", "0a", 4, True, "fsync", 4, 1),
-        TopicInfo("long-name", "0b", 8, False, "fsync", 128, 1),
-    ]
-
-    assert as_table(topics).splitlines() == [
-        "TOPIC      PARTITIONS  COPIES  DURABILITY  JSON CHECK",
-        "a          4           1       fsync       yes",
-        "long-name  128         1       fsync       no",
-    ]
-    assert as_table([]) == "TOPIC  PARTITIONS  COPIES  DURABILITY  JSON CHECK"
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (0, "0B"),
+        (999, "999B"),
+        (1_000, "1.0K"),
+        (38 * 1024**2, "38M"),
+        (1_600 * 1024**2, "1.6G"),
+        (50 * 1024**3, "50G"),
+        (2_000 * 1024**4, "2000T"),
+    ],
+)
+def test_sizes_of_disks_read_as_those_of_df(size_bytes: int, text: str) -> None:
+    assert short_size(size_bytes) == text
 
 
 @pytest.mark.parametrize(
-    ("start", "offset"), [("earliest", 5), ("latest", 9), ("5", 5), ("7", 7), ("9", 9)]
+    ("seconds", "text"), [(0.4, "0s"), (59, "59s"), (60, "1m"), (7_199, "1h"), (1e6, "11d")]
 )
-def test_consuming_starts_inside_the_partition(start: str, offset: int) -> None:
-    assert start_offset(start, OFFSETS) == offset
+def test_durations_read_in_their_largest_unit(seconds: float, text: str) -> None:
+    assert short_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("start", "offset"),
+    [
+        (None, 5),
+        ("earliest", 5),
+        ("latest", 9),
+        ("5", 5),
+        ("7", 7),
+        ("9", 9),
+        ("-1", 8),
+        ("-4", 5),
+        ("-5", 5),
+        ("-9999999999999999999", 5),
+    ],
+)
+def test_consuming_starts_inside_the_partition(start: str | None, offset: int) -> None:
+    assert start_offset(start, None, OFFSETS) == offset
+
+
+@pytest.mark.parametrize(("timestamp_offset", "offset"), [(6, 6), (None, 9)])
+def test_consuming_from_a_time_starts_at_its_first_record_or_at_the_end(
+    timestamp_offset: int | None, offset: int
+) -> None:
+    timed = dataclasses.replace(OFFSETS, timestamp_offset=timestamp_offset)
+
+    assert start_offset(None, 17, timed) == offset
 
 
 @pytest.mark.parametrize("start", ["4", "10"])
 def test_an_offset_outside_the_partition_names_its_bounds(start: str) -> None:
     with pytest.raises(TailraceError, match="outside partition 2, which has 5 to 9"):
-        start_offset(start, OFFSETS)
+        start_offset(start, None, OFFSETS)
+
+
+def test_a_damaged_partition_has_no_start() -> None:
+    with pytest.raises(PartitionDamagedError):
+        start_offset(None, None, DAMAGED)
+
+
+@pytest.mark.parametrize(
+    ("max_records", "expected"),
+    [
+        (None, b"1\n2\n3\n"),
+        (0, b""),
+        (1, b"1\n"),
+        (2, b"1\n2\n"),
+        (3, b"1\n2\n3\n"),
+        (9, b"1\n2\n3\n"),
+    ],
+)
+def test_pages_end_after_the_wanted_count(max_records: int | None, expected: bytes) -> None:
+    pages = iter([b"1\n2\n", b"", b"3\n"])
+
+    assert b"".join(limited(pages, max_records)) == expected
+
+
+def test_no_page_is_asked_for_that_is_not_wanted() -> None:
+    pages = iter([b"1\n2\n", b"3\n"])
+    taken = list(limited(pages, 2))
+
+    assert (taken, list(pages)) == ([b"1\n2\n"], [b"3\n"])
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b"NaN", "NaN is not a JSON value"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"\xff", "can't decode byte 0xff"),
+        (b"", "Expecting value"),
+    ],
+)
+def test_what_is_no_json_or_cannot_be_read_here_is_a_value_error(value: bytes, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        parse_json(value)
 
 
 def test_the_packages_that_prove_the_broker_extra_are_in_it_alone() -> None:

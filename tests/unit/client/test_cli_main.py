@@ -2,10 +2,11 @@
 
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
-from tailrace.cli.main import main
+from tailrace.cli.main import VERBS, main
 from tests.fixtures import free_port_base
 
 
@@ -30,21 +31,28 @@ def assert_failed(capsys: pytest.CaptureFixture[str], error: str) -> None:
     assert re.fullmatch(f"error: .*{error}.*\n", output.err), output.err
 
 
-@pytest.mark.parametrize("verb", ["dev", "topic create", "topic list", "produce", "consume"])
+@pytest.mark.parametrize("verb", VERBS)
 def test_each_verb_has_an_example(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str
 ) -> None:
     assert run(monkeypatch, *verb.split(), "--help") == 0
 
-    assert f"Example:\n    tailrace {verb}" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert f"usage: tailrace {verb} " in told
+    examples = told.partition("examples:\n")[2].splitlines()
+    assert examples
+    assert all(f"tailrace {verb}" in example for example in examples)
 
 
-def test_the_command_alone_shows_its_help(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
+def test_the_command_alone_shows_its_verbs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
-    assert run(monkeypatch) == 0
+    assert run(monkeypatch, *arguments) == 0
 
-    assert "Example:" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert all(f"\n  {verb} " in told for verb in VERBS)
+    assert "examples:" in told
 
 
 def test_the_version_is_told(
@@ -58,15 +66,39 @@ def test_the_version_is_told(
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ("produce t --nosuch", "No such option: --nosuch.* See: tailrace produce --help"),
-        ("nosuch", "No such command 'nosuch'. See: tailrace --help"),
-        ("topic", "Missing command. See: tailrace topic --help"),
-        ("produce", "Missing argument 'TOPIC'. See: tailrace produce --help"),
-        ("produce t --key origin", '"origin" is not a field path, like .customer'),
-        ("consume t --from soon", '"soon" is not earliest, latest or an offset'),
-        ("consume t --max -1", "Invalid value for '--max'"),
+        ("produce t --nosuch", 'no option "--nosuch"\\. See: tailrace produce --help'),
+        ("consume t --form=1", 'no option "--form"; did you mean --from\\. See:'),
+        ("produce t u", '"u" is one argument too many. See: tailrace produce --help'),
+        ("nosuch", 'no verb "nosuch"\\. See: tailrace --help'),
+        ("statsu", 'no verb "statsu"; did you mean status. See: tailrace --help'),
+        ("topic", "tailrace topic needs one of create, list, describe, alter or delete"),
+        ("topic --help", "tailrace topic needs one of create, list, describe, alter or delete"),
+        ("topic drop", 'tailrace topic has create, .* or delete, and no "drop"'),
+        ("produce", "arguments are required: TOPIC. See: tailrace produce --help"),
+        ("produce t --key origin", '--key: "origin" is not a field path, like .customer'),
+        ("produce t --key", "--key: expected one argument"),
+        ("produce \udcff", r'TOPIC: "\\udcff" is not UTF-8'),
+        ("consume t --from soon", '--from: "soon" is not earliest, latest, an offset, or -N'),
+        (f"consume t --from {'9' * 5_000}", f'--from: "{"9" * 40}…" is not earliest'),
+        (f"consume t --partition {'9' * 5_000}", "is not a whole number of 0 or more"),
+        ("consume t --max -1", '--max: "-1" is not a whole number of 0 or more'),
+        ("consume t --max 1_0", "is not a whole number"),
+        ("consume t --last 0", '"0" is not a whole number from 1 to 1000'),
+        ("consume t --at noon", '--at: "noon" is not a time like 2026-11-21T09:00Z'),
+        ("consume t --at 2026-11-21T09:00", "is not a time like 2026-11-21T09:00Z"),
+        ("consume t --at 2026-11-21T09:00Z --last 1", "--from, --at and --last exclude each other"),
+        ("consume t --last 2 --partition 1", "of one: --partition P --from -2"),
         ("consume t --url localhost", '"localhost" is not a broker\'s URL'),
+        ("status --url=", '"" is not a broker\'s URL'),
+        ("topic list -o xml", '-o/--output: "xml" is not table, json or yaml'),
+        ("topic create t --partitions-per-range 257", '"257" is not a whole number from 1 to 256'),
+        ("topic alter t", "nothing to change: give --json-check or --no-json-check"),
+        ("dump notes.txt", '"notes.txt" is not a segment \\(.log\\) or the index of one'),
+        ("dump 0.idx --records", "an index has none"),
+        ("completion tcsh", 'SHELL: "tcsh" is not bash, zsh or fish'),
         ("dev --brokers 3", "this version runs rings of one broker"),
+        ("dev --port 65533", '"65533" is not a whole number from 1 to 65532'),
+        ("dev --data=", "--data: a directory's name is needed"),
     ],
 )
 def test_wrong_usage_is_one_sentence_and_exit_2(
@@ -80,7 +112,19 @@ def test_wrong_usage_is_one_sentence_and_exit_2(
     assert_failed(capsys, error)
 
 
-@pytest.mark.parametrize("verb", ["topic list", "topic create t", "consume t"])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        "topic list",
+        "topic create t",
+        "topic describe t",
+        "topic alter t --json-check",
+        "topic delete t",
+        "consume t",
+        "consume t -f",
+        "status",
+    ],
+)
 def test_without_a_broker_a_verb_says_how_to_get_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str
 ) -> None:
@@ -91,9 +135,34 @@ def test_without_a_broker_a_verb_says_how_to_get_one(
     assert_failed(capsys, f"no broker answers at {url} .*tailrace dev")
 
 
-def test_a_file_that_is_not_there_is_named(
+def test_a_host_that_no_name_can_be_is_no_broker(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(monkeypatch, "produce", "t", "-f", "nosuch.ndjson") == 1
+    assert run(monkeypatch, "status", "--url", f"http://{'a' * 80}:9250") == 1
 
-    assert_failed(capsys, "nosuch.ndjson: No such file or directory")
+    assert_failed(capsys, "no broker answers at http://a+:9250 .*label too long")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ("produce t -f nosuch.ndjson", "nosuch.ndjson: No such file or directory"),
+        ("produce t -f nosuch/a.gz", "nosuch/a.gz: No such file or directory"),
+        ("produce t -f .", r"\.: Is a directory"),
+        ("dump nosuch.log", "nosuch.log: No such file or directory"),
+        ("dump folder.log", "folder.log: Is a directory"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    arguments: str,
+    error: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.log").mkdir()
+
+    assert run(monkeypatch, *arguments.split()) == 1
+
+    assert_failed(capsys, error)

@@ -11,7 +11,15 @@ from tailrace.errors import (
     TopicNotFoundError,
     UnexpectedAnswerError,
 )
-from tailrace.requests import Answer, Fetched, PartitionOffsets, Produced, Request, TopicInfo
+from tailrace.requests import (
+    Answer,
+    Fetched,
+    PartitionOffsets,
+    Produced,
+    Request,
+    TopicInfo,
+    to_document,
+)
 from tailrace.wire import BATCH_CONTENT_TYPE, JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
 
 STORED = {"topic": "flights", "offset": 10, "count": 2, "durability": "fsync", "copies": 1}
@@ -21,6 +29,69 @@ FULL = {
     "status": 507,
     "retriable": True,
     "writeAttempted": False,
+}
+TOPIC: dict[str, object] = {
+    "name": "orders",
+    "id": "0a4c",
+    "partitionsPerRange": 4,
+    "jsonCheck": True,
+    "durability": "fsync",
+    "partitions": 4,
+    "copies": 1,
+}
+INFO = TopicInfo("orders", "0a4c", 4, True, "fsync", 4, 1)
+PARTITION: dict[str, object] = {
+    "partition": 3,
+    "range": 7,
+    "slice": 3,
+    "slices": 4,
+    "tokenStart": "-92",
+    "tokenEnd": "-46",
+    "leader": 0,
+    "isr": [0, 2],
+    "epoch": 1,
+    "firstOffset": 0,
+    "logStart": None,
+    "highWatermark": None,
+    "logEnd": None,
+    "sizeBytes": None,
+    "parents": [],
+    "children": [],
+    "state": "damaged",
+}
+DETAILS = {**TOPIC, "partitionDetails": [PARTITION]}
+BROKER: dict[str, object] = {
+    "ordinal": 0,
+    "token": "-9223372036854775808",
+    "leads": 4,
+    "replicates": 12,
+    "damaged": 0,
+    "lagMax": 0,
+    "diskUsedBytes": 1,
+    "diskBytes": 2,
+    "directIo": True,
+    "durableWriteMs": 0.25,
+    "incarnation": "7f3a",
+    "startedAt": "2026-11-21T10:09:23.114502Z",
+    "upSeconds": 120,
+}
+RING = {
+    "length": 3,
+    "names": ["a", "b", "c"],
+    "producerPort": 9251,
+    "producerBinaryPort": 0,
+    "consumerPort": 9252,
+    "ring": {
+        "name": "local",
+        "clusterId": "0b",
+        "version": "0.1.0",
+        "ranges": 3,
+        "underReplicated": 2,
+        "metadataLeader": 0,
+        "metadataTerm": 2,
+    },
+    "now": 1_700_000_000_000_000,
+    "brokers": [BROKER, {**BROKER, "ordinal": 1, "durableWriteMs": None}],
 }
 
 
@@ -67,7 +138,26 @@ def test_reads_name_only_the_limits_that_are_given() -> None:
     )
 
 
+def test_a_read_may_start_at_a_time_or_wait_for_what_comes() -> None:
+    timed = requests.lines_request("t", 3, timestamp_us=17, max_records=5)
+    waiting = requests.batches_request("t", 3, -2, wait_ms=500, isolation="uncommitted")
+    bare = requests.lines_request("t", 3)
+
+    path = "/v1/topic/t/partitions/3/records"
+    assert timed.target == f"{path}?maxRecords=5&timestamp=17"
+    assert waiting.target == f"{path}?offset=-2&waitMs=500&isolation=uncommitted"
+    assert bare.target == path
+
+
+def test_the_last_records_of_a_topic_are_lines() -> None:
+    assert requests.last_lines_request("a/b", 7) == Request(
+        "GET", "/v1/topic/a%2Fb/records?last=7", {"Accept": NDJSON_CONTENT_TYPE}
+    )
+    assert requests.parse_last_lines(Answer(200, {}, b"1\n2\n")) == b"1\n2\n"
+
+
 def test_offsets_of_several_topics_repeat_the_parameter() -> None:
+    assert requests.offsets_request(["a"], 17).target == "/v1/offsets?topic=a&timestamp=17"
     assert requests.offsets_request(["a", "b&c"]).target == "/v1/offsets?topic=a&topic=b%26c"
     assert requests.offsets_request().target == "/v1/offsets"
 
@@ -84,20 +174,50 @@ def test_a_new_topic_names_only_the_settings_that_are_given() -> None:
     }
 
 
-def test_topics_are_read() -> None:
-    document = {
-        "name": "orders",
-        "id": "0a4c",
-        "partitionsPerRange": 4,
-        "jsonCheck": True,
-        "durability": "fsync",
-        "partitions": 4,
-        "copies": 1,
-    }
-    info = TopicInfo("orders", "0a4c", 4, True, "fsync", 4, 1)
+def test_a_topic_is_altered_by_what_is_given_and_deleted_by_its_name() -> None:
+    altered = requests.alter_topic_request("a/b", json_check=False)
 
-    assert requests.parse_topics(answer({"topics": [document]})) == [info]
-    assert requests.parse_topic(answer(document, status=201)) == info
+    assert altered == Request(
+        "PATCH",
+        "/v1/topics/a%2Fb",
+        {"Content-Type": JSON_CONTENT_TYPE},
+        b'{"jsonCheck": false}',
+    )
+    assert requests.alter_topic_request("t").body == b"{}"
+    assert requests.delete_topic_request("a/b") == Request("DELETE", "/v1/topics/a%2Fb")
+    with pytest.raises(TopicNotFoundError):
+        requests.parse_deleted(answer({"type": "/v1/problems/topic-not-found"}, status=404))
+
+
+def test_topics_are_read() -> None:
+    assert requests.parse_topics(answer({"topics": [TOPIC]})) == [INFO]
+    assert requests.parse_topic(answer(TOPIC, status=201)) == INFO
+
+
+def test_a_topic_is_read_with_its_partitions() -> None:
+    details = requests.parse_topic_details(answer(DETAILS))
+
+    [partition] = details.partition_details
+    assert requests.topic_request("a/b").target == "/v1/topics/a%2Fb"
+    assert details.topic == INFO
+    assert (partition.range_id, partition.token_end, partition.isr) == (7, "-46", (0, 2))
+    assert (partition.log_start, partition.size_bytes) == (None, None)
+
+
+def test_the_ring_is_read_with_its_brokers_and_written_as_it_was() -> None:
+    status = requests.parse_brokers(answer(RING))
+
+    assert status.ring.under_replicated == 2
+    assert status.now_us == 1_700_000_000_000_000
+    assert [broker.durable_write_ms for broker in status.brokers] == [0.25, None]
+    assert to_document(status) == RING
+
+
+def test_a_value_is_named_in_json_as_the_broker_names_it() -> None:
+    assert to_document(INFO) == TOPIC
+    assert to_document(requests.parse_topic_details(answer(DETAILS)).partition_details[0]) == (
+        PARTITION
+    )
 
 
 def test_offsets_are_read_one_element_a_partition() -> None:
@@ -118,6 +238,29 @@ def test_offsets_are_read_one_element_a_partition() -> None:
 
     assert offsets == PartitionOffsets("flights", 2, 0, 1, 0, 5, 16690, 16691, "open", ())
     assert offsets.readable() == range(5, 16690)
+
+
+def test_a_sealed_partition_is_readable_and_names_its_children() -> None:
+    partition = {
+        "partition": 2,
+        "range": 0,
+        "epoch": 1,
+        "firstOffset": 0,
+        "logStart": 5,
+        "highWatermark": 9,
+        "logEnd": 9,
+        "state": "sealed",
+        "parents": [1],
+        "children": [5, 6],
+        "timestampOffset": 7,
+    }
+    document = {"topics": [{"topic": "flights", "partitions": [partition]}]}
+
+    [offsets] = requests.parse_offsets(answer(document))
+
+    assert offsets.readable() == range(5, 9)
+    assert (offsets.parents, offsets.children) == ((1,), (5, 6))
+    assert offsets.timestamp_offset == 7
 
 
 def test_a_damaged_partition_has_no_ends_and_says_so_when_they_are_needed() -> None:
@@ -184,6 +327,24 @@ def test_a_read_keeps_the_body_and_takes_the_offsets_from_the_headers() -> None:
     assert requests.parse_fetched(Answer(200, headers, b"raw")) == Fetched(b"raw", 12, 20, 3)
 
 
+@pytest.mark.parametrize(("text", "children"), [("5,6", (5, 6)), ("", ())])
+def test_a_read_tells_the_epoch_and_that_a_partition_ends_here(
+    text: str, children: tuple[int, ...]
+) -> None:
+    headers = {
+        "tailrace-next-offset": "20",
+        "tailrace-high-watermark": "20",
+        "tailrace-log-start": "3",
+        "tailrace-epoch": "4",
+        "tailrace-sealed": "true",
+        "tailrace-children": text,
+    }
+
+    fetched = requests.parse_fetched(Answer(200, headers, b""))
+
+    assert (fetched.epoch, fetched.is_sealed, fetched.children) == (4, True, children)
+
+
 def test_a_refusal_is_raised_as_its_problem() -> None:
     document = {"type": "/v1/problems/topic-not-found", "title": "No such topic", "topic": "t"}
 
@@ -199,8 +360,14 @@ def test_a_refusal_without_a_problem_document_names_its_status(body: bytes) -> N
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"topics": [{}]}', b'{"topics": 3}'])
 def test_a_success_of_another_server_is_not_taken_for_an_answer(body: bytes) -> None:
-    with pytest.raises(UnexpectedAnswerError, match="is this a broker's URL"):
+    with pytest.raises(UnexpectedAnswerError, match="name one, like http"):
         requests.parse_topics(Answer(200, {}, body))
+
+
+@pytest.mark.parametrize("body", [b"<html>", b'{"type": "/v1/problems/not-found"}'])
+def test_a_path_that_is_not_there_is_that_of_another_port(body: bytes) -> None:
+    with pytest.raises(UnexpectedAnswerError, match="HTTP 404"):
+        requests.parse_topics(Answer(404, {}, body))
 
 
 def test_a_read_without_offsets_in_its_headers_is_not_an_answer() -> None:

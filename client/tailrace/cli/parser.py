@@ -1,0 +1,176 @@
+"""What a verb is, and how an argument list becomes its call. No verb is known here.
+
+A verb is a table: its parameters make the argument parser, its help, its completion and its part
+of docs/cli.md. `argparse` reads the arguments; wrong ones are a `UsageError`.
+"""
+
+import argparse
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+WIDTH = 100  # of a help text
+SHOWN_CHARACTERS_MAX = 40  # of what an error quotes
+DIGITS_MAX = 19  # of a 64-bit number; longer ones are not even read
+
+
+class UsageError(Exception):
+    """The command was called wrongly; says how in one sentence without an end."""
+
+
+class Parameter(NamedTuple):
+    """An argument or an option; `settings` are those of `ArgumentParser.add_argument`.
+
+    `complete`: what a shell may offer, "topic" or "file".
+    """
+
+    names: tuple[str, ...]
+    help: str
+    settings: Mapping[str, Any]
+    complete: str = ""
+
+    @property
+    def is_option(self) -> bool:
+        """Whether it has dashes."""
+        return self.names[0].startswith("-")
+
+    @property
+    def option_names(self) -> list[str]:
+        """As typed, with the opposite of a flag that has one; none of an argument."""
+        is_switch = self.settings.get("action") is argparse.BooleanOptionalAction
+        opposites = [f"--no-{name[2:]}" for name in self.names if is_switch]
+        return [*self.names, *opposites] if self.is_option else []
+
+    @property
+    def takes_value(self) -> bool:
+        """Whether a word follows its name."""
+        return "action" not in self.settings
+
+
+class Verb(NamedTuple):
+    """A function with keyword parameters, and what makes them out of words.
+
+    `examples`: whole commands, and what they do; tests run each.
+    """
+
+    run: Callable[..., None]
+    parameters: tuple[Parameter, ...]
+    examples: tuple[str, ...]
+
+    @property
+    def help(self) -> str:
+        """Its first sentence."""
+        assert self.run.__doc__
+        return self.run.__doc__.partition("\n")[0]
+
+
+def parameter(*names: str, help: str, complete: str = "", **settings: Any) -> Parameter:
+    """One row of a verb's table; `choices` are told in our words when another is given."""
+    if "choices" in settings:
+        settings["type"] = _one_of(settings["choices"])
+    return Parameter(names, help, settings, complete)
+
+
+def parse(name: str, verb: Verb, words: Sequence[str]) -> Mapping[str, Any]:
+    """The keyword arguments of `verb.run`; UsageError. `--help` prints and raises SystemExit."""
+    parser = _parser(name, verb)
+    values, rest = parser.parse_known_args(words)
+    if rest:
+        parser.error(_surplus(rest[0], verb))
+    return vars(values)
+
+
+def help_of(name: str, verb: Verb) -> str:
+    """What `--help` prints."""
+    return _parser(name, verb).format_help()
+
+
+def close_to(word: str, known: Sequence[str]) -> str:
+    """A guess at what was meant, as a clause; empty without one."""
+    import difflib
+
+    matches = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {matches[0]}" if matches else ""
+
+
+def shown(text: str) -> str:
+    """What an error quotes of what was typed."""
+    is_long = len(text) > SHOWN_CHARACTERS_MAX
+    return f'"{text[:SHOWN_CHARACTERS_MAX]}…"' if is_long else f'"{text}"'
+
+
+# --- types of values ------------------------------------------------------------------------------
+
+
+def text(word: str) -> str:
+    """UTF-8, as all names and keys are."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{shown(word)} is not UTF-8") from None
+    return word
+
+
+def whole_number(first: int, last: int = 2**63 - 1) -> Callable[[str], int]:
+    """A type of numbers in [first, last]."""
+
+    def read(word: str) -> int:
+        if re.fullmatch(f"[0-9]{{1,{DIGITS_MAX}}}", word) and first <= int(word) <= last:
+            return int(word)
+        bounds = f"from {first} to {last}" if last < 2**63 - 1 else f"of {first} or more"
+        raise argparse.ArgumentTypeError(f"{shown(word)} is not a whole number {bounds}")
+
+    return read
+
+
+# --- helpers --------------------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    """Tells what is wrong by an exception."""
+
+    def error(self, message: str) -> NoReturn:
+        """In our words, without the library's prefix."""
+        message = message.removeprefix("argument ")
+        raise UsageError(f"{message}. See: {self.prog} --help")
+
+
+def _parser(name: str, verb: Verb) -> _Parser:
+    assert verb.run.__doc__
+    parser = _Parser(
+        prog=f"tailrace {name}",
+        description=_dedented(verb.run.__doc__),
+        epilog="\n".join(["examples:", *(f"  {example}" for example in verb.examples)]),
+        formatter_class=_format,
+        allow_abbrev=False,
+    )
+    for each in verb.parameters:
+        parser.add_argument(*each.names, help=each.help, **each.settings)
+    return parser
+
+
+def _format(prog: str) -> argparse.HelpFormatter:
+    return argparse.RawDescriptionHelpFormatter(prog, width=WIDTH)
+
+
+def _dedented(docstring: str) -> str:
+    return re.sub(r"(?m)^    ", "", docstring).strip()
+
+
+def _one_of(words: Sequence[str]) -> Callable[[str], str]:
+    def read(word: str) -> str:
+        if word in words:
+            return word
+        *first, last = words
+        raise argparse.ArgumentTypeError(f"{shown(word)} is not {', '.join(first)} or {last}")
+
+    return read
+
+
+def _surplus(word: str, verb: Verb) -> str:
+    """A word that no parameter takes."""
+    if not word.startswith("-"):
+        return f"{shown(word)} is one argument too many"
+    options = [option for each in verb.parameters for option in each.option_names]
+    name = word.partition("=")[0]
+    return f"no option {shown(name)}{close_to(name, options)}"

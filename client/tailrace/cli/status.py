@@ -1,0 +1,84 @@
+"""`tailrace status`: the ring in one line, and a line a broker."""
+
+from typing import TYPE_CHECKING
+
+from tailrace.cli.options import OUTPUT, URL, connect
+from tailrace.cli.parser import Verb
+
+if TYPE_CHECKING:
+    from tailrace.cli.output import Column
+    from tailrace.requests import RingStatus
+
+INCARNATION_CHARACTERS = 4  # tells one disk from another; the whole is in -o json
+
+
+def status(*, output: str, url: str | None) -> None:
+    """Show the ring and its brokers."""
+    from tailrace.cli.output import as_table, show
+    from tailrace.requests import to_document
+
+    with connect(url) as client:
+        ring = client.brokers()
+    document = to_document(ring)
+    show(output, document, f"{headline(ring)}\n{as_table(document['brokers'], _columns())}")
+
+
+def headline(status: "RingStatus") -> str:
+    """What holds for all brokers together."""
+    ring = status.ring
+    return "   ".join(
+        [
+            f"RING {ring.name}",
+            f"brokers {len(status.brokers)}/{status.length}",
+            f"ranges {ring.ranges}",
+            f"under-replicated {ring.under_replicated}",
+            f"metadata leader {ring.metadata_leader} (term {ring.metadata_term})",
+            f"version {ring.version}",
+        ]
+    )
+
+
+def short_size(size_bytes: int) -> str:
+    """As `df -h`: "38M", "1.5G"; powers of 1024, two digits at least from a K on."""
+    size = float(size_bytes)
+    for unit in "BKMGT":
+        if size < 1000 or unit == "T":
+            break
+        size /= 1024
+    return f"{size:.1f}{unit}" if size < 9.95 and unit != "B" else f"{size:.0f}{unit}"
+
+
+def short_duration(seconds: float) -> str:
+    """In its largest whole unit: "45s", "2m", "3h", "12d"."""
+    for unit_seconds, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= unit_seconds:
+            return f"{seconds // unit_seconds:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def _columns() -> "list[Column]":
+    from tailrace.cli.output import Column, member
+
+    def token(broker: dict[str, str]) -> str:
+        # The sign has a place of its own, so that the digits stand below each other.
+        return broker["token"] if broker["token"].startswith("-") else f" {broker['token']}"
+
+    return [
+        member("BROKER", "ordinal"),
+        Column("TOKEN", token),
+        member("LEADS", "leads"),
+        member("REPLICATES", "replicates"),
+        Column(
+            "DISK",
+            lambda broker: (
+                f"{short_size(broker['diskUsedBytes'])} of {short_size(broker['diskBytes'])}"
+            ),
+        ),
+        member("LAG MAX", "lagMax"),
+        member("DIRECT I/O", "directIo"),
+        Column("INCARNATION", lambda broker: broker["incarnation"][:INCARNATION_CHARACTERS]),
+        Column("UP", lambda broker: short_duration(broker["upSeconds"])),
+    ]
+
+
+VERB = Verb(status, (OUTPUT, URL), ("tailrace status", "tailrace status -o yaml"))

@@ -1,0 +1,93 @@
+"""Every example in a verb's help does what it says."""
+
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tailrace.cli.main import VERBS
+from tailrace.sync import Client
+from tests.commands import TIMEOUT_S, environment, ndjson
+from tests.fixtures import RunningBroker, free_port_base, start_broker
+
+pytestmark = pytest.mark.integration
+
+BASH = shutil.which("bash") or "bash"
+EVENTS = ndjson([{"customer": f"c{n}", "n": n} for n in range(1_000)])
+PARTITIONS = 8  # as the example of `topic create` wants them
+RECORDS_PER_PARTITION = 1_701  # one behind the offset in an example of `consume`
+EXAMPLES = [(name, example) for name, verb in VERBS.items() for example in verb.examples]
+# They go on until Ctrl-C; what they print first.
+ENDLESS = {
+    "tailrace dev": "✓ broker 0 ready",
+    "tailrace consume orders --last 1 -f": '{"partition":',
+}
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningBroker, Path]]:
+    """A broker, and the folder of a finished partition of an earlier one."""
+    folder = tmp_path_factory.mktemp("finished")
+    with start_broker(folder) as earlier:
+        with Client(earlier.url) as client:
+            client.produce_lines("t", EVENTS)
+        earlier.stop()
+        segment = next((earlier.data_dir / "data").rglob("*.log"))
+    with start_broker(tmp_path_factory.mktemp("examples")) as running:
+        yield running, segment.parent
+
+
+def prepare(broker: RunningBroker, segments: Path, folder: Path) -> None:
+    """What the examples take for granted: files in the folder, and a topic with some records."""
+    for file in segments.iterdir():
+        shutil.copy(file, folder)
+    for name in ("orders.ndjson", "app.ndjson"):
+        (folder / name).write_bytes(EVENTS)
+    (folder / ".local/share/bash-completion/completions").mkdir(parents=True)
+    with Client(broker.url) as client:
+        if "orders" in [topic.name for topic in client.topics()]:
+            client.delete_topic("orders")
+        client.create_topic("orders", partitions_per_range=PARTITIONS, json_check=True)
+        while min(len(each.readable()) for each in client.offsets(["orders"])) < (
+            RECORDS_PER_PARTITION
+        ):
+            client.produce_lines("orders", EVENTS)  # without keys: to all partitions in turn
+
+
+@pytest.mark.parametrize(("name", "example"), EXAMPLES)
+def test_an_example_works(
+    stored: tuple[RunningBroker, Path], tmp_path: Path, name: str, example: str
+) -> None:
+    broker, segments = stored
+    prepare(broker, segments, tmp_path)
+    command = example.replace("/tmp/events", "events").replace(" --port 19250", "")
+    if name == "dev":
+        command += f" --port {free_port_base()}"
+    process = subprocess.Popen(
+        [BASH, "-o", "pipefail", "-c", f"exec {command}" if "|" not in command else command],
+        cwd=tmp_path,
+        env=environment(broker.url) | {"HOME": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    endless = [first for start, first in ENDLESS.items() if example.startswith(start)]
+    with process:
+        if endless:
+            assert process.stdout is not None
+            assert process.stdout.readline().decode().startswith(endless[0])
+            process.send_signal(signal.SIGINT)
+        printed, errors = process.communicate(timeout=TIMEOUT_S)
+
+    assert errors == b""
+    assert process.returncode == (130 if endless else 0)
+    assert endless or printed or re.search(r"> (\S+)$|--at ", example)
+
+
+def test_every_verb_has_an_example_and_each_is_one_of_its_own() -> None:
+    assert {name for name, _ in EXAMPLES} == set(VERBS)
+    assert all(f"tailrace {name}" in example for name, example in EXAMPLES)

@@ -1,0 +1,318 @@
+"""The verbs that look after topics and the ring, and the forms of what verbs show."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tailrace import __version__
+from tailrace.sync import Client
+from tests.commands import (
+    TIMEOUT_S,
+    assert_fails,
+    environment,
+    ndjson,
+    run,
+    run_bare,
+    told,
+)
+from tests.fixtures import RunningBroker, start_broker
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> str:
+    """A name of this test alone."""
+    return tmp_path.name
+
+
+def rows_of(result: subprocess.CompletedProcess[bytes]) -> list[list[str]]:
+    """A table's cells, titles first."""
+    return [re.split(r"  +", line) for line in told(result).splitlines()]
+
+
+# --- topics ---------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_described_partition_by_partition(
+    shared_broker: RunningBroker, topic: str
+) -> None:
+    with Client(shared_broker.url) as client:
+        stored = client.produce_lines(topic, ndjson(range(10)), key="k").partition
+    titles, *rows = rows_of(run("topic", "describe", topic, url=shared_broker.url))
+    document = json.loads(
+        told(run("topic", "describe", topic, "-o", "json", url=shared_broker.url))
+    )
+
+    assert titles == [
+        "PARTITION",
+        "RANGE",
+        "SLICE",
+        "LEADER",
+        "ISR",
+        "START",
+        "COMMITTED",
+        "END",
+        "SIZE",
+        "PARENTS",
+        "STATE",
+    ]
+    assert [row[:5] for row in rows] == [[str(n), "0", f"{n}/4", "0", "0"] for n in range(4)]
+    assert rows[stored][5:] == ["0", "10", "10", "4.0 KiB", "-", "open"]
+    assert document["name"] == topic
+    assert [each["partition"] for each in document["partitionDetails"]] == [0, 1, 2, 3]
+    assert document["partitionDetails"][stored]["highWatermark"] == 10
+
+
+def test_a_topic_is_altered(shared_broker: RunningBroker, topic: str) -> None:
+    url = shared_broker.url
+    run("topic", "create", topic, url=url)
+    refused = run("produce", topic, url=url, stdin=b"text\n")
+    altered = run("topic", "alter", topic, "--no-json-check", url=url)
+    taken = run("produce", topic, url=url, stdin=b"text\n")
+
+    assert refused.returncode == 1
+    assert told(altered) == f"✓ {topic}: any values\n"
+    assert told(taken).startswith("✓ 1 event")
+    assert told(run("topic", "alter", topic, "--json-check", url=url)) == (
+        f"✓ {topic}: JSON values only\n"
+    )
+
+
+def test_a_topic_is_deleted(shared_broker: RunningBroker, topic: str) -> None:
+    url = shared_broker.url
+    run("topic", "create", topic, url=url)
+    deleted = run("topic", "delete", topic, url=url)
+    again = run("topic", "delete", topic, url=url)
+
+    assert told(deleted) == f"✓ {topic}: deleted\n"
+    assert_fails(again, 1, f'topic "{topic}" does not exist. Those that do: tailrace topic list')
+    assert topic not in told(run("topic", "list", url=url))
+
+
+def test_every_verb_that_needs_a_topic_says_which_there_are(shared_broker: RunningBroker) -> None:
+    for verb in ("topic describe", "topic alter --json-check", "topic delete", "consume"):
+        result = run(*verb.split(), "nosuch", url=shared_broker.url)
+
+        assert_fails(result, 1, 'topic "nosuch" does not exist. Those that do: tailrace topic list')
+
+
+# --- status and doctor ----------------------------------------------------------------------------
+
+
+def test_the_ring_is_a_line_and_each_broker_one(shared_broker: RunningBroker) -> None:
+    headline, *table = told(run("status", url=shared_broker.url)).splitlines()
+    titles, broker = (re.split(r"  +", line) for line in table)
+
+    assert headline == (
+        "RING local   brokers 1/1   ranges 1   under-replicated 0   "
+        f"metadata leader 0 (term 1)   version {__version__}"
+    )
+    assert titles == [
+        "BROKER",
+        "TOKEN",
+        "LEADS",
+        "REPLICATES",
+        "DISK",
+        "LAG MAX",
+        "DIRECT I/O",
+        "INCARNATION",
+        "UP",
+    ]
+    assert broker[:2] == ["0", "-9223372036854775808"]
+    assert re.fullmatch(r"[\d.]+[KMGT] of [\d.]+[KMGT]", broker[4])
+    assert re.fullmatch(r"[0-9a-f]{4}", broker[7])
+    assert re.fullmatch(r"\d+[smh]", broker[8])
+
+
+def test_a_healthy_broker_has_nothing_wrong(shared_broker: RunningBroker) -> None:
+    result = run("doctor", url=shared_broker.url)
+    checks = json.loads(told(run("doctor", "-o", "json", url=shared_broker.url)))
+
+    assert f"✓ broker         {shared_broker.url} answers\n" in told(result)
+    assert "✓ partitions     none damaged\n" in told(result)
+    assert [line[2:16].strip() for line in told(result).splitlines()] == [
+        each["name"] for each in checks
+    ]
+    assert {each["state"] for each in checks} <= {"ok", "warning"}
+
+
+def test_without_a_broker_the_doctor_says_so_and_looks_at_the_machine() -> None:
+    result = run("doctor", "--url", "http://127.0.0.1:1")
+
+    assert result.returncode == 1
+    lines = result.stdout.decode().splitlines()
+    assert re.match(r"✗ broker +no broker answers at http://127.0.0.1:1 .* tailrace dev", lines[0])
+    assert [line[2:].split("  ")[0] for line in lines[1:]] == ["Java", "PySpark", "open files"]
+
+
+def test_a_machine_without_spark_is_told_what_it_needs() -> None:
+    result = run_bare("doctor", "--url", "http://127.0.0.1:1", env={"PATH": "/nonexistent"})
+
+    assert re.search(r"^! Java +not found: Spark needs 17 or newer; install", printed(result), re.M)
+    assert re.search(r"^! PySpark +not installed; .* pip install 'tailrace", printed(result), re.M)
+
+
+def printed(result: subprocess.CompletedProcess[bytes]) -> str:
+    """What was printed, whatever it came to."""
+    return result.stdout.decode()
+
+
+def test_a_damaged_partition_is_wrong(broker: RunningBroker) -> None:
+    with Client(broker.url) as client:
+        for _ in range(2):  # the second proves that the first is damage
+            client.produce("t", b"1", key="k")
+    broker.stop()
+    (segment,) = (broker.data_dir / "data").rglob("*.log")
+    segment.write_bytes(b"x" + segment.read_bytes()[1:])
+    broker.restart()
+
+    result = run("doctor", url=broker.url)
+
+    assert result.returncode == 1
+    assert "✗ partitions     1 damaged: restore the files" in printed(result)
+
+
+# --- dump -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stopped_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a partition of ten events, after a clean stop."""
+    folder = tmp_path_factory.mktemp("stopped")
+    with start_broker(folder) as broker:
+        with Client(broker.url) as client:
+            client.produce_lines("t", ndjson([{"n": n} for n in range(10)]), key="k")
+        broker.stop()
+        (segment,) = (broker.data_dir / "data").rglob("*.log")
+    return segment.parent
+
+
+def test_a_segment_is_dumped_batch_by_batch(stopped_files: Path) -> None:
+    segment = str(stopped_files / "00000000000000000000.log")
+    titles, batch, pad, *rest = rows_of(run("dump", segment))
+    entries = json.loads(told(run("dump", segment, "-o", "json")))
+
+    assert titles[:6] == ["POSITION", "KIND", "OFFSETS", "COUNT", "CODEC", "BYTES"]
+    assert [batch[1], batch[2], batch[3], batch[-1]] == ["batch", "0-9", "10", "ok"]
+    assert pad[1] == "pad"
+    assert all(row[1] == "zeros" for row in rest)
+    assert (entries[0]["kind"], entries[0]["count"]) == ("batch", 10)
+    assert sum(each["bytes"] for each in entries) == Path(segment).stat().st_size
+
+
+def test_the_records_of_a_segment_are_those_that_a_broker_reads(stopped_files: Path) -> None:
+    segment = str(stopped_files / "00000000000000000000.log")
+    records = json.loads(told(run("dump", segment, "--records", "-o", "json")))
+    table = rows_of(run("dump", segment, "--records"))
+
+    assert [record["value"] for record in records] == [{"n": n} for n in range(10)]
+    assert {record["key"] for record in records} == {"k"}
+    assert [row[1] for row in table[1:]] == [str(n) for n in range(10)]
+
+
+def test_an_index_is_dumped(stopped_files: Path) -> None:
+    index = str(stopped_files / "00000000000000000000.idx")
+    head, *table = told(run("dump", index)).splitlines()
+
+    assert "endOffset 10" in head
+    assert "checksum ok" in head
+    assert re.split(r"  +", table[1]) == ["0", "0", "-"]
+
+
+def test_damage_is_told_behind_all_that_was_found(stopped_files: Path, tmp_path: Path) -> None:
+    contents = bytearray((stopped_files / "00000000000000000000.log").read_bytes())
+    contents[140] ^= 1
+    spoiled = tmp_path / "0.log"
+    spoiled.write_bytes(contents)
+
+    result = run("dump", str(spoiled))
+    records = run("dump", str(spoiled), "--records")
+
+    assert result.returncode == 1
+    assert len(result.stdout.splitlines()) >= 3
+    assert re.fullmatch(
+        r"error: .*0\.log is damaged from byte 0 on: .* next start cuts away\n",
+        result.stderr.decode(),
+    )
+    assert records.returncode == 1
+    assert re.search(r"0\.log: batch at .* Where: tailrace dump", records.stderr.decode())
+
+
+def test_a_damaged_or_foreign_index_is_told(stopped_files: Path, tmp_path: Path) -> None:
+    index = tmp_path / "0.idx"
+    index.write_bytes((stopped_files / "00000000000000000000.idx").read_bytes()[:-1])
+
+    assert_fails(run("dump", str(index)), 1, "0.idx is cut short: a broker writes it anew")
+
+
+def test_without_the_extra_batches_are_listed_unchecked_and_records_need_it(
+    stopped_files: Path,
+) -> None:
+    segment = str(stopped_files / "00000000000000000000.log")
+    entries = run_bare("dump", segment)
+    records = run_bare("dump", segment, "--records")
+
+    assert entries.returncode == 0
+    assert b"unchecked" in entries.stdout
+    assert entries.stderr.decode() == (
+        "note: checksums are not verified; for that: pip install 'tailrace[arrow]'\n"
+    )
+    assert_fails(records, 1, "records need the extra arrow. Install it: pip install")
+
+
+# --- completion -----------------------------------------------------------------------------------
+
+BASH = """
+. "$1"
+COMP_LINE="$2"
+COMP_POINT=${#2}
+_tailrace tailrace
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+def bash_completes(script: Path, line: str, url: str) -> list[str]:
+    result = subprocess.run(
+        ["bash", "-c", BASH, "bash", str(script), line],
+        env=environment(url),
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=True,
+    )
+    assert result.stderr == b""
+    return result.stdout.decode().split()
+
+
+def test_bash_completes_verbs_options_and_live_topics(
+    shared_broker: RunningBroker, topic: str, tmp_path: Path
+) -> None:
+    run("topic", "create", topic, url=shared_broker.url)
+    script = tmp_path / "tailrace"
+    script.write_text(told(run("completion", "bash")))
+
+    def completed(line: str, url: str = shared_broker.url) -> list[str]:
+        return bash_completes(script, line, url)
+
+    assert completed("tailrace top") == ["topic"]
+    assert completed("tailrace topic de") == ["describe", "delete"]
+    assert completed(f"tailrace consume {topic[:-1]}") == [topic]
+    assert completed(f"tailrace consume --url {shared_broker.url} {topic[:-1]}", "-") == [topic]
+    assert completed("tailrace consume t --fol") == ["--follow"]
+    assert completed("tailrace consume ", "http://127.0.0.1:1") == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_script_is_one_that_its_shell_reads(shell: str, tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text(told(run("completion", shell)))
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} here")
+
+    result = subprocess.run([shell, "-n", str(script)], capture_output=True, timeout=TIMEOUT_S)
+
+    assert (result.returncode, result.stderr) == (0, b"")
