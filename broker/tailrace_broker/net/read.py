@@ -158,7 +158,7 @@ def preferred_type(accept: str, offered: Sequence[str]) -> str:
 
     def quality(content_type: str) -> float:
         """Of the most specific range that it is in."""
-        ranges = (content_type, "application/*", "*/*")
+        ranges = (content_type, content_type.partition("/")[0] + "/*", "*/*")
         return next((qualities[each] for each in ranges if each in qualities), 0.0)
 
     best = max(offered, key=quality)

@@ -1,5 +1,20 @@
-"""Spark's way in: `spark.read.format("tailrace")`, and jobs to run or to copy.
+"""Spark's way in and out: `format("tailrace")`, and jobs to run or to copy.
 
-`options` and `offsets` are pure; only `source` and `jobs` import pyspark. May import `tailrace`'s
-`arrow`, `errors`, `requests` and `sync`.
+`source`, `sink`, `listener` and `jobs` import pyspark; of the rest `connection` and `task` talk to
+brokers, and all others are pure. May import `tailrace`'s `arrow`, `arrow_records`, `errors`,
+`requests` and `sync`.
 """
+
+from typing import Any
+
+__all__ = ["watch"]
+
+
+def watch(query: Any) -> Any:
+    """Print a line for each micro-batch of a StreamingQuery, as in `tailrace.spark.progress`.
+
+    Returns the StreamingQueryListener, for `spark.streams.removeListener`.
+    """
+    from tailrace.spark.listener import add_printer
+
+    return add_printer(query)

@@ -1,21 +1,18 @@
 """Plans a batch read: which offsets of which partitions, in how many tasks; pure.
 
 Options and the broker's listings in, ranges and losses out; whether a loss ends the read is the
-caller's to say (`failOnDataLoss`).
+caller's to say (`failOnDataLoss`). What streams add: `tailrace.spark.stream_offsets`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tailrace.requests import PartitionOffsets
-from tailrace.spark.options import (
-    EARLIEST,
-    LATEST,
-    InvalidOptionError,
-    OffsetsByPartition,
-    ReadOptions,
-)
+from tailrace.spark.option_values import EARLIEST, LATEST, Bound, InvalidOptionError
+from tailrace.spark.options import ReadOptions
+
+Place = tuple[str, int]  # topic, partition id
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -43,6 +40,30 @@ class Topics(NamedTuple):
     missing: list[str]
 
 
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What the broker says of the topics to read, all of it at one moment.
+
+    `first_offsets`: by a time in µs, of each partition, its first record that is not older.
+    """
+
+    partitions: Sequence[PartitionOffsets]
+    missing_topics: Sequence[str] = ()
+    first_offsets: Mapping[int, Mapping[Place, int | None]] = field(default_factory=dict)
+
+    def losses(self) -> list[str]:
+        """A sentence for each topic that is not there."""
+        return [f'topic "{name}" does not exist' for name in self.missing_topics]
+
+    def selected(self, options: ReadOptions) -> dict[Place, PartitionOffsets]:
+        """The partitions that are asked for, in order."""
+        return {
+            (each.topic, each.partition): each
+            for each in sorted(self.partitions, key=lambda each: (each.topic, each.partition))
+            if options.selects(each.topic, each.partition)
+        }
+
+
 class Plan(NamedTuple):
     """What can be read, by topic and partition; a sentence for each range that cannot."""
 
@@ -58,35 +79,58 @@ def select_topics(options: ReadOptions, existing: Iterable[str]) -> Topics:
     )
 
 
-def plan_ranges(options: ReadOptions, listing: Sequence[PartitionOffsets]) -> Plan:
-    """The ranges of the selected partitions; `listing` has each partition of their topics once.
+def plan_ranges(options: ReadOptions, listing: Listing) -> Plan:
+    """The ranges of the selected partitions.
 
-    InvalidOptionError when JSON in endingOffsets leaves out a selected partition,
-    PartitionDamagedError when one cannot be read: whatever failOnDataLoss says, its data is there.
+    InvalidOptionError when JSON leaves out an end, PartitionDamagedError when a partition cannot
+    be read: whatever failOnDataLoss says, its data is there.
     """
-    selected = {
-        (each.topic, each.partition): each
-        for each in listing
-        if options.selects(each.topic, each.partition)
-    }
-    ranges = []
-    losses = [
+    selected = listing.selected(options)
+    losses = listing.losses()
+    losses += [
         f"{topic}/{partition} does not exist"
         for topic, partition in sorted(_named_partitions(options) - selected.keys())
-        if any(each.topic == topic for each in listing)
+        if topic not in listing.missing_topics
     ]
-    for (topic, partition), offsets in sorted(selected.items()):
-        readable = offsets.readable()
-        start, end = _start(options.starting_offsets, offsets), _end(options, offsets)
-        kept_start, kept_end = max(start, readable.start), min(end, readable.stop)
-        if end < start or start < kept_start or kept_end < end:
-            losses.append(
-                f"{topic}/{partition} is asked for [{start}, {end}) "
-                f"and holds [{readable.start}, {readable.stop})"
-            )
-        if kept_start < kept_end:
-            ranges.append(OffsetRange(topic, partition, kept_start, kept_end))
-    return Plan(ranges, losses)
+    plan = Plan([], losses)
+    for row in selected.values():
+        start = starting_offset(options, row, listing)
+        add_range(plan, row, start, _ending_offset(options.ending, row, listing))
+    return plan
+
+
+def add_range(plan: Plan, row: PartitionOffsets, start: int, end: int) -> None:
+    """Add what the partition holds of [start, end), and a loss when that is not all."""
+    readable = row.readable()
+    kept_start, kept_end = max(start, readable.start), min(end, readable.stop)
+    if end < start or start < kept_start or kept_end < end:
+        plan.losses.append(
+            f"{row.topic}/{row.partition} is asked for [{start}, {end}) "
+            f"and holds [{readable.start}, {readable.stop})"
+        )
+    if kept_start < kept_end:
+        plan.ranges.append(OffsetRange(row.topic, row.partition, kept_start, kept_end))
+
+
+def starting_offset(options: ReadOptions, row: PartitionOffsets, listing: Listing) -> int:
+    """Where to begin a partition. One that JSON does not name is newer: where it began itself.
+
+    InvalidOptionError when a partition that goes on has no record as late as the starting time.
+    """
+    readable = row.readable()
+    wanted = options.starting.of(row.topic, row.partition)
+    if wanted is None:
+        return row.first_offset
+    if not options.starting.is_time:
+        return {EARLIEST: readable.start, LATEST: readable.stop}.get(wanted, wanted)
+    found = listing.first_offsets[wanted].get((row.topic, row.partition))
+    if found is None and row.state == "open" and not options.starts_latest_without_match:
+        raise InvalidOptionError(
+            f"{options.starting.option}: no record of {row.topic}/{row.partition} is as late as "
+            f"{wanted // 1000}; to start such a partition at its end, set "
+            "startingOffsetsByTimestampStrategy to latest"
+        )
+    return readable.stop if found is None else found
 
 
 def split_ranges(
@@ -113,35 +157,26 @@ def _cut(whole: OffsetRange, part_count: int) -> Iterator[OffsetRange]:
         yield OffsetRange(whole.topic, whole.partition, start, end)
 
 
-def _named_partitions(options: ReadOptions) -> set[tuple[str, int]]:
+def _named_partitions(options: ReadOptions) -> set[Place]:
     """All that the options call by topic and partition."""
-    named = {
+    assigned = {
         (topic, partition)
         for topic, partitions in options.partitions_by_topic.items()
         for partition in partitions or ()
     }
-    for offsets in (options.starting_offsets, options.ending_offsets):
-        for topic, by_partition in (offsets or {}).items():
-            named.update((topic, partition) for partition in by_partition)
-    return named
+    return assigned | options.starting.named() | options.ending.named()
 
 
-def _start(starting: OffsetsByPartition | None, offsets: PartitionOffsets) -> int:
-    """A partition that JSON does not name is newer than that JSON: it starts where it began."""
-    if starting is None:
-        return offsets.readable().start
-    start = starting.get(offsets.topic, {}).get(offsets.partition, offsets.first_offset)
-    return offsets.readable().start if start == EARLIEST else start
-
-
-def _end(options: ReadOptions, offsets: PartitionOffsets) -> int:
-    """Exclusive."""
-    if options.ending_offsets is None:
-        return offsets.readable().stop
-    end = options.ending_offsets.get(offsets.topic, {}).get(offsets.partition)
-    if end is None:
+def _ending_offset(ending: Bound, row: PartitionOffsets, listing: Listing) -> int:
+    """Exclusive. Where no record is as late as an ending time, that is all."""
+    stop = row.readable().stop
+    wanted = ending.of(row.topic, row.partition)
+    if wanted is None:
+        latest = "" if ending.is_time else f", {LATEST} for the latest"
         raise InvalidOptionError(
-            f"endingOffsets names no end for {offsets.topic}/{offsets.partition}: "
-            f"add it, {LATEST} for the latest"
+            f"{ending.option} names no end for {row.topic}/{row.partition}: add it{latest}"
         )
-    return offsets.readable().stop if end == LATEST else end
+    if not ending.is_time:
+        return stop if wanted == LATEST else wanted
+    found = listing.first_offsets[wanted].get((row.topic, row.partition))
+    return stop if found is None else found

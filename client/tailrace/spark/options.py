@@ -1,61 +1,113 @@
-"""The options of a batch read, with names and meaning of those of Spark's Kafka source; pure.
+"""The options of reads and writes, with names and meaning of those of Spark's Kafka source; pure.
 
-| option                   | default  | meaning                                                    |
-|--------------------------|----------|------------------------------------------------------------|
-| bootstrap.servers or url | required | http://host:port; several, a comma between: the first that |
-|                          |          | answers                                                    |
-| subscribe                | one of   | topics: a,b                                                |
-| assign                   | these    | partitions: {"a":[0,1]}                                    |
-| subscribePattern         | three    | regular expression that matches a topic's whole name       |
-| startingOffsets          | earliest | or {"a":{"0":23,"1":-2}}; -2: earliest. A partition not    |
-|                          |          | named is a newer one: it starts at its first offset        |
-| endingOffsets            | latest   | or {"a":{"0":42,"1":-1}}, exclusive; -1: latest            |
-| minPartitions            | none     | at least so many tasks, when there are as many records     |
-| maxRecordsPerPartition   | none     | at most so many records a task                             |
-| failOnDataLoss           | true     | false: warn, and read what is left                         |
-| includeHeaders           | false    | adds the column headers                                    |
-| fetchMaxBytes            | 4 MiB    | of one request's answer                                    |
-| coalesceRows             | 20000    | rows of a record batch for Spark; small ones cost it CPU   |
+| option                     | default  | meaning                                                  |
+|----------------------------|----------|----------------------------------------------------------|
+| bootstrap.servers or url   | required | http://host:port; several, a comma between: the first    |
+|                            |          | that answers                                             |
+| subscribe                  | one of   | topics: a,b                                              |
+| assign                     | these    | partitions: {"a":[0,1]}                                  |
+| subscribePattern           | three    | regular expression that matches a topic's whole name     |
+| startingOffsets            | batch    | earliest or {"a":{"0":23,"1":-2}}; a stream also latest  |
+|                            | earliest | and -1. -2: earliest, -1: latest. A partition not named  |
+|                            | stream   | is a newer one: it starts at its first offset. Only for  |
+|                            | latest   | a new query: later ones go on where their checkpoint is  |
+| startingTimestamp          | none     | milliseconds since the epoch: from the first record that |
+|                            |          | is not older; counts more than the next and the last     |
+| startingOffsetsByTimestamp | none     | {"a":{"0":1764000000000}}; more than startingOffsets     |
+| startingOffsetsByTimestampStrategy | error | where no record is so late; or latest               |
+| minPartitions              | none     | at least so many tasks, when there are as many records   |
+| maxRecordsPerPartition     | none     | at most so many records a task                           |
+| failOnDataLoss             | true     | false: warn, and read what is left                       |
+| includeHeaders             | false    | adds the column headers                                  |
+| fetchMaxBytes              | 4 MiB    | of one request's answer                                  |
+| coalesceRows               | 20000    | rows of a record batch for Spark; small ones cost it CPU |
+| fetchOffset.numRetries     | 10       | of a request that no broker answers, or not yet          |
+| fetchOffset.retryIntervalMs | 500     | before the first retry; twice as long before each next   |
+| batch: endingOffsets       | latest   | or {"a":{"0":42,"1":-1}}, exclusive; -1: latest          |
+| batch: endingTimestamp     | none     | up to the first record that is not older; all when none  |
+| batch: endingOffsetsByTimestamp | none | as startingOffsetsByTimestamp                           |
+| batch: filterPushdown      | false    | conditions on topic, partition and offset spare reading; |
+|                            |          | needs spark.sql.python.filterPushdown.enabled=true       |
+| stream: maxOffsetsPerTrigger | none   | of a micro-batch, over partitions in proportion to what  |
+|                            |          | they have; each gets one at least                        |
+| stream: minOffsetsPerTrigger | none   | wait for so many, at most maxTriggerDelay; not when all  |
+|                            |          | that is available now is asked for                       |
+| stream: maxTriggerDelay    | 15m      | 500ms, 30s, 15m, 1h                                      |
+| write: topic               | none     | of all records; else the column topic                    |
 """
 
 import difflib
-import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NoReturn
-from urllib.parse import urlsplit
+from enum import Enum
 
-from tailrace.errors import TailraceError
+from tailrace.spark.option_values import (
+    EARLIEST,
+    INT64_MAX,
+    LATEST,
+    SELECTION_NAMES,
+    URL_NAMES,
+    Bound,
+    InvalidOptionError,
+    Values,
+    refuse,
+)
 
-OffsetsByPartition = Mapping[str, Mapping[int, int]]  # topic, partition id, offset
-
-LATEST = -1
-EARLIEST = -2
 FETCH_BYTES_DEFAULT = 4 * 1024 * 1024
 FETCH_BYTES_MAX = 16 * 1024 * 1024  # docs/protocol.md, "Read"
 COALESCE_ROWS_DEFAULT = 20_000
-_INT64_MAX = 2**63 - 1
+RETRY_COUNT_DEFAULT = 10  # with the interval, nearly a minute: longer than a broker's restart
+RETRY_INTERVAL_MS_DEFAULT = 500
+_RETRY_COUNT_MAX = 1_000
+_RETRY_INTERVAL_MS_MAX = 60_000
+_TRIGGER_DELAY_S_DEFAULT = 15 * 60.0
 
-_URL_NAMES = ("bootstrap.servers", "url")
-_URL_EXAMPLE = "http://127.0.0.1:9250"
-_SELECTION_NAMES = ("subscribe", "assign", "subscribePattern")
-_NAMES = (
-    *_URL_NAMES,
-    *_SELECTION_NAMES,
+_EARLIEST_WORD = {"earliest": EARLIEST}
+_LATEST_WORD = {"latest": LATEST}
+_READ_NAMES = (
+    *URL_NAMES,
+    *SELECTION_NAMES,
     "startingOffsets",
-    "endingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
     "minPartitions",
     "maxRecordsPerPartition",
     "failOnDataLoss",
     "includeHeaders",
     "fetchMaxBytes",
     "coalesceRows",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
 )
+_BATCH_NAMES = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "filterPushdown")
+_STREAM_NAMES = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_WRITE_NAMES = (*URL_NAMES, "topic")
+
+_TYPES_BY_COLUMN = {
+    "key": ("binary", "string"),
+    "value": ("binary", "string"),
+    "topic": ("string",),
+    "headers": ("array<struct<key:string,value:binary>>",),
+    "timestamp": ("timestamp",),
+}
 
 
-class InvalidOptionError(TailraceError):
-    """An option is unknown, missing, or has a value that cannot be meant."""
+class Read(Enum):
+    """What is read; `load()` asks for the columns before that is known."""
+
+    BATCH = "a batch read"
+    STREAM = "a streaming read"
+    ANY = "a read"
+
+
+_NAMES_BY_READ = {
+    Read.BATCH: _READ_NAMES + _BATCH_NAMES,
+    Read.STREAM: _READ_NAMES + _STREAM_NAMES,
+    Read.ANY: _READ_NAMES + _BATCH_NAMES + _STREAM_NAMES,
+}
+_STARTING_DEFAULT_BY_READ = {Read.BATCH: EARLIEST, Read.STREAM: LATEST, Read.ANY: EARLIEST}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +117,21 @@ class ReadOptions:
     urls: tuple[str, ...]
     partitions_by_topic: Mapping[str, frozenset[int] | None]  # None: all of the topic's
     topic_pattern: str | None  # in place of partitions_by_topic, which is then empty
-    starting_offsets: OffsetsByPartition | None  # None: earliest
-    ending_offsets: OffsetsByPartition | None  # None: latest
+    starting: Bound
+    ending: Bound
+    starts_latest_without_match: bool  # where no record is as late as a starting time
     partition_count_min: int
     partition_records_max: int
     fail_on_data_loss: bool
     include_headers: bool
     fetch_bytes_max: int
     coalesce_rows: int
+    retry_count: int
+    retry_interval_s: float
+    filter_pushdown: bool
+    trigger_records_max: int | None
+    trigger_records_min: int | None
+    trigger_delay_s_max: float
 
     def selects(self, topic: str, partition: int | None = None) -> bool:
         """Whether the topic, or this partition of it, is asked for."""
@@ -84,157 +143,119 @@ class ReadOptions:
         return partition is None or partitions is None or partition in partitions
 
 
-def parse_options(given: Mapping[str, str]) -> ReadOptions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """Where to write; travels pickled to the executors."""
+
+    urls: tuple[str, ...]
+    topic: str | None  # None: each row names its own
+
+
+def parse_read_options(given: Mapping[str, str], read: Read) -> ReadOptions:
     """Check every option; InvalidOptionError says in a sentence what to write instead.
 
     Names are taken in any case, since Spark hands them over in lower case.
     """
-    _refuse_unknown(given)
-    values = _Values(given)
-    urls = values.urls()
+    _refuse_unknown(given, _NAMES_BY_READ[read], read.value)
+    values = Values(given)
     partitions_by_topic, topic_pattern = values.selection()
     options = ReadOptions(
-        urls=urls,
+        urls=values.urls(),
         partitions_by_topic=partitions_by_topic,
         topic_pattern=topic_pattern,
-        starting_offsets=values.offsets("startingOffsets", word="earliest", refused=LATEST),
-        ending_offsets=values.offsets("endingOffsets", word="latest", refused=EARLIEST),
+        starting=_starting(values, read),
+        ending=_ending(values),
+        starts_latest_without_match=values.word(
+            "startingOffsetsByTimestampStrategy", ("error", "latest"), default="error"
+        )
+        == "latest",
         partition_count_min=values.count("minPartitions", 1),
-        partition_records_max=values.count("maxRecordsPerPartition", _INT64_MAX),
+        partition_records_max=values.count("maxRecordsPerPartition", INT64_MAX),
         fail_on_data_loss=values.boolean("failOnDataLoss", default=True),
         include_headers=values.boolean("includeHeaders", default=False),
-        fetch_bytes_max=values.count("fetchMaxBytes", FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX),
+        fetch_bytes_max=values.count(
+            "fetchMaxBytes", FETCH_BYTES_DEFAULT, count_max=FETCH_BYTES_MAX
+        ),
         coalesce_rows=values.count("coalesceRows", COALESCE_ROWS_DEFAULT),
+        retry_count=values.count(
+            "fetchOffset.numRetries", RETRY_COUNT_DEFAULT, 0, _RETRY_COUNT_MAX
+        ),
+        retry_interval_s=values.count(
+            "fetchOffset.retryIntervalMs", RETRY_INTERVAL_MS_DEFAULT, 0, _RETRY_INTERVAL_MS_MAX
+        )
+        / 1000,
+        filter_pushdown=values.boolean("filterPushdown", default=False),
+        trigger_records_max=values.count_or_none("maxOffsetsPerTrigger"),
+        trigger_records_min=values.count_or_none("minOffsetsPerTrigger"),
+        trigger_delay_s_max=values.seconds("maxTriggerDelay", _TRIGGER_DELAY_S_DEFAULT),
     )
-    _refuse_unselected("startingOffsets", options, options.starting_offsets)
-    _refuse_unselected("endingOffsets", options, options.ending_offsets)
+    for bound in (options.starting, options.ending):
+        _refuse_unselected(bound, options)
     return options
 
 
-def _refuse_unknown(given: Mapping[str, str]) -> None:
-    name_by_lower = {name.lower(): name for name in _NAMES}
+def parse_write_options(given: Mapping[str, str], columns: Mapping[str, str]) -> WriteOptions:
+    """Check every option, and the columns that are to be written. InvalidOptionError.
+
+    `columns`: each one's type, as Spark's simpleString.
+    """
+    _refuse_unknown(given, _WRITE_NAMES, "a write")
+    _refuse_columns(columns)
+    values = Values(given)
+    if values.text("topic") == "":
+        refuse("topic", "", "a topic's name")
+    if values.text("topic") is None and "topic" not in columns:
+        raise InvalidOptionError("name the topic to write to: option topic, or a column topic")
+    return WriteOptions(urls=values.urls(), topic=values.text("topic"))
+
+
+def _starting(values: Values, read: Read) -> Bound:
+    words = _EARLIEST_WORD if read is Read.BATCH else _EARLIEST_WORD | _LATEST_WORD
+    return (
+        values.timestamp("startingTimestamp")
+        or values.timestamps("startingOffsetsByTimestamp")
+        or values.offsets("startingOffsets", words, _STARTING_DEFAULT_BY_READ[read])
+    )
+
+
+def _ending(values: Values) -> Bound:
+    return (
+        values.timestamp("endingTimestamp")
+        or values.timestamps("endingOffsetsByTimestamp")
+        or values.offsets("endingOffsets", _LATEST_WORD, LATEST)
+    )
+
+
+def _refuse_unknown(given: Iterable[str], names: Iterable[str], use: str) -> None:
+    name_by_lower = {name.lower(): name for name in names}
     for name in sorted(given):
         if name.lower() not in name_by_lower:
             close = difflib.get_close_matches(name.lower(), name_by_lower, n=1)
             hint = f"did you mean {name_by_lower[close[0]]}?" if close else "take it away."
+            listed = ", ".join(name_by_lower.values())
+            raise InvalidOptionError(f'{use} has no option "{name}": {hint} Its options: {listed}')
+
+
+def _refuse_columns(columns: Mapping[str, str]) -> None:
+    if "value" not in columns:
+        raise InvalidOptionError("a write needs a column value; there are " + ", ".join(columns))
+    for name, column_type in columns.items():
+        if name not in _TYPES_BY_COLUMN:
+            reason = "; the key decides the partition" if name == "partition" else ""
             raise InvalidOptionError(
-                f'a batch read has no option "{name}": {hint} Its options: {", ".join(_NAMES)}'
+                f'column "{name}" cannot be written{reason}: '
+                f"select {', '.join(_TYPES_BY_COLUMN)} or some of them first"
             )
+        if column_type not in _TYPES_BY_COLUMN[name]:
+            wanted = " or ".join(_TYPES_BY_COLUMN[name])
+            raise InvalidOptionError(f'column "{name}" is {column_type}: cast it to {wanted}')
 
 
-def _refuse_unselected(name: str, options: ReadOptions, offsets: OffsetsByPartition | None) -> None:
-    """JSON offsets may only name what is read: anything else is a slip of the pen."""
-    for topic, by_partition in (offsets or {}).items():
-        for partition in by_partition:
-            if not options.selects(topic, partition):
-                selections = ", ".join(_SELECTION_NAMES)
-                raise InvalidOptionError(
-                    f"{name} names {topic}/{partition}, which none of {selections} selects"
-                )
-
-
-class _Values:
-    """Reads options by name; every method may raise InvalidOptionError."""
-
-    def __init__(self, given: Mapping[str, str]) -> None:
-        self._by_lower = {name.lower(): value.strip() for name, value in given.items()}
-
-    def text(self, name: str) -> str | None:
-        """As given; None when it is not."""
-        return self._by_lower.get(name.lower())
-
-    def urls(self) -> tuple[str, ...]:
-        """The brokers to ask, in order."""
-        given = {text for name in _URL_NAMES if (text := self.text(name)) is not None}
-        if len(given) != 1:
-            raise InvalidOptionError(f"give one of {' or '.join(_URL_NAMES)}, like {_URL_EXAMPLE}")
-        urls = _split(given.pop())
-        if not urls or any(urlsplit(url).scheme != "http" for url in urls):
-            _refuse("bootstrap.servers", ",".join(urls), f"a URL like {_URL_EXAMPLE}")
-        return urls
-
-    def selection(self) -> tuple[Mapping[str, frozenset[int] | None], str | None]:
-        """Partitions by topic (None: all of them), or a pattern for topics."""
-        given = {name: text for name in _SELECTION_NAMES if (text := self.text(name)) is not None}
-        if len(given) != 1:
-            raise InvalidOptionError(f"give exactly one of {', '.join(_SELECTION_NAMES)}")
-        ((name, text),) = given.items()
-        if name == "assign":
-            return _parse_assignment(text), None
-        if name == "subscribePattern":
-            return {}, _parse_pattern(text)
-        return dict.fromkeys(_split(text) or _refuse(name, text, "topics like a,b")), None
-
-    def offsets(self, name: str, *, word: str, refused: int) -> OffsetsByPartition | None:
-        """None for `word`, the default; `refused` is the one of -1, -2 that makes no sense here."""
-        text = self.text(name)
-        if text is None or text.lower() == word:
-            return None
-        wanted = f'{word}, or JSON like {{"a":{{"0":23}}}} without {refused}, in a batch read'
-        offsets = _parse_offsets(name, text, wanted)
-        if any(refused in by_partition.values() for by_partition in offsets.values()):
-            _refuse(name, text, wanted)
-        return offsets
-
-    def count(self, name: str, default: int, count_max: int = _INT64_MAX) -> int:
-        """A whole number in [1, count_max]."""
-        text = self.text(name)
-        if text is None:
-            return default
-        if not re.fullmatch("[0-9]{1,19}", text) or not 1 <= int(text) <= count_max:
-            _refuse(name, text, f"a whole number from 1 to {count_max}")
-        return int(text)
-
-    def boolean(self, name: str, *, default: bool) -> bool:
-        """True or false, in any case."""
-        text = self.text(name)
-        if text is None:
-            return default
-        if text.lower() not in ("true", "false"):
-            _refuse(name, text, "true or false")
-        return text.lower() == "true"
-
-
-def _parse_assignment(text: str) -> Mapping[str, frozenset[int] | None]:
-    wanted = 'JSON like {"a":[0,1]}'
-    try:
-        partitions_by_topic = {
-            topic: frozenset(partitions) for topic, partitions in json.loads(text).items()
-        }
-    except (ValueError, AttributeError, TypeError):
-        _refuse("assign", text, wanted)
-    for partitions in partitions_by_topic.values():
-        if not partitions or not all(type(partition) is int for partition in partitions):
-            _refuse("assign", text, wanted)
-    return partitions_by_topic
-
-
-def _parse_pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise InvalidOptionError(f'subscribePattern "{text}": {error}') from error
-    return text
-
-
-def _parse_offsets(name: str, text: str, wanted: str) -> OffsetsByPartition:
-    try:
-        offsets = {
-            topic: {int(partition): offset for partition, offset in by_partition.items()}
-            for topic, by_partition in json.loads(text).items()
-        }
-    except (ValueError, AttributeError):
-        _refuse(name, text, wanted)
-    for by_partition in offsets.values():
-        if not all(type(each) is int and each >= EARLIEST for each in by_partition.values()):
-            _refuse(name, text, wanted)
-    return offsets
-
-
-def _split(text: str) -> tuple[str, ...]:
-    """The parts between commas, without spaces around them."""
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _refuse(name: str, text: str, wanted: str) -> NoReturn:
-    raise InvalidOptionError(f"{name} must be {wanted}; it is '{text}'")
+def _refuse_unselected(bound: Bound, options: ReadOptions) -> None:
+    """JSON may only name what is read: anything else is a slip of the pen."""
+    for topic, partition in sorted(bound.named()):
+        if not options.selects(topic, partition):
+            selections = ", ".join(SELECTION_NAMES)
+            raise InvalidOptionError(
+                f"{bound.option} names {topic}/{partition}, which none of {selections} selects"
+            )

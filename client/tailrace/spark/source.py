@@ -1,22 +1,34 @@
-"""The data source behind `spark.read.format("tailrace")`: batch reads by offset.
+"""The data source behind `format("tailrace")`: reads in batches and as a stream, writes in batches.
 
 Owns what Spark pickles, plans and runs. The driver asks the broker for its offsets and makes a
-task of each range; a task opens one connection, in `read`, on its executor. What is decided is
-decided in `offsets`; bytes become Arrow in `tailrace.arrow`, which is imported only where it is
-needed: Spark imports this module in every session that looks for data sources.
+task of each range; a task reads it on an executor (`tailrace.spark.task`). What is decided is
+decided in `offsets` and `stream_offsets`.
 
-Source: pyspark 4.3, `pyspark/sql/datasource.py` and `pyspark/sql/worker/plan_data_source_read.py`.
+Source: pyspark 4.3, `pyspark/sql/datasource.py`, `pyspark/sql/streaming/datasource.py`,
+`pyspark/sql/worker/plan_data_source_read.py`.
 """
 
-import functools
-import gc
-import logging
-from collections.abc import Iterator
-from contextlib import suppress
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceWriter,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -27,19 +39,18 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tailrace.errors import ConnectionFailedError, OffsetOutOfRangeError, TailraceError
-from tailrace.spark.offsets import OffsetRange, Plan, plan_ranges, select_topics, split_ranges
-from tailrace.spark.options import InvalidOptionError, ReadOptions, parse_options
-from tailrace.sync import Client
+from tailrace.errors import TailraceError
+from tailrace.spark import stream_offsets
+from tailrace.spark.connection import PatientClient, list_partitions
+from tailrace.spark.filters import Condition, conditions_of, narrow
+from tailrace.spark.offsets import Listing, OffsetRange, Plan, plan_ranges, split_ranges
+from tailrace.spark.option_values import InvalidOptionError
+from tailrace.spark.options import Read, ReadOptions, parse_read_options, parse_write_options
+from tailrace.spark.stream_offsets import OffsetsDocument, Reach, read_offsets, write_offsets
+from tailrace.spark.task import read_range, report_loss
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_log = logging.getLogger(__name__)
-
-
-class DataLossError(TailraceError):
-    """Records that were asked for are not there; option failOnDataLoss=false reads the rest."""
 
 
 class TailraceDataSource(DataSource):
@@ -52,27 +63,43 @@ class TailraceDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of `tailrace.arrow.SCHEMA`, or SCHEMA_WITH_HEADERS."""
-        return row_schema(parse_options(self.options))
+        return row_schema(parse_read_options(self.options, Read.ANY))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`."""
-        options = parse_options(self.options)
+        options = self._read_options(Read.BATCH, schema)
+        return (NarrowingReader if options.filter_pushdown else TailraceReader)(options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """For `spark.readStream`."""
+        return TailraceStreamReader(self._read_options(Read.STREAM, schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """For `df.write`."""
+        from tailrace.spark.sink import TailraceWriter
+
+        if overwrite:
+            raise TailraceError('a topic cannot be overwritten: write with mode("append")')
+        columns = {field.name: field.dataType.simpleString() for field in schema.fields}
+        return TailraceWriter(parse_write_options(self.options, columns))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """For `df.writeStream`, which comes later."""
+        raise TailraceError(
+            'format("tailrace") does not write streams yet: use foreachBatch, and in it df.write'
+        )
+
+    def _read_options(self, read: Read, schema: StructType) -> ReadOptions:
+        options = parse_read_options(self.options, read)
         if schema != row_schema(options):
             raise InvalidOptionError('format("tailrace") has its own columns: take .schema() away')
-        return TailraceReader(options)
-
-    def streamReader(self, schema: StructType) -> NoReturn:
-        """For `spark.readStream`, which comes later."""
-        raise TailraceError(
-            'format("tailrace") reads batches only: use spark.read in place of spark.readStream'
-        )
+        return options
 
 
 @dataclass(frozen=True)
 class RangePartition(InputPartition):
-    """One task: a range of offsets, and the broker to read it from."""
+    """One task: a range of offsets."""
 
-    url: str
     offsets: OffsetRange
 
 
@@ -84,26 +111,136 @@ class TailraceReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The tasks, planned by the offsets of this moment. DataLossError, InvalidOptionError."""
-        url, plan = _plan(self._options)
-        for loss in plan.losses:
-            _report_loss(self._options, loss)
-        ranges = split_ranges(
-            plan.ranges,
-            range_count_min=self._options.partition_count_min,
-            range_records_max=self._options.partition_records_max,
-        )
-        return [RangePartition(url, offsets) for offsets in ranges]
+        with closing(PatientClient.of(self._options)) as client:
+            listing = list_partitions(client, self._options, with_times=True)
+        return _tasks(self._options, plan_ranges(self._options, listing))
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        """All records of the task, in record batches of `coalesceRows` rows."""
-        if not isinstance(partition, RangePartition):
-            return  # Spark's stand-in for a read without partitions
-        from tailrace.arrow import coalesce
+        """All records of the task."""
+        return _read(partition, self._options)
 
-        decoded = _read_range(partition.url, partition.offsets, self._options)
-        for batch in coalesce(decoded, rows=self._options.coalesce_rows):
-            _freeze_heap()
-            yield batch
+
+class NarrowingReader(TailraceReader):
+    """One that heeds conditions; Spark refuses `pushFilters` unless it is told to call it."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        super().__init__(options)
+        self._conditions: list[Condition] = []
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Remember what spares reading; Spark checks all of them again."""
+        self._conditions = conditions_of(filters)
+        return filters
+
+    def partitions(self) -> list[InputPartition]:
+        """The tasks that may have wanted rows."""
+        tasks = [task.offsets for task in super().partitions() if isinstance(task, RangePartition)]
+        return [RangePartition(offsets) for offsets in narrow(tasks, self._conditions)]
+
+
+class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches in a process that lives as long as the query; reads on executors.
+
+    Nothing but options is set until the planner calls, so that it pickles for the executors.
+    Spark calls `commit` late and for the last batch not at all, so nothing hangs on it.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._client: PatientClient | None = None
+        self._listing: Listing | None = None  # the newest
+        self._final_listing: Listing | None = None  # of Trigger.AvailableNow: up to there
+        self._has_waited = False  # for a first topic
+        self._batch_at_s: float | None = None
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What the options ask for. Trigger.Once hands `latestOffset` another: all there is."""
+        if self._options.trigger_records_max is not None:
+            return ReadMaxRows(self._options.trigger_records_max)
+        if self._options.trigger_records_min is not None:
+            return ReadMinRows(self._options.trigger_records_min)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix where the query ends."""
+        self._final_listing = self._list(with_times=True)
+
+    def initialOffset(self) -> OffsetsDocument:
+        """Where a new query starts, or `{}`: see `tailrace.spark.stream_offsets`."""
+        if stream_offsets.starts_by_moment(self._options):
+            return {}
+        return self._first_offsets()
+
+    def latestOffset(self, start: OffsetsDocument, limit: ReadLimit) -> OffsetsDocument:
+        """Where the next batch ends; `start` itself when there is nothing new."""
+        if not start:
+            return self._first_offsets()
+        self._listing = self._final_listing or self._list()
+        reached = stream_offsets.reach(self._options, read_offsets(start), self._listing)
+        self._report(reached.losses)
+        if self._is_too_early(reached, limit):
+            return start
+        end = reached.end
+        if isinstance(limit, ReadMaxRows):
+            end = stream_offsets.limited(reached, limit.max_rows)
+        document = write_offsets(end)
+        if document == start:
+            return start
+        self._batch_at_s = time.monotonic()
+        return document
+
+    def reportLatestOffset(self) -> OffsetsDocument | None:
+        """How far the topics go, for progress reports."""
+        if self._listing is None:
+            return None
+        return write_offsets(stream_offsets.latest_offsets(self._options, self._listing))
+
+    def partitions(self, start: OffsetsDocument, end: OffsetsDocument) -> list[InputPartition]:
+        """The tasks of a batch; the same ones when it is run again. DataLossError."""
+        if not start:
+            return []
+        plan = stream_offsets.plan_batch(
+            self._options, read_offsets(start), read_offsets(end), self._list()
+        )
+        return _tasks(self._options, plan)
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """All records of the task."""
+        return _read(partition, self._options)
+
+    def stop(self) -> None:
+        """Close the connection; Spark ends the process instead, but for a planner that failed."""
+        if self._client is not None:
+            self._client.close()
+
+    def _list(self, *, with_times: bool = False) -> Listing:
+        if self._client is None:
+            self._client = PatientClient.of(self._options)
+        return list_partitions(self._client, self._options, with_times=with_times)
+
+    def _first_offsets(self) -> OffsetsDocument:
+        """Where the query starts; `{}` as long as there is no topic to read."""
+        self._listing = self._final_listing or self._list(with_times=True)
+        self._report(self._listing.losses())
+        options = self._options
+        if self._has_waited:  # a topic that is there now is newer than the query
+            options = stream_offsets.from_earliest(options)
+        offsets = stream_offsets.first_offsets(options, self._listing)
+        self._has_waited = not offsets
+        return write_offsets(offsets)
+
+    def _is_too_early(self, reached: Reach, limit: ReadLimit) -> bool:
+        """Whether to wait for minOffsetsPerTrigger."""
+        records_min = self._options.trigger_records_min
+        if records_min is None or self._final_listing or isinstance(limit, ReadAllAvailable):
+            return False
+        if self._batch_at_s is None or reached.record_count >= records_min:
+            return False
+        return time.monotonic() - self._batch_at_s < self._options.trigger_delay_s_max
+
+    def _report(self, losses: Iterable[str]) -> None:
+        for loss in losses:
+            report_loss(self._options, loss)
 
 
 def row_schema(options: ReadOptions) -> StructType:
@@ -124,73 +261,18 @@ def row_schema(options: ReadOptions) -> StructType:
     return schema
 
 
-def _plan(options: ReadOptions) -> tuple[str, Plan]:
-    """What to read by the first broker that answers, and its URL."""
-    *urls, last_url = options.urls
-    for url in urls:
-        with suppress(ConnectionFailedError):
-            return url, _plan_at(url, options)
-    return last_url, _plan_at(last_url, options)
+def _tasks(options: ReadOptions, plan: Plan) -> list[InputPartition]:
+    """A task for each part of the plan's ranges. DataLossError."""
+    for loss in plan.losses:
+        report_loss(options, loss)
+    ranges = split_ranges(
+        plan.ranges,
+        range_count_min=options.partition_count_min,
+        range_records_max=options.partition_records_max,
+    )
+    return [RangePartition(offsets) for offsets in ranges]
 
 
-def _plan_at(url: str, options: ReadOptions) -> Plan:
-    with Client(url) as client:
-        topics = select_topics(options, [topic.name for topic in client.topics()])
-        listing = client.offsets(topics.present) if topics.present else []
-    plan = plan_ranges(options, listing)
-    losses = [f'topic "{name}" does not exist' for name in topics.missing]
-    return Plan(plan.ranges, losses + plan.losses)
-
-
-def _read_range(url: str, offsets: OffsetRange, options: ReadOptions) -> "Iterator[pa.RecordBatch]":
-    """The range's records, one record batch a batch, over one connection of its own."""
-    from tailrace.arrow import decode_batches
-
-    position = offsets.start
-    with Client(url) as client:
-        while position < offsets.end:
-            asked = position
-            try:
-                fetched = client.read_batches(
-                    offsets.topic, offsets.partition, asked, max_bytes=options.fetch_bytes_max
-                )
-            except OffsetOutOfRangeError as error:
-                _report_loss(options, f"{offsets.topic}/{offsets.partition}: {error}")
-                # Retention took the start while the job ran; without a later start, all is gone.
-                position = error.log_start if error.log_start > asked else offsets.end
-                continue
-            for batch in decode_batches(
-                fetched.body,
-                topic=offsets.topic,
-                start=asked,
-                end=offsets.end,
-                include_headers=options.include_headers,
-            ):
-                position += batch.num_rows
-                yield batch
-            if position == asked:
-                _report_loss(
-                    options,
-                    f"{offsets.topic}/{offsets.partition} ends at {asked}, not {offsets.end}",
-                )
-                return
-
-
-def _report_loss(options: ReadOptions, loss: str) -> None:
-    """Raise, or warn in the log of the process that runs this."""
-    if options.fail_on_data_loss:
-        raise DataLossError(f"{loss}. To read what is left, set failOnDataLoss to false")
-    _log.warning("%s; failOnDataLoss is false: reading what is left", loss)
-
-
-@functools.cache
-def _freeze_heap() -> None:
-    """Once a process: take all that is imported out of the collector's sight.
-
-    pyspark/daemon.py runs `gc.collect()` after every task, and a worker imports thousands of
-    objects: about 90 % of its CPU was the collector walking imported modules. A task took 183 to
-    215 ms before, 41 to 43 ms after. Called behind the first decoded batch, since pyarrow imports
-    lazily up to there.
-    """
-    gc.collect()
-    gc.freeze()
+def _read(partition: InputPartition, options: ReadOptions) -> "Iterator[pa.RecordBatch]":
+    if isinstance(partition, RangePartition):  # else Spark's stand-in for a read without partitions
+        yield from read_range(partition.offsets, options)

@@ -7,8 +7,16 @@ from hypothesis import strategies as st
 
 from tailrace.errors import PartitionDamagedError
 from tailrace.requests import PartitionOffsets
-from tailrace.spark.offsets import OffsetRange, Plan, plan_ranges, select_topics, split_ranges
-from tailrace.spark.options import InvalidOptionError, ReadOptions, parse_options
+from tailrace.spark.offsets import (
+    Listing,
+    OffsetRange,
+    Plan,
+    plan_ranges,
+    select_topics,
+    split_ranges,
+)
+from tailrace.spark.option_values import InvalidOptionError
+from tailrace.spark.options import Read, ReadOptions, parse_read_options
 
 
 def listed(
@@ -35,7 +43,11 @@ def listed(
 
 def options_of(**given: str) -> ReadOptions:
     selection = {} if {"assign", "subscribePattern"} & given.keys() else {"subscribe": "flights"}
-    return parse_options({"url": "http://127.0.0.1:9250", **selection, **given})
+    return parse_read_options({"url": "http://127.0.0.1:9250", **selection, **given}, Read.BATCH)
+
+
+def plan_of(options: ReadOptions, *partitions: PartitionOffsets) -> Plan:
+    return plan_ranges(options, Listing(partitions))
 
 
 def offsets_json(offset: int, partition: int = 0) -> str:
@@ -50,7 +62,7 @@ def test_a_whole_topic_is_planned_from_log_start_to_high_watermark() -> None:
         listed("other"),
     ]
 
-    assert plan_ranges(options_of(), listing) == Plan(
+    assert plan_of(options_of(), *listing) == Plan(
         [OffsetRange("flights", 0, 0, 100), OffsetRange("flights", 1, 7, 100)], []
     )
 
@@ -59,26 +71,25 @@ def test_json_offsets_bound_the_range_and_know_earliest_and_latest() -> None:
     options = options_of(
         startingOffsets='{"flights":{"0":10,"1":-2}}', endingOffsets='{"flights":{"0":20,"1":-1}}'
     )
-    listing = [listed(), listed(partition=1, log_start=7)]
 
-    assert plan_ranges(options, listing) == Plan(
+    assert plan_of(options, listed(), listed(partition=1, log_start=7)) == Plan(
         [OffsetRange("flights", 0, 10, 20), OffsetRange("flights", 1, 7, 100)], []
     )
 
 
 def test_a_partition_that_json_does_not_name_starts_at_its_first_offset() -> None:
-    listing = [listed(), listed(partition=1, first_offset=40, log_start=40)]
+    newer = listed(partition=1, first_offset=40, log_start=40)
 
-    plan = plan_ranges(options_of(startingOffsets=offsets_json(10)), listing)
+    plan = plan_of(options_of(startingOffsets=offsets_json(10)), listed(), newer)
 
     assert plan.ranges == [OffsetRange("flights", 0, 10, 100), OffsetRange("flights", 1, 40, 100)]
     assert plan.losses == []
 
 
 def test_a_newer_partition_that_lost_its_first_records_is_a_loss() -> None:
-    listing = [listed(), listed(partition=1, first_offset=40, log_start=60)]
+    newer = listed(partition=1, first_offset=40, log_start=60)
 
-    plan = plan_ranges(options_of(startingOffsets=offsets_json(10)), listing)
+    plan = plan_of(options_of(startingOffsets=offsets_json(10)), listed(), newer)
 
     assert plan.ranges[1] == OffsetRange("flights", 1, 60, 100)
     assert plan.losses == ["flights/1 is asked for [40, 100) and holds [60, 100)"]
@@ -90,15 +101,15 @@ def test_a_damaged_partition_is_refused_unless_it_is_not_read() -> None:
     )
 
     with pytest.raises(PartitionDamagedError, match='partition 1 of topic "flights" is damaged'):
-        plan_ranges(options_of(failOnDataLoss="false"), [listed(), damaged])
-    assert plan_ranges(options_of(assign='{"flights":[0]}'), [listed(), damaged]) == Plan(
+        plan_of(options_of(failOnDataLoss="false"), listed(), damaged)
+    assert plan_of(options_of(assign='{"flights":[0]}'), listed(), damaged) == Plan(
         [OffsetRange("flights", 0, 0, 100)], []
     )
 
 
 def test_an_end_must_be_named_for_every_partition() -> None:
     with pytest.raises(InvalidOptionError, match="no end for flights/1"):
-        plan_ranges(options_of(endingOffsets=offsets_json(10)), [listed(), listed(partition=1)])
+        plan_of(options_of(endingOffsets=offsets_json(10)), listed(), listed(partition=1))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +126,7 @@ def test_an_end_must_be_named_for_every_partition() -> None:
 def test_what_cannot_be_read_is_a_loss_and_the_rest_is_kept(
     given: dict[str, str], kept: list[OffsetRange]
 ) -> None:
-    plan = plan_ranges(options_of(**given), [listed(log_start=5)])
+    plan = plan_of(options_of(**given), listed(log_start=5))
 
     assert plan.ranges == kept
     assert len(plan.losses) == 1
@@ -125,7 +136,7 @@ def test_what_cannot_be_read_is_a_loss_and_the_rest_is_kept(
     "given", [{"assign": '{"flights":[0,9]}'}, {"startingOffsets": offsets_json(0, partition=9)}]
 )
 def test_a_partition_that_is_not_there_is_a_loss(given: dict[str, str]) -> None:
-    plan = plan_ranges(options_of(**given), [listed()])
+    plan = plan_of(options_of(**given), listed())
 
     assert plan.ranges == [OffsetRange("flights", 0, 0, 100)]
     assert plan.losses == ["flights/9 does not exist"]
@@ -135,13 +146,75 @@ def test_a_partition_of_a_topic_that_is_not_there_is_no_second_loss() -> None:
     options = options_of(assign='{"gone":[0]}', startingOffsets='{"gone":{"0":5}}')
 
     assert select_topics(options, ["flights"]) == ([], ["gone"])
-    assert plan_ranges(options, []) == Plan([], [])
+    assert plan_ranges(options, Listing([], ["gone"])) == Plan([], ['topic "gone" does not exist'])
 
 
 def test_assigned_partitions_alone_are_planned() -> None:
-    plan = plan_ranges(options_of(assign='{"flights":[1]}'), [listed(), listed(partition=1)])
+    plan = plan_of(options_of(assign='{"flights":[1]}'), listed(), listed(partition=1))
 
     assert plan == Plan([OffsetRange("flights", 1, 0, 100)], [])
+
+
+def at_times(
+    partitions: list[PartitionOffsets], first_by_time_ms: dict[int, list[int | None]]
+) -> Listing:
+    """A listing in which each time has found these offsets, one a partition."""
+    return Listing(
+        partitions,
+        first_offsets={
+            time_ms * 1000: {
+                (each.topic, each.partition): offset
+                for each, offset in zip(partitions, offsets, strict=True)
+            }
+            for time_ms, offsets in first_by_time_ms.items()
+        },
+    )
+
+
+def test_times_bound_the_range_by_the_first_record_that_is_not_older() -> None:
+    options = options_of(startingTimestamp="5", endingTimestamp="9")
+    listing = at_times([listed(), listed(partition=1)], {5: [10, 0], 9: [30, None]})
+
+    assert plan_ranges(options, listing) == Plan(
+        [OffsetRange("flights", 0, 10, 30), OffsetRange("flights", 1, 0, 100)], []
+    )
+
+
+def test_times_may_differ_by_partition_and_leave_one_at_its_beginning() -> None:
+    options = options_of(startingOffsetsByTimestamp=offsets_json(5))
+    newer = listed(partition=1, first_offset=40, log_start=40)
+
+    assert plan_ranges(options, at_times([listed(), newer], {5: [10, 90]})).ranges == [
+        OffsetRange("flights", 0, 10, 100),
+        OffsetRange("flights", 1, 40, 100),
+    ]
+
+
+def test_a_time_after_the_last_record_is_refused_unless_the_latest_will_do() -> None:
+    listing = at_times([listed(), listed(partition=1)], {5: [10, None]})
+    latest = options_of(startingTimestamp="5", startingOffsetsByTimestampStrategy="latest")
+
+    with pytest.raises(
+        InvalidOptionError, match="no record of flights/1 is as late as 5; to start"
+    ):
+        plan_ranges(options_of(startingTimestamp="5"), listing)
+    assert plan_ranges(latest, listing).ranges == [OffsetRange("flights", 0, 10, 100)]
+
+
+def test_a_sealed_partition_never_gets_a_later_record_and_is_left_out() -> None:
+    sealed = replace(listed(), state="sealed")
+    listing = at_times([sealed, listed(partition=1)], {5: [None, 60]})
+
+    plan = plan_ranges(options_of(startingTimestamp="5"), listing)
+
+    assert plan == Plan([OffsetRange("flights", 1, 60, 100)], [])
+
+
+def test_an_ending_time_must_be_named_for_every_partition() -> None:
+    listing = at_times([listed(), listed(partition=1)], {5: [10, 10]})
+
+    with pytest.raises(InvalidOptionError, match=r"names no end for flights/1: add it$"):
+        plan_ranges(options_of(endingOffsetsByTimestamp=offsets_json(5)), listing)
 
 
 def test_topics_are_selected_by_name_and_the_absent_are_told() -> None:

@@ -3,55 +3,59 @@
     python -m tailrace.spark.jobs.aggregate --url http://127.0.0.1:9250 --topic flights \\
         --group-by .origin --count --avg .delayMinutes --top 10
 
+With --streaming by micro-batches, up to what the topic holds when it starts.
 The same file runs by `spark-submit`, which sets master, memory and all else of Spark's. An event
 without the field counts under null; one that is no number there is left out of the average.
 """
 
 import argparse
 import json
-import os
 import re
 import sys
 from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
-from tailrace.errors import TailraceError
-from tailrace.sync import Client
+from tailrace.spark.jobs.session import job_parser, read_topic, run_job
 
 PATH_PATTERN = r"(\.[^.'`\[\]]+)+"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job and print its groups; 1 without broker or topic, 2 when called wrongly."""
-    called = _parser().parse_args(arguments)
+    """Run the job and print its groups; 1 when it fails, 2 when called wrongly."""
+    called = parse_arguments(arguments)
+    return run_job(called, f"aggregate {called.topic}", run)
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Exits with 2 when they do not fit."""
+    parser = job_parser("aggregate", __doc__)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--group-by", required=True, type=_path, metavar="PATH")
+    parser.add_argument("--count", action="store_true", help="events of each group")
+    parser.add_argument("--avg", action="append", default=[], type=_path, metavar="PATH")
+    parser.add_argument("--top", type=int, default=20, metavar="N", help="groups to print")
+    parser.add_argument("-o", "--output", choices=["table", "json"], default="table")
+    parser.add_argument("--streaming", action="store_true", help="read by micro-batches")
+    called = parser.parse_args(arguments)
     if not called.count and not called.avg:
-        print("error: nothing to compute: give --count, or --avg with a field", file=sys.stderr)
-        return 2
-    try:
-        with Client(called.url) as client:  # before Spark starts, which takes seconds
-            client.offsets([called.topic])
-    except TailraceError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not by spark-submit, which is told by its user
-        # Spark's workers are else the python3 of PATH, which need not have this package.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = SparkSession.builder.appName(f"aggregate {called.topic}").getOrCreate()
-    try:
-        events = (
-            spark.read.format("tailrace")
-            .option("bootstrap.servers", called.url)
-            .option("subscribe", called.topic)
-            .load()
-        )
-        groups = aggregate(
-            events, group_by=called.group_by, count=called.count, averages=called.avg
-        )
-        _print_groups(groups.limit(called.top), called.output)
-    finally:
-        spark.stop()
+        parser.error("nothing to compute: give --count, or --avg with a field")
+    return called
+
+
+def run(spark: SparkSession, called: argparse.Namespace) -> int:
+    """Print the largest groups."""
+    measures = {"group_by": called.group_by, "count": called.count, "averages": called.avg}
+    if called.streaming:
+        events = read_topic(spark.readStream, called, startingOffsets="earliest")
+        query = start_stream(aggregate(events, **measures))
+        query.awaitTermination()
+        groups = _largest_first(spark.table(query.name))
+    else:
+        groups = aggregate(read_topic(spark.read, called), **measures)
+    _print_groups(groups.limit(called.top), called.output)
     return 0
 
 
@@ -60,14 +64,24 @@ def aggregate(
 ) -> DataFrame:
     """One row a value of `group_by`, largest first: that value, count, avg_<field> of each average.
 
-    `events` has a column `value` of JSON; fields are paths like `.origin` or `.from.airport`.
+    `events`, also those of a stream, have a column `value` of JSON; fields are paths like `.origin`
+    or `.from.airport`.
     """
     measures = [F.count("*").alias("count")] if count else []
     measures += [
         F.avg(_field(path).try_cast("double")).alias(f"avg_{_name(path)}") for path in averages
     ]
-    groups = events.groupBy(_field(group_by).alias(_name(group_by))).agg(*measures)
-    # The value last, so that equal measures do not change places from run to run.
+    return _largest_first(events.groupBy(_field(group_by).alias(_name(group_by))).agg(*measures))
+
+
+def start_stream(groups: DataFrame) -> StreamingQuery:
+    """Group what a stream holds now; when the query ends, the table of its name has the groups."""
+    writer = groups.writeStream.format("memory").queryName("groups").outputMode("complete")
+    return writer.trigger(availableNow=True).start()
+
+
+def _largest_first(groups: DataFrame) -> DataFrame:
+    """By the first measure, then the next; the value last, so that equals do not change places."""
     return groups.orderBy(*[F.desc(name) for name in groups.columns[1:]], groups.columns[0])
 
 
@@ -112,21 +126,6 @@ def _path(text: str) -> str:
     if not re.fullmatch(PATH_PATTERN, text):
         raise argparse.ArgumentTypeError(f'"{text}" is no path like .origin or .from.airport')
     return text
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="aggregate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    url = os.environ.get("TAILRACE_URL", "http://127.0.0.1:9250")
-    parser.add_argument("--url", default=url, help="any broker; default $TAILRACE_URL")
-    parser.add_argument("--topic", required=True)
-    parser.add_argument("--group-by", required=True, type=_path, metavar="PATH")
-    parser.add_argument("--count", action="store_true", help="events of each group")
-    parser.add_argument("--avg", action="append", default=[], type=_path, metavar="PATH")
-    parser.add_argument("--top", type=int, default=20, metavar="N", help="groups to print")
-    parser.add_argument("-o", "--output", choices=["table", "json"], default="table")
-    return parser
 
 
 if __name__ == "__main__":

@@ -1,0 +1,101 @@
+"""Decides what an audit says: offsets that are missing, or there more than once; pure.
+
+Offsets of a partition are dense, so what is not there between two ends is missing.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tailrace.spark.offsets import Place
+from tailrace.spark.stream_offsets import own_offsets
+
+_NO_OFFSETS = "-"  # in place of a source's JSON
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCount:
+    """What was found of a partition: so many rows, with offsets from `first` to `last`."""
+
+    rows: int
+    distinct: int
+    first: int
+    last: int
+
+
+class Finding(NamedTuple):
+    """What is wrong with a partition's offsets [start, end)."""
+
+    place: Place
+    start: int
+    end: int
+    missing: int
+    repeated: int
+
+    def __str__(self) -> str:
+        topic, partition = self.place
+        span = f"{topic}/{partition}, offsets [{self.start}, {self.end})"
+        return f"{span}: {self.missing:,} missing, {self.repeated:,} there again"
+
+
+def compare(
+    counts: Mapping[Place, PartitionCount], expected: Mapping[Place, range]
+) -> list[Finding]:
+    """A finding for each partition that is not whole.
+
+    Rows outside of what is expected must be as dense: they are of batches before those that the
+    checkpoint remembers, or of one that was under way.
+    """
+    findings = []
+    for place in sorted(counts.keys() | expected.keys()):
+        wanted = expected.get(place, range(0))
+        found = counts.get(place, PartitionCount(0, 0, wanted.start, wanted.stop - 1))
+        start, end = found.first, found.last + 1
+        if wanted:
+            start, end = min(start, wanted.start), max(end, wanted.stop)
+        finding = Finding(
+            place, start, end, end - start - found.distinct, found.rows - found.distinct
+        )
+        if finding.missing or finding.repeated:
+            findings.append(finding)
+    return findings
+
+
+def summary(record_count: int, partition_count: int, findings: Iterable[Finding]) -> str:
+    """The audit's line: offsets that are missing, rows that are there again."""
+    missing = repeated = 0
+    for finding in findings:
+        missing += finding.missing
+        repeated += finding.repeated
+    return (
+        f"audit: {record_count:,} records, {partition_count:,} partitions, "
+        f"gaps={missing} duplicates={repeated}"
+    )
+
+
+def committed_ranges(log_by_batch: Mapping[int, str], committed: Set[int]) -> dict[Place, range]:
+    """What a checkpoint's committed batches have read of each partition, as far as it knows.
+
+    `log_by_batch`: the texts of its folder `offsets`, each a version, a line of metadata, then a
+    line for each source. Spark keeps the last hundred, so this may start late, but ends right.
+    """
+    starts: dict[Place, int] = {}
+    ends: dict[Place, int] = {}
+    for batch in sorted(log_by_batch.keys() & committed):
+        _, _, *sources = log_by_batch[batch].splitlines()
+        for source in sources:
+            offsets = {} if source == _NO_OFFSETS else own_offsets(json.loads(source))
+            ends.update(offsets)
+            starts = {**offsets, **starts}
+    return {place: range(min(starts[place], end), end) for place, end in ends.items()}
+
+
+def since_start(
+    expected: Mapping[Place, range], stored: Mapping[Place, range]
+) -> dict[Place, range]:
+    """The same, but all that the topic still holds up to there: for a query from the earliest."""
+    return {
+        place: range(min(each.start, stored.get(place, each).start), each.stop)
+        for place, each in expected.items()
+    }

@@ -1,0 +1,184 @@
+"""Plans the micro-batches of a stream: where it starts, how far each goes; pure.
+
+Spark keeps offsets as JSON like that of its Kafka source, `{"a": {"0": 1250, "1": 980}}`: of each
+partition the next offset to read. It compares them as text, so their order is canonical: topics
+sorted, partitions by number; two orders for one offset were empty micro-batches for ever.
+
+A stream keeps a key's order over the ring's steps, which seal partitions and begin others as
+their children: a child joins the offsets of a batch only when the batch starts with all of its
+parents at their ends. It then starts at its fixed first offset, in a replay too. A sealed
+partition leaves the offsets once retention has removed it.
+
+A query whose start depends on the moment begins at `{}`, with an empty batch that ends where the
+stream starts: so Spark has that in its log, and the batch is the same when it is run again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from tailrace.requests import PartitionOffsets
+from tailrace.spark.offsets import Listing, Place, Plan, add_range, starting_offset
+from tailrace.spark.option_values import EARLIEST, LATEST, Bound
+from tailrace.spark.options import ReadOptions
+
+Offsets = Mapping[Place, int]
+OffsetsDocument = dict[str, dict[str, int]]
+
+
+class Reach(NamedTuple):
+    """What a batch can read: from `start`, which has the partitions that join now, up to `end`."""
+
+    start: Offsets
+    end: Offsets
+    losses: list[str]
+
+    @property
+    def record_count(self) -> int:
+        """Of all partitions."""
+        return sum(max(0, end - self.start[place]) for place, end in self.end.items())
+
+
+def read_offsets(document: Mapping[str, Mapping[str, int]]) -> Offsets:
+    """The offsets of Spark's JSON."""
+    return {
+        (topic, int(partition)): offset
+        for topic, by_partition in document.items()
+        for partition, offset in by_partition.items()
+    }
+
+
+def own_offsets(document: Any) -> Offsets:
+    """The same of any source's JSON: none of one that is not like ours."""
+    try:
+        return read_offsets(document)
+    except (ValueError, AttributeError):  # no number for a partition, no object
+        return {}
+
+
+def write_offsets(offsets: Offsets) -> OffsetsDocument:
+    """Spark's JSON, in canonical order."""
+    document: OffsetsDocument = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        document.setdefault(topic, {})[str(partition)] = offset
+    return document
+
+
+def starts_by_moment(options: ReadOptions) -> bool:
+    """Whether a later look could find another start: such a query begins at `{}`."""
+    if options.starting.is_time:
+        return options.starts_latest_without_match
+    return LATEST in options.starting.values()
+
+
+def first_offsets(options: ReadOptions, listing: Listing) -> Offsets:
+    """Where a new query starts; children of unread parents are left for later."""
+    offsets: dict[Place, int] = {}
+    for place, row in listing.selected(options).items():  # parents before children: ids grow
+        if _has_ended_parents(row, offsets, listing.selected(options)):
+            offsets[place] = starting_offset(options, row, listing)
+    return offsets
+
+
+def reach(options: ReadOptions, start: Offsets, listing: Listing) -> Reach:
+    """All that a batch from `start` can read now. PartitionDamagedError."""
+    selected = listing.selected(options)
+    losses = listing.losses()
+    positions: dict[Place, int] = {}
+    for place, offset in start.items():
+        if place in selected:
+            positions[place] = offset
+        elif options.selects(*place) and not _was_read(place, start, listing):
+            losses.append(f"{place[0]}/{place[1]} is gone, and was read up to {offset}")
+    positions |= {
+        place: row.first_offset
+        for place, row in selected.items()
+        if place not in start and _has_ended_parents(row, start, selected)
+    }
+    end = {place: selected[place].readable().stop for place in positions}
+    losses += [
+        f"{topic}/{partition} was read up to {positions[topic, partition]} and ends at {stop}"
+        for (topic, partition), stop in end.items()
+        if stop < positions[topic, partition]
+    ]
+    return Reach(positions, end, losses)
+
+
+def limited(reached: Reach, records_max: int) -> Offsets:
+    """The end of a batch of at most so many records, in proportion to what partitions have.
+
+    Each that has records gets one at least, which may be more than the limit by their count.
+    """
+    if reached.record_count <= records_max:
+        return reached.end
+    return {
+        place: min(end, reached.start[place] + max(1, share))
+        for place, end in reached.end.items()
+        for share in [records_max * (end - reached.start[place]) // reached.record_count]
+    }
+
+
+def plan_batch(options: ReadOptions, start: Offsets, end: Offsets, listing: Listing) -> Plan:
+    """The ranges of the batch [start, end); the empty batch that tells a query's start has none."""
+    plan = Plan([], [])
+    if not start:
+        return plan
+    selected = listing.selected(options)
+    for place, stop in sorted(end.items()):
+        row = selected.get(place)
+        if row is None:
+            if options.selects(*place) and stop > start.get(place, 0):
+                plan.losses.append(f"{place[0]}/{place[1]} is gone before it was read")
+        elif stop > start.get(place, row.first_offset):
+            add_range(plan, row, start.get(place, row.first_offset), stop)
+    return plan
+
+
+def latest_offsets(options: ReadOptions, listing: Listing) -> Offsets:
+    """The ends of all partitions that can be read: what progress is measured by."""
+    return {
+        place: row.high_watermark
+        for place, row in listing.selected(options).items()
+        if row.high_watermark is not None
+    }
+
+
+def from_earliest(options: ReadOptions) -> ReadOptions:
+    """For a query that has waited for its first topic: its records are all newer."""
+    return replace(options, starting=Bound(options.starting.option, EARLIEST))
+
+
+def _has_ended_parents(
+    row: PartitionOffsets, offsets: Offsets, selected: Mapping[Place, PartitionOffsets]
+) -> bool:
+    """Whether all parents that are read at all, and are still there, are read to their ends."""
+    return all(
+        parent.state == "sealed" and offsets.get(place, -1) >= parent.readable().stop
+        for parent_id in row.parents
+        for place in [(row.topic, parent_id)]
+        for parent in [selected.get(place)]
+        if parent is not None
+    )
+
+
+def _was_read(place: Place, start: Offsets, listing: Listing) -> bool:
+    """Whether a partition that retention has removed had been read to its end.
+
+    Its children say so, when one is in `start`, or begins where reading stood: at the largest end
+    of its parents. When they are removed, too, it is so unless somewhere a partition was begun and
+    removed unread: what it left behind names a parent that nobody has read.
+    """
+    topic, partition = place
+    rows = [row for row in listing.partitions if row.topic == topic]
+    listed = {row.partition for row in rows}
+    heirs = [row for row in rows if not listed.issuperset(row.parents)]
+    children = [row for row in heirs if partition in row.parents]
+    if children:
+        return any(
+            (topic, row.partition) in start or row.first_offset == start[place] for row in children
+        )
+    return bool(heirs) and all(
+        (topic, row.partition) in start
+        or all((topic, parent) in start for parent in row.parents if parent not in listed)
+        for row in heirs
+    )

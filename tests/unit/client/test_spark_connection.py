@@ -1,0 +1,64 @@
+from collections.abc import Callable
+
+import pytest
+
+from tailrace.errors import ConnectionFailedError, TailraceError
+from tailrace.spark.connection import PatientClient
+from tailrace.sync import Client
+
+URLS = ("http://a:9250", "http://b:9250")
+
+
+def failing(times: int, error: TailraceError, asked: list[str]) -> Callable[[Client], str]:
+    """A request that fails so often; who was asked is noted. Nothing is sent."""
+
+    def request(client: Client) -> str:
+        asked.append(client.url)
+        if len(asked) <= times:
+            raise error
+        return "answer"
+
+    return request
+
+
+def passing_error() -> TailraceError:
+    return ConnectionFailedError("http://a:9250", "connection refused")
+
+
+def test_the_first_broker_that_answers_is_asked_again() -> None:
+    asked: list[str] = []
+    client = PatientClient(URLS, retry_count=0)
+
+    assert client.ask(failing(1, passing_error(), asked)) == "answer"
+    assert client.ask(failing(0, passing_error(), asked)) == "answer"
+    assert asked == ["http://a:9250", "http://b:9250", "http://b:9250"]
+
+
+def test_all_brokers_are_asked_in_turn_until_the_retries_are_used_up() -> None:
+    asked: list[str] = []
+    client = PatientClient(URLS, retry_count=2, retry_interval_s=0)
+
+    with pytest.raises(ConnectionFailedError):
+        client.ask(failing(100, passing_error(), asked))
+    assert asked == [*URLS] * 3
+
+
+def test_what_a_retry_does_not_cure_is_raised_at_once() -> None:
+    asked: list[str] = []
+
+    with pytest.raises(TailraceError, match="no such thing"):
+        PatientClient(URLS).ask(failing(100, TailraceError("no such thing"), asked))
+    assert asked == ["http://a:9250"]
+
+
+def test_each_round_waits_twice_as_long_and_tells_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    client = PatientClient(URLS[:1], retry_count=3, retry_interval_s=0.0001)
+
+    client.ask(failing(3, passing_error(), []))
+
+    assert [record.args[1] for record in caplog.records if isinstance(record.args, tuple)] == (
+        pytest.approx([0.0001, 0.0002, 0.0004])
+    )
+    assert "no broker answers at http://a:9250 (connection refused)" in caplog.messages[0]
