@@ -33,9 +33,9 @@ from examples.up_broker import log_bytes, remove_data, running_broker, usage_of
 from examples.up_events import Events, UpError, load_events
 from tailrace.errors import TailraceError
 from tailrace.local_broker import LocalBroker
-from tailrace.requests import TopicInfo
 from tailrace.spark.java import JAVA_MAJOR_MIN, can_run_spark, java_version
 from tailrace.sync import Client
+from tailrace.values import TopicInfo
 
 DATA_DIR = Path(".tailrace")
 FLIGHTS = Path(__file__).parent / "data" / "flights.ndjson.gz"

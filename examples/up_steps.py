@@ -14,8 +14,8 @@ from typing import NamedTuple
 from examples.up_events import Events, OrderCheck, UpError
 from tailrace.arrow import decode_batches
 from tailrace.errors import PartitionDamagedError, TailraceError
-from tailrace.requests import TopicInfo
 from tailrace.sync import Client
+from tailrace.values import TopicInfo
 
 REQUEST_EVENTS = 1000
 REQUEST_BYTES = 4 * 1024 * 1024  # a quarter of the broker's default maxRequestBytes

@@ -43,3 +43,10 @@ async def started_broker(root: Path, **settings: Any) -> AsyncIterator[LocalBrok
     async with open_broker(root, **settings) as broker:
         await broker.start()
         yield broker
+
+
+async def wait_until_gone(path: Path) -> None:
+    """Until another thread has removed it."""
+    async with asyncio.timeout(5):
+        while await asyncio.to_thread(path.exists):
+            pass

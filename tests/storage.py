@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from tailrace_broker.codec.batch import BatchBody, decompress_payload
+from tailrace_broker.codec.batch import BatchBody, StoredBatch, decompress_payload
 from tailrace_broker.codec.records import Record, unpack_columns
 from tailrace_broker.core.recovery import SegmentState
 from tailrace_broker.memory.pool import BufferPool
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import TailraceError
-from tailrace_broker.storage.batch_cache import BatchCache, StoredBatch
+from tailrace_broker.storage.batch_cache import BatchCache
 from tailrace_broker.storage.direct_file import has_direct_io
 from tailrace_broker.storage.io_threads import IoThreads
 from tailrace_broker.storage.log_recovery import recover_log
@@ -100,7 +100,9 @@ class LogFiles:
     """The files of one partition's log; knows how to recover, write and read them."""
 
     def __init__(self, directory: Path, *, pool_bytes: int = 64 * MEBIBYTE) -> None:
-        self.place = LogPlace(directory / "topic" / "3", TOPIC_ID, PARTITION, range_id=0, epoch=1)
+        self.place = LogPlace(
+            directory / "topic" / "3", "topic", TOPIC_ID, PARTITION, range_id=0, epoch=1
+        )
         self.pool = BufferPool(pool_bytes)
         self.is_direct = has_direct_io(directory)
 

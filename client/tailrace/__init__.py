@@ -1,7 +1,7 @@
 """Tailrace's client: reach a broker by HTTP from Python, the shell and Spark.
 
-Charter: the base (`wire`, `errors`, `requests`, `sync`, `cli`) imports the standard library
-alone, `arrow` and `spark` add their extras. Nothing here imports the broker.
+Charter: `arrow`, `arrow_records` and `spark` add their extras; all else, the base, imports the
+standard library alone. Nothing here imports the broker.
 
     from tailrace.sync import Client
     with Client("http://127.0.0.1:9250") as client:

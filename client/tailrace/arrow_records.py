@@ -13,24 +13,16 @@ All but `value` may be absent.
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from tailrace.errors import TailraceError
-from tailrace.wire import (
-    COLUMN_ALIGNMENT_BYTES,
-    FORMAT_VERSION,
-    RECORDS_HEADER,
-    RECORDS_MAGIC,
-    RecordsFlag,
-)
+from tailrace.records_binary import NULL_LENGTH, ByteColumn, HeaderColumns, assemble_body
 
 # One request: large enough that its cost is the bytes', far below what a broker takes.
 REQUEST_BYTES_MAX = 4 * 1024 * 1024
 REQUEST_ROWS_MAX = 100_000
-_NULL_LENGTH = -1
 
 
 class InvalidRowError(TailraceError):
@@ -61,82 +53,47 @@ def split_for_requests(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 def encode_batch(batch: pa.RecordBatch) -> bytes:
     """A records+binary body of all rows. InvalidRowError. O(bytes), one copy of the data."""
     names = batch.schema.names
-    keys = _byte_column(batch["key"]) if "key" in names else _no_values(batch.num_rows)
-    values = _byte_column(batch["value"])
-    timestamps = _timestamps(batch["timestamp"]) if "timestamp" in names else None
-    headers = _header_columns(batch["headers"]) if "headers" in names else None
-    columns = [keys.lengths, values.lengths]
-    data = [keys.data, values.data]
-    flags = RecordsFlag(0)
-    header_count = 0
-    if timestamps is not None:
-        flags |= RecordsFlag.TIMESTAMPS
-        columns.append(timestamps)
-    if headers is not None:
-        flags |= RecordsFlag.HEADERS
-        header_count = len(headers.keys.lengths)
-        columns += [headers.counts, headers.keys.lengths, headers.values.lengths]
-        data += [headers.keys.data, headers.values.data]
-    key_bytes, value_bytes, *header_bytes = map(len, data)
-    sizes = (batch.num_rows, key_bytes, value_bytes, header_count, *(header_bytes or (0, 0)))
-    start = RECORDS_HEADER.pack(RECORDS_MAGIC, FORMAT_VERSION, flags, *sizes)
-    *filled, last = [memoryview(column).cast("B") for column in columns] + data
-    parts = [part for column in filled for part in (column, _fill(column))]
-    return b"".join([start, *parts, last])
+    return assemble_body(
+        _byte_column(batch["key"]) if "key" in names else _no_values(batch.num_rows),
+        _byte_column(batch["value"]),
+        _timestamps(batch["timestamp"]) if "timestamp" in names else None,
+        _header_columns(batch["headers"]) if "headers" in names else None,
+    )
 
 
-class _ByteColumn(NamedTuple):
-    """Lengths i32[n], -1 for a null, and the bytes back to back."""
-
-    lengths: Any
-    data: memoryview
-
-
-class _HeaderColumns(NamedTuple):
-    """How many headers each record has, i32[n]; keys and values of all of them in order."""
-
-    counts: Any
-    keys: _ByteColumn
-    values: _ByteColumn
-
-
-def _byte_column(array: pa.Array) -> _ByteColumn:
+def _byte_column(array: pa.Array) -> ByteColumn:
     """Of binary or string."""
     binary = array.cast(pa.binary())
     if not len(binary):
-        return _ByteColumn(np.zeros(0, "<i4"), memoryview(b""))
+        return ByteColumn(b"", b"")
     dense = binary.fill_null(b"") if binary.null_count else binary
     _, offsets_buffer, data_buffer = dense.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32)[dense.offset : dense.offset + len(dense) + 1]
     lengths = np.diff(offsets).astype("<i4", copy=False)
     if binary.null_count:
-        lengths[binary.is_null().to_numpy(zero_copy_only=False)] = _NULL_LENGTH
+        lengths[binary.is_null().to_numpy(zero_copy_only=False)] = NULL_LENGTH
     data = memoryview(data_buffer if data_buffer is not None else b"")
-    return _ByteColumn(lengths, data[offsets[0] : offsets[-1]])
+    return ByteColumn(lengths.data, data[offsets[0] : offsets[-1]])
 
 
-def _no_values(count: int) -> _ByteColumn:
-    return _ByteColumn(np.full(count, _NULL_LENGTH, "<i4"), memoryview(b""))
+def _no_values(count: int) -> ByteColumn:
+    return ByteColumn(np.full(count, NULL_LENGTH, "<i4").data, b"")
 
 
-def _timestamps(array: pa.Array) -> Any:
+def _timestamps(array: pa.Array) -> memoryview:
     """Microseconds since the epoch, i64[n]."""
     if array.null_count:
         raise InvalidRowError(
             "a row has a null timestamp: fill column timestamp, or leave it out for the broker's"
         )
     in_us = array.cast(pa.timestamp("us", tz=array.type.tz)).cast(pa.int64())
-    return in_us.to_numpy().astype("<i8", copy=False)
+    times: memoryview = in_us.to_numpy().astype("<i8", copy=False).data
+    return times
 
 
-def _header_columns(lists: pa.Array) -> _HeaderColumns:
+def _header_columns(lists: pa.Array) -> HeaderColumns:
     counts = lists.value_lengths().fill_null(0).to_numpy().astype("<i4", copy=False)
     keys, values = lists.flatten().flatten()
     if keys.null_count or values.null_count:
         raise InvalidRowError("a header has a null key or value: a record's headers have both")
-    return _HeaderColumns(counts, _byte_column(keys), _byte_column(values))
-
-
-def _fill(column: memoryview) -> bytes:
-    """Zeros up to the next column."""
-    return bytes(-len(column) % COLUMN_ALIGNMENT_BYTES)
+    return HeaderColumns(counts.data, _byte_column(keys), _byte_column(values))

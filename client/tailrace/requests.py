@@ -1,45 +1,40 @@
 """Sans-IO: builds the requests of docs/protocol.md and reads their answers; opens no socket.
 
-Each `*_request` has a `parse_*`: problems are raised as `ProblemError`, a success that does not
-read as the protocol says as `UnexpectedAnswerError`. Shells (`sync`) move the bytes.
+A `parse_*` reads each answer but that to `ready_request`, whose status says all: problems are
+raised as `ProblemError`, a success that does not read as the protocol says as
+`UnexpectedAnswerError`. Shells (`sync`) move the bytes.
 """
 
 import json
-import sys
-from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 
-from tailrace.errors import (
-    PartitionDamagedError,
-    ProblemError,
-    UnexpectedAnswerError,
-    problem_error,
+from tailrace.errors import ProblemError, UnexpectedAnswerError, problem_error
+from tailrace.values import (
+    BrokerStatus,
+    Fetched,
+    PartitionDetails,
+    PartitionOffsets,
+    Produced,
+    Ring,
+    RingStatus,
+    TopicDetails,
+    TopicInfo,
+    from_document,
+    wire_name,
 )
 from tailrace.wire import (
     BATCH_CONTENT_TYPE,
-    COLUMN_ALIGNMENT_BYTES,
-    FORMAT_VERSION,
     JSON_CONTENT_TYPE,
     NDJSON_CONTENT_TYPE,
     RECORDS_CONTENT_TYPE,
-    RECORDS_HEADER,
-    RECORDS_MAGIC,
-    RecordsFlag,
 )
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 Parsed = TypeVar("Parsed")
-Value = TypeVar("Value", bound="DataclassInstance")
-NULL_LENGTH = -1  # of a null key or value in a records+binary body
 # A 404 that is about the path, and not about a topic or a partition.
 _NO_SUCH_PATH = ("not-found", "about:blank")
-# Members whose name in JSON is not ours in camelCase.
-_WIRE_NAMES = {"range_id": "range", "now_us": "now", "timestamp_us": "timestamp"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,144 +56,6 @@ class Answer:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class TopicInfo:
-    """A topic's settings and size; `copies` of each record on brokers' disks."""
-
-    name: str
-    id: str
-    partitions_per_range: int
-    json_check: bool
-    durability: str
-    partitions: int
-    copies: int
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionOffsets:
-    """Where a partition begins and ends; `state`: open, sealed (readable, closed) or damaged.
-
-    All three ends are None when it is damaged. `timestamp_offset`: the first offset whose record
-    is not older than the time that was asked for; None when there is none, or no time was asked.
-    """
-
-    topic: str
-    partition: int
-    range_id: int
-    epoch: int
-    first_offset: int
-    log_start: int | None
-    high_watermark: int | None
-    log_end: int | None
-    state: str
-    parents: tuple[int, ...]
-    children: tuple[int, ...] = ()
-    timestamp_offset: int | None = None
-
-    def readable(self) -> range:
-        """The offsets [`log_start`, `high_watermark`); PartitionDamagedError when it has none."""
-        if self.log_start is None or self.high_watermark is None:
-            raise PartitionDamagedError(self.topic, self.partition, self.state)
-        return range(self.log_start, self.high_watermark)
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionDetails:
-    """A partition with its place in the ring and its size; ends and size None when damaged.
-
-    It owns tokens [`token_start`, `token_end`): texts, since JavaScript's numbers are too small.
-    """
-
-    partition: int
-    range_id: int
-    slice: int
-    slices: int
-    token_start: str
-    token_end: str
-    leader: int | None
-    isr: tuple[int, ...]
-    epoch: int
-    first_offset: int
-    log_start: int | None
-    high_watermark: int | None
-    log_end: int | None
-    size_bytes: int | None
-    parents: tuple[int, ...]
-    children: tuple[int, ...]
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
-class TopicDetails:
-    """One topic and each of its partitions."""
-
-    topic: TopicInfo
-    partition_details: tuple[PartitionDetails, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Ring:
-    """What holds for all brokers together."""
-
-    name: str
-    cluster_id: str
-    version: str
-    ranges: int
-    under_replicated: int
-    metadata_leader: int | None
-    metadata_term: int
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerStatus:
-    """One broker: what it holds, its disk, since when it runs.
-
-    `durable_write_ms`: of one block, measured at its start; None: it could not be.
-    """
-
-    ordinal: int
-    token: str
-    leads: int
-    replicates: int
-    damaged: int
-    lag_max: int
-    disk_used_bytes: int
-    disk_bytes: int
-    direct_io: bool
-    durable_write_ms: float | None
-    incarnation: str
-    started_at: str
-    up_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class RingStatus:
-    """The ring's `length` brokers by name, and the state of those that were heard of.
-
-    `now_us`: the clock of the broker that answered.
-    """
-
-    length: int
-    names: tuple[str, ...]
-    producer_port: int
-    producer_binary_port: int
-    consumer_port: int
-    ring: Ring
-    now_us: int
-    brokers: tuple[BrokerStatus, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Produced:
-    """Records that are stored: offsets [`offset`, `offset + count`) of `partition`."""
-
-    partition: int
-    offset: int
-    count: int
-    durability: str
-    copies: int
-
-
 class ReadParameters(TypedDict, total=False):
     """What every read of a partition takes.
 
@@ -212,27 +69,6 @@ class ReadParameters(TypedDict, total=False):
     isolation: Literal["committed", "uncommitted"] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    """A read's body as sent; `next_offset` continues it, `high_watermark` is the readable end.
-
-    `is_sealed`: this is the end of a partition that takes no more; its `children` continue it.
-    """
-
-    body: bytes
-    next_offset: int
-    high_watermark: int
-    log_start: int
-    epoch: int | None = None  # of the leader; None from a broker that does not tell
-    is_sealed: bool = False
-    children: tuple[int, ...] = ()
-
-
-def to_document(value: "DataclassInstance") -> dict[str, Any]:
-    """One of the values above in JSON's terms, named as in the broker's answers."""
-    return {_wire_name(each.name): _plain(getattr(value, each.name)) for each in fields(value)}
-
-
 # --- topics, offsets, brokers ---------------------------------------------------------------------
 
 
@@ -244,7 +80,7 @@ def topics_request() -> Request:
 def parse_topics(answer: Answer) -> list[TopicInfo]:
     """Sorted by name."""
     return _parse_json(
-        answer, lambda document: [_value(TopicInfo, each) for each in document["topics"]]
+        answer, lambda document: [from_document(TopicInfo, each) for each in document["topics"]]
     )
 
 
@@ -278,7 +114,7 @@ def topic_request(name: str) -> Request:
 
 def parse_topic(answer: Answer) -> TopicInfo:
     """The topic as created or altered, or as it exists with the same settings."""
-    return _parse_json(answer, lambda document: _value(TopicInfo, document))
+    return _parse_json(answer, lambda document: from_document(TopicInfo, document))
 
 
 def parse_topic_details(answer: Answer) -> TopicDetails:
@@ -286,8 +122,8 @@ def parse_topic_details(answer: Answer) -> TopicDetails:
     return _parse_json(
         answer,
         lambda document: TopicDetails(
-            _value(TopicInfo, document),
-            tuple(_value(PartitionDetails, each) for each in document["partitionDetails"]),
+            from_document(TopicInfo, document),
+            tuple(from_document(PartitionDetails, each) for each in document["partitionDetails"]),
         ),
     )
 
@@ -304,7 +140,7 @@ def parse_offsets(answer: Answer) -> list[PartitionOffsets]:
     return _parse_json(
         answer,
         lambda document: [
-            _value(PartitionOffsets, partition, topic=topic["topic"])
+            from_document(PartitionOffsets, partition, topic=topic["topic"])
             for topic in document["topics"]
             for partition in topic["partitions"]
         ],
@@ -320,11 +156,11 @@ def parse_brokers(answer: Answer) -> RingStatus:
     """Brokers in the order of their ordinals."""
     return _parse_json(
         answer,
-        lambda document: _value(
+        lambda document: from_document(
             RingStatus,
             document,
-            ring=_value(Ring, document["ring"]),
-            brokers=tuple(_value(BrokerStatus, each) for each in document["brokers"]),
+            ring=from_document(Ring, document["ring"]),
+            brokers=tuple(from_document(BrokerStatus, each) for each in document["brokers"]),
         ),
     )
 
@@ -348,7 +184,7 @@ def produce_request(
 
 
 def produce_records_request(topic: str, body: bytes) -> Request:
-    """For a body of `encode_records`."""
+    """For a body of `tailrace.records_binary`."""
     return produce_request(topic, body, content_type=RECORDS_CONTENT_TYPE)
 
 
@@ -357,32 +193,6 @@ def parse_produced(answer: Answer) -> list[Produced]:
     `write_attempted` then also says that other partitions did store their records.
     """
     return _parse_json(answer, _produced_elements)
-
-
-def encode_records(
-    keys: Sequence[bytes | None],
-    values: Sequence[bytes | None],
-    timestamps_us: Sequence[int] | None = None,
-) -> bytes:
-    """A records+binary body (layout: `tailrace.wire`); None is a null key or value.
-
-    ValueError when the sequences differ in length. O(bytes), one copy of the data.
-    """
-    if not len(keys) == len(values) == len(values if timestamps_us is None else timestamps_us):
-        raise ValueError("keys, values and timestamps_us must have one element a record")
-    key_bytes = b"".join(filter(None, keys))
-    value_bytes = b"".join(filter(None, values))
-    flags = 0 if timestamps_us is None else RecordsFlag.TIMESTAMPS
-    sizes = (len(values), len(key_bytes), len(value_bytes), 0, 0, 0)
-    columns = [
-        RECORDS_HEADER.pack(RECORDS_MAGIC, FORMAT_VERSION, flags, *sizes),
-        _lengths_column(keys),
-        _lengths_column(values),
-        *([] if timestamps_us is None else [_little_endian(array("q", timestamps_us))]),
-        key_bytes,
-    ]
-    parts = [part for column in columns for part in (column, _fill(column))]
-    return b"".join([*parts, value_bytes])
 
 
 # --- read -----------------------------------------------------------------------------------------
@@ -421,7 +231,7 @@ def parse_fetched(answer: Answer) -> Fetched:
 
 
 def last_lines_request(topic: str, count: int) -> Request:
-    """NDJSON: the newest `count` records of all partitions."""
+    """NDJSON: see `Client.last_lines`."""
     target = f"/v1/topic/{quote(topic, safe='')}/records?last={count}"
     return Request("GET", target, {"Accept": NDJSON_CONTENT_TYPE})
 
@@ -447,7 +257,7 @@ def _json_request(method: str, target: str, wanted: Mapping[str, object]) -> Req
 
 def _read_request(topic: str, partition: int, accept: str, wanted: Mapping[str, object]) -> Request:
     """A read with those parameters that are given."""
-    given = {_wire_name(name): value for name, value in wanted.items() if value is not None}
+    given = {wire_name(name): value for name, value in wanted.items() if value is not None}
     target = f"/v1/topic/{quote(topic, safe='')}/partitions/{partition}/records"
     return Request("GET", f"{target}?{urlencode(given)}" if given else target, {"Accept": accept})
 
@@ -503,33 +313,6 @@ def _not_public(answer: Answer) -> UnexpectedAnswerError:
     )
 
 
-def _value(kind: type[Value], document: Any, **known: object) -> Value:
-    """A value out of its document; members that an older broker leaves out get their defaults.
-
-    `known`: fields that stand elsewhere, or are no plain members.
-    """
-    found = dict(known)
-    for each in fields(kind):
-        name = _wire_name(each.name)
-        if each.name not in known and (name in document or each.default is MISSING):
-            member = document[name]
-            found[each.name] = tuple(member) if isinstance(member, list) else member
-    return kind(**found)
-
-
-def _plain(value: Any) -> Any:
-    """A field's value in JSON's terms."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return to_document(value)
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value
-
-
-def _wire_name(name: str) -> str:
-    """ "log_start" -> "logStart"."""
-    head, *rest = name.split("_")
-    return _WIRE_NAMES.get(name) or head + "".join(map(str.capitalize, rest))
-
-
 def _produced_elements(document: Any) -> list[Produced]:
     """Of one partition's answer or a list of them; the first problem is raised."""
     elements = document if isinstance(document, list) else [document]
@@ -538,7 +321,7 @@ def _produced_elements(document: Any) -> list[Produced]:
     failed = [element for element in elements if "problem" in element]
     if failed:
         raise _partition_problem(failed[0], others_stored=len(failed) < len(elements))
-    return [_value(Produced, element) for element in elements]
+    return [from_document(Produced, element) for element in elements]
 
 
 def _partition_problem(element: Any, *, others_stored: bool) -> ProblemError:
@@ -547,20 +330,3 @@ def _partition_problem(element: Any, *, others_stored: bool) -> ProblemError:
     error = problem_error(problem["status"], {"partition": element["partition"], **problem})
     error.write_attempted = error.write_attempted or others_stored
     return error
-
-
-def _lengths_column(values: Sequence[bytes | None]) -> bytes:
-    lengths = [NULL_LENGTH if value is None else len(value) for value in values]
-    return _little_endian(array("i", lengths))
-
-
-def _little_endian(column: "array[int]") -> bytes:
-    """The wire's byte order, whatever the machine's."""
-    if sys.byteorder == "big":
-        column.byteswap()
-    return column.tobytes()
-
-
-def _fill(column: bytes) -> bytes:
-    """Zeros up to the next column."""
-    return bytes(-len(column) % COLUMN_ALIGNMENT_BYTES)

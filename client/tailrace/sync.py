@@ -1,29 +1,23 @@
 """The blocking client: one keep-alive connection of `http.client` around `requests`.
 
-Retries nothing by itself but a GET whose idle connection the broker had closed; errors say by
-`retriable` and `write_attempted` what a caller may do. One thread at a time per client.
+Sends nothing twice by itself: errors say by `retriable` and `write_attempted` what a caller may do.
+One thread at a time per client.
 """
 
 import http.client
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from selectors import EVENT_READ, DefaultSelector
+from socket import socket
 from types import TracebackType
 from typing import Self, Unpack
 from urllib.parse import urlsplit
 
 from tailrace import requests
 from tailrace.errors import ConnectionFailedError
-from tailrace.requests import (
-    Answer,
-    Fetched,
-    PartitionOffsets,
-    Produced,
-    ReadParameters,
-    Request,
-    RingStatus,
-    TopicDetails,
-    TopicInfo,
-)
+from tailrace.records_binary import encode_records
+from tailrace.requests import Answer, ReadParameters, Request
+from tailrace.values import Fetched, PartitionOffsets, Produced, RingStatus, TopicDetails, TopicInfo
 from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
 
 
@@ -129,7 +123,7 @@ class Client:
 
         A partition's failure is raised; `write_attempted` is then set when others succeeded.
         """
-        body = requests.encode_records(keys, values, timestamps_us)
+        body = encode_records(keys, values, timestamps_us)
         request = requests.produce_records_request(topic, body)
         return requests.parse_produced(self._exchange(request))
 
@@ -171,7 +165,10 @@ class Client:
         return requests.parse_fetched(self._exchange(request))
 
     def last_lines(self, topic: str, count: int = 1) -> bytes:
-        """NDJSON of the topic's newest `count` records by time, oldest first (at most 1,000)."""
+        """NDJSON: of the last `count` of each partition, the `count` newest by record time.
+
+        Oldest first; at most 1,000.
+        """
         return requests.parse_last_lines(self._exchange(requests.last_lines_request(topic, count)))
 
     def _produce(
@@ -181,23 +178,10 @@ class Client:
         return requests.parse_produced(self._exchange(request))[0]
 
     def _exchange(self, request: Request) -> Answer:
-        """One request, one answer."""
-        was_open = self._connection.sock is not None
-        try:
-            return self._attempt(request)
-        except ConnectionFailedError as error:
-            # A broker may close an idle connection at any time; asking again changes nothing.
-            is_stale = was_open and isinstance(error.__cause__, ConnectionError)
-            if not is_stale or request.method != "GET":
-                raise
-        return self._attempt(request)
-
-    def _attempt(self, request: Request) -> Answer:
-        """Send and receive once; a failure closes the connection, so that the next call is new."""
+        """One request, one answer. A failure closes the connection, so the next call opens one."""
         is_connected = is_sent = False
         try:
-            if self._connection.sock is None:
-                self._connection.connect()
+            self._connect()
             is_connected = True
             # A broker that refuses a large body answers before it has read it: read that answer.
             with suppress(BrokenPipeError):
@@ -221,3 +205,17 @@ class Client:
             raise ConnectionFailedError(
                 self.url, reason, write_attempted=is_connected and request.method == "POST"
             ) from error
+
+    def _connect(self) -> None:
+        """Anew when the broker has closed the connection meanwhile: idle ones it does not keep."""
+        if self._connection.sock is not None and _is_readable(self._connection.sock):
+            self._connection.close()  # nothing was asked, so what is there to read is its end
+        if self._connection.sock is None:
+            self._connection.connect()
+
+
+def _is_readable(connected: socket) -> bool:
+    """Whether a read would not wait."""
+    with DefaultSelector() as selector:
+        selector.register(connected, EVENT_READ)
+        return bool(selector.select(0))

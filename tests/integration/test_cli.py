@@ -8,6 +8,7 @@ import re
 import select
 import shlex
 import signal
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from tests.commands import (
     values_of,
 )
 from tests.fixtures import RunningBroker, start_broker
+from tests.http11 import Connection
 
 pytestmark = pytest.mark.integration
 
@@ -375,6 +377,22 @@ def test_long_work_shows_a_bar_on_a_terminal(
     assert process.returncode == 0
 
 
+def test_a_pipe_may_be_slower_than_the_brokers_patience_with_idle_connections(
+    tmp_path: Path,
+) -> None:
+    with (
+        start_broker(tmp_path, idle_seconds=0.2) as broker,
+        producing_halfway(broker.url, "t") as process,
+    ):
+        for _ in range(2):  # the second is opened when the command's is due
+            with Connection(broker.port) as idle:
+                assert idle.is_closed()
+        output, errors = process.communicate(ndjson(["y"]), timeout=TIMEOUT_S)
+
+    assert (process.returncode, errors) == (0, b"")
+    assert output.decode().startswith("✓ 1,501 events, ")
+
+
 def test_an_event_over_the_limit_is_refused_with_the_limit(
     shared_broker: RunningBroker, topic: str
 ) -> None:
@@ -402,4 +420,22 @@ def test_a_broker_that_ends_halfway_leaves_the_count_of_what_is_stored(
         stored_count = sum(len(offsets.readable()) for offsets in client.offsets(["t"]))
 
     assert process.returncode == 1
-    assert f"Stored before: {stored_count:,} events and perhaps" in errors.decode()
+    assert errors.decode().endswith(f" Stored before: {stored_count:,} events\n")
+
+
+def test_a_request_that_nobody_answered_is_told_apart_from_what_is_stored() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        started("produce", "t", url=f"http://127.0.0.1:{server.getsockname()[1]}") as process,
+    ):
+        assert process.stdin is not None
+        process.stdin.write(b"1\n")
+        process.stdin.close()
+        server.settimeout(TIMEOUT_S)
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(1000)
+        assert process.stderr is not None
+        errors = process.stderr.read().decode()
+
+    assert errors.endswith(" Stored before: 0 events and perhaps those of one request more\n")

@@ -208,6 +208,20 @@ def test_the_last_records_are_those_of_all_partitions(
     assert last(5, "--max", "2") == [7, 8]
 
 
+def test_the_last_by_time_are_sought_among_the_last_of_each_partition(
+    shared_broker: RunningBroker, topic: str
+) -> None:
+    times_us = [1_764_000_000_000_000 + n for n in (9, 5, 3)]  # the newest comes first
+    with Client(shared_broker.url) as client:
+        client.produce_records(topic, [b"k"] * 3, [b"9", b"5", b"3"], times_us)
+
+    def last(count: str) -> list[object]:
+        return values_of(run("consume", topic, "--last", count, url=shared_broker.url))
+
+    assert last("2") == [3, 5]
+    assert last("3") == [3, 5, 9]
+
+
 def test_so_many_before_each_partitions_end_are_printed(
     shared_broker: RunningBroker, topic: str
 ) -> None:

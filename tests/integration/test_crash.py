@@ -12,14 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.requests import (
-    Produced,
-    Request,
-    encode_records,
-    parse_produced,
-    produce_request,
-)
+from tailrace.records_binary import encode_records
+from tailrace.requests import Request, parse_produced, produce_request
 from tailrace.sync import Client
+from tailrace.values import Produced
 from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE, RECORDS_CONTENT_TYPE
 from tests.fixtures import RunningBroker, start_broker
 from tests.history import Acknowledged, History, Place, Read, violations

@@ -7,7 +7,8 @@ from email.utils import parsedate_to_datetime
 
 import pytest
 
-from tailrace.requests import Answer, encode_records
+from tailrace.records_binary import encode_records
+from tailrace.requests import Answer
 from tailrace.wire import (
     BATCH_CONTENT_TYPE,
     JSON_CONTENT_TYPE,

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from tailrace.wire import BATCH_CONTENT_TYPE
+from tailrace_broker.app.runtime import PROBE_CONNECTIONS_MAX
 from tailrace_broker.net.http_answers import PIPELINED_MAX
 from tailrace_broker.net.http_connection import DIRECT_BODY_BYTES_MIN, HEADER_BYTES_MAX
 from tests.fixtures import RunningBroker, start_broker
 from tests.http11 import (
     METRICS,
+    PRODUCE,
     PUBLIC,
     READ,
     Connection,
@@ -91,7 +93,7 @@ def test_a_body_over_the_limit_is_refused_before_it_is_sent(
     shared_broker: RunningBroker, connection: Connection
 ) -> None:
     """Else a client sends gigabytes in vain."""
-    for size_bytes in (10**15, 2**64 - 1):
+    for size_bytes in (10**15, 10**19 - 1):
         with Connection(connection.socket.getpeername()[1]) as other:
             answer = other.exchange(request(messages("any"), content_length=size_bytes))
 
@@ -512,11 +514,12 @@ def wait_for_room(broker: RunningBroker) -> None:
 
 
 def test_more_connections_than_may_be_open_are_refused(tmp_path: Path, opened: ExitStack) -> None:
-    """All doors together."""
-    with start_broker(tmp_path, connections_max=4) as broker:
-        kept = [opened.enter_context(Connection(broker.port + door)) for door in range(4)]
+    """All doors of clients together; the metrics can still be read."""
+    doors = (PUBLIC, PRODUCE, READ)
+    with start_broker(tmp_path, connections_max=len(doors)) as broker:
+        kept = [opened.enter_context(Connection(broker.port + door)) for door in doors]
         assert kept[PUBLIC].exchange(get("/live")).status == 200
-        for door in range(4):
+        for door in doors:
             with Connection(broker.port + door) as refused:
                 answer = refused.receive()
 
@@ -525,8 +528,23 @@ def test_more_connections_than_may_be_open_are_refused(tmp_path: Path, opened: E
                 assert answer.headers["connection"] == "close"
                 assert refused.is_closed()
         assert kept[READ].exchange(get("/status")).status == 200
-        kept[METRICS].close()
+        assert broker.metrics()["tailrace_connections"] == len(doors)
+        kept[PRODUCE].close()
         wait_for_room(broker)
+
+
+def test_more_readers_of_the_metrics_than_make_sense_are_refused(
+    broker: RunningBroker, opened: ExitStack
+) -> None:
+    """And take nothing from the clients."""
+    metrics = get("/metrics")
+    for _ in range(PROBE_CONNECTIONS_MAX):
+        connection = opened.enter_context(Connection(broker.port + METRICS))
+        assert connection.exchange(metrics).status == 200
+    refused = opened.enter_context(Connection(broker.port + METRICS))
+
+    assert problem(refused.receive()) == (503, "too-many-connections")
+    wait_for_room(broker)
 
 
 def test_the_answer_to_one_connection_too_many_arrives_though_it_sends(

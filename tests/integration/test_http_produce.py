@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tailrace.requests import encode_records
+from tailrace.records_binary import encode_records
 from tailrace.sync import Client
 from tailrace.wire import (
     BATCH_CONTENT_TYPE,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.requests import encode_records
+from tailrace.records_binary import encode_records
 from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE, RECORDS_CONTENT_TYPE
 from tailrace_broker.net.http_connection import DIRECT_BODY_BYTES_MIN
 from tests.fixtures import RunningBroker, start_broker

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tailrace.requests import Answer, encode_records
+from tailrace.records_binary import encode_records
+from tailrace.requests import Answer
 from tailrace.wire import (
     BATCH_CONTENT_TYPE,
     HEADER,

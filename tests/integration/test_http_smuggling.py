@@ -55,6 +55,7 @@ LENGTHS = {
     "two words of length": (b"content-length: 1 1",),
     "no length": (b"content-length:",),
     "a length that overflows": (b"content-length: 18446744073709551617",),
+    "a length of many zeros": (b"content-length: " + b"0" * 5_000 + b"1",),
     "a folded header": (b"x: a", b" b", b"content-length: 1"),
     "a folded length": (b"content-length:", b" 1"),
     "a folded coding": (b"transfer-encoding:", b"\tchunked"),

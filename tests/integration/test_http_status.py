@@ -14,7 +14,8 @@ import msgspec
 import pytest
 
 from tailrace.local_broker import HOST
-from tailrace.requests import Answer, encode_records
+from tailrace.records_binary import encode_records
+from tailrace.requests import Answer
 from tailrace.wire import (
     BATCH_CONTENT_TYPE,
     HEADER_BYTES,

@@ -158,6 +158,8 @@ REFUSED = {
     b'"t"': ("invalid-body", None),
     b'{"name":"\xff"}': ("invalid-body", None),
     b"[" * 100_000: ("invalid-body", None),
+    b'{"name":"\\ud800"}': ("invalid-body", None),
+    b'{"name":"\\u0000"}': ("invalid-topic-name", None),
     b"{}": ("invalid-parameter", "name"),
     b'{"name":null}': ("invalid-parameter", "name"),
     b'{"name":7}': ("invalid-parameter", "name"),

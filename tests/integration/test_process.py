@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from tailrace.local_broker import HOST, plain_environment
-from tailrace.requests import encode_records
+from tailrace.records_binary import encode_records
 from tailrace.sync import Client
 from tailrace.wire import NDJSON_CONTENT_TYPE, RECORDS_CONTENT_TYPE
+from tailrace_broker.storage.direct_file import BLOCK_BYTES
 from tests.fixtures import RunningBroker, free_port_base, start_broker
 from tests.http11 import (
     Connection,
@@ -26,6 +27,7 @@ from tests.http11 import (
     get,
     messages,
     new_topic,
+    problem,
     produce_doors,
     records,
     request,
@@ -264,12 +266,41 @@ def answers_until_closed(connection: Connection) -> list[Any]:
         return said
 
 
+# --- it lives with a disk that fails --------------------------------------------------------------
+
+
+def test_a_disk_that_does_not_answer_is_told_as_nothing(broker: RunningBroker) -> None:
+    (broker.data_dir / "data").rename(broker.data_dir / "elsewhere")
+    with Connection(broker.port) as public, Connection(broker.port + 3) as metrics:
+        text = metrics.exchange(get("/metrics")).body.decode()
+        (row,) = document(public.exchange(get("/v1/brokers")))["brokers"]
+
+        assert "tailrace_disk_bytes NaN" in text
+        assert "tailrace_disk_used_bytes NaN" in text
+        assert (row["diskUsedBytes"], row["diskBytes"]) == (None, None)
+        assert public.exchange(get("/ready")).status == 200
+
+
+def test_a_trash_that_cannot_be_listed_ends_nothing(tmp_path: Path) -> None:
+    with start_broker(tmp_path) as broker:
+        broker.stop()
+        (broker.data_dir / "data" / "trash").write_bytes(b"")
+        broker.restart()
+        with Connection(broker.port) as public:
+            assert public.exchange(new_topic("t")).status == 201
+            deleted = public.exchange(request("/v1/topics/t", method="DELETE"))
+            assert deleted.status == 204
+            assert public.exchange(get("/ready")).status == 200
+        assert '"trash.failed"' in broker.log_path.read_text()
+        broker.stop()
+
+
 # --- it lives with damage -------------------------------------------------------------------------
 
 
-def flip_a_bit(segment: Path) -> None:
+def flip_a_bit(segment: Path, position: int = 140) -> None:
     stored = bytearray(segment.read_bytes())
-    stored[140] ^= 1
+    stored[position] ^= 1
     segment.write_bytes(stored)
 
 
@@ -311,6 +342,26 @@ def test_a_damaged_partition_stands_still_and_the_others_go_on(broker: RunningBr
     broker.stop()
     (name,) = (name for name in segments if name.endswith(f"/{damaged}/{0:020d}.log"))
     assert contents_of(broker.data_dir / "data")[name] == segments[name]
+
+
+def test_whatever_meets_damage_names_the_partition(tmp_path: Path) -> None:
+    with start_broker(tmp_path, cache_bytes=0) as broker, Connection(broker.port) as connection:
+        assert connection.exchange(new_topic("t")).status == 201
+        for timestamp in (1, 2):
+            produce(connection, messages("t", timestamp=timestamp))
+        (segment,) = (broker.data_dir / "data").rglob("*.log")
+        flip_a_bit(segment, BLOCK_BYTES + 140)  # of the second batch
+        for target in (
+            records("t", offset=1),
+            records("t", offset=0),  # a later batch than the first
+            records("t", timestamp=2),
+            "/v1/topic/t/records?last=2",
+            "/v1/offsets?topic=t&timestamp=2",
+        ):
+            refused = connection.exchange(get(target))
+            assert problem(refused) == (503, "corrupt-partition"), target
+            assert (document(refused)["topic"], document(refused)["partition"]) == ("t", 0)
+        assert connection.exchange(get("/v1/offsets?topic=t&timestamp=1")).status == 200
 
 
 def test_offsets_say_which_partition_is_damaged(broker: RunningBroker) -> None:

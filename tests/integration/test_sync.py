@@ -19,6 +19,7 @@ from tailrace.errors import (
 from tailrace.sync import Client
 from tailrace.wire import BATCH_MAGIC
 from tests.fixtures import RunningBroker, free_port_base, start_broker
+from tests.http11 import Connection
 from tests.stored import split
 
 pytestmark = pytest.mark.integration
@@ -239,24 +240,54 @@ def test_a_connection_whose_request_was_refused_halfway_is_not_used_again() -> N
         refusing.result()
 
 
-def test_reads_survive_a_broker_that_was_started_again(broker: RunningBroker) -> None:
+def test_a_client_survives_a_broker_that_was_started_again(broker: RunningBroker) -> None:
     with Client(broker.url) as client:
         client.create_topic("t")
         broker.restart()
-
         assert [topic.name for topic in client.topics()] == ["t"]
-
-
-def test_a_produce_is_never_sent_twice_by_itself(broker: RunningBroker) -> None:
-    with Client(broker.url) as client:
-        client.create_topic("t")
         broker.kill()
         broker.restart()
-        with pytest.raises(ConnectionFailedError) as caught:
-            client.produce("t", b"1")
 
-        assert caught.value.write_attempted
-        assert client.produce("t", b"2").offset == 0
+        assert client.produce("t", b"1").offset == 0
+
+
+def test_a_connection_that_the_broker_closed_as_idle_is_opened_again(tmp_path: Path) -> None:
+    with start_broker(tmp_path, idle_seconds=0.2) as broker, Client(broker.url) as client:
+        for n in range(2):
+            assert client.produce("t", b"1", key="k").offset == n
+            for _ in range(2):  # the second is opened when the client's is due
+                with Connection(broker.port) as idle:
+                    assert idle.is_closed()
+        client.delete_topic("t")
+
+
+def answer_once_then_hang_up(server: socket.socket) -> list[bytes]:
+    """What came: two requests on one connection, the second unanswered, and what came after."""
+    first, _ = server.accept()
+    with first:
+        requests = [first.recv(1000)]
+        first.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+        requests.append(first.recv(1000))
+    second, _ = server.accept()
+    with second:
+        requests.append(second.recv(1000))
+        second.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+    return requests
+
+
+def test_a_request_is_never_sent_twice_by_itself() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
+        server.settimeout(ACCEPT_TIMEOUT_S)
+        hanging_up = thread.submit(answer_once_then_hang_up, server)
+        with Client(f"http://127.0.0.1:{server.getsockname()[1]}") as client:
+            client.delete_topic("first")
+            with pytest.raises(ConnectionFailedError) as caught:
+                client.produce("second", b"1")
+            client.delete_topic("third")
+        targets = [request.split()[1] for request in hanging_up.result()]
+
+    assert caught.value.write_attempted
+    assert targets == [b"/v1/topics/first", b"/v1/topic/second/messages", b"/v1/topics/third"]
 
 
 def test_without_a_broker_nothing_was_attempted() -> None:

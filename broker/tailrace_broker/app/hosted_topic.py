@@ -58,7 +58,7 @@ class HostedTopic:
             )
         log = self.logs[partition]
         if isinstance(log, CorruptPartitionError):
-            raise CorruptPartitionError(log.detail, topic=self.topic.name, partition=partition)
+            raise log.with_traceback(None)  # else it would grow by those who asked before
         return log
 
     def open_log_of(self, partition: int) -> PartitionLog:
@@ -101,7 +101,14 @@ async def _open_log(
     topic: Topic, partition: Partition, directory: DataDirectory, resources: LogResources
 ) -> tuple[Partition, PartitionLog | CorruptPartitionError]:
     path = directory.partition_path(topic.topic_id, partition.partition)
-    place = LogPlace(path, topic.topic_id, partition.partition, partition.range_id, partition.epoch)
+    place = LogPlace(
+        path,
+        topic.name,
+        topic.topic_id,
+        partition.partition,
+        partition.range_id,
+        partition.epoch,
+    )
     try:
         segments = await resources.io.run(
             lambda: recover_log(
@@ -110,7 +117,7 @@ async def _open_log(
         )
         end_offset, sealed_end = segments[-1].end_offset, partition.sealed_end
         if sealed_end is not None and end_offset < sealed_end:
-            raise CorruptPartitionError(
+            raise place.damaged(
                 f"{path}: the log was sealed at offset {sealed_end}, but ends at {end_offset}; "
                 "restore its files"
             )
@@ -121,7 +128,7 @@ async def _open_log(
             partition=partition.partition,
             detail=error.detail,
         )
-        return partition, CorruptPartitionError(error.detail)
+        return partition, place.damaged(error.detail)
     if sealed_end is None:
         # The boot's, but epochs of a log never fall: the file that counts boots may be an old copy.
         epoch = max(partition.epoch, directory.identity.boot, segments[-1].last_epoch)

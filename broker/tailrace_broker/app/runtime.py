@@ -18,13 +18,15 @@ from tailrace_broker.app.settings import Settings
 from tailrace_broker.model.errors import InvalidSettingError, PortInUseError
 from tailrace_broker.net.doors import door_matchers
 from tailrace_broker.net.http_answers import Spawn
-from tailrace_broker.net.http_connection import HttpConnection
+from tailrace_broker.net.http_connection import Connections, HttpConnection
 from tailrace_broker.net.routes import Doors
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.io_threads import IoThreads
 
 # By how much a door's port is above the base port.
 DOOR_PORTS = {Doors.PUBLIC: 0, Doors.PRODUCE: 1, Doors.READ: 2, Doors.METRICS: 3}
+# Of the metrics door.
+PROBE_CONNECTIONS_MAX = 64
 # Many clients connect at once after a restart; the kernel caps it (listen(2)).
 BACKLOG = 4096
 
@@ -97,14 +99,20 @@ async def open_doors(settings: Settings, broker: LocalBroker, spawn: Spawn) -> A
 
     PortInUseError, InvalidSettingError.
     """
-    connections = broker.connections
-    connections.count_max = connections_max(settings.connections_max, raise_limit())
-    matchers = door_matchers(lambda: metrics_text(broker))
+    bounded = partial(
+        Connections, settings.header_seconds, settings.request_seconds, settings.idle_seconds
+    )
+    connections = bounded(connections_max(settings.connections_max, raise_limit()))
+    # Its own, so that probes are answered when clients have taken all of the others.
+    probes = bounded(PROBE_CONNECTIONS_MAX)
+    matchers = door_matchers(lambda: metrics_text(broker, connection_count=len(connections.open)))
     async with AsyncExitStack() as stack:
         stack.push_async_callback(connections.end)
+        stack.push_async_callback(probes.end)
         for door, match in matchers.items():
             port = settings.port + DOOR_PORTS[door]
-            connect = partial(HttpConnection, broker, match, connections, spawn)
+            shared = probes if door is Doors.METRICS else connections
+            connect = partial(HttpConnection, broker, match, shared, spawn)
             server = await _listen(settings.host, port, connect)
             stack.callback(server.close)
         yield

@@ -52,7 +52,7 @@ class Settings(BaseSettings):
     """A connection without a request, or whose peer takes no bytes of its answer, is closed."""
 
     connections_max: int = Field(default=8192, ge=1)
-    """Open connections of all doors together; over it new ones are answered 503 and closed."""
+    """Open connections, all doors but metrics; over it new ones are answered 503 and closed."""
 
     delete_retention_ms: int = Field(default=24 * 3_600_000, ge=0)
     """A deleted topic's data stays in the trash this long."""

@@ -57,6 +57,13 @@ class BatchPlace(NamedTuple):
     high_watermark: int
 
 
+class StoredBatch(NamedTuple):
+    """A batch as it is stored: its header, and all its bytes as buffers one after the other."""
+
+    header: BatchHeader
+    buffers: tuple[bytes, ...]
+
+
 def compress_columns(columns: RecordColumns, producer_table: bytes = b"") -> BatchBody:
     """Compress (LZ4, kept only when smaller) and checksum; once in a batch's life.
 

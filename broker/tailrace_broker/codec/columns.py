@@ -24,6 +24,8 @@ EVENTS_MAX = 500_000
 RECORD_HEADERS_MAX = 500_000
 # Bound of a batch before compression: offsets, timestamps and keys are added to a body's values.
 PAYLOAD_BYTES_MAX = 32 * 1024 * 1024
+# Of a record in a payload beside its key and value: their two offsets and a timestamp.
+RECORD_OVERHEAD_BYTES = 16
 
 _FILL = tuple(bytes(size) for size in range(COLUMN_ALIGNMENT_BYTES))
 

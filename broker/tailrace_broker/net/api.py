@@ -5,26 +5,12 @@ from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
-from tailrace.wire import BatchHeader
-from tailrace_broker.codec.batch import BatchBody
+from tailrace_broker.codec.batch import BatchBody, StoredBatch
 from tailrace_broker.codec.columns import RecordColumns
+from tailrace_broker.model.appended import Appended
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import TailraceError
 from tailrace_broker.model.topic import Topic, TopicSettings
-
-Appended = Callable[[int, TailraceError | None], None]
-
-
-class ReadableBatch(Protocol):
-    """A stored batch: its header, and its bytes as buffers one after the other."""
-
-    @property
-    def header(self) -> BatchHeader:
-        """The batch's header."""
-
-    @property
-    def buffers(self) -> tuple[bytes, ...]:
-        """The whole batch."""
 
 
 class PartitionLog(Protocol):
@@ -57,7 +43,7 @@ class PartitionLog(Protocol):
     def append_batch(self, body: BatchBody, done: Appended) -> None:
         """Append a batch that is compressed and checked already; `done` once it is durable."""
 
-    async def read(self, offset: int, max_bytes: int) -> Sequence[ReadableBatch]:
+    async def read(self, offset: int, max_bytes: int) -> Sequence[StoredBatch]:
         """Committed batches from the one that holds `offset`."""
 
     async def find_timestamp(self, timestamp_us: int) -> int | None:
@@ -94,8 +80,8 @@ class ClientView:
     ring_name: str
 
 
-class BrokerStatus(Protocol):
-    """What `GET /v1/brokers` tells of this broker."""
+class Broker(Protocol):
+    """The broker behind the doors."""
 
     @property
     def client_view(self) -> ClientView:
@@ -133,17 +119,6 @@ class BrokerStatus(Protocol):
     def partition_count(self) -> int:
         """Partitions on this broker."""
 
-    def disk_bytes(self) -> tuple[int, int]:
-        """Used, and all, of the file system that holds the data."""
-
-
-class Broker(BrokerStatus, Protocol):
-    """The broker behind the doors."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Recovery has ended and the broker is not stopping."""
-
     @property
     def counters(self) -> Counters:
         """What the doors count."""
@@ -152,8 +127,14 @@ class Broker(BrokerStatus, Protocol):
     def max_request_bytes(self) -> int:
         """Bound of one body."""
 
+    def check_ready(self) -> None:
+        """NotReadyError until recovery has ended, and from a stop on."""
+
     def now_us(self) -> int:
         """The broker's clock, µs since the epoch."""
+
+    async def disk_bytes(self) -> tuple[int, int] | None:
+        """Used, and all, of the file system that holds the data; None: it does not answer."""
 
     def hosted(self, topic: str) -> HostedTopic:
         """TopicNotFoundError, InvalidTopicNameError."""

@@ -1,8 +1,10 @@
 """Every route of every door: one table that requests are checked by and the API is described by."""
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Awaitable, Callable
+from functools import cache, partial
 from typing import Any
+
+import msgspec
 
 from tailrace.wire import (
     BATCH_CONTENT_TYPE,
@@ -12,17 +14,20 @@ from tailrace.wire import (
 )
 from tailrace_broker.model import errors
 from tailrace_broker.net import openapi, produce, read, status, topics
+from tailrace_broker.net.api import Broker
 from tailrace_broker.net.routes import (
     AnswerForm,
     BodyForm,
+    Call,
     Doors,
     Kind,
     Match,
+    Response,
     Route,
     matcher,
 )
 
-EVERYWHERE = Doors.PUBLIC | Doors.PRODUCE | Doors.READ
+CLIENT_DOORS = Doors.PUBLIC | Doors.PRODUCE | Doors.READ
 
 _TOPIC_PROBLEMS = (errors.InvalidTopicNameError, errors.TopicNotFoundError, errors.NotReadyError)
 _LOG_PROBLEMS = (
@@ -36,6 +41,15 @@ _RECORDS = {NDJSON_CONTENT_TYPE: read.RecordAnswer, JSON_CONTENT_TYPE: list[read
 
 def _json(status: int, description: str, schema: Any = None) -> AnswerForm:
     return AnswerForm(status, description, {JSON_CONTENT_TYPE: schema})
+
+
+@cache
+def _description() -> bytes:
+    return msgspec.json.format(msgspec.json.encode(openapi.openapi(ROUTES)))
+
+
+async def _describe(_: Broker, __: Call) -> Response:
+    return Response((_description(),))
 
 
 ROUTES: tuple[Route, ...] = (
@@ -100,7 +114,7 @@ ROUTES: tuple[Route, ...] = (
         "GET",
         "/v1/topic/{topic}/records",
         Doors.PUBLIC | Doors.READ,
-        "The newest records of a topic, oldest first.",
+        "Of the last records of each partition the newest, oldest first.",
         (AnswerForm(200, "Records.", _RECORDS),),
         handle=read.read_last,
         parameters=read.LastParameters,
@@ -115,7 +129,7 @@ ROUTES: tuple[Route, ...] = (
         (_json(200, "By topic and partition.", topics.OffsetsAnswer),),
         handle=topics.list_offsets,
         parameters=topics.OffsetsParameters,
-        problems=_TOPIC_PROBLEMS,
+        problems=(*_TOPIC_PROBLEMS, errors.CorruptPartitionError, errors.ReadFailedError),
     ),
     Route(
         "GET",
@@ -189,7 +203,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "/status",
-        EVERYWHERE,
+        CLIENT_DOORS,
         "Whether the broker serves.",
         (_json(200, "It does.", dict[str, str]),),
         handle=status.status,
@@ -198,7 +212,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "/ready",
-        Doors.PUBLIC,
+        Doors.PUBLIC | Doors.METRICS,
         "Whether the broker serves, for a readiness probe.",
         (_json(200, "It does.", dict[str, bool]),),
         handle=status.ready,
@@ -207,7 +221,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "/live",
-        Doors.PUBLIC,
+        Doors.PUBLIC | Doors.METRICS,
         "The process answers, for a liveness probe.",
         (_json(200, "It does.", dict[str, bool]),),
         handle=status.live,
@@ -227,7 +241,7 @@ ROUTES: tuple[Route, ...] = (
         Doors.PUBLIC,
         "This description, OpenAPI 3.1.",
         (_json(200, "The description."),),
-        handle=lambda broker, call: openapi.description(ROUTES, broker, call),
+        handle=_describe,
     ),
     Route(
         "GET",
@@ -248,7 +262,7 @@ ROUTES: tuple[Route, ...] = (
 )
 
 
-def door_matchers(render_metrics: Callable[[], bytes]) -> dict[Doors, Match]:
+def door_matchers(render_metrics: Callable[[], Awaitable[bytes]]) -> dict[Doors, Match]:
     """How each door finds its routes; `render_metrics` makes Prometheus' text format."""
     metrics = Route(
         "GET",

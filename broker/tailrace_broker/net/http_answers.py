@@ -5,6 +5,7 @@ else starts when it is the first without an answer.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import lru_cache, partial
@@ -12,6 +13,8 @@ from http import HTTPStatus
 from time import time
 from typing import Any, Protocol
 from wsgiref.handlers import format_date_time
+
+import structlog
 
 from tailrace_broker.model.errors import TailraceError
 from tailrace_broker.net.api import Broker
@@ -24,6 +27,9 @@ PIPELINED_MAX = 256
 # A stream is sent whole up to here, else in chunks of this size.
 SEND_BYTES = 1024 * 1024
 
+_log = structlog.get_logger()
+# Tells in a fifth of a microsecond that a line need not be built.
+_levels = logging.getLogger(__name__)
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
@@ -115,7 +121,7 @@ class AnswerQueue:
     ) -> None:
         """Of a route that answers by callback."""
         if error is not None:
-            self._answer_whole(exchange, problem_response(error), is_error=True)
+            self._answer_whole(exchange, problem_response(error))
         else:
             self._answer_whole(exchange, Response((body,), status=status))
 
@@ -134,14 +140,11 @@ class AnswerQueue:
             self._serving = None
             self._answer(exchange, 0, b"", error)
 
-    def _answer_whole(
-        self, exchange: Exchange, response: Response, *, is_error: bool = False
-    ) -> None:
+    def _answer_whole(self, exchange: Exchange, response: Response) -> None:
         assert not isinstance(response.body, AsyncIterator)
         head = answer_head(exchange, response, sum(map(len, response.body)))
-        self._finish(
-            exchange, [head] if exchange.is_head_only else [head, *response.body], is_error=is_error
-        )
+        body = () if exchange.is_head_only else response.body
+        self._finish(exchange, response.status, [head, *body])
 
     async def _answer_stream(
         self, exchange: Exchange, response: Response, stream: AsyncIterator[bytes]
@@ -150,12 +153,13 @@ class AnswerQueue:
         head = answer_head(exchange, response, None)
         if exchange.is_head_only:
             self._serving = None
-            self._finish(exchange, [head])
+            self._finish(exchange, response.status, [head])
             return
         ready: list[bytes] = []
         ready_bytes = 0
         try:
             async for piece in stream:
+                await asyncio.sleep(0)  # a piece takes milliseconds: others come in between
                 if ready and ready_bytes + len(piece) > SEND_BYTES:
                     self._send([head, *chunk(exchange, ready)])
                     head, ready, ready_bytes = b"", [], 0
@@ -173,11 +177,19 @@ class AnswerQueue:
         if head:
             self._answer_whole(exchange, response._replace(body=ready))
         else:
-            self._finish(exchange, [*chunk(exchange, ready), *chunk(exchange, [])])
+            end = [*chunk(exchange, ready), *chunk(exchange, [])]
+            self._finish(exchange, response.status, end)
 
-    def _finish(self, exchange: Exchange, rest: list[bytes], *, is_error: bool = False) -> None:
+    def _finish(self, exchange: Exchange, status: int, rest: list[bytes]) -> None:
         """Send the rest of an answer when it is its turn, and what waited behind it."""
-        exchange.count(self._broker.counters, is_error=is_error)
+        exchange.count(self._broker.counters, is_error=status >= HTTPStatus.BAD_REQUEST)
+        if _levels.isEnabledFor(logging.DEBUG):
+            _log.debug(
+                "request.answered",
+                path=exchange.target.partition(b"?")[0].decode(errors="replace"),
+                status=status,
+                body_bytes=exchange.received_bytes,
+            )
         exchange.answer = rest
         self.return_memory(exchange)
         transport = self._transport

@@ -289,16 +289,13 @@ class HttpConnection(asyncio.BufferedProtocol):
         rest_bytes = current.content_bytes - current.received_bytes
         if current.is_in_body and rest_bytes >= DIRECT_BODY_BYTES_MIN:
             self._receive_directly(rest_bytes)
-        elif current is before:
-            self._bound_head(len(received) if current.received_bytes == body_bytes else 0)
+        elif current is before and current.received_bytes > body_bytes:
+            current.head_bytes = 0
+        elif current is before:  # of a head, of chunk sizes, of trailers: they must end
+            current.head_bytes += len(received)
+            if current.head_bytes > HEADER_BYTES_MAX:
+                self._fail(_header_too_large())
         return _NOTHING
-
-    def _bound_head(self, received_bytes: int) -> None:
-        """Neither a head nor, between two pieces of a body, chunk sizes or trailers have no end."""
-        current = self._current
-        current.head_bytes = current.head_bytes + received_bytes if received_bytes else 0
-        if current.head_bytes > HEADER_BYTES_MAX:
-            self._fail(_header_too_large())
 
     def _stay_with_http_1(self, rest: memoryview) -> memoryview:
         """A request that offers another protocol is served as it is (RFC 9110, 7.8).
@@ -380,6 +377,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     # --- pace ---
 
     def _on_sent(self) -> None:
+        """Of an answer, or a piece of one."""
         self._active_s = asyncio.get_running_loop().time()
         self._resume_reading()
 
@@ -434,7 +432,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         transport, loop = self._transport, asyncio.get_running_loop()
         assert transport is not None
         unsent_bytes = transport.get_write_buffer_size()
-        is_ours = len(self._answers) or self._current.has_begun  # to answer, or to lose patience
+        is_ours = len(self._answers) or self._current.has_begun  # to answer, or has a deadline
         if unsent_bytes != self._unsent_bytes or (is_ours and not unsent_bytes):
             self._unsent_bytes = unsent_bytes
             self._active_s = loop.time()

@@ -16,7 +16,7 @@ from tailrace_broker.model.errors import (
     TailraceError,
     UnsupportedMediaTypeError,
 )
-from tailrace_broker.net.routes import Call, Kind, Matched, Route, shortened
+from tailrace_broker.net.routes import DIGITS_MAX, Call, Kind, Matched, Route, shortened
 
 _CHUNKED = b"chunked"
 _CONTINUE = b"100-continue"
@@ -128,6 +128,8 @@ def check_head(exchange: Exchange, version: str, method: bytes) -> None:
         raise InvalidRequestError("the request has no Host header, or two; send one")
     if b"#" in exchange.target:
         raise InvalidRequestError("the target has a #; write %23, or leave the fragment out")
+    if exchange.content_bytes < 0:
+        raise InvalidRequestError(f"Content-Length has more than {DIGITS_MAX} digits")
     is_plainly_chunked = exchange.transfer_coding.lower() == _CHUNKED and not exchange.is_http_1_0
     if exchange.transfer_coding and not is_plainly_chunked:
         shown = shortened(exchange.transfer_coding.decode("latin-1"))
@@ -171,7 +173,9 @@ def _read_host(exchange: Exchange, _: bytes) -> None:
 
 
 def _read_content_length(exchange: Exchange, value: bytes) -> None:
-    exchange.content_bytes = int(value)  # digits, and one of it: the parser has checked
+    """Digits alone, and one of it, the parser has checked; but thousands of zeros pass it."""
+    digits = value.strip()
+    exchange.content_bytes = int(digits) if len(digits) <= DIGITS_MAX else -1
 
 
 def _read_transfer_encoding(exchange: Exchange, value: bytes) -> None:

@@ -4,7 +4,6 @@ Source: OpenAPI 3.1.1. The page asks for nothing outside of the broker.
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
@@ -49,11 +48,6 @@ class ProblemDocument(msgspec.Struct, rename="camel"):
     write_attempted: bool
 
 
-async def description(routes: Sequence[Route], _: Broker, __: Call) -> Response:
-    """The description, made once."""
-    return Response((_encoded(tuple(routes)),))
-
-
 async def page(_: Broker, __: Call) -> Response:
     """The page."""
     html = files("tailrace_broker.net").joinpath("docs.html").read_bytes()
@@ -84,11 +78,6 @@ def openapi(routes: Sequence[Route]) -> dict[str, Any]:
         "paths": paths,
         "components": {"schemas": components},
     }
-
-
-@lru_cache(maxsize=1)
-def _encoded(routes: tuple[Route, ...]) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(openapi(routes)))
 
 
 def _structs_of(routes: Sequence[Route]) -> list[Any]:

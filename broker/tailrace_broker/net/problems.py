@@ -83,7 +83,8 @@ PROBLEMS: dict[type[TailraceError], Problem] = {
         "body-too-large",
         413,
         "Body too large",
-        "over `maxRequestBytes`, or over 500,000 events, or events and their keys over 32 MiB",
+        "over `TAILRACE_MAX_REQUEST_BYTES`, or over 500,000 events or record headers, or events "
+        "and their keys over 32 MiB",
     ),
     errors.UnsupportedMediaTypeError: Problem(
         "unsupported-media-type",

@@ -18,6 +18,7 @@ from tailrace.wire import (
 )
 from tailrace_broker.codec.columns import (
     PAYLOAD_BYTES_MAX,
+    RECORD_OVERHEAD_BYTES,
     HeaderColumns,
     RecordColumns,
     column_of_lengths,
@@ -43,7 +44,6 @@ from tailrace_broker.net.routes import PARTITION_MAX, Answer, Call, Parameters, 
 TIMESTAMP_AHEAD_US_MAX = 3_600_000_000
 # Six digits more than now: about the year 33,000.
 TIMESTAMP_US_MAX = 10**18 - 1
-_COLUMN_BYTES_PER_RECORD = 16
 # Plain integers: an operation on an enum costs a microsecond, a third of an event's JSON check.
 _JSON_VALUES = int(Flag.JSON_VALUES)
 _BROKER_TIMESTAMPS = int(Flag.BROKER_TIMESTAMPS)
@@ -344,7 +344,7 @@ def _timestamp(broker: Broker, given_us: int | None) -> tuple[int, int]:
 
 def _check_payload(broker: Broker, data_bytes: int, count: int) -> None:
     """Refuse a request whose columns would be much larger than its body: a long key."""
-    if data_bytes + count * _COLUMN_BYTES_PER_RECORD > PAYLOAD_BYTES_MAX:
+    if data_bytes + count * RECORD_OVERHEAD_BYTES > PAYLOAD_BYTES_MAX:
         raise BodyTooLargeError(
             f"the events with their keys are over {PAYLOAD_BYTES_MAX} bytes; send fewer a request",
             maxRequestBytes=broker.max_request_bytes,

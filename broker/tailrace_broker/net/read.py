@@ -11,16 +11,13 @@ import msgspec
 from msgspec import Meta
 
 from tailrace.wire import BATCH_CONTENT_TYPE, JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE, Flag
-from tailrace_broker.codec.batch import decompress_payload
+from tailrace_broker.codec.batch import StoredBatch, decompress_payload
 from tailrace_broker.codec.records import json_lines, unpack_columns
-from tailrace_broker.model.errors import (
-    CorruptPartitionError,
-    InvalidParameterError,
-    NotAcceptableError,
-)
+from tailrace_broker.model.errors import InvalidParameterError, NotAcceptableError
 from tailrace_broker.model.topic import Partition
-from tailrace_broker.net.api import Broker, HostedTopic, PartitionLog, ReadableBatch
+from tailrace_broker.net.api import Broker, HostedTopic, PartitionLog
 from tailrace_broker.net.routes import (
+    DIGITS_MAX,
     INT64_MAX,
     Call,
     Parameters,
@@ -40,7 +37,6 @@ LAST_RECORDS_MAX = 1_000
 PIECE_BYTES = 512 * 1024
 
 _TEXT_TYPES = (NDJSON_CONTENT_TYPE, JSON_CONTENT_TYPE)
-_OFFSET_DIGITS_MAX = 19
 
 
 class ReadParameters(Parameters, frozen=True):
@@ -91,7 +87,7 @@ class LastParameters(Parameters, frozen=True):
 
     topic: TopicName
     last: Annotated[
-        int, Meta(ge=1, le=LAST_RECORDS_MAX, description="How many of the newest records.")
+        int, Meta(ge=1, le=LAST_RECORDS_MAX, description="How many.")
     ] = 1
 
 
@@ -114,21 +110,16 @@ async def read_partition(broker: Broker, call: Call) -> Response:
     hosted = broker.hosted(parameters.topic)
     log = hosted.log_of(parameters.partition)
     content_type = preferred_type(call.accept, (*_TEXT_TYPES, BATCH_CONTENT_TYPE))
-    try:
-        offset = await _find_offset(log, parameters)
-        if offset == log.high_watermark and parameters.wait_ms:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(parameters.wait_ms / 1000):
-                    await log.wait_beyond(offset)
-        return await _read(broker, hosted, parameters, offset, content_type)
-    except CorruptPartitionError as error:
-        raise CorruptPartitionError(
-            error.detail, topic=parameters.topic, partition=parameters.partition
-        ) from error
+    offset = await _find_offset(log, parameters)
+    if offset == log.high_watermark and parameters.wait_ms:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(parameters.wait_ms / 1000):
+                await log.wait_beyond(offset)
+    return await _read(broker, hosted, parameters, offset, content_type)
 
 
 async def read_last(broker: Broker, call: Call) -> Response:
-    """The newest records of a topic over all its partitions, by record time, oldest first."""
+    """Of the last N records of each partition the N newest by record time, oldest first."""
     parameters: LastParameters = call.parameters
     hosted = broker.hosted(parameters.topic)
     content_type = preferred_type(call.accept, _TEXT_TYPES)
@@ -191,7 +182,7 @@ async def _find_offset(log: PartitionLog, parameters: ReadParameters) -> int:
     if text == "latest":
         return log.high_watermark
     digits = text.removeprefix("-")
-    if digits.isascii() and digits.isdigit() and len(digits) <= _OFFSET_DIGITS_MAX:
+    if digits.isascii() and digits.isdigit() and len(digits) <= DIGITS_MAX:
         is_from_end = text.startswith("-")
         return max(log.log_start, log.high_watermark - int(digits)) if is_from_end else int(digits)
     raise InvalidParameterError(
@@ -247,6 +238,7 @@ async def _times_of_last(log: PartitionLog, count: int) -> AsyncIterator[tuple[i
                 header, columns, first=first, last=last - header.base_offset
             ):
                 yield record.timestamp_us, record.offset
+            await asyncio.sleep(0)  # others' requests come in between
             offset = header.end_offset
             if offset >= end:
                 return
@@ -278,7 +270,7 @@ def _as_text(lines: AsyncIterator[list[bytes]], content_type: str) -> AsyncItera
 
 
 async def _json_lines(
-    log: PartitionLog, partition: int, batches: Sequence[ReadableBatch], offset: int, end: int
+    log: PartitionLog, partition: int, batches: Sequence[StoredBatch], offset: int, end: int
 ) -> AsyncIterator[list[bytes]]:
     """JSON texts of the records `[offset, end)`, piece by piece; `batches` are the first.
 

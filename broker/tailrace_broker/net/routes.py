@@ -30,7 +30,7 @@ INT64_MAX = 2**63 - 1
 _CACHED_TARGET_BYTES_MAX = 256
 _CACHED_TARGETS = 4096
 # Of a 64-bit number; longer texts are not even read.
-_DIGITS_MAX = 19
+DIGITS_MAX = 19
 _AUTHORITY = re.compile(rb"https?://[^/?]*", re.IGNORECASE)
 # Of a value that an error quotes.
 _SHOWN_CHARACTERS_MAX = 40
@@ -155,7 +155,9 @@ def matcher(routes: Sequence[Route]) -> Match:
                 except InvalidParameterError as error:
                     return Matched(reader.route, error)
         shown = shortened(path.decode(errors="replace"))
-        raise PathNotFoundError(f"no path {shown} at this door; GET /docs at port 9250 lists all")
+        raise PathNotFoundError(
+            f"no path {shown} at this door; the public door lists all of them: GET /docs"
+        )
 
     cached = lru_cache(maxsize=_CACHED_TARGETS)(match)
 
@@ -236,7 +238,7 @@ class _FieldReader:
     def _number(self, text: str, info: msgspec.inspect.IntType) -> int:
         assert info.ge is not None
         assert info.le is not None
-        if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX:
+        if text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX:
             number = int(text)
             if info.ge <= number <= info.le:
                 return number
@@ -256,7 +258,7 @@ def _bare(info: msgspec.inspect.Type) -> msgspec.inspect.Type:
 
 def _pattern(path: str) -> re.Pattern[bytes]:
     """ "/v1/topics/{topic}" -> a pattern with a group a parameter."""
-    return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]*)", path).encode())
+    return re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]*)", re.escape(path)).encode())
 
 
 def _origin_form(target: bytes) -> bytes:

@@ -1,7 +1,6 @@
 """The broker's own state -> answers: health, `GET /v1/brokers`, what a problem type means."""
 
-from collections.abc import Callable
-from datetime import UTC, datetime
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Annotated
 from uuid import UUID
@@ -9,8 +8,9 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
+from tailrace_broker.codec.records import format_timestamp
 from tailrace_broker.core.ring import TOKEN_MIN
-from tailrace_broker.model.errors import NotReadyError, PathNotFoundError
+from tailrace_broker.model.errors import PathNotFoundError
 from tailrace_broker.net.api import Broker
 from tailrace_broker.net.problems import PROBLEM_PATH, PROBLEMS
 from tailrace_broker.net.routes import Call, Parameters, Response, shortened
@@ -29,8 +29,10 @@ class BrokerAnswer(msgspec.Struct, rename="camel", kw_only=True):
     replicates: Annotated[int, Meta(description="Partitions that it has a copy of.")]
     damaged: Annotated[int, Meta(description="Partitions that stand still.")]
     lag_max: Annotated[int, Meta(description="Records that its furthest behind copy lacks.")]
-    disk_used_bytes: int
-    disk_bytes: int
+    disk_used_bytes: Annotated[
+        int | None, Meta(description="Of the file system that holds the data.")
+    ]
+    disk_bytes: int | None
     direct_io: bool
     durable_write_ms: Annotated[
         float | None, Meta(description="Median of some 4 KiB writes at the start.")
@@ -87,22 +89,22 @@ async def live(_: Broker, __: Call) -> Response:
 
 async def ready(broker: Broker, _: Call) -> Response:
     """503 until recovery has ended."""
-    _check_ready(broker)
+    broker.check_ready()
     return json_response({"ready": True})
 
 
 async def status(broker: Broker, _: Call) -> Response:
     """The same for PolarStreams' clients."""
-    _check_ready(broker)
+    broker.check_ready()
     return json_response({"status": "ready"})
 
 
 async def brokers(broker: Broker, _: Call) -> Response:
     """The ring and its brokers."""
-    _check_ready(broker)
+    broker.check_ready()
     view = broker.client_view
     now_us = broker.now_us()
-    used_bytes, all_bytes = broker.disk_bytes()
+    used_bytes, all_bytes = await broker.disk_bytes() or (None, None)
     this_broker = BrokerAnswer(
         ordinal=broker.ordinal,
         token=str(TOKEN_MIN),
@@ -115,7 +117,7 @@ async def brokers(broker: Broker, _: Call) -> Response:
         direct_io=broker.is_direct,
         durable_write_ms=broker.durable_write_ms,
         incarnation=broker.incarnation,
-        started_at=_rfc_3339(broker.started_us),
+        started_at=format_timestamp(broker.started_us).decode(),
         up_seconds=(now_us - broker.started_us) // 1_000_000,
     )
     ring = RingAnswer(
@@ -152,15 +154,6 @@ async def problem(_: Broker, call: Call) -> Response:
     raise PathNotFoundError(f"no problem type {shortened(call.parameters.type)}")
 
 
-async def metrics(render: Callable[[], bytes], _: Broker, __: Call) -> Response:
+async def metrics(render: Callable[[], Awaitable[bytes]], _: Broker, __: Call) -> Response:
     """Prometheus' text format."""
-    return Response((render(),), METRICS_CONTENT_TYPE)
-
-
-def _check_ready(broker: Broker) -> None:
-    if not broker.is_ready:
-        raise NotReadyError("the broker is recovering its data, or stopping")
-
-
-def _rfc_3339(time_us: int) -> str:
-    return datetime.fromtimestamp(time_us / 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return Response((await render(),), METRICS_CONTENT_TYPE)

@@ -179,7 +179,8 @@ async def delete_topic(broker: Broker, call: Call) -> Response:
 async def list_offsets(broker: Broker, call: Call) -> Response:
     """Where each partition of some topics begins and ends."""
     parameters: OffsetsParameters = call.parameters
-    hosted = [broker.hosted(name) for name in parameters.topic] or list(broker.topics())
+    names = dict.fromkeys(parameters.topic)
+    hosted = [broker.hosted(name) for name in names] or list(broker.topics())
     topics = []
     for each in hosted:
         states = [_state(each, partition) for partition in each.topic.partitions]

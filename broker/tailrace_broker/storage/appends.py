@@ -1,19 +1,17 @@
 """What waits to be appended to a partition: whole batches, or single events to be coalesced."""
 
-from collections.abc import Callable
-
 import numpy as np
 
 from tailrace.wire import Flag
 from tailrace_broker.codec.batch import BatchBody
-from tailrace_broker.codec.columns import RecordColumns, column_of_values, pack_columns
+from tailrace_broker.codec.columns import (
+    RECORD_OVERHEAD_BYTES,
+    RecordColumns,
+    column_of_values,
+    pack_columns,
+)
+from tailrace_broker.model.appended import Appended
 from tailrace_broker.model.errors import TailraceError
-
-# Called once, on the event loop: the offset of the request's first record, or why there is none.
-Appended = Callable[[int, TailraceError | None], None]
-
-# What a single event costs in a batch beside its key and value: two offsets and a timestamp.
-_EVENT_OVERHEAD_BYTES = 16
 
 
 class BatchAppend:
@@ -49,7 +47,7 @@ class EventsAppend:
         self._timestamps_us.append(timestamp_us)
         self._done.append(done)
         self._flags &= flags
-        self.size_bytes += len(value) + len(key or b"") + _EVENT_OVERHEAD_BYTES
+        self.size_bytes += len(value) + len(key or b"") + RECORD_OVERHEAD_BYTES
 
     def contents(self) -> RecordColumns:
         """What the batch holds."""

@@ -6,19 +6,11 @@ readers want next.
 
 from bisect import bisect_right
 from collections import deque
-from typing import NamedTuple
 
-from tailrace.wire import BatchHeader
+from tailrace_broker.codec.batch import StoredBatch
 
 # What a cached batch takes in memory beside its bytes: header, buffers, list slots (measured).
 BATCH_OVERHEAD_BYTES = 1024
-
-
-class StoredBatch(NamedTuple):
-    """A batch as it is stored: its header, and all its bytes as buffers one after the other."""
-
-    header: BatchHeader
-    buffers: tuple[bytes, ...]
 
 
 class RecentBatches:

@@ -84,9 +84,15 @@ class DataDirectory:
         """Directory of a partition's segments; made with its first record."""
         return self.path / str(topic_id) / str(partition)
 
-    def disk_bytes(self) -> tuple[int, int]:
-        """Used, and all, of the file system, as df tells them."""
-        found = os.statvfs(self.path)
+    def disk_bytes(self) -> tuple[int, int] | None:
+        """Used, and all, of the file system, as df tells them; None: it does not answer.
+
+        Blocks; call it in an I/O thread.
+        """
+        try:
+            found = os.statvfs(self.path)
+        except OSError:
+            return None
         return (found.f_blocks - found.f_bfree) * found.f_frsize, found.f_blocks * found.f_frsize
 
     def close(self) -> None:

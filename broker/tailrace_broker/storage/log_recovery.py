@@ -17,7 +17,6 @@ from tailrace_broker.core.recovery import LogScan, SegmentState, proves_damage
 from tailrace_broker.memory.pool import BufferPool
 from tailrace_broker.model.errors import (
     CorruptBatchError,
-    CorruptPartitionError,
     DiskFullError,
     StorageFailedError,
 )
@@ -46,12 +45,12 @@ def recover_log(
 
     CorruptPartitionError when records are damaged that were acknowledged: nothing is changed then.
     """
-    base_offsets = _base_offsets(place.directory)
+    base_offsets = _base_offsets(place)
     state = SegmentState(first_offset, first_offset)
     if not base_offsets:
         return [state]
     if base_offsets[0] != first_offset:
-        raise CorruptPartitionError(
+        raise place.damaged(
             f"{place.directory}: the log starts at {base_offsets[0]}, not at {first_offset}"
         )
     segments: list[SegmentState] = []
@@ -70,7 +69,8 @@ def recover_log(
     return segments
 
 
-def _base_offsets(directory: Path) -> list[int]:
+def _base_offsets(place: LogPlace) -> list[int]:
+    directory = place.directory
     with translated_errors(directory):
         if not directory.exists():
             return []
@@ -78,7 +78,7 @@ def _base_offsets(directory: Path) -> list[int]:
     segments = {name[:-4] for name in names if _SEGMENT_NAME.fullmatch(name)}
     for name in sorted(names):
         if _INDEX_NAME.fullmatch(name) and name[:-4] not in segments:
-            raise CorruptPartitionError(
+            raise place.damaged(
                 f"{directory / name} has lost its segment, the .log file. Restore it"
             )
     return sorted(map(int, segments))
@@ -112,7 +112,7 @@ def _recover_finished(
     finally:
         file.close()
     if state.end_offset != next_offset:
-        raise CorruptPartitionError(
+        raise place.damaged(
             f"{path} is damaged at byte {state.position}: it ends at offset {state.end_offset}, "
             f"the next segment starts at {next_offset}. Nothing was changed; restore the file"
         )
@@ -141,7 +141,7 @@ def _recover_last(
         _scan(file, scan, pool)
         is_damaged, torn_bytes = _look_behind(file, scan, pool)
         if is_damaged or (index is not None and index.end_offset > state.end_offset):
-            raise CorruptPartitionError(
+            raise place.damaged(
                 f"{path} is damaged at byte {state.position}: offsets from {state.end_offset} on "
                 "were acknowledged and are missing. Nothing was changed; restore the file"
             )

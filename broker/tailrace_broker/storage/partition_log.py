@@ -20,21 +20,21 @@ from typing import TypeVar
 
 import structlog
 
-from tailrace_broker.codec.batch import BatchBody, compress_columns
+from tailrace_broker.codec.batch import BatchBody, StoredBatch, compress_columns
 from tailrace_broker.codec.columns import RecordColumns
 from tailrace_broker.codec.segment import find_time
 from tailrace_broker.core.recovery import SegmentState
 from tailrace_broker.memory.pool import BufferPool
+from tailrace_broker.model.appended import Appended
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import (
     CorruptBatchError,
-    CorruptPartitionError,
     OffsetOutOfRangeError,
     ReadFailedError,
     TailraceError,
 )
-from tailrace_broker.storage.appends import Appended, BatchAppend, EventsAppend
-from tailrace_broker.storage.batch_cache import BatchCache, RecentBatches, StoredBatch
+from tailrace_broker.storage.appends import BatchAppend, EventsAppend
+from tailrace_broker.storage.batch_cache import BatchCache, RecentBatches
 from tailrace_broker.storage.io_threads import IoThreads
 from tailrace_broker.storage.segment_reader import (
     find_offset_of_time,
@@ -96,6 +96,8 @@ class PartitionLog:
         self._gone: TailraceError | None = None
         self._is_writing = False
         self._idle = asyncio.Event()
+        self._is_closing = False
+        self._closed = asyncio.Event()
         self.log_start = segments[0].base_offset
         self.high_watermark = segments[-1].end_offset if sealed_end is None else sealed_end
 
@@ -189,12 +191,18 @@ class PartitionLog:
         self._wake_waiters()
 
     async def close(self) -> None:
-        """Release the files once the appends under way have ended; none may come after."""
+        """Release the files once the appends under way have ended; none may come after.
+
+        A second call, as of a stop during a deletion, waits for the first.
+        """
         self._is_open = False
         self._wake_waiters()
         if self._is_writing:
             await self._idle.wait()
-        await self._resources.io.run(self._writer.finish)
+        if not self._is_closing:
+            self._is_closing = True
+            self._resources.io.submit(self._writer.finish, self._on_closed)
+        await self._closed.wait()
 
     async def _read_from_disk(self, offset: int, max_bytes: int) -> list[StoredBatch]:
         self._resources.counters.log_disk_reads += 1
@@ -243,9 +251,7 @@ class PartitionLog:
                 raise self._gone from None
             raise
         except CorruptBatchError as error:
-            raise CorruptPartitionError(
-                f"{error}. Restore the file from a copy", partition=self._place.partition
-            ) from error
+            raise self._place.damaged(f"{error}. Restore the file from a copy") from error
 
     def _append(self, append: BatchAppend) -> None:
         if self._gone:
@@ -313,6 +319,10 @@ class PartitionLog:
         else:
             self._is_writing = False
             self._idle.set()
+
+    def _on_closed(self, _: None, error: TailraceError | None) -> None:
+        assert error is None, error  # recovery does without what a close could not write
+        self._closed.set()
 
     def _count(self, batches: list[StoredBatch], duration_s: float) -> None:
         """Of a write: counters, and at DEBUG its line."""

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tailrace.wire import HEADER_BYTES, BatchHeader, align_up
-from tailrace_broker.codec.batch import decompress_payload, read_header, verify_batch
+from tailrace_broker.codec.batch import StoredBatch, decompress_payload, read_header, verify_batch
 from tailrace_broker.codec.records import find_record_of_time
 from tailrace_broker.codec.segment import (
     INDEX_INTERVAL_BYTES,
@@ -16,7 +16,6 @@ from tailrace_broker.codec.segment import (
 from tailrace_broker.core.recovery import SegmentState
 from tailrace_broker.memory.pool import BufferPool
 from tailrace_broker.model.errors import CorruptBatchError
-from tailrace_broker.storage.batch_cache import StoredBatch
 from tailrace_broker.storage.direct_file import BLOCK_BYTES, DirectFile
 
 

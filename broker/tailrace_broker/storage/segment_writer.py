@@ -16,12 +16,16 @@ from uuid import UUID
 import structlog
 
 from tailrace.wire import HEADER, BatchHeader, align_up
-from tailrace_broker.codec.batch import BatchBody, BatchPlace, batch_parts
+from tailrace_broker.codec.batch import BatchBody, BatchPlace, StoredBatch, batch_parts
 from tailrace_broker.codec.segment import SegmentIndex, encode_index, encode_pad
 from tailrace_broker.core.recovery import SegmentState
 from tailrace_broker.memory.pool import BufferPool
-from tailrace_broker.model.errors import DiskFullError, StorageFailedError, TailraceError
-from tailrace_broker.storage.batch_cache import StoredBatch
+from tailrace_broker.model.errors import (
+    CorruptPartitionError,
+    DiskFullError,
+    StorageFailedError,
+    TailraceError,
+)
 from tailrace_broker.storage.direct_file import BLOCK_BYTES, DirectFile, write_file_atomically
 
 EXTENT_BYTES_MIN = 64 * 1024
@@ -39,10 +43,15 @@ class LogPlace:
     """What all batches of a partition have in common, and where its files are."""
 
     directory: Path
+    topic: str
     topic_id: UUID
     partition: int
     range_id: int
     epoch: int
+
+    def damaged(self, detail: str) -> CorruptPartitionError:
+        """The error that says so, naming the partition."""
+        return CorruptPartitionError(detail, topic=self.topic, partition=self.partition)
 
 
 def segment_path(directory: Path, base_offset: int) -> Path:

@@ -2,7 +2,8 @@
 
 A deletion is a file and a rename. `mark` writes `topic.json` beside the topic's partitions; the
 topic goes from `topics.json`, which is the deletion; `bury` moves its directory to the trash. What
-a stop in between leaves, a marked directory of no topic, is buried at the next start.
+a stop in between leaves, the next start finishes: the marked directory of no topic is buried, and a
+topic that is still there loses its mark, so that no later start takes it for deleted.
 
 <root>/data/<topic id>/topic.json        marked: about to be deleted, or deleted and not buried yet
 <root>/data/trash/<topic id>/            buried
@@ -10,7 +11,7 @@ a stop in between leaves, a marked directory of no topic, is buried at the next 
 
 import shutil
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
 
@@ -48,9 +49,12 @@ class Trash:
         write_file_atomically(directory / MARK, encode_deleted(DeletedTopic(topic, deleted_us)))
 
     def unmark(self, topic_id: UUID) -> None:
-        """The topic stays after all."""
-        with suppress(OSError):
-            (self._data / str(topic_id) / MARK).unlink()
+        """The topic stays after all: remove its mark, if it has one."""
+        mark = self._data / str(topic_id) / MARK
+        with _logged_failures(mark):
+            if mark.exists():
+                mark.unlink()
+                sync_directory(mark.parent)
 
     def bury(self, topic_id: UUID) -> None:
         """Move the data of a deleted topic here; when that fails, the next start does it."""
@@ -62,12 +66,12 @@ class Trash:
             sync_directory(self._data)
 
     def finish_deletions(self, living: Collection[UUID]) -> None:
-        """Bury what an interrupted deletion left; say which data belongs to no topic."""
+        """Finish or undo what was interrupted; say which data belongs to no topic."""
         for directory in topic_directories(self._data):
             topic_id = UUID(directory.name)
             if topic_id in living:
-                continue
-            if (directory / MARK).exists():
+                self.unmark(topic_id)
+            elif (directory / MARK).exists():
                 self.bury(topic_id)
             else:
                 _log.warning("topic.unknown", path=str(directory))
@@ -75,16 +79,16 @@ class Trash:
     def purge(self, before_us: int) -> int | None:
         """Remove what was deleted by then; when the oldest of the rest was, None: no rest."""
         kept_us = []
-        for directory in topic_directories(self._path):
-            with _logged_failures(directory):
-                deleted = decode_deleted((directory / MARK).read_bytes())
-                if deleted.deleted_us > before_us:
-                    kept_us.append(deleted.deleted_us)
-                else:
-                    # First a name that needs no mark to be known for rubbish after a stop.
-                    directory.rename(directory.with_suffix(RUBBISH_SUFFIX))
-                    _log.info("topic.purged", topic=deleted.topic.name, id=directory.name)
         with _logged_failures(self._path):
+            for directory in topic_directories(self._path):
+                with _logged_failures(directory):
+                    deleted = decode_deleted((directory / MARK).read_bytes())
+                    if deleted.deleted_us > before_us:
+                        kept_us.append(deleted.deleted_us)
+                    else:
+                        # First a name that needs no mark to be known for rubbish after a stop.
+                        directory.rename(directory.with_suffix(RUBBISH_SUFFIX))
+                        _log.info("topic.purged", topic=deleted.topic.name, id=directory.name)
             for directory in self._path.glob(f"*{RUBBISH_SUFFIX}"):
                 shutil.rmtree(directory)
         return min(kept_us, default=None)
@@ -99,7 +103,7 @@ def topic_directories(parent: Path) -> list[Path]:
 
 @contextmanager
 def _logged_failures(path: Path) -> Iterator[None]:
-    """The deletion itself has succeeded: what fails here is tried again at the next start."""
+    """Which topics there are is settled: what fails here is tried again at the next start."""
     try:
         with translated_errors(path):
             yield

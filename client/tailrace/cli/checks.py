@@ -7,11 +7,11 @@ from importlib import metadata
 from typing import NamedTuple
 
 from tailrace import __version__
-from tailrace.cli.status import short_size
+from tailrace.cli.options import short_size
 from tailrace.errors import TailraceError
-from tailrace.requests import BrokerStatus, RingStatus
 from tailrace.spark.java import JAVA_MAJOR_MIN, can_run_spark, java_version
 from tailrace.sync import Client
+from tailrace.values import BrokerStatus, RingStatus
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
 SIGNS = {OK: "✓", WARNING: "!", FAILED: "✗"}
@@ -115,6 +115,8 @@ def _of_broker(broker: BrokerStatus) -> Iterator[Check]:
 
 
 def _disk_check(broker: BrokerStatus) -> Check:
+    if broker.disk_used_bytes is None or broker.disk_bytes is None:
+        return Check(FAILED, "disk", "the broker cannot reach its data directory: see its log")
     share = broker.disk_used_bytes / max(broker.disk_bytes, 1)
     told = f"{short_size(broker.disk_used_bytes)} of {short_size(broker.disk_bytes)} used"
     if share < DISK_SHARE_HIGH:

@@ -14,8 +14,8 @@ from tailrace.errors import TailraceError, UnexpectedAnswerError
 
 if TYPE_CHECKING:
     from tailrace.cli.progress import Progress
-    from tailrace.requests import PartitionOffsets
     from tailrace.sync import Client
+    from tailrace.values import PartitionOffsets
 
 PAGE_RECORDS_MAX = 1_000  # bounds memory: a page is held as a whole
 LAST_RECORDS_MAX = 1_000  # docs/protocol.md, "Read"
@@ -134,7 +134,7 @@ def _stored_pages(
 
 
 def _last_lines(client: "Client", topic: str, count: int, ends: Starts | None) -> bytes:
-    """The newest records; of those below `ends`, which are followed from there."""
+    """What --last prints; of that what is below `ends`, which are followed from there."""
     page = client.last_lines(topic, count)
     if ends is None:
         return page
@@ -248,7 +248,7 @@ VERB = Verb(
             "--last",
             metavar="N",
             type=whole_number(1, LAST_RECORDS_MAX),
-            help="the newest N records of the topic, by their time",
+            help="of the last N of each partition, the N newest by record time",
         ),
         parameter(
             "--max",

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Never
 
-from tailrace.cli.parser import UsageError, Verb, parameter, whole_number
+from tailrace.cli.parser import Verb, parameter, whole_number
 from tailrace.errors import TailraceError
 
 if TYPE_CHECKING:
@@ -26,10 +26,8 @@ DEMO_KEY = "SFO"
 DEMO_PARTITION = 2  # where a broker puts DEMO_KEY in a topic of its default four partitions
 
 
-def dev(*, data: Path, port: int, brokers: int) -> None:
+def dev(*, data: Path, port: int) -> None:
     """Run a broker on this machine until Ctrl-C; its data stays."""
-    if brokers != 1:
-        raise UsageError("--brokers: this version runs rings of one broker")
     from tailrace.local_broker import LocalBroker, PortTakenError, exported_settings
 
     _require_broker_extra()
@@ -121,13 +119,6 @@ VERB = Verb(
             type=whole_number(1, 65535 - len(DOORS) + 1),
             default=DEFAULT_PORT,
             help=f"the first of four ports; default {DEFAULT_PORT}",
-        ),
-        parameter(
-            "--brokers",
-            metavar="N",
-            type=whole_number(1),
-            default=1,
-            help="the ring's size; default 1",
         ),
     ),
     ("tailrace dev", "tailrace dev --data /tmp/events --port 19250"),

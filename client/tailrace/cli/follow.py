@@ -13,8 +13,8 @@ from threading import Thread
 from typing import NamedTuple
 
 from tailrace.errors import TailraceError
-from tailrace.requests import Fetched, PartitionOffsets
 from tailrace.sync import Client
+from tailrace.values import Fetched, PartitionOffsets
 
 WAIT_MS = 10_000  # of one long poll; far below the client's timeout
 RETRY_AFTER_S = 0.5

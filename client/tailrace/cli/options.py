@@ -55,3 +55,13 @@ def size_text(size_bytes: int) -> str:
         if size < 1024 or unit == "GiB":
             break
     return f"{size:,.1f} {unit}"
+
+
+def short_size(size_bytes: int) -> str:
+    """Of a disk, as `df -h`: "38M", "1.5G"; powers of 1024, two digits at least from a K on."""
+    size = float(size_bytes)
+    for unit in "BKMGT":
+        if size < 1000 or unit == "T":
+            break
+        size /= 1024
+    return f"{size:.1f}{unit}" if size < 9.95 and unit != "B" else f"{size:.0f}{unit}"

@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from tailrace.cli.options import OUTPUT, URL, connect
+from tailrace.cli.options import OUTPUT, URL, connect, short_size
 from tailrace.cli.parser import Verb
 
 if TYPE_CHECKING:
     from tailrace.cli.output import Column
-    from tailrace.requests import RingStatus
+    from tailrace.values import RingStatus
 
 INCARNATION_CHARACTERS = 4  # tells one disk from another; the whole is in -o json
 
@@ -15,7 +15,7 @@ INCARNATION_CHARACTERS = 4  # tells one disk from another; the whole is in -o js
 def status(*, output: str, url: str | None) -> None:
     """Show the ring and its brokers."""
     from tailrace.cli.output import as_table, show
-    from tailrace.requests import to_document
+    from tailrace.values import to_document
 
     with connect(url) as client:
         ring = client.brokers()
@@ -36,16 +36,6 @@ def headline(status: "RingStatus") -> str:
             f"version {ring.version}",
         ]
     )
-
-
-def short_size(size_bytes: int) -> str:
-    """As `df -h`: "38M", "1.5G"; powers of 1024, two digits at least from a K on."""
-    size = float(size_bytes)
-    for unit in "BKMGT":
-        if size < 1000 or unit == "T":
-            break
-        size /= 1024
-    return f"{size:.1f}{unit}" if size < 9.95 and unit != "B" else f"{size:.0f}{unit}"
 
 
 def short_duration(seconds: float) -> str:
@@ -70,9 +60,7 @@ def _columns() -> "list[Column]":
         member("REPLICATES", "replicates"),
         Column(
             "DISK",
-            lambda broker: (
-                f"{short_size(broker['diskUsedBytes'])} of {short_size(broker['diskBytes'])}"
-            ),
+            lambda broker: _disk(broker["diskUsedBytes"], broker["diskBytes"]),
         ),
         member("LAG MAX", "lagMax"),
         member("DIRECT I/O", "directIo"),
@@ -82,3 +70,9 @@ def _columns() -> "list[Column]":
 
 
 VERB = Verb(status, (OUTPUT, URL), ("tailrace status", "tailrace status -o yaml"))
+
+
+def _disk(used_bytes: int | None, all_bytes: int | None) -> str:
+    if used_bytes is None or all_bytes is None:
+        return "?"
+    return f"{short_size(used_bytes)} of {short_size(all_bytes)}"

@@ -8,7 +8,7 @@ from tailrace.cli.parser import UsageError, Verb, parameter, whole_number
 
 if TYPE_CHECKING:
     from tailrace.cli.output import Column
-    from tailrace.requests import TopicInfo
+    from tailrace.values import TopicInfo
 
 PARTITIONS_PER_RANGE_MAX = 256  # docs/protocol.md, "Topics"
 
@@ -37,7 +37,7 @@ def create(
 def list_topics(*, output: str, url: str | None) -> None:
     """List all topics."""
     from tailrace.cli.output import as_table, member, show
-    from tailrace.requests import to_document
+    from tailrace.values import to_document
 
     columns = [
         member("TOPIC", "name"),
@@ -54,7 +54,7 @@ def list_topics(*, output: str, url: str | None) -> None:
 def describe(*, topic: str, output: str, url: str | None) -> None:
     """Show a topic's partitions: where they are, what they hold."""
     from tailrace.cli.output import as_table, show
-    from tailrace.requests import to_document
+    from tailrace.values import to_document
 
     with connect(url) as client:
         details = client.topic(topic)
@@ -84,7 +84,7 @@ def delete(*, topic: str, output: str, url: str | None) -> None:
 
 def _show_topic(topic: "TopicInfo", output: str, told: str) -> None:
     from tailrace.cli.output import show
-    from tailrace.requests import to_document
+    from tailrace.values import to_document
 
     show(output, to_document(topic), f"✓ {topic.name}: {told}")
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tailrace.requests import PartitionOffsets
 from tailrace.spark.option_values import EARLIEST, LATEST, Bound, InvalidOptionError
 from tailrace.spark.options import ReadOptions
+from tailrace.values import PartitionOffsets
 
 Place = tuple[str, int]  # topic, partition id
 

@@ -1,39 +1,7 @@
 """The options of reads and writes, with names and meaning of those of Spark's Kafka source; pure.
 
-| option                     | default  | meaning                                                  |
-|----------------------------|----------|----------------------------------------------------------|
-| bootstrap.servers or url   | required | http://host:port; several, a comma between: the first    |
-|                            |          | that answers                                             |
-| subscribe                  | one of   | topics: a,b                                              |
-| assign                     | these    | partitions: {"a":[0,1]}                                  |
-| subscribePattern           | three    | regular expression that matches a topic's whole name     |
-| startingOffsets            | batch    | earliest or {"a":{"0":23,"1":-2}}; a stream also latest  |
-|                            | earliest | and -1. -2: earliest, -1: latest. A partition not named  |
-|                            | stream   | is a newer one: it starts at its first offset. Only for  |
-|                            | latest   | a new query: later ones go on where their checkpoint is  |
-| startingTimestamp          | none     | milliseconds since the epoch: from the first record that |
-|                            |          | is not older; counts more than the next and the last     |
-| startingOffsetsByTimestamp | none     | {"a":{"0":1764000000000}}; more than startingOffsets     |
-| startingOffsetsByTimestampStrategy | error | where no record is so late; or latest               |
-| minPartitions              | none     | at least so many tasks, when there are as many records   |
-| maxRecordsPerPartition     | none     | at most so many records a task                           |
-| failOnDataLoss             | true     | false: warn, and read what is left                       |
-| includeHeaders             | false    | adds the column headers                                  |
-| fetchMaxBytes              | 4 MiB    | of one request's answer                                  |
-| coalesceRows               | 20000    | rows of a record batch for Spark; small ones cost it CPU |
-| fetchOffset.numRetries     | 10       | of a request that no broker answers, or not yet          |
-| fetchOffset.retryIntervalMs | 500     | before the first retry; twice as long before each next   |
-| batch: endingOffsets       | latest   | or {"a":{"0":42,"1":-1}}, exclusive; -1: latest          |
-| batch: endingTimestamp     | none     | up to the first record that is not older; all when none  |
-| batch: endingOffsetsByTimestamp | none | as startingOffsetsByTimestamp                           |
-| batch: filterPushdown      | false    | conditions on topic, partition and offset spare reading; |
-|                            |          | needs spark.sql.python.filterPushdown.enabled=true       |
-| stream: maxOffsetsPerTrigger | none   | of a micro-batch, over partitions in proportion to what  |
-|                            |          | they have; each gets one at least                        |
-| stream: minOffsetsPerTrigger | none   | wait for so many, at most maxTriggerDelay; not when all  |
-|                            |          | that is available now is asked for                       |
-| stream: maxTriggerDelay    | 15m      | 500ms, 30s, 15m, 1h                                      |
-| write: topic               | none     | of all records; else the column topic                    |
+What each means, and its default, is in docs/spark.md. What they are given as becomes values in
+`tailrace.spark.option_values`.
 """
 
 import difflib
@@ -102,7 +70,7 @@ class Read(Enum):
     ANY = "a read"
 
 
-_NAMES_BY_READ = {
+NAMES_BY_READ = {
     Read.BATCH: _READ_NAMES + _BATCH_NAMES,
     Read.STREAM: _READ_NAMES + _STREAM_NAMES,
     Read.ANY: _READ_NAMES + _BATCH_NAMES + _STREAM_NAMES,
@@ -156,7 +124,7 @@ def parse_read_options(given: Mapping[str, str], read: Read) -> ReadOptions:
 
     Names are taken in any case, since Spark hands them over in lower case.
     """
-    _refuse_unknown(given, _NAMES_BY_READ[read], read.value)
+    _refuse_unknown(given, NAMES_BY_READ[read], read.value)
     values = Values(given)
     partitions_by_topic, topic_pattern = values.selection()
     options = ReadOptions(

@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tailrace.requests import PartitionOffsets
 from tailrace.spark.offsets import Listing, Place, Plan, add_range, starting_offset
 from tailrace.spark.option_values import EARLIEST, LATEST, Bound
 from tailrace.spark.options import ReadOptions
+from tailrace.values import PartitionOffsets
 
 Offsets = Mapping[Place, int]
 OffsetsDocument = dict[str, dict[str, int]]
@@ -73,9 +73,10 @@ def starts_by_moment(options: ReadOptions) -> bool:
 
 def first_offsets(options: ReadOptions, listing: Listing) -> Offsets:
     """Where a new query starts; children of unread parents are left for later."""
+    selected = listing.selected(options)
     offsets: dict[Place, int] = {}
-    for place, row in listing.selected(options).items():  # parents before children: ids grow
-        if _has_ended_parents(row, offsets, listing.selected(options)):
+    for place, row in selected.items():  # parents before children: ids grow
+        if _has_ended_parents(row, offsets, selected):
             offsets[place] = starting_offset(options, row, listing)
     return offsets
 
@@ -109,13 +110,15 @@ def limited(reached: Reach, records_max: int) -> Offsets:
 
     Each that has records gets one at least, which may be more than the limit by their count.
     """
-    if reached.record_count <= records_max:
+    record_count = reached.record_count
+    if record_count <= records_max:
         return reached.end
-    return {
-        place: min(end, reached.start[place] + max(1, share))
-        for place, end in reached.end.items()
-        for share in [records_max * (end - reached.start[place]) // reached.record_count]
-    }
+    limits: dict[Place, int] = {}
+    for place, end in reached.end.items():
+        start = reached.start[place]
+        share = records_max * (end - start) // record_count
+        limits[place] = min(end, start + max(1, share))
+    return limits
 
 
 def plan_batch(options: ReadOptions, start: Offsets, end: Offsets, listing: Listing) -> Plan:
@@ -152,12 +155,11 @@ def _has_ended_parents(
     row: PartitionOffsets, offsets: Offsets, selected: Mapping[Place, PartitionOffsets]
 ) -> bool:
     """Whether all parents that are read at all, and are still there, are read to their ends."""
+    parents = {(row.topic, parent) for parent in row.parents} & selected.keys()
     return all(
-        parent.state == "sealed" and offsets.get(place, -1) >= parent.readable().stop
-        for parent_id in row.parents
-        for place in [(row.topic, parent_id)]
-        for parent in [selected.get(place)]
-        if parent is not None
+        selected[place].state == "sealed"
+        and offsets.get(place, -1) >= selected[place].readable().stop
+        for place in parents
     )
 
 

@@ -12,10 +12,10 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from tailrace.errors import OffsetOutOfRangeError, TailraceError
-from tailrace.requests import Fetched
 from tailrace.spark.connection import PatientClient
 from tailrace.spark.offsets import OffsetRange
 from tailrace.spark.options import ReadOptions
+from tailrace.values import Fetched
 
 if TYPE_CHECKING:
     import pyarrow as pa

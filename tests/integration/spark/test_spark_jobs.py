@@ -30,28 +30,38 @@ pytestmark = SPARK_MARKS
 
 WAIT_S_MAX = 60
 AGGREGATE = ("--topic", FLIGHTS_TOPIC, "--group-by", ".origin")
-MEASURES = ("--count", "--avg", ".times.delayMinutes", "--top", "3", "-o", "json")
+MEASURES = ("--count", "--avg", ".times.delayMinutes", "--top", "3")
 
 
-def test_aggregate_prints_its_largest_groups(flights_broker: RunningBroker) -> None:
-    finished = run_job("aggregate", "--url", flights_broker.url, *AGGREGATE, *MEASURES)
-
-    assert finished.returncode == 0, finished.stderr
-    assert "Traceback" not in finished.stderr
-    assert_three_groups(finished.stdout)
-
-
-def test_aggregate_streams_what_is_there(
-    spark: "SparkSession", flights_broker: RunningBroker, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("mode", [[], ["--streaming"]], ids=["batch", "streaming"])
+def test_aggregate_prints_its_largest_groups(
+    spark: "SparkSession",
+    flights_broker: RunningBroker,
+    capsys: pytest.CaptureFixture[str],
+    mode: list[str],
 ) -> None:
     from tailrace.spark.jobs import aggregate
 
     called = aggregate.parse_arguments(
-        ["--url", flights_broker.url, *AGGREGATE, *MEASURES, "--streaming"]
+        ["--url", flights_broker.url, *AGGREGATE, *MEASURES, "-o", "json", *mode]
     )
 
     assert aggregate.run(spark, called) == 0
     assert_three_groups(capsys.readouterr().out)
+
+
+def test_aggregate_prints_a_table(
+    spark: "SparkSession", flights_broker: RunningBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tailrace.spark.jobs import aggregate
+
+    called = aggregate.parse_arguments(["--url", flights_broker.url, *AGGREGATE, *MEASURES])
+
+    assert aggregate.run(spark, called) == 0
+    title, first, *others = capsys.readouterr().out.splitlines()
+    assert title.split() == ["origin", "count", "avg_times_delayMinutes"]
+    assert first.split()[:2] == ["JFK", "750"]
+    assert len(others) == 2
 
 
 def assert_three_groups(printed: str) -> None:

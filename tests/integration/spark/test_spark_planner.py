@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+import msgspec
 import pytest
 
 from tailrace.errors import ConnectionFailedError, TailraceError
@@ -13,6 +14,9 @@ from tailrace.spark.offsets import OffsetRange
 from tailrace.spark.options import Read, ReadOptions, parse_read_options
 from tailrace.spark.task import DataLossError, read_range
 from tailrace.sync import Client
+from tailrace_broker.core.ring import TOKEN_END, TOKEN_MIN
+from tailrace_broker.model.topic import Partition
+from tailrace_broker.storage.data_directory import DataDirectory
 from tests.fixtures import RunningBroker
 from tests.spark import SPARK_MARKS, ends_of
 
@@ -286,3 +290,65 @@ def test_an_overwrite_is_refused(flights_broker: RunningBroker, topic: str) -> N
 
     with pytest.raises(TailraceError, match='cannot be overwritten: write with mode\\("append"\\)'):
         source.writer(StructType().add("value", "string"), overwrite=True)
+
+
+def split(broker: RunningBroker, *, sealed_end: int) -> None:
+    """What a step does to the broker's only topic: 0 is sealed, 1 and 2 have half its keys each."""
+    broker.stop()
+    directory = DataDirectory(broker.data_dir)
+    (topic,) = directory.load_topics()
+    (parent,) = topic.partitions
+    sealed = msgspec.structs.replace(parent, sealed_end=sealed_end, children=(1, 2))
+    high, low = (
+        Partition(
+            partition,
+            range_id=partition,
+            epoch=parent.epoch + 1,
+            token_start=token_start,
+            token_end=token_end,
+            first_offset=sealed_end,
+            parents=(0,),
+        )
+        for partition, token_start, token_end in ((1, 0, TOKEN_END), (2, TOKEN_MIN, 0))
+    )
+    partitions = (sealed, high, low)
+    directory.save_topics([msgspec.structs.replace(topic, partitions=partitions)])
+    directory.close()
+    broker.restart()
+
+
+def test_a_key_keeps_its_order_over_a_step_of_the_ring(
+    broker: RunningBroker, topic: str, planners: Planners
+) -> None:
+    from pyspark.sql.streaming.datasource import ReadMaxRows
+
+    with Client(broker.url) as client:
+        client.create_topic(topic, partitions_per_range=1)
+    keys = [b"%d" % (number % 7) for number in range(100)]
+    values = [b"%d" % number for number in range(100)]
+    for part in (slice(0, 40), slice(40, 100)):
+        with Client(broker.url) as client:
+            client.produce_records(topic, keys[part], values[part])
+        if part.start == 0:
+            split(broker, sealed_end=40)
+    reader = planners(broker, topic, startingOffsets="earliest", maxOffsetsPerTrigger="15")
+
+    read: list[tuple[bytes, bytes]] = []
+    batches = []
+    reader.prepareForTriggerAvailableNow()
+    start = reader.initialOffset()
+    while (end := reader.latestOffset(start, ReadMaxRows(15))) is not start:
+        for task in reader.partitions(start, end):
+            for batch in reader.read(task):
+                read += zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True)
+        batches.append(end)
+        start = end
+
+    assert [len(end[topic]) for end in batches[:3]] == [1, 1, 1], "the parent first, alone"
+    assert batches[2][topic] == {"0": 40}
+    assert batches[-1][topic].keys() == {"0", "1", "2"}
+    assert len(read) == 100
+    for key in set(keys):
+        assert [v for k, v in read if k == key] == [
+            v for k, v in zip(keys, values, strict=True) if k == key
+        ]

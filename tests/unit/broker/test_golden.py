@@ -13,7 +13,7 @@ from uuid import UUID
 
 import pytest
 
-from tailrace.requests import encode_records
+from tailrace.records_binary import encode_records
 from tailrace.wire import PRODUCER_ENTRY, Codec, Flag
 from tailrace_broker.codec.batch import BatchBody, batch_parts, verify_batch
 from tailrace_broker.codec.metadata import (
@@ -208,7 +208,7 @@ def test_the_segment_holds_what_was_written_and_ends_where_its_index_says() -> N
 
 def test_the_segment_writer_puts_exactly_these_files_on_disk(tmp_path: Path) -> None:
     writer = SegmentWriter(
-        LogPlace(tmp_path / "topic" / "3", TOPIC_ID, PARTITION, range_id=0, epoch=1),
+        LogPlace(tmp_path / "topic" / "3", "topic", TOPIC_ID, PARTITION, range_id=0, epoch=1),
         [SegmentState(0, 0)],
         BufferPool(1024 * 1024),
         segment_bytes=len(SEGMENT.stored),

@@ -3,7 +3,7 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.requests import encode_records
+from tailrace.records_binary import encode_records
 from tailrace_broker.codec.records_binary import parse_records
 from tailrace_broker.model.errors import BodyTooLargeError, InvalidBodyError
 from tests.batches import Event, records_body_of

@@ -14,7 +14,7 @@ from tailrace.arrow_records import (
     group_by_topic,
     split_for_requests,
 )
-from tailrace.requests import encode_records
+from tailrace.records_binary import encode_records
 from tests.batches import Event, records_body_of
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -20,11 +20,11 @@ from tailrace.cli.ndjson import (
     read_batches,
     record_key,
 )
-from tailrace.cli.options import counted, size_text
+from tailrace.cli.options import counted, short_size, size_text
 from tailrace.cli.produce import BATCH_BYTES
-from tailrace.cli.status import short_duration, short_size
+from tailrace.cli.status import short_duration
 from tailrace.errors import PartitionDamagedError, TailraceError
-from tailrace.requests import PartitionOffsets
+from tailrace.values import PartitionOffsets
 
 ROOT = Path(__file__).parents[3]
 OFFSETS = PartitionOffsets("t", 2, 0, 1, 0, 5, 9, 9, "open", ())

@@ -16,7 +16,7 @@ from tailrace.cli.checks import (
     open_files_check,
     ring_checks,
 )
-from tailrace.requests import BrokerStatus, Ring, RingStatus
+from tailrace.values import BrokerStatus, Ring, RingStatus
 
 URL = "http://127.0.0.1:9250"
 GIBIBYTE = 1024**3
@@ -79,6 +79,7 @@ def test_a_healthy_broker_is_all_ok() -> None:
         ("partitions", {"damaged": 2}, FAILED, "2 damaged: restore"),
         ("disk", {"disk_used_bytes": 85 * GIBIBYTE}, WARNING, "85G of 100G used (85%): free some"),
         ("disk", {"disk_used_bytes": 95 * GIBIBYTE}, FAILED, "(95%): free some, or enlarge it"),
+        ("disk", {"disk_bytes": None, "disk_used_bytes": None}, FAILED, "cannot reach its data"),
         ("O_DIRECT", {"direct_io": False}, WARNING, "missing"),
         ("durable write", {"durable_write_ms": 25.0}, WARNING, "25.0 ms for a block: each"),
         ("durable write", {"durable_write_ms": None}, WARNING, "not measured"),

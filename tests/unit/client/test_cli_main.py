@@ -96,7 +96,7 @@ def test_the_version_is_told(
         ("dump notes.txt", '"notes.txt" is not a segment \\(.log\\) or the index of one'),
         ("dump 0.idx --records", "an index has none"),
         ("completion tcsh", 'SHELL: "tcsh" is not bash, zsh or fish'),
-        ("dev --brokers 3", "this version runs rings of one broker"),
+        ("dev --brokers 1", 'no option "--brokers"'),
         ("dev --port 65533", '"65533" is not a whole number from 1 to 65532'),
         ("dev --data=", "--data: a directory's name is needed"),
     ],

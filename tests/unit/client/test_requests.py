@@ -11,15 +11,8 @@ from tailrace.errors import (
     TopicNotFoundError,
     UnexpectedAnswerError,
 )
-from tailrace.requests import (
-    Answer,
-    Fetched,
-    PartitionOffsets,
-    Produced,
-    Request,
-    TopicInfo,
-    to_document,
-)
+from tailrace.requests import Answer, Request
+from tailrace.values import Fetched, PartitionOffsets, Produced, TopicInfo, to_document
 from tailrace.wire import BATCH_CONTENT_TYPE, JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
 
 STORED = {"topic": "flights", "offset": 10, "count": 2, "durability": "fsync", "copies": 1}
@@ -373,23 +366,3 @@ def test_a_path_that_is_not_there_is_that_of_another_port(body: bytes) -> None:
 def test_a_read_without_offsets_in_its_headers_is_not_an_answer() -> None:
     with pytest.raises(UnexpectedAnswerError):
         requests.parse_fetched(Answer(200, {}, b""))
-
-
-def test_records_need_one_element_a_record_in_each_sequence() -> None:
-    with pytest.raises(ValueError, match="one element a record"):
-        requests.encode_records([b"k"], [b"v", b"w"])
-    with pytest.raises(ValueError, match="one element a record"):
-        requests.encode_records([b"k"], [b"v"], [])
-
-
-def test_a_small_records_body_is_these_bytes() -> None:
-    body = requests.encode_records([b"k", None], [b"vv", b""], [1, -1])
-
-    assert body == bytes.fromhex(
-        "54524c52 0100 0100 02000000 01000000 02000000 00000000 00000000 00000000"  # header
-        "01000000 ffffffff"  # key lengths
-        "02000000 00000000"  # value lengths
-        "0100000000000000 ffffffffffffffff"  # timestamps
-        "6b00000000000000"  # keys, filled
-        "7676"  # values, without fill
-    )

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import PartitionDamagedError
-from tailrace.requests import PartitionOffsets
 from tailrace.spark.offsets import (
     Listing,
     OffsetRange,
@@ -17,6 +16,7 @@ from tailrace.spark.offsets import (
 )
 from tailrace.spark.option_values import InvalidOptionError
 from tailrace.spark.options import Read, ReadOptions, parse_read_options
+from tailrace.values import PartitionOffsets
 
 
 def listed(

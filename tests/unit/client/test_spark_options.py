@@ -1,15 +1,24 @@
 import json
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tailrace.spark.option_values import EARLIEST, LATEST, Bound, InvalidOptionError
-from tailrace.spark.options import Read, ReadOptions, parse_read_options, parse_write_options
+from tailrace.spark.options import (
+    NAMES_BY_READ,
+    Read,
+    ReadOptions,
+    parse_read_options,
+    parse_write_options,
+)
 
 URL = "http://127.0.0.1:9250"
 REQUIRED = {"bootstrap.servers": URL, "subscribe": "flights"}
+DOCUMENT = Path(__file__).parents[3] / "docs" / "spark.md"
 COLUMNS = {"key": "binary", "value": "binary"}
 
 
@@ -125,6 +134,17 @@ def test_a_strategy_says_what_is_done_without_a_record_so_late(
     named = {"startingOffsetsByTimestampStrategy": given["strategy"]} if given else {}
 
     assert options_of(**named).starts_latest_without_match is expected
+
+
+@pytest.mark.parametrize("read", [Read.BATCH, Read.STREAM])
+def test_the_documentation_tells_every_option_and_of_what_it_is_one(read: Read) -> None:
+    _, _, section = DOCUMENT.read_text().partition("## Options of reads\n")
+    rows = re.findall(r"^\| (`.*?) \|.*?\| (.*) \|$", section.partition("\n## ")[0], re.MULTILINE)
+    other = {Read.BATCH: "stream only.", Read.STREAM: "batch only."}[read]
+
+    told = [name for names, text in rows if not text.startswith(other) for name in names.split("`")]
+
+    assert sorted(name for name in told if name.strip(" ,or")) == sorted(NAMES_BY_READ[read])
 
 
 def test_options_travel_to_executors() -> None:

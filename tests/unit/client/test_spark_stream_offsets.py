@@ -3,7 +3,6 @@ import json
 import pytest
 
 from tailrace.errors import PartitionDamagedError
-from tailrace.requests import PartitionOffsets
 from tailrace.spark.offsets import Listing, OffsetRange, Plan
 from tailrace.spark.options import Read, ReadOptions, parse_read_options
 from tailrace.spark.stream_offsets import (
@@ -18,6 +17,7 @@ from tailrace.spark.stream_offsets import (
     starts_by_moment,
     write_offsets,
 )
+from tailrace.values import PartitionOffsets
 
 
 def options_of(**given: str) -> ReadOptions:
@@ -202,6 +202,21 @@ def test_a_read_partition_that_retention_removed_leaves_the_offsets(
 
     assert reached.end == {("t", 1): 80, ("t", 2): 60}
     assert reached.losses == []
+
+
+def test_one_child_that_is_read_is_enough_when_another_still_waits_for_its_other_parent() -> None:
+    listing = Listing(
+        [
+            listed(1, 70, state="sealed"),
+            listed(2, 60, first_offset=50, parents=(0,)),
+            listed(3, 80, first_offset=70, parents=(0, 1)),
+        ]
+    )
+
+    reached = reach(options_of(), offsets_of(50, 20, 55), listing)
+
+    assert reached.losses == []
+    assert reached.end == {("t", 1): 70, ("t", 2): 60}
 
 
 def test_a_partition_that_is_gone_before_it_was_read_is_a_loss() -> None:

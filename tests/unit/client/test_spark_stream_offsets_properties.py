@@ -7,7 +7,6 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tailrace.requests import PartitionOffsets
 from tailrace.spark.offsets import Listing, OffsetRange
 from tailrace.spark.options import Read, parse_read_options
 from tailrace.spark.stream_offsets import (
@@ -19,6 +18,7 @@ from tailrace.spark.stream_offsets import (
     read_offsets,
     write_offsets,
 )
+from tailrace.values import PartitionOffsets
 
 pytestmark = pytest.mark.timeout(30)  # two seconds alone; hypothesis marks no state machine
 

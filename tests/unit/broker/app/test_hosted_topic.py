@@ -107,6 +107,9 @@ def test_a_sealed_partition_that_lacks_records_stands_still_alone(tmp_path: Path
                 ) as refused:
                     ask(PARENT)
                 assert refused.value.members == {"topic": "split", "partition": PARENT}
+                with pytest.raises(CorruptPartitionError) as again:
+                    ask(PARENT)
+                assert len(again.traceback) == len(refused.traceback)
             assert len(hosted.undamaged_logs()) == 2
 
     run(scenario)

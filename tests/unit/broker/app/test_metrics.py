@@ -36,7 +36,7 @@ def page_of(text: str) -> str:
 
 async def text_of(root: Path) -> str:
     async with started_broker(root) as broker:
-        return metrics_text(broker).decode()
+        return (await metrics_text(broker, connection_count=0)).decode()
 
 
 def test_the_page_says_what_the_code_says(tmp_path: Path, pytestconfig: pytest.Config) -> None:
@@ -63,10 +63,21 @@ def value_of(text: str, name: str) -> float:
     return float(value)
 
 
+def test_a_disk_that_does_not_answer_has_no_size(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with open_broker(tmp_path) as broker:
+            (tmp_path / "data").rename(tmp_path / "elsewhere")
+            text = (await metrics_text(broker, connection_count=0)).decode()
+        assert str(value_of(text, "tailrace_disk_bytes")) == "nan"
+        assert str(value_of(text, "tailrace_disk_used_bytes")) == "nan"
+
+    asyncio.run(scenario())
+
+
 def test_the_metrics_follow_what_is_stored(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with open_broker(tmp_path) as broker:
-            before = metrics_text(broker).decode()
+            before = (await metrics_text(broker, connection_count=0)).decode()
             assert value_of(before, "tailrace_ready") == 0
             assert str(value_of(before, "tailrace_durable_write_seconds")) == "nan"
 
@@ -76,7 +87,7 @@ def test_the_metrics_follow_what_is_stored(tmp_path: Path) -> None:
             await Appends(log).batch([b"0"])
             waiting = asyncio.create_task(log.wait_beyond(1))
             await asyncio.sleep(0)
-            text = metrics_text(broker).decode()
+            text = (await metrics_text(broker, connection_count=0)).decode()
             waiting.cancel()
 
         wanted = {

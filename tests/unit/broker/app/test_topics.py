@@ -20,7 +20,7 @@ from tailrace_broker.model.errors import (
 )
 from tailrace_broker.model.topic import Topic, TopicSettings
 from tailrace_broker.storage.data_directory import DataDirectory
-from tests.brokers import open_broker, started_broker
+from tests.brokers import open_broker, started_broker, wait_until_gone
 from tests.storage import MEBIBYTE, Appends, FaultyDisk, records_of
 
 ONE = TopicSettings(partitions_per_range=1)
@@ -236,24 +236,6 @@ def test_the_name_is_free_while_the_deleted_log_still_writes(
     run(scenario)
 
 
-def test_a_deletion_goes_to_its_end_when_nobody_waits_for_it(tmp_path: Path) -> None:
-    """Else the topic were served, and gone at the next start with what it had acknowledged."""
-
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            topic = await create_with_records(broker, b"0")
-            log = broker.hosted("t").log_of(0)
-            deleting = asyncio.create_task(broker.delete_topic("t"))
-            await asyncio.sleep(0)
-            deleting.cancel()
-            await log.wait_beyond(1)
-            assert deleting.cancelled()
-            assert names_of(broker) == []
-        assert trash_path(tmp_path, topic).is_dir()
-
-    run(scenario)
-
-
 @pytest.mark.parametrize("skipped", [0, 1], ids=["marking it", "saving the topics"])
 def test_a_deletion_that_cannot_be_saved_is_none(
     tmp_path: Path, disk: FaultyDisk, skipped: int
@@ -322,6 +304,31 @@ def test_a_deletion_that_was_stopped_is_finished_or_none(
     run(scenario)
 
 
+def test_a_deletion_that_was_none_buries_nothing_later(tmp_path: Path) -> None:
+    """An older file of topics is put back, which does not know the topic."""
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            topic = await create_with_records(broker, b"0")
+        directory = DataDirectory(tmp_path)
+        stop_after_marking(directory, topic)
+        directory.close()
+        async with started_broker(tmp_path):
+            pass
+        directory = DataDirectory(tmp_path)
+        directory.save_topics([])
+        directory.close()
+        async with started_broker(tmp_path):
+            pass
+        directory = DataDirectory(tmp_path)
+        directory.save_topics([topic])
+        directory.close()
+        async with started_broker(tmp_path) as broker:
+            assert await values_of(broker) == [b"0"]
+
+    run(scenario)
+
+
 def test_data_of_no_topic_is_left_alone_and_no_start_fails(tmp_path: Path) -> None:
     """As when an older file of topics has been put back."""
 
@@ -341,12 +348,6 @@ def test_data_of_no_topic_is_left_alone_and_no_start_fails(tmp_path: Path) -> No
 # --- purge ----------------------------------------------------------------------------------------
 
 
-async def wait_until_gone(path: Path) -> None:
-    async with asyncio.timeout(5):
-        while await asyncio.to_thread(path.exists):
-            pass
-
-
 def test_without_retention_a_deleted_topic_frees_its_space_at_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with started_broker(tmp_path, delete_retention_ms=0) as broker:
@@ -355,16 +356,6 @@ def test_without_retention_a_deleted_topic_frees_its_space_at_once(tmp_path: Pat
                 await broker.delete_topic("t")
                 await wait_until_gone(trash_path(tmp_path, topic))
         assert list((tmp_path / "data" / "trash").iterdir()) == []
-
-    run(scenario)
-
-
-def test_a_topic_is_purged_when_its_time_has_come(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with started_broker(tmp_path, delete_retention_ms=100) as broker:
-            topic = await create_with_records(broker, b"0")
-            await broker.delete_topic("t")
-            await wait_until_gone(trash_path(tmp_path, topic))
 
     run(scenario)
 

@@ -3,11 +3,11 @@ from collections import deque
 from collections.abc import Iterable
 
 from tailrace.wire import HEADER, BatchHeader
+from tailrace_broker.codec.batch import StoredBatch
 from tailrace_broker.storage.batch_cache import (
     BATCH_OVERHEAD_BYTES,
     BatchCache,
     RecentBatches,
-    StoredBatch,
 )
 from tests.batches import Event, batch_of
 

@@ -191,9 +191,20 @@ def test_the_trash_holds_no_topic(tmp_path: Path) -> None:
 
 def test_the_disk_is_told_as_df_tells_it(tmp_path: Path) -> None:
     directory = DataDirectory(tmp_path)
-    used_bytes, all_bytes = directory.disk_bytes()
+    disk_bytes = directory.disk_bytes()
     directory.close()
     disk = shutil.disk_usage(tmp_path)
 
+    assert disk_bytes is not None
+    used_bytes, all_bytes = disk_bytes
     assert all_bytes == disk.total
     assert 0 < used_bytes <= all_bytes
+
+
+def test_a_disk_that_does_not_answer_has_no_size(tmp_path: Path) -> None:
+    directory = DataDirectory(tmp_path)
+    directory.path.rename(tmp_path / "elsewhere")
+    disk_bytes = directory.disk_bytes()
+    directory.close()
+
+    assert disk_bytes is None

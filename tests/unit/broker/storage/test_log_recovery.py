@@ -15,6 +15,7 @@ from tailrace_broker.model.errors import (
 )
 from tailrace_broker.storage.direct_file import BLOCK_BYTES
 from tailrace_broker.storage.log_recovery import SCAN_WINDOW_BYTES
+from tests.batches import PARTITION
 from tests.storage import MEBIBYTE, FaultyDisk, LogFiles, append
 
 # Batches of no compression: one inside a block, one over several, one that ends within a block.
@@ -62,9 +63,10 @@ def recovered_values(files: LogFiles) -> list[bytes | None]:
 def assert_stands_still(files: LogFiles) -> None:
     """The partition is refused, and its files stay as they are."""
     contents = files.contents()
-    with pytest.raises(CorruptPartitionError):
+    with pytest.raises(CorruptPartitionError) as refused:
         files.recover()
 
+    assert refused.value.members == {"topic": "topic", "partition": PARTITION}
     assert files.contents() == contents
 
 

@@ -2,12 +2,14 @@ import asyncio
 import errno
 import os
 import random
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import pytest
 
 from tailrace.wire import Flag
+from tailrace_broker.codec.batch import StoredBatch
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import (
     CorruptPartitionError,
@@ -17,10 +19,9 @@ from tailrace_broker.model.errors import (
     StorageFailedError,
     TopicNotFoundError,
 )
-from tailrace_broker.storage.batch_cache import StoredBatch
 from tailrace_broker.storage.direct_file import BLOCK_BYTES
 from tailrace_broker.storage.partition_log import GROUP_BYTES_MAX, INLINE_COMPRESS_BYTES_MAX
-from tests.batches import TIME_US, Event, body_of
+from tests.batches import PARTITION, TIME_US, Event, body_of
 from tests.storage import MEBIBYTE, Appends, FaultyDisk, LogFiles, open_log, records_of
 
 Scenario = Callable[[], Coroutine[None, None, None]]
@@ -342,7 +343,7 @@ def test_damage_on_disk_is_never_served(files: LogFiles) -> None:
             files.write_segment(bytes(stored), 1)
             with pytest.raises(CorruptPartitionError, match=r"1\.log.*Restore the file") as refused:
                 await log.read(1, MEBIBYTE)
-            assert refused.value.members == {"partition": files.place.partition}
+            assert refused.value.members == {"topic": "topic", "partition": PARTITION}
 
             for offset, value in ((0, b"0"), (2, b"2")):
                 records = records_of(await log.read(offset, MEBIBYTE))
@@ -415,8 +416,9 @@ def test_a_find_by_time_that_meets_damage_says_where(files: LogFiles) -> None:
             stored = bytearray(files.segment().read_bytes())
             stored[BLOCK_BYTES + 100] ^= 1
             files.write_segment(bytes(stored))
-            with pytest.raises(CorruptPartitionError, match=r"0\.log, from byte 4096"):
+            with pytest.raises(CorruptPartitionError, match=r"0\.log, from byte 4096") as refused:
                 await log.find_timestamp(2)
+            assert refused.value.members == {"topic": "topic", "partition": PARTITION}
             assert await log.find_timestamp(0) == 0
             files.write_segment(bytes(stored[:BLOCK_BYTES]))
             with pytest.raises(CorruptPartitionError, match="no batch holds a record of 2"):
@@ -549,5 +551,37 @@ def test_a_read_whose_file_is_moved_away_learns_why(files: LogFiles, disk: Fault
             log.give_up(TopicNotFoundError("deleted"))
             with pytest.raises(TopicNotFoundError):
                 await reading
+
+    run(scenario)
+
+
+def test_a_log_that_two_close_at_a_time_is_closed_once(
+    files: LogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a broker stops while the topic is being deleted: each has a thread of its own."""
+    is_closing, may_go_on = threading.Event(), threading.Event()
+    real_replace = os.replace
+    replaced: list[str] = []
+
+    def replace(source: Path, target: Path) -> None:
+        replaced.append(Path(target).name)
+        if len(replaced) == 1:
+            is_closing.set()
+            assert may_go_on.wait(1)
+        real_replace(source, target)
+
+    async def scenario() -> None:
+        async with open_log(files, cache_bytes=0) as log:
+            await Appends(log).event(b"0")
+            monkeypatch.setattr(os, "replace", replace)
+            first = asyncio.create_task(log.close())
+            assert await asyncio.to_thread(is_closing.wait, 1)
+            second = asyncio.create_task(log.close())
+            await log.read(0, MEBIBYTE)  # by the other thread, behind all that it was given
+            assert not second.done()
+
+            may_go_on.set()
+            await asyncio.gather(first, second)
+            assert replaced == [f"{0:020d}.idx"]
 
     run(scenario)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from tailrace_broker.codec.batch import StoredBatch
 from tailrace_broker.codec.segment import INDEX_INTERVAL_BYTES
 from tailrace_broker.core.recovery import SegmentState
 from tailrace_broker.model.errors import CorruptBatchError, ReadFailedError
-from tailrace_broker.storage.batch_cache import StoredBatch
 from tailrace_broker.storage.direct_file import BLOCK_BYTES
 from tests.storage import MEBIBYTE, LogFiles, append, records_of
 

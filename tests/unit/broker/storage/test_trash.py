@@ -107,6 +107,7 @@ def test_interrupted_deletions_are_finished_and_nothing_else_is_touched(
 
     assert buried(tmp_path) == IDS[:1]
     assert [path.name for path in topic_directories(tmp_path)] == IDS[1:]
+    assert not (tmp_path / IDS[1] / "topic.json").exists()
     assert (tmp_path / "notes").is_dir()
     assert logs == [
         {
@@ -125,3 +126,26 @@ def test_a_topic_buried_twice_is_no_error(trash: Trash, tmp_path: Path) -> None:
 
     assert [entry["event"] for entry in logs] == ["trash.failed"]
     assert buried(tmp_path) == IDS[:1]
+
+
+def test_a_mark_that_cannot_be_removed_is_told(
+    trash: Trash, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (topic, *_) = TOPICS
+    trash.mark(topic, 1)
+    with monkeypatch.context() as patched, capture_logs() as logs:
+        patched.setattr("os.unlink", _fail)
+        trash.finish_deletions({topic.topic_id})
+    assert [entry["event"] for entry in logs] == ["trash.failed"]
+
+    trash.finish_deletions({topic.topic_id})
+    trash.finish_deletions({})
+    assert not (tmp_path / "trash").exists()
+
+
+def test_a_trash_that_cannot_be_listed_is_told(trash: Trash, tmp_path: Path) -> None:
+    (tmp_path / "trash").write_bytes(b"")
+    with capture_logs() as logs:
+        assert trash.purge(1) is None
+
+    assert [entry["event"] for entry in logs] == ["trash.failed"]

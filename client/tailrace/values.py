@@ -1,0 +1,202 @@
+"""What brokers tell, as values, and how these stand in JSON: members are fields in camelCase."""
+
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tailrace.errors import PartitionDamagedError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Value = TypeVar("Value", bound="DataclassInstance")
+# Members whose name in JSON is not ours in camelCase.
+_WIRE_NAMES = {"range_id": "range", "now_us": "now", "timestamp_us": "timestamp"}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic's settings and size; `copies` of each record on brokers' disks."""
+
+    name: str
+    id: str
+    partitions_per_range: int
+    json_check: bool
+    durability: str
+    partitions: int
+    copies: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOffsets:
+    """Where a partition begins and ends; `state`: open, sealed (readable, closed) or damaged.
+
+    All three ends are None when it is damaged. `timestamp_offset`: the first offset whose record
+    is not older than the time that was asked for; None when there is none, or no time was asked.
+    """
+
+    topic: str
+    partition: int
+    range_id: int
+    epoch: int
+    first_offset: int
+    log_start: int | None
+    high_watermark: int | None
+    log_end: int | None
+    state: str
+    parents: tuple[int, ...]
+    children: tuple[int, ...] = ()
+    timestamp_offset: int | None = None
+
+    def readable(self) -> range:
+        """The offsets [`log_start`, `high_watermark`); PartitionDamagedError when it has none."""
+        if self.log_start is None or self.high_watermark is None:
+            raise PartitionDamagedError(self.topic, self.partition, self.state)
+        return range(self.log_start, self.high_watermark)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDetails:
+    """A partition with its place in the ring and its size; ends and size None when damaged.
+
+    It owns tokens [`token_start`, `token_end`): texts, since JavaScript's numbers are too small.
+    """
+
+    partition: int
+    range_id: int
+    slice: int
+    slices: int
+    token_start: str
+    token_end: str
+    leader: int | None
+    isr: tuple[int, ...]
+    epoch: int
+    first_offset: int
+    log_start: int | None
+    high_watermark: int | None
+    log_end: int | None
+    size_bytes: int | None
+    parents: tuple[int, ...]
+    children: tuple[int, ...]
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDetails:
+    """One topic and each of its partitions."""
+
+    topic: TopicInfo
+    partition_details: tuple[PartitionDetails, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """What holds for all brokers together."""
+
+    name: str
+    cluster_id: str
+    version: str
+    ranges: int
+    under_replicated: int
+    metadata_leader: int | None
+    metadata_term: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """One broker: what it holds, its disk, since when it runs.
+
+    `durable_write_ms`: of one block, at its start. None: what could not be measured.
+    """
+
+    ordinal: int
+    token: str
+    leads: int
+    replicates: int
+    damaged: int
+    lag_max: int
+    disk_used_bytes: int | None
+    disk_bytes: int | None
+    direct_io: bool
+    durable_write_ms: float | None
+    incarnation: str
+    started_at: str
+    up_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RingStatus:
+    """The ring's `length` brokers by name, and the state of those that were heard of.
+
+    `now_us`: the clock of the broker that answered.
+    """
+
+    length: int
+    names: tuple[str, ...]
+    producer_port: int
+    producer_binary_port: int
+    consumer_port: int
+    ring: Ring
+    now_us: int
+    brokers: tuple[BrokerStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """Records that are stored: offsets [`offset`, `offset + count`) of `partition`."""
+
+    partition: int
+    offset: int
+    count: int
+    durability: str
+    copies: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A read's body as sent; `next_offset` continues it, `high_watermark` is the readable end.
+
+    `is_sealed`: this is the end of a partition that takes no more; its `children` continue it.
+    """
+
+    body: bytes
+    next_offset: int
+    high_watermark: int
+    log_start: int
+    epoch: int | None = None  # of the leader; None from a broker that does not tell
+    is_sealed: bool = False
+    children: tuple[int, ...] = ()
+
+
+# --- in JSON --------------------------------------------------------------------------------------
+
+
+def from_document(kind: type[Value], document: Any, **known: object) -> Value:
+    """A value out of its document; members that an older broker leaves out get their defaults.
+
+    `known`: fields that stand elsewhere, or are no plain members.
+    """
+    found = dict(known)
+    for each in fields(kind):
+        name = wire_name(each.name)
+        if each.name not in known and (name in document or each.default is MISSING):
+            member = document[name]
+            found[each.name] = tuple(member) if isinstance(member, list) else member
+    return kind(**found)
+
+
+def to_document(value: "DataclassInstance") -> dict[str, Any]:
+    """One of these values in JSON's terms, named as in the broker's answers."""
+    return {wire_name(each.name): _plain(getattr(value, each.name)) for each in fields(value)}
+
+
+def wire_name(name: str) -> str:
+    """ "log_start" -> "logStart"."""
+    head, *rest = name.split("_")
+    return _WIRE_NAMES.get(name) or head + "".join(map(str.capitalize, rest))
+
+
+def _plain(value: Any) -> Any:
+    """A field's value in JSON's terms."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return to_document(value)
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value

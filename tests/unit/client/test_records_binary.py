@@ -1,0 +1,25 @@
+"""Records become the bytes of a records+binary body."""
+
+import pytest
+
+from tailrace.records_binary import encode_records
+
+
+def test_records_need_one_element_a_record_in_each_sequence() -> None:
+    with pytest.raises(ValueError, match="one element a record"):
+        encode_records([b"k"], [b"v", b"w"])
+    with pytest.raises(ValueError, match="one element a record"):
+        encode_records([b"k"], [b"v"], [])
+
+
+def test_a_small_records_body_is_these_bytes() -> None:
+    body = encode_records([b"k", None], [b"vv", b""], [1, -1])
+
+    assert body == bytes.fromhex(
+        "54524c52 0100 0100 02000000 01000000 02000000 00000000 00000000 00000000"  # header
+        "01000000 ffffffff"  # key lengths
+        "02000000 00000000"  # value lengths
+        "0100000000000000 ffffffffffffffff"  # timestamps
+        "6b00000000000000"  # keys, filled
+        "7676"  # values, without fill
+    )
