@@ -101,6 +101,8 @@ def test_the_ring_tells_what_it_is(shared_broker: RunningBroker) -> None:
         shared_broker.port + 2,
     )
     assert status.ring.metadata_leader == broker.ordinal == 0
+    assert broker.disk_used_bytes is not None
+    assert broker.disk_bytes is not None
     assert 0 < broker.disk_used_bytes <= broker.disk_bytes
     assert abs(status.now_us - time.time_ns() // 1000) < 60_000_000
 

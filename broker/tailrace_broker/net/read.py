@@ -86,9 +86,7 @@ class LastParameters(Parameters, frozen=True):
     """Of `GET /v1/topic/{topic}/records`."""
 
     topic: TopicName
-    last: Annotated[
-        int, Meta(ge=1, le=LAST_RECORDS_MAX, description="How many.")
-    ] = 1
+    last: Annotated[int, Meta(ge=1, le=LAST_RECORDS_MAX, description="How many.")] = 1
 
 
 class RecordAnswer(msgspec.Struct):
