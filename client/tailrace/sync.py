@@ -123,7 +123,10 @@ class Client:
 
         A partition's failure is raised; `write_attempted` is then set when others succeeded.
         """
-        body = encode_records(keys, values, timestamps_us)
+        return self.produce_encoded(topic, encode_records(keys, values, timestamps_us))
+
+    def produce_encoded(self, topic: str, body: bytes) -> list[Produced]:
+        """`produce_records` of a records+binary body that is made already."""
         request = requests.produce_records_request(topic, body)
         return requests.parse_produced(self._exchange(request))
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from tailrace.requests import parse_produced, produce_records_request
 from tailrace.spark.connection import PatientClient
 from tailrace.spark.options import WriteOptions
 
@@ -56,5 +55,4 @@ class TailraceWriter(DataSourceArrowWriter):
 
 
 def _produce(client: PatientClient, topic: str, body: bytes) -> None:
-    request = produce_records_request(topic, body)
-    client.ask(lambda connected: parse_produced(connected._exchange(request)))
+    client.ask(lambda connected: connected.produce_encoded(topic, body))
