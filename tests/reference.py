@@ -27,8 +27,8 @@ SETTINGS_HEAD = (
     " environment, read once at the start; an empty variable counts as none. A bad one ends the"
     " start with one line that names it.\n"
     "Sizes are set in bytes; the table says large ones in MiB. `tailrace dev --data DIR --port BASE"
-    "` sets `TAILRACE_DATA_DIR` and `TAILRACE_PORT`, and logs from `warning` on; the others pass"
-    " through.\n"
+    "` sets `TAILRACE_DATA_DIR`, `TAILRACE_HOST` (127.0.0.1) and `TAILRACE_PORT`, and logs"
+    " from `warning` on; the others pass through.\n"
 )
 
 

@@ -230,20 +230,6 @@ def test_a_refused_body_that_is_too_large_to_be_read_is_not_waited_for(
 
 
 @every_door
-def test_refused_chunks_without_end_are_not_waited_for(connection: Connection) -> None:
-    mebibyte = 1024 * 1024
-    connection.send(
-        request("/v1/nowhere", content_length=None, transfer_encoding="chunked"),
-        *[b"%x\r\n%s\r\n" % (mebibyte, bytes(mebibyte))] * (DISCARD_BYTES_MAX // mebibyte),
-    )
-    settle(connection.socket.getpeername()[1])
-    connection.send(b"1\r\nx\r\n")
-
-    assert connection.receive().headers["connection"] == "close"
-    assert connection.is_closed()
-
-
-@every_door
 def test_an_unreadable_request_is_answered_though_more_is_on_its_way(
     connection: Connection,
 ) -> None:

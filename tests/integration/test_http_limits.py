@@ -1,7 +1,6 @@
 """What bounds a connection: sizes, times, memory, their number; and peers that misbehave."""
 
 import contextlib
-import json
 import resource
 import select
 import time
@@ -14,7 +13,11 @@ import pytest
 from tailrace.wire import BATCH_CONTENT_TYPE
 from tailrace_broker.app.runtime import PROBE_CONNECTIONS_MAX
 from tailrace_broker.net.http_answers import PIPELINED_MAX
-from tailrace_broker.net.http_connection import DIRECT_BODY_BYTES_MIN, HEADER_BYTES_MAX
+from tailrace_broker.net.http_connection import (
+    DIRECT_BODY_BYTES_MIN,
+    DISCARD_BYTES_MAX,
+    HEADER_BYTES_MAX,
+)
 from tests.fixtures import RunningBroker, start_broker
 from tests.http11 import (
     METRICS,
@@ -360,6 +363,20 @@ def test_a_request_that_does_not_arrive_holds_its_memory_only_for_a_time(
             assert other.exchange(request(messages("t"), large)).status == 200
 
 
+def test_refused_chunks_without_end_are_not_waited_for(
+    broker_of_short_heads: RunningBroker,
+) -> None:
+    """However much time their request has."""
+    head = request("/v1/nowhere", content_length=None, transfer_encoding="chunked")
+    with Connection(broker_of_short_heads.port) as connection:
+        chunk = b"%x\r\n%s\r\n" % (MEBIBYTE, bytes(MEBIBYTE))
+        connection.send(head, *[chunk] * (DISCARD_BYTES_MAX // MEBIBYTE), b"1\r\nx\r\n")
+        answer = connection.receive()
+
+        assert (answer.status, answer.headers["connection"]) == (404, "close")
+        assert connection.is_closed()
+
+
 def test_the_head_has_its_own_time_and_the_body_some_more(tmp_path: Path) -> None:
     settings = {"header_seconds": 0.1, "request_seconds": 1.0}
     with start_broker(tmp_path, **settings) as broker, Connection(broker.port) as stalled:
@@ -470,21 +487,29 @@ def test_a_peer_that_takes_nothing_of_an_answer_is_dropped(
     wait_for_metric(broker, "tailrace_produce_memory_bytes", 0)
 
 
+@pytest.mark.parametrize(
+    ("asked", "pause_ms"),
+    [
+        (get(records("large")), 150),
+        (get(records("large", maxBytes=16 * MEBIBYTE), accept=BATCH_CONTENT_TYPE), 300),
+    ],
+    ids=["stream", "one answer"],
+)
 def test_a_peer_that_takes_an_answer_slowly_gets_all_of_it(
-    broker_of_patience: RunningBroker,
+    broker_of_patience: RunningBroker, asked: bytes, pause_ms: int
 ) -> None:
     """It takes several times as long as one is waited for that takes nothing."""
     port = broker_of_patience.port
     with Connection(port) as other:
 
         def wait() -> None:
-            assert other.exchange(get(records("empty", waitMs=150))).status == 200
+            assert other.exchange(get(records("empty", waitMs=pause_ms))).status == 200
 
         with Connection(port, receive_buffer_bytes=4 * KIBIBYTE, between_pieces=wait) as slow:
-            answer = slow.exchange(get(records("large")))
+            answer = slow.exchange(asked)
 
-    values = [json.loads(line)["value"] for line in answer.body.splitlines()]
-    assert [len(value) for value in values] == [3 * LARGE_BYTES] * LARGE_COUNT
+        assert answer.headers["tailrace-next-offset"] == str(LARGE_COUNT)
+        assert answer.body == other.exchange(asked).body
 
 
 @produce_doors

@@ -126,15 +126,18 @@ class LocalBroker:
         """Used, and all, of the file system that holds the data; None: it does not answer."""
         return await self._io.run(self._directory.disk_bytes)
 
-    def take_produce_memory(self, size_bytes: int) -> None:
-        """Count a body in flight; ProduceMemoryFullError when the bound is reached."""
+    def check_produce_memory(self, size_bytes: int) -> None:
+        """ProduceMemoryFullError when there is no room for so much now."""
         if self.produce_memory_used_bytes + size_bytes > self.produce_memory_bytes:
             raise ProduceMemoryFullError(
                 f"requests in flight hold {self.produce_memory_used_bytes} of "
                 f"{self.produce_memory_bytes} bytes; nothing was stored, send it again"
             )
+
+    def take_produce_memory(self, size_bytes: int) -> None:
+        """Count bytes of a body; ProduceMemoryFullError when the bound is reached."""
+        self.check_produce_memory(size_bytes)
         self.produce_memory_used_bytes += size_bytes
-        self.counters.produced_bytes += size_bytes
 
     def return_produce_memory(self, size_bytes: int) -> None:
         """The body has been answered."""

@@ -32,7 +32,7 @@ COUNTERS = {
     "produce_requests": "Produce requests answered, errors included",
     "produce_errors": "Produce requests answered with a problem",
     "produced_events": "Events accepted for an append",
-    "produced_bytes": "Body bytes of produce requests",
+    "produced_bytes": "Body bytes of produce requests, those of refused ones included",
     "read_requests": "Reads answered, errors included",
     "read_errors": "Reads answered with a problem",
     "read_bytes": "Body bytes of read answers",

@@ -72,5 +72,6 @@ def check_topic_name(name: str) -> None:
     if _TOPIC_NAME.fullmatch(name) and name not in {".", ".."} and not name.startswith("__"):
         return
     raise InvalidTopicNameError(
-        "a topic name is 1 to 249 of A-Z a-z 0-9 . _ - and does not start with __", topic=name
+        "a topic name is 1 to 249 of A-Z a-z 0-9 . _ -, not . or .., and does not start with __",
+        topic=name,
     )

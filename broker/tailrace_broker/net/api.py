@@ -156,8 +156,11 @@ class Broker(Protocol):
     def topics(self) -> Sequence[HostedTopic]:
         """All topics by name."""
 
+    def check_produce_memory(self, size_bytes: int) -> None:
+        """ProduceMemoryFullError when there is no room for so much now."""
+
     def take_produce_memory(self, size_bytes: int) -> None:
-        """Count a body in flight; ProduceMemoryFullError when the bound is reached."""
+        """Count bytes of a body; ProduceMemoryFullError when the bound is reached."""
 
     def return_produce_memory(self, size_bytes: int) -> None:
         """The body has been answered."""

@@ -30,6 +30,9 @@ RECEIVE_BUFFER_BYTES = 64 * 1024
 HEADER_BYTES_MAX = 16 * 1024
 # Below this a copy through the parser is cheaper than a second receive.
 DIRECT_BODY_BYTES_MIN = 16 * 1024
+# Memory for the whole body is taken when this part of it has arrived: a sender that announces much
+# and sends little keeps nobody out.
+DIRECT_BODY_SHARE = 4
 # A refused body is read and thrown away up to here, so that the peer reads the answer; a larger
 # one is not waited for.
 DISCARD_BYTES_MAX = 64 * 1024 * 1024
@@ -241,7 +244,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             current.matched = self._match(method, current.target)
             check_matched(current)
             self._check_body_size(current.content_bytes)
-            self._take_memory(current.content_bytes)
+            self._broker.check_produce_memory(current.content_bytes)
         except TailraceError as error:
             self._refuse(error)
         if current.expectation and current.has_body:
@@ -259,8 +262,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         try:
             self._check_body_size(current.received_bytes)
-            if not current.content_bytes:  # chunked: the size was not known before
-                self._take_memory(len(chunk))
+            self._take_memory(len(chunk))
         except TailraceError as error:
             self._refuse(error)
         else:
@@ -287,7 +289,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             return _NOTHING
         current = self._current
         rest_bytes = current.content_bytes - current.received_bytes
-        if current.is_in_body and rest_bytes >= DIRECT_BODY_BYTES_MIN:
+        if current.is_in_body and self._is_large(rest_bytes):
             self._receive_directly(rest_bytes)
         elif current is before and current.received_bytes > body_bytes:
             current.head_bytes = 0
@@ -312,15 +314,30 @@ class HttpConnection(asyncio.BufferedProtocol):
         current.body = bytes(rest[: current.content_bytes])
         current.received_bytes = len(current.body)
         rest_bytes = current.content_bytes - current.received_bytes
+        try:
+            self._take_memory(current.received_bytes)
+        except TailraceError as error:
+            self._refuse(error)
         if rest_bytes:
             self._receive_directly(rest_bytes)
             return _NOTHING
         self._complete()
         return rest[current.received_bytes :]
 
+    def _is_large(self, rest_bytes: int) -> bool:
+        """Of a body: the rest is worth bypassing the parser, and its sender means it."""
+        current = self._current
+        has_begun = current.received_bytes * DIRECT_BODY_SHARE >= current.content_bytes
+        return rest_bytes >= DIRECT_BODY_BYTES_MIN and (has_begun or current.refused is not None)
+
     def _receive_directly(self, rest_bytes: int) -> None:
         """Let the rest of the body bypass the parser."""
         current = self._current
+        try:
+            if current.refused is None:
+                self._take_memory(rest_bytes)
+        except TailraceError as error:
+            self._refuse(error)
         if current.refused is not None and rest_bytes > DISCARD_BYTES_MAX:
             self._fail(current.refused)
         elif current.refused is not None:

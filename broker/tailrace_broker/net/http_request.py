@@ -106,6 +106,7 @@ class Exchange:
         if kind is Kind.PRODUCE:
             counters.produce_requests += 1
             counters.produce_errors += is_error
+            counters.produced_bytes += self.received_bytes
         elif kind is Kind.READ:
             counters.read_requests += 1
             counters.read_errors += is_error

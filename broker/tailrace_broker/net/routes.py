@@ -271,7 +271,8 @@ def _origin_form(target: bytes) -> bytes:
 
 
 def _method_not_allowed(path: bytes, by_method: Mapping[bytes, object]) -> MethodNotAllowedError:
-    allowed = ", ".join(sorted(method.decode() for method in by_method))
+    methods = {*by_method, *([b"HEAD"] if b"GET" in by_method else [])}
+    allowed = ", ".join(sorted(method.decode() for method in methods))
     shown = shortened(path.decode(errors="replace"))
     return MethodNotAllowedError(f"{shown} takes {allowed}", allowed=allowed)
 

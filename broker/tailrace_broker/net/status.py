@@ -1,5 +1,6 @@
 """The broker's own state -> answers: health, `GET /v1/brokers`, what a problem type means."""
 
+import re
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Annotated
@@ -147,7 +148,7 @@ async def problem(_: Broker, call: Call) -> Response:
     """What a problem's `type` means."""
     for each in PROBLEMS.values():
         if each.slug == call.parameters.type:
-            title = each.title.partition(" {")[0]
+            title = re.sub(r"\{\w+\}", "…", each.title)
             return json_response(
                 ProblemAnswer(PROBLEM_PATH + each.slug, title, each.status, each.when)
             )

@@ -36,6 +36,10 @@ from tailrace.spark.stream_offsets import write_offsets
 from tailrace.sync import Client
 
 FINDINGS_MAX = 20
+FIRST_ROWS_NOTE = (
+    "note: a checkpoint does not tell where a query began, so each partition was checked from its "
+    "first row on; give --topic, too, to check from the topic's first record"
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -78,6 +82,8 @@ def audit(spark: SparkSession, called: argparse.Namespace) -> int:
         print(f"  {finding}")
     if len(findings) > FINDINGS_MAX:
         print(f"  and {len(findings) - FINDINGS_MAX:,} partitions more")
+    if called.topic is None:
+        print(FIRST_ROWS_NOTE, file=sys.stderr)
     return 1 if findings or unordered_count else 0
 
 
