@@ -199,6 +199,42 @@ def test_produce_memory_is_bounded_and_comes_back(tmp_path: Path, door: int, top
         assert second.exchange(request(messages(topic), b"1")).status == 200
 
 
+@produce_doors
+def test_who_announces_much_and_sends_little_keeps_nobody_out(
+    tmp_path: Path, opened: ExitStack, door: int, topic: str
+) -> None:
+    limits = {"produce_memory_bytes": 2 * MEBIBYTE, "max_request_bytes": MEBIBYTE}
+    head = request(messages(topic), content_length=MEBIBYTE)
+    with start_broker(tmp_path, **limits) as broker:
+        for _ in range(8):
+            opened.enter_context(Connection(broker.port + door)).send(head + b'"')
+        wait_for_metric(broker, "tailrace_produce_memory_bytes", 8)
+        whole = opened.enter_context(Connection(broker.port + door))
+
+        assert whole.exchange(request(messages(topic), b"1")).status == 200
+        large = b'"%s"' % (b"x" * (MEBIBYTE // 2))
+        assert whole.exchange(request(messages(topic), large)).status == 200
+
+
+@produce_doors
+def test_memory_that_is_full_when_most_of_a_body_comes_refuses_it(
+    tmp_path: Path, opened: ExitStack, door: int, topic: str
+) -> None:
+    limits = {"produce_memory_bytes": MEBIBYTE, "max_request_bytes": MEBIBYTE}
+    large = request(messages(topic), b'"%s"' % (b"x" * (MEBIBYTE - 2)))
+    with start_broker(tmp_path, **limits) as broker:
+        late = opened.enter_context(Connection(broker.port + door))
+        late.send(large[: 16 * KIBIBYTE])  # room for all of it, and nothing is kept free
+        first = opened.enter_context(Connection(broker.port + door))
+        first.send(large[: MEBIBYTE // 2])
+        late.send(large[16 * KIBIBYTE : -1])
+        answers = [late.exchange(large[-1:]).status, first.exchange(large[MEBIBYTE // 2 :]).status]
+
+        assert sorted(answers) in ([200, 429], [429, 429])
+        wait_for_metric(broker, "tailrace_produce_memory_bytes", 0)
+        assert late.exchange(request(messages(topic), b"1")).status == 200
+
+
 LARGE = b'"%s"' % (b"x" * 100_000)
 
 
