@@ -29,13 +29,10 @@ class Client:
     """
 
     def __init__(self, url: str, *, timeout_s: float = 30.0) -> None:
-        parts = urlsplit(url)
-        is_base_url = parts.path in ("", "/") and not parts.query and not parts.fragment
-        if parts.scheme != "http" or not parts.hostname or not is_base_url:
-            raise ValueError(f'"{url}" is not a broker\'s URL, like http://127.0.0.1:9250')
+        host, port = _host_and_port(url)
         self.url = url.rstrip("/")
         # http.client sets TCP_NODELAY itself.
-        self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_s)
+        self._connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -215,6 +212,16 @@ class Client:
             self._connection.close()  # nothing was asked, so what is there to read is its end
         if self._connection.sock is None:
             self._connection.connect()
+
+
+def _host_and_port(url: str) -> tuple[str, int | None]:
+    """ValueError: a bad URL."""
+    with suppress(ValueError):  # an address that is none, or a port that none can be
+        parts = urlsplit(url)
+        is_base_url = parts.path in ("", "/") and not parts.query and not parts.fragment
+        if parts.scheme == "http" and parts.hostname and is_base_url:
+            return parts.hostname, parts.port
+    raise ValueError(f'"{url}" is not a broker\'s URL, like http://127.0.0.1:9250')
 
 
 def _is_readable(connected: socket) -> bool:

@@ -401,12 +401,33 @@ def test_an_event_over_the_limit_is_refused_with_the_limit(
     assert_fails(result, 1, str(16 * 1024 * 1024))
 
 
-def test_ctrl_c_is_quiet(shared_broker: RunningBroker, topic: str) -> None:
-    with producing_halfway(shared_broker.url, topic) as process:
+def test_ctrl_c_tells_what_is_stored(shared_broker: RunningBroker, topic: str) -> None:
+    with (
+        producing_halfway(shared_broker.url, topic) as process,
+        Client(shared_broker.url) as client,
+    ):
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=TIMEOUT_S)
+        stored_count = sum(len(offsets.readable()) for offsets in client.offsets([topic]))
 
-    assert (process.returncode, output, errors) == (130, b"", b"")
+    assert (process.returncode, output) == (130, b"")
+    found = re.fullmatch(
+        r"interrupted: ([\d,]+) events were stored, and perhaps those of one request more\n",
+        errors.decode(),
+    )
+    assert found
+    # The first request's events are among the "perhaps" while its answer is under way.
+    assert found[1] in (f"{stored_count:,}", "0")
+
+
+def test_ctrl_c_while_a_verb_is_imported_is_quiet() -> None:
+    hook = (
+        "import os; sys.addaudithook(lambda event, details: "
+        "event == 'import' and details[0] == 'tailrace.sync' and os.kill(os.getpid(), 2))"
+    )
+    result = run_bare("status", prelude=hook)
+
+    assert (result.returncode, result.stdout, result.stderr) == (130, b"", b"")
 
 
 def test_a_broker_that_ends_halfway_leaves_the_count_of_what_is_stored(

@@ -260,6 +260,25 @@ def test_records_are_shown_in_each_form(shared_broker: RunningBroker, topic: str
     assert yaml[3:] == ["  key: k", "  value:", "    a:", "    - 1", "    - x"]
 
 
+@pytest.mark.parametrize("number", ["9" * 5_000, "1e400"], ids=["digits", "exponent"])
+def test_a_number_that_does_not_fit_is_shown_as_written(
+    shared_broker: RunningBroker, topic: str, number: str
+) -> None:
+    with Client(shared_broker.url) as client:
+        client.produce(topic, number.encode())
+    table = told(run("consume", topic, "-o", "table", url=shared_broker.url)).splitlines()
+    yaml = told(run("consume", topic, "-o", "yaml", url=shared_broker.url)).splitlines()
+
+    assert table[1].split()[-1] == number
+    assert yaml[-1] == f'  value: "{number}"'
+
+
+def test_no_records_in_yaml_are_an_empty_list(shared_broker: RunningBroker, topic: str) -> None:
+    run("topic", "create", topic, url=shared_broker.url)
+
+    assert told(run("consume", topic, "-o", "yaml", url=shared_broker.url)) == "[]\n"
+
+
 def test_a_value_that_is_nested_too_deeply_for_a_form_is_told(
     shared_broker: RunningBroker, topic: str
 ) -> None:

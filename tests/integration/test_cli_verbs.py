@@ -239,8 +239,40 @@ def test_damage_is_told_behind_all_that_was_found(stopped_files: Path, tmp_path:
         r"error: .*0\.log is damaged from byte 0 on: .* next start cuts away\n",
         result.stderr.decode(),
     )
-    assert records.returncode == 1
-    assert re.search(r"0\.log: batch at .* Where: tailrace dump", records.stderr.decode())
+    assert (records.returncode, records.stdout) == (1, b"")
+    assert records.stderr == result.stderr
+
+
+def test_records_end_where_the_damage_begins(stopped_files: Path, tmp_path: Path) -> None:
+    write = (stopped_files / "00000000000000000000.log").read_bytes()[:4096]
+    spoiled = tmp_path / "0.log"
+    spoiled.write_bytes(write + b"x" * 40 + write[40:])
+    (tmp_path / "noise.log").write_bytes(b"x" * 5_000)
+
+    result = run("dump", str(spoiled), "--records", "-o", "json")
+    noise = run("dump", str(tmp_path / "noise.log"), "--records")
+
+    assert [record["value"] for record in json.loads(result.stdout)] == [
+        {"n": n} for n in range(10)
+    ]
+    assert result.returncode == 1
+    assert b"0.log is damaged from byte 4096 on: restore it" in result.stderr
+    assert_fails(noise, 1, "noise.log is damaged from byte 0 on: restore it")
+
+
+def test_a_batch_that_only_its_records_show_to_be_damaged_is_told(
+    stopped_files: Path, tmp_path: Path
+) -> None:
+    segment = stopped_files / "00000000000000000000.log"
+    [batch, *_] = json.loads(told(run("dump", str(segment), "-o", "json")))
+    stored = bytearray(segment.read_bytes())
+    stored[batch["bytes"] - 1] = 1
+    spoiled = tmp_path / "0.log"
+    spoiled.write_bytes(stored)
+
+    result = run("dump", str(spoiled), "--records")
+
+    assert_fails(result, 1, r"0\.log: offset 0 cannot be read \(.*fill is not zero\): restore it")
 
 
 def test_a_damaged_or_foreign_index_is_told(stopped_files: Path, tmp_path: Path) -> None:

@@ -194,8 +194,13 @@ def _counted(pages: Pages, progress: "Progress") -> Pages:
 def _documents(page: bytes) -> list[Any]:
     import json
 
+    from tailrace.cli.ndjson import number_or_text
+
     try:
-        return [json.loads(line) for line in _lines_of(page)]
+        return [
+            json.loads(line, parse_int=number_or_text, parse_float=number_or_text)
+            for line in _lines_of(page)
+        ]
     except ValueError as error:
         raise UnexpectedAnswerError(
             f"the broker sent a record that is not JSON: {error}"

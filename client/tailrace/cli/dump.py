@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -40,36 +40,49 @@ def dump(*, file: Path, records: bool, output: str) -> None:
 def _show_entries(file: Path, opened: BinaryIO, output: str) -> None:
     """Raises behind the last line when something is damaged."""
     from tailrace.cli.output import show_pages
-    from tailrace.cli.segments import BAD, UNCHECKED, entries
+    from tailrace.cli.segments import UNCHECKED
 
-    seen: dict[str, int] = {}  # the first position of each checksum's verdict
-
-    def documents() -> Iterator[dict[str, Any]]:
-        for entry in entries(opened, _size_bytes(opened)):
-            seen.setdefault(entry["checksum"], entry["position"])
-            yield entry
-
-    show_pages(output, _pages(documents()), _entry_columns())
+    seen: dict[str, int] = {}
+    show_pages(output, _pages(_entries(opened, seen)), _entry_columns())
     if UNCHECKED in seen:
         print(f"note: checksums are not verified; for that: {ARROW_REMEDY}", file=sys.stderr)
+    _raise_when_damaged(file, seen)
+
+
+def _show_records(file: Path, opened: BinaryIO, output: str) -> None:
+    """Up to the first damage; raises behind that."""
+    from tailrace.cli.output import show_pages
+    from tailrace.cli.records import columns
+    from tailrace.cli.segments import BAD, records
+
+    seen: dict[str, int] = {}
+    whole = takewhile(lambda entry: entry["checksum"] != BAD, _entries(opened, seen))
+    try:
+        show_pages(output, records(opened, whole), columns())
+    except ImportError as error:
+        raise TailraceError(f"records need the extra arrow. Install it: {ARROW_REMEDY}") from error
+    except CorruptBatchError as error:
+        raise TailraceError(f"{file}: {error}: restore it from a copy") from error
+    _raise_when_damaged(file, seen)
+
+
+def _entries(opened: BinaryIO, seen: dict[str, int]) -> Iterator[dict[str, Any]]:
+    """The segment's; `seen` gets the first position of each checksum's verdict."""
+    from tailrace.cli.segments import entries
+
+    for entry in entries(opened, _size_bytes(opened)):
+        seen.setdefault(entry["checksum"], entry["position"])
+        yield entry
+
+
+def _raise_when_damaged(file: Path, seen: dict[str, int]) -> None:
+    from tailrace.cli.segments import BAD
+
     if BAD in seen:
         raise TailraceError(
             f"{file} is damaged from byte {seen[BAD]} on: restore it from a copy, unless that is "
             "what a killed broker left of its last write, which its next start cuts away"
         )
-
-
-def _show_records(file: Path, opened: BinaryIO, output: str) -> None:
-    from tailrace.cli.output import show_pages
-    from tailrace.cli.records import columns
-    from tailrace.cli.segments import records
-
-    try:
-        show_pages(output, records(opened, _size_bytes(opened)), columns())
-    except ImportError as error:
-        raise TailraceError(f"records need the extra arrow. Install it: {ARROW_REMEDY}") from error
-    except CorruptBatchError as error:
-        raise TailraceError(f"{file}: {error}. Where: tailrace dump {file}") from error
 
 
 def _show_index(file: Path, stored: bytes, output: str) -> None:

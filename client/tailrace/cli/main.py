@@ -40,12 +40,14 @@ FIRST_STEPS = (
 
 def main() -> None:
     """Run the command of `sys.argv` and exit."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by who started this
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
-        # A terminal that has no ✓, or a name that is no UTF-8, is no reason to fail.
-        getattr(sys, name).reconfigure(errors="backslashreplace")
-    sys.exit(_exit_code(sys.argv[1:]))
+    try:
+        _prepare_output()
+        exit_code = _exit_code(sys.argv[1:])
+    except KeyboardInterrupt as error:
+        if error.args:  # what a verb has to say about it
+            print(error, file=sys.stderr)
+        exit_code = EXIT_INTERRUPTED
+    sys.exit(exit_code)
 
 
 def overview() -> str:
@@ -70,6 +72,15 @@ def overview() -> str:
     )
 
 
+def _prepare_output() -> None:
+    """Make what is printed no reason to fail."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who started this
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+        # A terminal may have no ✓, and a name need not be UTF-8.
+        getattr(sys, name).reconfigure(errors="backslashreplace")
+
+
 def _exit_code(words: Sequence[str]) -> int:
     """Run, and tell every failure."""
     try:
@@ -92,8 +103,6 @@ def _exit_code(words: Sequence[str]) -> int:
         return _fail(f"{error.filename or 'input or output'}: {told}", EXIT_FAILED)
     except RecursionError:
         return _fail("a value is nested too deeply for this form: use -o json", EXIT_FAILED)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
     return 0
 
 

@@ -1,6 +1,7 @@
 """Pure: an NDJSON stream -> batches of lines, and a record's key out of its JSON."""
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from io import BufferedIOBase
 from typing import Any, NamedTuple, Never
@@ -79,7 +80,16 @@ def record_key(value: bytes, key_path: Sequence[str]) -> bytes:
         raise ValueError(f"has no text or number in {path}") from error
 
 
-def parse_json(stored: bytes, *, read_number: Callable[[str], Any] | None = None) -> Any:
+def number_or_text(written: str) -> int | float | str:
+    """A number of JSON; what neither `int` nor `float` holds stays as it is written."""
+    try:
+        return int(written)
+    except ValueError:  # a fraction or an exponent, or more digits than Python converts
+        number = float(written)
+        return number if math.isfinite(number) else written
+
+
+def parse_json(stored: bytes, *, read_number: Callable[[str], Any] = number_or_text) -> Any:
     """One JSON text in UTF-8. ValueError: it is none, or is nested too deeply to be read here."""
     try:
         return json.loads(

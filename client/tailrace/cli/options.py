@@ -32,12 +32,13 @@ def connect(url: str | None, *, timeout_s: float = 30.0) -> "Client":
     """A client for `url`, or for the environment's; a malformed one is a usage error."""
     from tailrace.sync import Client
 
+    name = "--url"
     if url is None:
-        url = os.environ.get("TAILRACE_URL") or DEFAULT_URL
+        name, url = "TAILRACE_URL", os.environ.get("TAILRACE_URL") or DEFAULT_URL
     try:
         return Client(url, timeout_s=timeout_s)
     except ValueError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(f"{name}: {error}") from error
 
 
 def counted(count: int, noun: str) -> str:

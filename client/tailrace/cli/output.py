@@ -39,7 +39,7 @@ def show_pages(output: str, pages: Iterable[Sequence[Any]], columns: Sequence[Co
     if output == "json":
         blocks = _json_blocks(pages)
     elif output == "yaml":
-        blocks = ("\n".join(yaml_lines(page)) for page in pages if page)
+        blocks = _yaml_blocks(pages)
     else:
         blocks = _table_blocks(pages, columns)
     for block in blocks:
@@ -109,6 +109,17 @@ def _json_blocks(pages: Iterable[Sequence[Any]]) -> Iterator[str]:
             yield f"{separator}\n{lines}"
             separator = ","
     yield "]" if separator == "," else "[]"
+
+
+def _yaml_blocks(pages: Iterable[Sequence[Any]]) -> Iterator[str]:
+    """One list."""
+    is_empty = True
+    for page in pages:
+        if page:
+            is_empty = False
+            yield "\n".join(yaml_lines(page))
+    if is_empty:
+        yield "[]"
 
 
 def _table_blocks(pages: Iterable[Sequence[Any]], columns: Sequence[Column]) -> Iterator[str]:

@@ -54,7 +54,7 @@ def _key_path(key: str | None) -> tuple[str, ...]:
 def _produce_file(
     client: "Client", topic: str, file: Path, key_path: Sequence[str]
 ) -> tuple[int, int]:
-    """Send it batch by batch -> events stored, bytes read. Errors tell what was stored."""
+    """Send it batch by batch -> events stored, bytes read. Errors and Ctrl-C tell the former."""
     import gzip
     import zlib
 
@@ -77,6 +77,12 @@ def _produce_file(
             raise TailraceError(
                 f"{file} is not a whole gzip file ({error}); "
                 f"stored before that: {counted(event_count, 'event')}"
+            ) from error
+        except KeyboardInterrupt as error:
+            were = "was" if event_count == 1 else "were"
+            raise KeyboardInterrupt(
+                f"interrupted: {counted(event_count, 'event')} {were} stored, "
+                "and perhaps those of one request more"
             ) from error
     if not event_count:
         client.offsets([topic])  # TopicNotFoundError; an event would have told, or created it

@@ -4,7 +4,7 @@ Total: what is no valid batch or pad is told as such, and reading goes on behind
 """
 
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO
@@ -49,20 +49,22 @@ def entries(file: BinaryIO, size_bytes: int) -> Iterator[Document]:
         position += entry["bytes"]
 
 
-def records(file: BinaryIO, size_bytes: int) -> Iterator[list[Document]]:
-    """The records of each batch, as a read of a broker has them. Needs the extra `arrow`.
+def records(file: BinaryIO, found: Iterable[Document]) -> Iterator[list[Document]]:
+    """The records of each batch among these entries, as a read of a broker has them.
 
-    CorruptBatchError when a batch is damaged.
+    Needs the extra `arrow`. CorruptBatchError names the first offset that cannot be read.
     """
     from tailrace.arrow import decode_batches
 
-    for entry in entries(file, size_bytes):
+    for entry in found:
         if entry["kind"] == "batch":
             stored = _read(file, entry["position"], entry["bytes"])
-            for batch in decode_batches(
-                stored, topic="", start=entry["firstOffset"], include_headers=True
-            ):
-                yield [_record(row) for row in batch.to_pylist()]
+            start = entry["firstOffset"]
+            try:
+                [batch] = decode_batches(stored, topic="", start=start, include_headers=True)
+            except CorruptBatchError as error:
+                raise CorruptBatchError(f"offset {start} cannot be read ({error})") from error
+            yield [_record(row) for row in batch.to_pylist()]
 
 
 def read_index(stored: bytes) -> Document:

@@ -15,6 +15,7 @@ from tailrace.cli.dev import BROKER_PACKAGES
 from tailrace.cli.ndjson import (
     BadLine,
     keyed_records,
+    number_or_text,
     parse_json,
     parse_key_path,
     read_batches,
@@ -108,6 +109,22 @@ def test_a_key_may_lie_in_an_object() -> None:
 def test_a_line_without_a_key_says_why(value: bytes, reason: str) -> None:
     with pytest.raises(ValueError, match=f"^{reason}$"):
         record_key(value, ["k"])
+
+
+@pytest.mark.parametrize(
+    ("written", "number"),
+    [
+        ("-7", -7),
+        ("9" * 30, 10**30 - 1),
+        ("1.50", 1.5),
+        ("1e3", 1000.0),
+        ("1e400", "1e400"),
+        ("-1e400", "-1e400"),
+        ("9" * 5_000, "9" * 5_000),
+    ],
+)
+def test_a_number_that_does_not_fit_stays_as_written(written: str, number: object) -> None:
+    assert number_or_text(written) == number
 
 
 def test_records_end_before_the_first_bad_line() -> None:

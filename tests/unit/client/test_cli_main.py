@@ -88,8 +88,14 @@ def test_the_version_is_told(
         ("consume t --at 2026-11-21T09:00", "is not a time like 2026-11-21T09:00Z"),
         ("consume t --at 2026-11-21T09:00Z --last 1", "--from, --at and --last exclude each other"),
         ("consume t --last 2 --partition 1", "of one: --partition P --from -2"),
-        ("consume t --url localhost", '"localhost" is not a broker\'s URL'),
-        ("status --url=", '"" is not a broker\'s URL'),
+        ("consume t --url localhost", '--url: "localhost" is not a broker\'s URL'),
+        ("status --url=", '--url: "" is not a broker\'s URL'),
+        (
+            "status --url http://127.0.0.1:99999",
+            "--url: .*:99999\" is not a broker's URL, like http",
+        ),
+        ("status --url http://127.0.0.1:x", "--url: .*:x\" is not a broker's URL, like http"),
+        ("status --url http://[::1", "--url: .*:1\" is not a broker's URL, like http"),
         ("topic list -o xml", '-o/--output: "xml" is not table, json or yaml'),
         ("topic create t --partitions-per-range 257", '"257" is not a whole number from 1 to 256'),
         ("topic alter t", "nothing to change: give --json-check or --no-json-check"),
@@ -110,6 +116,29 @@ def test_wrong_usage_is_one_sentence_and_exit_2(
     assert run(monkeypatch, *arguments.split()) == 2
 
     assert_failed(capsys, error)
+
+
+def test_a_wrong_url_of_the_environment_is_named_as_such(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TAILRACE_URL", "localhost")
+
+    assert run(monkeypatch, "status") == 2
+
+    assert_failed(capsys, 'TAILRACE_URL: "localhost" is not a broker\'s URL, like http')
+
+
+@pytest.mark.parametrize("method", ["reconfigure", "write"])
+def test_an_interrupt_anywhere_in_the_command_is_quiet(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], method: str
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.stdout, method, interrupt)
+
+    assert run(monkeypatch, "--version") == 130
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,13 @@ def test_pages_in_yaml_are_one_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.rstrip("\n") == yaml_of([SHORT, LONG])
 
 
+def test_no_documents_in_yaml_are_an_empty_list(capsys: pytest.CaptureFixture[str]) -> None:
+    show_pages("yaml", [], COLUMNS)
+    show_pages("yaml", [[], []], COLUMNS)
+
+    assert capsys.readouterr().out == "[]\n[]\n"
+
+
 @pytest.mark.parametrize(
     ("output", "text"), [("table", "told\n"), ("json", '{\n  "a": "é"\n}\n'), ("yaml", 'a: "é"\n')]
 )

@@ -126,14 +126,18 @@ def test_without_the_checksum_package_nothing_is_called_right(
     assert read_index(INDEX)["checksum"] == "unchecked"
 
 
+def pages_of(stored: bytes) -> list[list[dict[str, Any]]]:
+    file = io.BytesIO(stored)
+    return list(records(file, entries(file, len(stored))))
+
+
 def record_of(event: Event) -> dict[str, Any]:
-    stored = batch_of([event])
-    [[record]] = records(io.BytesIO(stored), len(stored))
+    [[record]] = pages_of(batch_of([event]))
     return record
 
 
 def test_records_are_as_a_read_of_a_broker_has_them() -> None:
-    pages = list(records(io.BytesIO(SEGMENT), len(SEGMENT)))
+    pages = pages_of(SEGMENT)
 
     assert [len(page) for page in pages] == [3, 3, 3, 60]
     assert pages[0][1] == {
@@ -149,6 +153,7 @@ def test_records_are_as_a_read_of_a_broker_has_them() -> None:
     ("stored", "value"),
     [
         (b'{"a": [1.5, null]}', {"a": [1.5, None]}),
+        (b"[1e400, -2]", ["1e400", -2]),
         (None, None),
         (b"text", {"base64": "dGV4dA=="}),
         (b"\xff", {"base64": "/w=="}),
@@ -179,8 +184,8 @@ def test_a_damaged_batch_has_no_records() -> None:
     stored = bytearray(BATCH)
     stored[-20] ^= 1
 
-    with pytest.raises(CorruptBatchError):
-        list(records(io.BytesIO(stored), len(stored)))
+    with pytest.raises(CorruptBatchError, match=r"offset 0 cannot be read .*payload checksum"):
+        pages_of(bytes(stored))
 
 
 def test_an_index_is_read_with_its_entries() -> None:
