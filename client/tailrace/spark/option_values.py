@@ -164,8 +164,12 @@ def refuse(name: str, text: str, wanted: str) -> NoReturn:
 
 
 def _is_broker_url(url: str) -> bool:
-    parts = urlsplit(url)
-    return parts.scheme == "http" and bool(parts.hostname)
+    try:
+        parts = urlsplit(url)
+        has_port = parts.port != 0
+    except ValueError:  # a port that is none, half an IPv6 address
+        return False
+    return parts.scheme == "http" and bool(parts.hostname) and has_port
 
 
 def _parse_assignment(text: str) -> Mapping[str, frozenset[int] | None]:

@@ -209,6 +209,8 @@ def test_an_unknown_option_is_refused_by_name_with_a_remedy(
         ({"url": "http://a", "bootstrap.servers": "http://b", "subscribe": "a"}, "give one of"),
         ({"url": "localhost:9250", "subscribe": "a"}, "a URL like http://127.0.0.1:9250"),
         ({"url": "http://", "subscribe": "a"}, "a URL like http://127.0.0.1:9250"),
+        ({"url": "http://a:99999", "subscribe": "a"}, "a URL like http://127.0.0.1:9250"),
+        ({"url": "http://[::1", "subscribe": "a"}, "a URL like http://127.0.0.1:9250"),
         ({"url": "", "subscribe": "a"}, "a URL like http://127.0.0.1:9250"),
         ({"url": URL}, "exactly one of subscribe, assign, subscribePattern"),
         ({"url": URL, "subscribe": "a", "subscribePattern": "a"}, "exactly one of"),
