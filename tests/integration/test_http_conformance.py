@@ -311,14 +311,14 @@ def test_another_method_is_answered_with_those_that_there_are(
         answer = connection.exchange(plain.replace(b"GET", method, 1))
 
         assert problem(answer) == (405, "method-not-allowed")
-        assert answer.headers["allow"] == "GET"
+        assert answer.headers["allow"] == "GET, HEAD"
 
 
 def test_the_methods_of_a_path_are_all_named(shared_broker: RunningBroker) -> None:
     with Connection(shared_broker.port) as connection:
         for target, allowed in [
-            ("/v1/topics", "GET, POST"),
-            ("/v1/topics/t", "DELETE, GET, PATCH"),
+            ("/v1/topics", "GET, HEAD, POST"),
+            ("/v1/topics/t", "DELETE, GET, HEAD, PATCH"),
         ]:
             answer = connection.exchange(request(target, method="PUT"))
 

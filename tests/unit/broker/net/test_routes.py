@@ -158,8 +158,8 @@ def test_another_method_is_told_those_that_there_are(match: Match) -> None:
         match(b"DELETE", b"/things/a/parts/x?y")
 
     assert (told.value.allowed, told.value.detail) == (
-        "GET, PUT",
-        "/things/a/parts/x takes GET, PUT",
+        "GET, HEAD, PUT",
+        "/things/a/parts/x takes GET, HEAD, PUT",
     )
 
 
