@@ -164,7 +164,7 @@ def test_requests_are_counted_through_every_door(broker: RunningBroker, topic: s
         "tailrace_produce_requests_total": 8,
         "tailrace_produce_errors_total": 6,
         "tailrace_produced_events_total": 4,
-        "tailrace_produced_bytes_total": 2 * (4 + 1),
+        "tailrace_produced_bytes_total": 2 * (4 + 1 + 1 + 1),
         "tailrace_read_requests_total": 6,
         "tailrace_read_errors_total": 4,
         "tailrace_read_bytes_total": bodies,
@@ -195,12 +195,10 @@ def test_a_problem_type_tells_what_it_means(public: Connection, known: Any) -> N
     assert answer.status == 200
     assert said == {
         "type": f"/v1/problems/{known.slug}",
-        "title": said["title"],
+        "title": re.sub(r"\{\w+\}", "…", known.title),
         "status": known.status,
         "when": known.when,
     }
-    assert known.title.startswith(said["title"])
-    assert "{" not in said["title"]
 
 
 def test_a_problem_type_that_there_is_not_is_not_found(public: Connection) -> None:
