@@ -5,6 +5,7 @@ and a server behind or before us could read otherwise.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 
 from tailrace.wire import JSON_CONTENT_TYPE
@@ -22,53 +23,30 @@ _CHUNKED = b"chunked"
 _CONTINUE = b"100-continue"
 
 
+@dataclass(slots=True)
 class Exchange:
     """A request and, later, its answer."""
 
-    __slots__ = (
-        "accept",
-        "answer",
-        "body",
-        "content_bytes",
-        "content_type",
-        "expectation",
-        "has_begun",
-        "head_bytes",
-        "header_bytes",
-        "hosts",
-        "is_head_only",
-        "is_http_1_0",
-        "is_in_body",
-        "keeps_alive",
-        "matched",
-        "memory_bytes",
-        "received_bytes",
-        "refused",
-        "target",
-        "transfer_coding",
-    )
-
-    def __init__(self) -> None:
-        self.has_begun = False
-        self.target = b""
-        self.is_http_1_0 = False
-        self.is_head_only = False
-        self.hosts = 0
-        self.content_type = b""
-        self.accept = b""
-        self.expectation = b""
-        self.transfer_coding = b""
-        self.content_bytes = 0
-        self.header_bytes = 0  # request line and headers that are parsed
-        self.head_bytes = 0  # received in a row without an end of the head or a piece of the body
-        self.is_in_body = False
-        self.matched: Matched | None = None
-        self.body: bytes | bytearray = b""
-        self.received_bytes = 0  # of the body
-        self.refused: TailraceError | None = None
-        self.keeps_alive = True
-        self.memory_bytes = 0  # of produce memory, returned with the answer
-        self.answer: list[bytes] | None = None
+    has_begun: bool = False
+    target: bytes = b""
+    is_http_1_0: bool = False
+    is_head_only: bool = False
+    hosts: int = 0
+    content_type: bytes = b""
+    accept: bytes = b""
+    expectation: bytes = b""
+    transfer_coding: bytes = b""
+    content_bytes: int = 0
+    header_bytes: int = 0  # request line and headers that are parsed
+    head_bytes: int = 0  # received in a row without an end of the head or a piece of the body
+    is_in_body: bool = False
+    matched: Matched | None = None
+    body: bytes | bytearray = b""
+    received_bytes: int = 0  # of the body
+    refused: TailraceError | None = None
+    keeps_alive: bool = True
+    memory_bytes: int = 0  # of produce memory, returned with the answer
+    answer: list[bytes] | None = None
 
     @property
     def route(self) -> Route:
