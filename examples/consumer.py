@@ -66,7 +66,7 @@ def read_on(client: Client, topic: str, offsets: dict[int, int], path: Path) -> 
 
 
 def save(offsets: dict[int, int], path: Path) -> None:
-    """Whole or not at all, also when the machine stops in between."""
+    """Whole or not at all, also when this process is killed in between."""
     new = path.with_suffix(".new")
     new.write_text(json.dumps(offsets))
     new.replace(path)

@@ -41,7 +41,10 @@ def main() -> None:
         .option("path", str(called.to / "files"))
         .option("checkpointLocation", str(called.to / "checkpoint"))
     )
-    writer = writer.trigger(availableNow=True) if called.once else writer
+    if called.once:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime="1 second")
     writer.start().awaitTermination()
 
 

@@ -169,8 +169,8 @@ def group_by_spark(
             f"{result.rows:,} rows in {result.micro_batches} micro-batches; "
             f"{result.distinct:,} distinct (partition, offset)"
         )
-    if not result.rows == result.distinct == held_count:
-        raise UpError(f"the topic holds {held_count:,} events; Spark has read something else")
+        if not result.rows == result.distinct == held_count:
+            raise UpError(f"the topic holds {held_count:,} events; Spark has read something else")
     titles = [settings.key.removeprefix("."), topic, *(["mean delay"] if settings.averages else [])]
     return [titles, *[[_cell(value) for value in group] for group in result.groups]]
 

@@ -13,7 +13,7 @@ from itertools import count
 from typing import TypeVar
 
 from tailrace.errors import TailraceError, TopicNotFoundError
-from tailrace.spark.offsets import Listing, Place, select_topics
+from tailrace.spark.offsets import Listing, Place
 from tailrace.spark.options import (
     RETRY_COUNT_DEFAULT,
     RETRY_INTERVAL_MS_DEFAULT,
@@ -105,17 +105,18 @@ def list_partitions(
 
 
 def _list_at(client: Client, options: ReadOptions, times_us: list[int]) -> Listing:
-    if options.topic_pattern is None:
+    named = sorted(options.partitions_by_topic)
+    if named:
         with suppress(TopicNotFoundError):  # which tells of one only
-            return _list_topics(client, sorted(options.partitions_by_topic), times_us)
-    topics = select_topics(options, [topic.name for topic in client.topics()])
-    listing = _list_topics(client, topics.present, times_us)
-    return Listing(listing.partitions, topics.missing, listing.first_offsets)
+            return _list_topics(client, named, times_us)
+    # All there are: asking for those that a list has just named would miss one deleted meanwhile.
+    listing = _list_topics(client, [], times_us)
+    missing = set(named).difference(row.topic for row in listing.partitions)
+    return Listing(listing.partitions, sorted(missing), listing.first_offsets)
 
 
 def _list_topics(client: Client, topics: list[str], times_us: list[int]) -> Listing:
-    if not topics:
-        return Listing([])
+    """Without topics: all."""
     first_offsets: dict[int, dict[Place, int | None]] = {}
     for time_us in times_us:
         partitions = client.offsets(topics, timestamp_us=time_us)

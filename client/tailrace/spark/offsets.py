@@ -4,7 +4,7 @@ Options and the broker's listings in, ranges and losses out; whether a loss ends
 caller's to say (`failOnDataLoss`). What streams add: `tailrace.spark.stream_offsets`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -33,16 +33,9 @@ class OffsetRange:
         return self.end - self.start
 
 
-class Topics(NamedTuple):
-    """The topics to read, and those asked for that are not there."""
-
-    present: list[str]
-    missing: list[str]
-
-
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What the broker says of the topics to read, all of it at one moment.
+    """What the broker says of the topics to read, maybe of others, too.
 
     `first_offsets`: by a time in µs, of each partition, its first record that is not older.
     """
@@ -69,14 +62,6 @@ class Plan(NamedTuple):
 
     ranges: list[OffsetRange]
     losses: list[str]
-
-
-def select_topics(options: ReadOptions, existing: Iterable[str]) -> Topics:
-    """Both lists sorted by name; a pattern misses nothing."""
-    names = set(existing)
-    return Topics(
-        sorted(filter(options.selects, names)), sorted(options.partitions_by_topic.keys() - names)
-    )
 
 
 def plan_ranges(options: ReadOptions, listing: Listing) -> Plan:

@@ -152,6 +152,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._final_listing: Listing | None = None  # of Trigger.AvailableNow: up to there
         self._has_waited = False  # for a first topic
         self._batch_at_s: float | None = None
+        self._reported: set[str] = set()  # losses; the planner looks many times a second
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """What the options ask for. Trigger.Once hands `latestOffset` another: all there is."""
@@ -240,7 +241,9 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _report(self, losses: Iterable[str]) -> None:
         for loss in losses:
-            report_loss(self._options, loss)
+            if loss not in self._reported:
+                report_loss(self._options, loss)
+                self._reported.add(loss)
 
 
 def row_schema(options: ReadOptions) -> StructType:

@@ -177,5 +177,6 @@ def check_that_audits_find_what_is_wrong(
         line for line in capsys.readouterr().out.splitlines() if line.startswith("audit: ")
     ]
     assert "gaps=0 duplicates=0" in whole
-    assert "gaps=0 duplicates=" in doubled
+    assert "gaps=0 duplicates=0" not in doubled
+    assert "gaps=0 " not in lost
     assert lost.endswith("duplicates=0 unordered_keys=0")

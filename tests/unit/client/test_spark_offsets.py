@@ -11,7 +11,6 @@ from tailrace.spark.offsets import (
     OffsetRange,
     Plan,
     plan_ranges,
-    select_topics,
     split_ranges,
 )
 from tailrace.spark.option_values import InvalidOptionError
@@ -145,7 +144,6 @@ def test_a_partition_that_is_not_there_is_a_loss(given: dict[str, str]) -> None:
 def test_a_partition_of_a_topic_that_is_not_there_is_no_second_loss() -> None:
     options = options_of(assign='{"gone":[0]}', startingOffsets='{"gone":{"0":5}}')
 
-    assert select_topics(options, ["flights"]) == ([], ["gone"])
     assert plan_ranges(options, Listing([], ["gone"])) == Plan([], ['topic "gone" does not exist'])
 
 
@@ -215,16 +213,6 @@ def test_an_ending_time_must_be_named_for_every_partition() -> None:
 
     with pytest.raises(InvalidOptionError, match=r"names no end for flights/1: add it$"):
         plan_ranges(options_of(endingOffsetsByTimestamp=offsets_json(5)), listing)
-
-
-def test_topics_are_selected_by_name_and_the_absent_are_told() -> None:
-    topics = select_topics(options_of(assign='{"b":[0],"gone":[1]}'), ["a", "b", "c"])
-
-    assert topics == (["b"], ["gone"])
-
-
-def test_a_pattern_selects_topics_and_misses_none() -> None:
-    assert select_topics(options_of(subscribePattern="a.*"), ["b", "ab", "a"]) == (["a", "ab"], [])
 
 
 ranges_of_one_topic = st.lists(
