@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 LOCK_OPTIONS := --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header
 
-.PHONY: setup fmt check test integration up bench lock
+.PHONY: setup fmt check test integration simulation fuzz up bench lock
 
 # Each stamp in .venv is as new as the last install from the file that it depends on.
 setup: $(VENV)/.project $(if $(filter 0,$(SPARK)),,$(VENV)/.spark)
@@ -53,13 +53,21 @@ check: setup
 integration: setup
 	@$(BIN)/pytest --quiet tests/integration
 
-test: check integration
+# SEEDS=200: more stories of crashes. On its own a story is told by pytest -k '[7]'.
+simulation: setup
+	@SEEDS=$(or $(SEEDS),10) $(BIN)/pytest --quiet tests/simulation
+
+fuzz: setup
+	@$(BIN)/python -m tests.fuzz $(or $(SECONDS),60)
+
+test: check integration simulation
+	@$(MAKE) fuzz SECONDS=10
 
 up: setup
 	@$(BIN)/python -m examples.up
 
 bench: setup
-	@$(BIN)/python -m benchmarks
+	@$(BIN)/python -m benchmarks --store
 
 # Keeps the versions that still fit; delete a lock file first to renew all of it.
 lock:

@@ -1,6 +1,8 @@
 """What Tailrace costs: one module per question, each with its sketch of the expected cost on top.
 
-A question starts a broker process of its own on a real disk, loads it over loopback from another
-process, reads the broker's CPU time from the kernel and appends one row to `results.jsonl`.
-`python -m benchmarks` asks all; `python -m benchmarks ndjson` one. Needs Linux.
+A question starts broker processes of its own on a real disk, loads them over loopback from another
+process and reads their CPU time from the kernel. `run()` yields a row of figures for each variant.
+`python -m benchmarks` asks all, `python -m benchmarks ndjson` one. `--store` appends the rows to
+`results.jsonl` and makes the table of docs/performance.md from it; `--page` only does the latter.
+Needs Linux.
 """

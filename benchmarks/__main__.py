@@ -1,25 +1,47 @@
-"""Ask all questions, or those that are named: `python -m benchmarks [question …]`."""
+"""Ask all questions, or those that are named: `python -m benchmarks [--store] [question …]`."""
 
-import sys
+from argparse import ArgumentParser
 from importlib import import_module
 
+from benchmarks.page import write_page
+from benchmarks.report import print_row, store_row
 from tailrace_broker.app.allocator import keep_freed_memory
 
 # A module each, imported when it is asked: the last needs PySpark.
-QUESTIONS = ("single_event", "ndjson", "binary_read", "tail", "slow_senders", "spark_read")
+QUESTIONS = (
+    "single_event",
+    "ndjson",
+    "ready_made",
+    "slow_partitions",
+    "binary_read",
+    "recovery",
+    "rss",
+    "tail",
+    "slow_senders",
+    "spark_read",
+)
 
 
-def main(names: list[str]) -> None:
+def main() -> None:
     """Run one question after the other."""
-    unknown = set(names) - set(QUESTIONS)
-    if unknown:
-        sys.exit(
-            f"no such question: {', '.join(sorted(unknown))}; there are {', '.join(QUESTIONS)}"
-        )
+    parser = ArgumentParser(prog="python -m benchmarks")
+    parser.add_argument("question", nargs="*", help=f"of {', '.join(QUESTIONS)}; all without any")
+    parser.add_argument("--store", action="store_true", help="keep the rows, and write the page")
+    parser.add_argument("--page", action="store_true", help="ask nothing; write the page")
+    arguments = parser.parse_args()
+    if unknown := sorted(set(arguments.question) - set(QUESTIONS)):
+        parser.error(f"no such question: {', '.join(unknown)}; there are {', '.join(QUESTIONS)}")
+    if arguments.page:
+        write_page()
+        return
     keep_freed_memory()  # as in the broker: page faults are no part of codec or JSON check
-    for name in names or QUESTIONS:
-        import_module(f"benchmarks.{name}").run()
+    for name in arguments.question or QUESTIONS:
+        for row in import_module(f"benchmarks.{name}").run():
+            print_row(row)
+            if arguments.store:
+                store_row(row)
+                write_page()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

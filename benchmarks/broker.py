@@ -1,15 +1,23 @@
 """A broker process to measure: data on a real disk below this directory, removed at the end."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
+from urllib.request import Request, urlopen
 
+from benchmarks.load import Load, LoadResult, run_in_own_process
 from tailrace.local_broker import LocalBroker
+from tailrace_broker.core.ring import TOKEN_MIN, UNITS, find_slice, slice_bounds, token
 
 DATA_DIR = Path(".tailrace-bench")
 PORT = 9350  # not that of a broker that somebody works with
 KIB_PER_MIB = 1024
+TOPIC = "bench"
+PRODUCE_DOOR, READ_DOOR = 1, 2
+ANSWER_S_MAX = 30.0
 
 
 @contextmanager
@@ -26,6 +34,41 @@ def broker_on_disk() -> Iterator[LocalBroker]:
             yield broker
     finally:
         shutil.rmtree(DATA_DIR, ignore_errors=True)
+
+
+def create_topic(broker: LocalBroker, name: str = TOPIC, **settings: str | int) -> None:
+    """With settings by their names on the wire; HTTPError when the broker refuses one."""
+    body = json.dumps({"name": name, **settings}).encode()
+    headers = {"Content-Type": "application/json"}
+    request = Request(f"{broker.url}/v1/topics", body, headers)
+    urlopen(request, timeout=ANSWER_S_MAX).close()
+
+
+def produce(
+    broker: LocalBroker, requests: list[bytes], request_count: int, connection_count: int
+) -> LoadResult:
+    """Requests in turn to the produce door, one outstanding a connection."""
+    port = broker.port + PRODUCE_DOOR
+    load = Load(port, requests, request_count, connection_count, broker.pid)
+    return run_in_own_process(load)
+
+
+def keys_of_partitions(partition_count: int) -> list[str]:
+    """A key of each partition of a topic, in the order of the partitions."""
+    starts = [start for start, _ in slice_bounds(TOKEN_MIN, UNITS, partition_count)]
+    keys: dict[int, str] = {}
+    for number in count():
+        if len(keys) == partition_count:
+            break
+        key = f"d-{number:05x}"
+        keys.setdefault(find_slice(starts, token(key.encode())), key)
+    return [keys[partition] for partition in range(partition_count)]
+
+
+def write_count(broker: LocalBroker) -> float:
+    """Of the disk, to journal and segments, since its start."""
+    metrics = broker.metrics()
+    return metrics["tailrace_journal_writes_total"] + metrics["tailrace_log_writes_total"]
 
 
 def rss_mib(broker: LocalBroker) -> float:

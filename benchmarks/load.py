@@ -1,6 +1,9 @@
-"""A closed-loop HTTP load from a process of its own: one request outstanding per connection.
+"""An HTTP load from a process of its own: one request outstanding per connection.
 
-It must never be the bottleneck, so a request costs it two system calls, one share of an
+Each connection sends as soon as it is answered (a closed loop), or all together send at a steady
+rate; then a request's time counts from when it was due, so what waits behind a late one is late.
+
+The generator must never be the bottleneck, so a request costs it two system calls, one share of an
 `epoll_wait` and some 3 µs of Python: requests are ready-made bytes, an answer is counted by its
 status line and content-length, and bodies are dropped in the buffer that received them. What it
 cost is part of every result.
@@ -43,12 +46,15 @@ class Load:
     request_count: int
     connection_count: int
     server_pid: int
+    requests_per_s: float | None = None  # None: a closed loop
 
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
     """What it took. CPU times are user and system time of all threads of the process."""
 
+    request_count: int
+    start_ns: int  # of the monotonic clock: request i of a steady rate was due i intervals later
     seconds: float
     p50_ms: float
     p99_ms: float
@@ -85,7 +91,7 @@ def request_bytes(request: Request) -> bytes:
 class _Connection:
     """One keep-alive connection with at most one request outstanding."""
 
-    __slots__ = ("_awaited_bytes", "_buffer", "_head", "_unsent", "sent_at_ns", "socket")
+    __slots__ = ("_awaited_bytes", "_buffer", "_head", "_unsent", "due_ns", "socket")
 
     def __init__(self, port: int, buffer: memoryview) -> None:
         self.socket = socket.create_connection((HOST, port))
@@ -95,10 +101,10 @@ class _Connection:
         self._unsent: bytes | memoryview = b""
         self._head = b""
         self._awaited_bytes = 0  # of the answer's body; 0 while its head is not complete
-        self.sent_at_ns = 0
+        self.due_ns = 0
 
-    def send(self, request: bytes) -> None:
-        self.sent_at_ns = time.perf_counter_ns()
+    def send(self, request: bytes, due_ns: int) -> None:
+        self.due_ns = due_ns
         self._unsent = request
         self.send_rest()
 
@@ -148,7 +154,6 @@ class _Connection:
 
 
 def _run(load: Load) -> LoadResult:
-    requests = cycle(load.requests)
     latencies_ns: array[int] = array("q")
     with ExitStack() as stack:
         poller = stack.enter_context(select.epoll())
@@ -163,7 +168,9 @@ def _run(load: Load) -> LoadResult:
         gc.freeze()
         gc.disable()
         before = _Clocks.read(load.server_pid)
-        _exchange(load.request_count, requests, connections, poller, latencies_ns)
+        start_ns = time.perf_counter_ns()
+        exchange = _exchange_steadily if load.requests_per_s else _exchange
+        exchange(load, connections, poller, latencies_ns)
         after = _Clocks.read(load.server_pid)
     seconds = after.wall_s - before.wall_s
     server_cpu_s = after.server_cpu_s - before.server_cpu_s
@@ -171,6 +178,8 @@ def _run(load: Load) -> LoadResult:
     busy_s = after.busy_s - before.busy_s
     p50, p99, p999 = np.percentile(np.array(latencies_ns) / 1e6, [50, 99, 99.9])
     return LoadResult(
+        request_count=load.request_count,
+        start_ns=start_ns,
         seconds=seconds,
         p50_ms=p50,
         p99_ms=p99,
@@ -183,30 +192,64 @@ def _run(load: Load) -> LoadResult:
 
 
 def _exchange(
-    request_count: int,
-    requests: Iterator[bytes],
+    load: Load,
     connections: dict[int, _Connection],
     poller: select.epoll,
     latencies_ns: "array[int]",
 ) -> None:
     """The loop that is timed: send, receive, note the latency, until all is answered."""
-    unsent_count = request_count
-    for connection in list(connections.values())[:request_count]:
-        connection.send(next(requests))
+    requests = cycle(load.requests)
+    unsent_count = load.request_count
+    for connection in list(connections.values())[: load.request_count]:
+        connection.send(next(requests), time.perf_counter_ns())
         unsent_count -= 1
-    while len(latencies_ns) < request_count:
-        ready = poller.poll(SILENCE_S_MAX)
-        if not ready:
-            raise LoadError(f"no answer for {SILENCE_S_MAX:g} s")
-        for descriptor, events in ready:
-            connection = connections[descriptor]
-            if events & select.EPOLLOUT:
-                connection.send_rest()
-            if events & select.EPOLLIN and connection.receive():
-                latencies_ns.append(time.perf_counter_ns() - connection.sent_at_ns)
-                if unsent_count:
-                    connection.send(next(requests))
-                    unsent_count -= 1
+    while len(latencies_ns) < load.request_count:
+        for connection in _answered(connections, poller, latencies_ns):
+            if unsent_count:
+                connection.send(next(requests), time.perf_counter_ns())
+                unsent_count -= 1
+
+
+def _exchange_steadily(
+    load: Load,
+    connections: dict[int, _Connection],
+    poller: select.epoll,
+    latencies_ns: "array[int]",
+) -> None:
+    """The same at a steady rate, by whichever connections are free."""
+    assert load.requests_per_s is not None
+    requests = cycle(load.requests)
+    interval_ns = 1e9 / load.requests_per_s
+    free = list(connections.values())
+    start_ns = time.perf_counter_ns()
+    sent_count = 0
+    while len(latencies_ns) < load.request_count:
+        due_ns = start_ns + int(sent_count * interval_ns)
+        wait_ns = due_ns - time.perf_counter_ns()
+        if sent_count == load.request_count or not free:
+            free += _answered(connections, poller, latencies_ns)
+        elif wait_ns <= 0:
+            free.pop().send(next(requests), due_ns)
+            sent_count += 1
+        # epoll_wait counts in milliseconds, which is coarser than what is measured here.
+        elif select.select([poller], [], [], wait_ns / 1e9)[0]:
+            free += _answered(connections, poller, latencies_ns)
+
+
+def _answered(
+    connections: dict[int, _Connection], poller: select.epoll, latencies_ns: "array[int]"
+) -> Iterator[_Connection]:
+    """Wait for answers; the connections that have theirs whole, each as it comes."""
+    ready = poller.poll(SILENCE_S_MAX)
+    if not ready:
+        raise LoadError(f"no answer for {SILENCE_S_MAX:g} s")
+    for descriptor, events in ready:
+        connection = connections[descriptor]
+        if events & select.EPOLLOUT:
+            connection.send_rest()
+        if events & select.EPOLLIN and connection.receive():
+            latencies_ns.append(time.perf_counter_ns() - connection.due_ns)
+            yield connection
 
 
 @dataclass(frozen=True, slots=True)

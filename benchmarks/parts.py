@@ -8,14 +8,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import lz4.block
 import numpy as np
 
 from benchmarks.events import Event
-from tailrace_broker.codec.columns import column_of_values, pack_columns
+from benchmarks.report import GIB
+from tailrace.wire import Codec
+from tailrace_broker.codec.batch import compress_columns
+from tailrace_broker.codec.columns import RecordColumns, column_of_values, pack_columns
 from tailrace_broker.codec.ndjson import check_json, split_lines
 
-GIB = 1 << 30
 MEASURED_BYTES = 64 << 20
 
 
@@ -30,7 +31,7 @@ class Parts:
 
 def parts_of_single_events(events: Sequence[Event], batch_event_count: int) -> Parts:
     """Of events checked one by one and compressed `batch_event_count` at a time."""
-    codec_s_per_gib, codec_ratio = _codec(events, batch_event_count)
+    codec_s_per_gib, codec_ratio = _codec(events, batch_event_count, Codec.LZ4)
 
     def check() -> None:
         for event in events:
@@ -39,9 +40,9 @@ def parts_of_single_events(events: Sequence[Event], batch_event_count: int) -> P
     return Parts(codec_s_per_gib, codec_ratio, _cpu_s_per_gib(check, _event_bytes(events)))
 
 
-def parts_of_ndjson(events: Sequence[Event], request_event_count: int) -> Parts:
+def parts_of_ndjson(events: Sequence[Event], request_event_count: int, codec: Codec) -> Parts:
     """Of NDJSON requests that become one batch each."""
-    codec_s_per_gib, codec_ratio = _codec(events, request_event_count)
+    codec_s_per_gib, codec_ratio = _codec(events, request_event_count, codec)
     bodies = [ndjson_body(group) for group in groups_of(events, request_event_count)]
 
     def split() -> None:
@@ -62,30 +63,29 @@ def ndjson_body(events: Sequence[Event]) -> bytes:
     return b"".join(event.value + b"\n" for event in events)
 
 
+def columns_of(events: Sequence[Event]) -> RecordColumns:
+    """A batch before compression."""
+    values = column_of_values([event.value for event in events])
+    keys = column_of_values([event.key.encode() for event in events])
+    return pack_columns(values, keys, np.zeros(len(events), np.int64))
+
+
 def groups_of(events: Sequence[Event], count: int) -> list[Sequence[Event]]:
     """The events in order, `count` at a time."""
     return [events[start : start + count] for start in range(0, len(events), count)]
 
 
-def _codec(events: Sequence[Event], batch_event_count: int) -> tuple[float, float]:
-    payloads = [_payload(group) for group in groups_of(events, batch_event_count)]
-    compressed_bytes = sum(
-        len(lz4.block.compress(payload, store_size=False)) for payload in payloads
-    )
+def _codec(events: Sequence[Event], batch_event_count: int, codec: Codec) -> tuple[float, float]:
+    """CPU s/GiB with the payload's checksum, and the ratio."""
+    batches = [columns_of(group) for group in groups_of(events, batch_event_count)]
+    stored_bytes = sum(len(compress_columns(batch, codec=codec).payload) for batch in batches)
 
     def compress() -> None:
-        for payload in payloads:
-            lz4.block.compress(payload, store_size=False)
+        for batch in batches:
+            compress_columns(batch, codec=codec)
 
     cpu_s_per_gib = _cpu_s_per_gib(compress, _event_bytes(events))
-    return cpu_s_per_gib, sum(map(len, payloads)) / compressed_bytes
-
-
-def _payload(events: Sequence[Event]) -> bytes:
-    """A batch's payload before compression."""
-    values = column_of_values([event.value for event in events])
-    keys = column_of_values([event.key.encode() for event in events])
-    return pack_columns(values, keys, np.zeros(len(events), np.int64)).payload
+    return cpu_s_per_gib, sum(len(batch.payload) for batch in batches) / stored_bytes
 
 
 def _cpu_s_per_gib(work: Callable[[], None], event_bytes: int) -> float:
