@@ -1,20 +1,33 @@
 """The broker that the doors see: its topics, what it holds, and the memory that requests take."""
 
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from time import time_ns
 from typing import Any
 
+import structlog
+
+from tailrace_broker.app.retention import CautiousClock, Retention, passed_us
+from tailrace_broker.app.scrubber import Scrubber
 from tailrace_broker.app.settings import Settings
 from tailrace_broker.app.topics import Topics
 from tailrace_broker.memory.pool import BufferPool
+from tailrace_broker.memory.read_memory import ReadMemory
 from tailrace_broker.model.counters import Counters
-from tailrace_broker.model.errors import ProduceMemoryFullError
+from tailrace_broker.model.errors import (
+    DiskFullError,
+    ProduceMemoryFullError,
+    StorageFailedError,
+)
 from tailrace_broker.storage.batch_cache import BatchCache
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.direct_file import measure_durable_write_ms
+from tailrace_broker.storage.engine import open_engine
 from tailrace_broker.storage.io_threads import IoThreads
-from tailrace_broker.storage.partition_log import LogResources
+from tailrace_broker.storage.log_resources import LogResources
+
+_log = structlog.get_logger()
 
 
 class LocalBroker:
@@ -40,20 +53,24 @@ class LocalBroker:
         self.produce_memory_bytes = settings.produce_memory_bytes
         self._directory = directory
         self._io = io
+        directory.trash.counters = self.counters
+        io.with_room = directory.trash.with_room
+        self._settings = settings
+        self._spawn = spawn
+        self._scrubber: Scrubber | None = None
         self._cache = BatchCache(settings.cache_bytes)
-        resources = LogResources(
-            io=io,
-            pool=BufferPool(settings.io_buffer_bytes),
-            cache=self._cache,
-            counters=self.counters,
-            now_us=self.now_us,
-            segment_bytes=settings.segment_bytes,
-            is_direct=directory.is_direct,
-        )
+        self._pool = BufferPool(settings.io_buffer_bytes, settings.read_memory_bytes)
+        self.read_memory = ReadMemory(self._pool, settings.answer_seconds)
+        self._resources: LogResources | None = None
+        self.restart_kind = ""
+        clock = CautiousClock(self.now_us, passed_us)
+        self._retention = Retention(spawn, clock, self.counters)
         topics = Topics(
             directory,
-            resources,
+            io,
             spawn,
+            self.now_us,
+            self._retention,
             auto_create=settings.auto_create_topics,
             delete_retention_us=settings.delete_retention_ms * 1000,
         )
@@ -66,16 +83,56 @@ class LocalBroker:
         self.create_topic = topics.create
         self.alter_topic = topics.alter
         self.delete_topic = topics.delete
+        self.trashed_topics = topics.trashed
+        self.restore_topic = topics.restore
 
     async def start(self) -> None:
         """Recover every partition, then be ready. CorruptMetadataError."""
-        measure = partial(measure_durable_write_ms, self._directory.path, is_direct=self.is_direct)
-        self.durable_write_ms = await self._io.run(measure)
-        await self._topics.open()
+        directory, settings, run = self._directory, self._settings, self._io.run
+        measure = partial(measure_durable_write_ms, directory.path, is_direct=self.is_direct)
+        self.durable_write_ms = await run(measure)
+        await run(directory.load_topics)  # what cannot be read is refused before anything changes
+        restart = await run(directory.begin_boot)  # before anything is appended
+        self.restart_kind = restart.kind
+        _log.info("broker.recovering", restart=restart.kind, boot=directory.identity.boot)
+        self._resources, replayed = await open_engine(
+            directory.path,
+            self._io,
+            self._pool,
+            self._cache,
+            self.counters,
+            now_us=self.now_us,
+            on_sealed=self._retention.look,
+            write_file=directory.trash.spares.write,
+            segment_bytes=settings.segment_bytes,
+            journal_bytes=settings.journal_bytes,
+            is_direct=directory.is_direct,
+        )
+        replayed.log_ends = restart.log_ends
+        await self._topics.open(self._resources, replayed)
+        if settings.scrub_bytes_per_second:
+            self._scrubber = Scrubber(
+                self._topics.undamaged_logs,
+                self._resources.quarantine,
+                self.counters,
+                self.now_us,
+                bytes_per_second=settings.scrub_bytes_per_second,
+            )
+            self._spawn(self._scrubber.run())
 
     async def stop(self) -> None:
-        """Refuse new requests, wait for the appends under way, close the logs."""
+        """Refuse new requests, wait for the appends under way, close the logs; say that all is."""
+        is_whole = self._topics.is_ready
+        if self._scrubber is not None:
+            self._scrubber.stop()
         await self._topics.close()
+        if self._resources is None:
+            return
+        is_flushed = await self._resources.flusher.flush_all()
+        self._resources.close()
+        if is_whole and is_flushed:
+            with suppress(DiskFullError, StorageFailedError):  # then it counts as killed
+                await self._io.run(partial(self._directory.end_boot, self._topics.log_ends()))
 
     @property
     def is_ready(self) -> bool:
@@ -98,6 +155,11 @@ class LocalBroker:
         return self.partition_count - sum(1 for _ in self._topics.undamaged_logs())
 
     @property
+    def quarantined_count(self) -> int:
+        """Batches that are known to be damaged."""
+        return self._resources.quarantine.batch_count if self._resources else 0
+
+    @property
     def sealed_count(self) -> int:
         """Partitions that take no more events."""
         topics = (hosted.topic for hosted in self._topics.by_name.values())
@@ -107,6 +169,16 @@ class LocalBroker:
     def stored_bytes(self) -> int:
         """Segments of all undamaged partitions."""
         return sum(log.size_bytes for log in self._topics.undamaged_logs())
+
+    @property
+    def pending_bytes(self) -> int:
+        """Batches that the journal and memory hold, and the segments do not yet."""
+        return sum(log.pending_bytes for log in self._topics.undamaged_logs())
+
+    @property
+    def open_segment_count(self) -> int:
+        """Segment files that are open."""
+        return len(self._resources.files) if self._resources is not None else 0
 
     @property
     def waiting_read_count(self) -> int:

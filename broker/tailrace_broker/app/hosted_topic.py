@@ -3,10 +3,12 @@
 import asyncio
 import itertools
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 import structlog
 
+from tailrace_broker.core.journal_replay import NO_FILE
 from tailrace_broker.core.ring import find_slice, token
 from tailrace_broker.model.errors import (
     CorruptPartitionError,
@@ -16,8 +18,11 @@ from tailrace_broker.model.errors import (
 )
 from tailrace_broker.model.topic import Partition, Topic
 from tailrace_broker.storage.data_directory import DataDirectory
+from tailrace_broker.storage.engine import Replayed
 from tailrace_broker.storage.log_recovery import recover_log
-from tailrace_broker.storage.partition_log import LogResources, PartitionLog
+from tailrace_broker.storage.log_resources import LogResources
+from tailrace_broker.storage.partition_log import PartitionLog
+from tailrace_broker.storage.rescued_tail import load_rescued, remove_rescued, save_rescued
 from tailrace_broker.storage.segment_writer import LogPlace
 
 _log = structlog.get_logger()
@@ -47,6 +52,16 @@ class HostedTopic:
     def undamaged_logs(self) -> list[PartitionLog]:
         """All that can be read, sealed ones too."""
         return [log for log in self.logs if isinstance(log, PartitionLog)]
+
+    def alter(self, topic: Topic) -> None:
+        """Its settings are others now."""
+        self.topic = topic
+        for log in self.undamaged_logs():
+            log.settings = topic.settings
+
+    def log_ends(self) -> list[int | None]:
+        """By partition id; null: damaged."""
+        return [log.log_end if isinstance(log, PartitionLog) else None for log in self.logs]
 
     def log_of(self, partition: int) -> PartitionLog:
         """PartitionNotFoundError; CorruptPartitionError when its data is damaged."""
@@ -84,12 +99,12 @@ class HostedTopic:
 
 
 async def open_topic(
-    topic: Topic, directory: DataDirectory, resources: LogResources
+    topic: Topic, directory: DataDirectory, resources: LogResources, replayed: Replayed
 ) -> HostedTopic:
     """Recover the logs of a topic's partitions; those that are not sealed begin an epoch."""
     async with asyncio.TaskGroup() as tasks:
         opening = [
-            tasks.create_task(_open_log(topic, partition, directory, resources))
+            tasks.create_task(_open_log(topic, partition, directory, resources, replayed))
             for partition in topic.partitions
         ]
     partitions, logs = zip(*(task.result() for task in opening), strict=True)
@@ -98,7 +113,11 @@ async def open_topic(
 
 
 async def _open_log(
-    topic: Topic, partition: Partition, directory: DataDirectory, resources: LogResources
+    topic: Topic,
+    partition: Partition,
+    directory: DataDirectory,
+    resources: LogResources,
+    replayed: Replayed,
 ) -> tuple[Partition, PartitionLog | CorruptPartitionError]:
     path = directory.partition_path(topic.topic_id, partition.partition)
     place = LogPlace(
@@ -109,16 +128,26 @@ async def _open_log(
         partition.range_id,
         partition.epoch,
     )
+    io = resources.io
+    journaled = replayed.batches(topic.topic_id, partition.partition)
     try:
-        segments = await resources.io.run(
-            lambda: recover_log(
-                place, partition.first_offset, resources.pool, is_direct=resources.is_direct
-            )
+        journaled = [*await io.run(partial(load_rescued, path)), *journaled]
+        recover = partial(
+            recover_log,
+            place,
+            partition.first_offset,
+            resources.pool,
+            is_direct=resources.is_direct,
+            journaled=journaled,
+            durable_end=replayed.durable_end(topic.topic_id, partition.partition),
+            now_us=resources.now_us(),
         )
-        end_offset, sealed_end = segments[-1].end_offset, partition.sealed_end
-        if sealed_end is not None and end_offset < sealed_end:
+        segments, followed, windows = await io.run(recover)
+        end = (followed or segments)[-1]
+        sealed_end = partition.sealed_end
+        if sealed_end is not None and end.end_offset < sealed_end:
             raise place.damaged(
-                f"{path}: the log was sealed at offset {sealed_end}, but ends at {end_offset}; "
+                f"{path}: the log was sealed at offset {sealed_end}, but ends at {end.end_offset}; "
                 "restore its files"
             )
     except (CorruptPartitionError, ReadFailedError) as error:
@@ -128,10 +157,23 @@ async def _open_log(
             partition=partition.partition,
             detail=error.detail,
         )
+        if journaled:
+            await io.run(partial(save_rescued, path, [batch.stored for batch in journaled]))
         return partition, place.damaged(error.detail)
     if sealed_end is None:
         # The boot's, but epochs of a log never fall: the file that counts boots may be an old copy.
-        epoch = max(partition.epoch, directory.identity.boot, segments[-1].last_epoch)
+        epoch = max(partition.epoch, directory.identity.boot, end.last_epoch)
         partition = msgspec.structs.replace(partition, epoch=epoch)
         place = replace(place, epoch=epoch)
-    return partition, PartitionLog(place, segments, resources, sealed_end=sealed_end)
+    log = PartitionLog(
+        place,
+        segments,
+        resources,
+        topic.settings,
+        pending=replayed.pending(followed),
+        windows=windows,
+        sealed_end=sealed_end,
+    )
+    if any(batch.file_index == NO_FILE for batch in journaled) and not await log.spilled():
+        await io.run(partial(remove_rescued, path))
+    return partition, log

@@ -31,17 +31,28 @@ class Scrape(NamedTuple):
 COUNTERS = {
     "produce_requests": "Produce requests answered, errors included",
     "produce_errors": "Produce requests answered with a problem",
+    "produce_duplicates": "Retries of producers with an id that were stored already",
     "produced_events": "Events accepted for an append",
     "produced_bytes": "Body bytes of produce requests, those of refused ones included",
     "read_requests": "Reads answered, errors included",
     "read_errors": "Reads answered with a problem",
     "read_bytes": "Body bytes of read answers",
-    "log_writes": "Durable writes to partition logs, each of one or more batches",
-    "log_write_errors": "Writes to partition logs that failed; nothing of them was acknowledged",
-    "log_write_seconds": "Time from the start of a write, compression included, to its end",
-    "log_written_batches": "Batches written to partition logs",
-    "log_written_bytes": "Batch bytes written to partition logs, without pads",
+    "slow_readers_dropped": "Connections cut off because their peers took their answers too slowly",
+    "log_writes": "Writes to segments, each of one or more batches",
+    "log_write_errors": "Writes to the journal or to segments that failed",
+    "log_write_seconds": "Time from the start of a segment write to its end",
+    "log_appended_batches": "Batches appended to partition logs",
+    "log_appended_bytes": "Bytes of batches appended to partition logs",
+    "journal_writes": "Writes to the journal, each of the small appends of many partitions",
+    "journal_write_seconds": "Time from the start of a journal write to its end",
+    "journal_written_bytes": "Bytes written to the journal, whole blocks",
     "log_disk_reads": "Reads and finds by time that the recent batches in memory did not cover",
+    "trimmed_segments": "Segments that retention removed",
+    "trimmed_bytes": "Bytes of the segments that retention removed",
+    "purged_topics": "Deleted topics whose data was removed from the trash",
+    "purged_early_topics": "Of these, those removed before their time, since the disk was full",
+    "purged_bytes": "Disk space of the deleted topics whose data was removed",
+    "scrubbed_bytes": "Segment bytes that the scrub has read again and checked",
 }
 GAUGES: dict[str, tuple[str, Callable[[Scrape], float]]] = {
     "ready": ("1 when recovered and not stopping", lambda scrape: scrape.broker.is_ready),
@@ -65,9 +76,21 @@ GAUGES: dict[str, tuple[str, Callable[[Scrape], float]]] = {
         "Partitions that stand still because their data is damaged: restore their files",
         lambda scrape: scrape.broker.damaged_count,
     ),
+    "quarantined_batches": (
+        "Damaged batches that the scrub or a read has met: restore their files",
+        lambda scrape: scrape.broker.quarantined_count,
+    ),
     "stored_bytes": (
         "Segments of all undamaged partitions, without the trash",
         lambda scrape: scrape.broker.stored_bytes,
+    ),
+    "pending_bytes": (
+        "Batches in the journal and in memory that are not in their segments yet",
+        lambda scrape: scrape.broker.pending_bytes,
+    ),
+    "open_segments": (
+        "Segment files that are open",
+        lambda scrape: scrape.broker.open_segment_count,
     ),
     "disk_used_bytes": (
         "Used of the file system that holds the data, as df tells it; NaN when it does not answer",
@@ -84,6 +107,14 @@ GAUGES: dict[str, tuple[str, Callable[[Scrape], float]]] = {
     "produce_memory_limit_bytes": (
         "Where producers get 429 (TAILRACE_PRODUCE_MEMORY_BYTES)",
         lambda scrape: scrape.broker.produce_memory_bytes,
+    ),
+    "read_memory_bytes": (
+        "What answers hold until they are sent",
+        lambda scrape: scrape.broker.read_memory.used_bytes,
+    ),
+    "read_memory_limit_bytes": (
+        "Where readers wait, then get 503 (TAILRACE_READ_MEMORY_BYTES)",
+        lambda scrape: scrape.broker.read_memory.capacity_bytes,
     ),
     "cache_bytes": ("Recent batches in memory", lambda scrape: scrape.broker.cached_bytes),
     "connections": ("Open connections of all doors", lambda scrape: scrape.connection_count),

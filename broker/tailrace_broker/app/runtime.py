@@ -100,7 +100,11 @@ async def open_doors(settings: Settings, broker: LocalBroker, spawn: Spawn) -> A
     PortInUseError, InvalidSettingError.
     """
     bounded = partial(
-        Connections, settings.header_seconds, settings.request_seconds, settings.idle_seconds
+        Connections,
+        settings.header_seconds,
+        settings.request_seconds,
+        settings.idle_seconds,
+        settings.answer_seconds,
     )
     connections = bounded(connections_max(settings.connections_max, raise_limit()))
     # Its own, so that probes are answered when clients have taken all of the others.

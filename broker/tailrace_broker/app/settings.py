@@ -11,6 +11,8 @@ from tailrace_broker.codec.columns import PAYLOAD_BYTES_MAX
 from tailrace_broker.net.api import ClientView
 
 MEBIBYTE = 1024 * 1024
+# For the largest batch that a request can bring, header and block edges included.
+LARGEST_BUFFER_BYTES = PAYLOAD_BYTES_MAX + PAYLOAD_BYTES_MAX // 4
 
 
 class Settings(BaseSettings):
@@ -49,7 +51,11 @@ class Settings(BaseSettings):
     """A whole request arrives in this time, else 408: what it holds is needed by others."""
 
     idle_seconds: float = Field(default=75, gt=0)
-    """A connection without a request, or whose peer takes no bytes of its answer, is closed."""
+    """A connection without a request is closed."""
+
+    answer_seconds: float = Field(default=20, gt=0)
+    """A peer takes 1 MiB of its answer in this time, or all that is left, else it is cut off: what
+    waits for it holds memory. As long a read waits for memory, else 503."""
 
     connections_max: int = Field(default=8192, ge=1)
     """Open connections, all doors but metrics; over it new ones are answered 503 and closed."""
@@ -63,11 +69,20 @@ class Settings(BaseSettings):
     segment_bytes: int = Field(default=256 * MEBIBYTE, ge=MEBIBYTE, le=1024 * MEBIBYTE)
     """A segment is finished by the write that passes this; 32-bit positions bound it."""
 
+    scrub_bytes_per_second: int = Field(default=2 * MEBIBYTE, ge=0)
+    """Pace at which stored data is read again and checked: a TiB in six days; 0: never."""
+
+    journal_bytes: int = Field(default=32 * MEBIBYTE, ge=8 * MEBIBYTE, le=1024 * MEBIBYTE)
+    """Disk for small appends on their way to the segments; as much memory at most holds them."""
+
     cache_bytes: int = Field(default=32 * MEBIBYTE, ge=0)
     """Recent batches kept in memory for readers near the end, all partitions together."""
 
-    io_buffer_bytes: int = Field(default=256 * MEBIBYTE, ge=4 * PAYLOAD_BYTES_MAX)
-    """Bound of aligned buffers lent to the I/O threads; address space until it is used."""
+    read_memory_bytes: int = Field(default=96 * MEBIBYTE, ge=LARGEST_BUFFER_BYTES)
+    """Answers that are not sent yet; over it readers wait `TAILRACE_ANSWER_SECONDS`, then 503."""
+
+    io_buffer_bytes: int = Field(default=64 * MEBIBYTE, ge=LARGEST_BUFFER_BYTES)
+    """Aligned buffers of the I/O threads, to write from and to check what is on disk."""
 
     io_threads: int = Field(default=2, ge=1, le=64)
     """Threads for disk calls and large compressions; more only take the interpreter in turns."""

@@ -4,26 +4,36 @@ Only this changes the metadata: one change at a time, durable before anybody see
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
+import msgspec
 import structlog
 
 from tailrace_broker.app.hosted_topic import HostedTopic, open_topic
+from tailrace_broker.app.retention import Retention
 from tailrace_broker.app.trash_purger import TrashPurger
 from tailrace_broker.core.metadata import Metadata
 from tailrace_broker.model.errors import (
+    DiskFullError,
     NotReadyError,
+    StorageFailedError,
     TailraceError,
     TopicExistsError,
     TopicNotFoundError,
 )
-from tailrace_broker.model.topic import Topic, TopicSettings, check_topic_name
+from tailrace_broker.model.topic import NEW_TOPIC, Topic, TopicSettings, check_topic_name
+from tailrace_broker.model.trashed_topic import TrashedTopic
 from tailrace_broker.storage.data_directory import DataDirectory
-from tailrace_broker.storage.partition_log import LogResources, PartitionLog
+from tailrace_broker.storage.engine import Replayed
+from tailrace_broker.storage.io_threads import IoThreads
+from tailrace_broker.storage.log_resources import LogResources
+from tailrace_broker.storage.partition_log import PartitionLog
+from tailrace_broker.storage.rescued_tail import save_rescued
 
 TopicUse = Callable[[HostedTopic | None, TailraceError | None], None]
 
@@ -40,8 +50,10 @@ class Topics:
     def __init__(
         self,
         directory: DataDirectory,
-        resources: LogResources,
+        io: IoThreads,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
+        now_us: Callable[[], int],
+        retention: Retention,
         *,
         auto_create: bool,
         delete_retention_us: int,
@@ -51,37 +63,45 @@ class Topics:
         self.by_name: dict[str, HostedTopic] = {}
         self._auto_create = auto_create
         self._directory = directory
-        self._resources = resources
+        self._io = io
+        self._now_us = now_us
+        self._resources: LogResources | None = None
         self._spawn = spawn
         self._metadata = Metadata()
         self._creations: dict[str, list[TopicUse]] = {}
         self._metadata_lock = asyncio.Lock()
+        self._retention = retention
+        self._delete_retention_us = delete_retention_us
         self._purger = TrashPurger(
             directory.trash,
-            resources.io,
+            io,
             spawn,
-            resources.now_us,
+            now_us,
             retention_us=delete_retention_us,
         )
 
-    async def open(self) -> None:
+    async def open(self, resources: LogResources, replayed: Replayed) -> None:
         """Recover every partition, then be ready. CorruptMetadataError."""
-        directory, run = self._directory, self._resources.io.run
+        directory, run = self._directory, self._io.run
+        self._resources = resources
         topics = await run(directory.load_topics)
-        await run(directory.begin_boot)  # before anything is appended
         living = {topic.topic_id for topic in topics}
+        await run(partial(_rescue_deleted, directory, replayed, living))
         await run(partial(directory.trash.finish_deletions, living))
         for topic in topics:
-            hosted = await open_topic(topic, directory, self._resources)
+            hosted = await open_topic(topic, directory, resources, replayed)
             self._metadata.topics[topic.name] = hosted.topic
             self.by_name[topic.name] = hosted
+        await run(directory.trash.spares.fill)
         self.is_ready = True
         self._purger.look()
+        self._retention.watch(list(self.undamaged_logs()))
 
     async def close(self) -> None:
         """Refuse what comes, wait for the appends under way, close the logs."""
         self.is_ready = False
         self._purger.stop()
+        self._retention.stop()
         for log in list(self.undamaged_logs()):  # a topic may just be being created
             await log.close()
 
@@ -89,6 +109,10 @@ class Topics:
         """NotReadyError until all are recovered, and from a stop on."""
         if not self.is_ready:
             raise _not_ready()
+
+    def log_ends(self) -> dict[UUID, list[int | None]]:
+        """By topic and partition id; null: damaged."""
+        return {hosted.topic.topic_id: hosted.log_ends() for hosted in self.by_name.values()}
 
     def all(self) -> list[HostedTopic]:
         """By name. NotReadyError."""
@@ -134,26 +158,29 @@ class Topics:
             topic = wanted.create_topic(name, settings, uuid4())
             is_new = name not in self._metadata.topics
             if is_new:
-                await self._save(wanted)
-                hosted = await open_topic(topic, self._directory, self._resources)
-                topic = wanted.topics[name] = hosted.topic
-                self._metadata, self.by_name[name] = wanted, hosted
+                await self._save(wanted, may_use_spare=False)
+                topic = await self._host(topic, wanted)
                 _log.info("topic.created", topic=name, partitions=len(topic.partitions))
             return topic, is_new
 
-    async def alter(self, name: str, settings: TopicSettings) -> Topic:
-        """The topic with these settings in place of its own; durable on return.
+    async def alter(self, name: str, changes: Mapping[str, Any]) -> Topic:
+        """The topic with these fields of its settings changed; durable on return.
+
+        Changes at the same time keep each other's.
 
         TopicNotFoundError, InvalidParameterError, NotReadyError, DiskFullError, StorageFailedError.
         """
         async with self._metadata_lock:
             hosted = self.find(name)
+            settings = msgspec.structs.replace(hosted.topic.settings, **changes)
             wanted = Metadata(dict(self._metadata.topics))
             topic = wanted.alter_topic(name, settings)
             if topic != hosted.topic:
                 await self._save(wanted)
-                self._metadata, hosted.topic = wanted, topic
-                _log.info("topic.altered", topic=name, json_check=settings.json_check)
+                self._metadata = wanted
+                hosted.alter(topic)
+                self._retention.watch(hosted.undamaged_logs())
+                _log.info("topic.altered", topic=name, changes=dict(changes))
             return topic
 
     async def delete(self, name: str) -> None:
@@ -161,14 +188,14 @@ class Topics:
 
         TopicNotFoundError, NotReadyError, DiskFullError, StorageFailedError.
         """
-        trash, run = self._directory.trash, self._resources.io.run
+        trash, run = self._directory.trash, self._io.run
         async with self._metadata_lock:
             hosted = self.find(name)
             topic = hosted.topic
             wanted = Metadata(dict(self._metadata.topics))
             wanted.delete_topic(name)
             try:
-                await run(partial(trash.mark, topic, self._resources.now_us()))
+                await run(partial(trash.mark, topic, self._now_us()))
                 await self._save(wanted)
             except TailraceError:
                 await run(partial(trash.unmark, topic.topic_id))
@@ -176,6 +203,7 @@ class Topics:
             self._metadata = wanted
             del self.by_name[name]
             gone = TopicNotFoundError(f'topic "{name}" was deleted', topic=name)
+            self._retention.forget(hosted.undamaged_logs())
             for log in hosted.undamaged_logs():
                 log.give_up(gone)
             _log.info("topic.deleted", topic=name, id=str(topic.topic_id))
@@ -184,16 +212,67 @@ class Topics:
         await run(partial(trash.bury, topic.topic_id))
         self._purger.look()
 
+    async def trashed(self) -> list[TrashedTopic]:
+        """Deleted topics that are still there, the latest deletion first. NotReadyError."""
+        self.check_ready()
+
+        def listed() -> list[TrashedTopic]:
+            return [
+                TrashedTopic(
+                    each.deleted.topic,
+                    each.deleted.deleted_us,
+                    each.deleted.deleted_us + self._delete_retention_us,
+                    each.size_bytes(),
+                )
+                for each in self._directory.trash.buried()
+            ]
+
+        return await self._io.run(listed)
+
+    async def restore(self, wanted: str, new_name: str | None) -> Topic:
+        """Bring the deleted topic of this name or id back, durably, with its records.
+
+        NotInTrashError, InvalidParameterError, TopicExistsError, InvalidTopicNameError,
+        NotReadyError, DiskFullError, StorageFailedError.
+        """
+        trash, run = self._directory.trash, self._io.run
+        async with self._metadata_lock:
+            self.check_ready()
+            deleted = await run(partial(trash.find, wanted))
+            topic = msgspec.structs.replace(deleted, name=new_name or deleted.name)
+            metadata = Metadata(dict(self._metadata.topics))
+            metadata.restore_topic(topic)
+            await run(partial(trash.exhume, deleted))
+            try:
+                await self._save(metadata)
+            except TailraceError:
+                await run(partial(trash.bury, topic.topic_id))
+                raise
+            await run(partial(trash.unmark, topic.topic_id))
+            topic = await self._host(topic, metadata)
+            _log.info("topic.restored", topic=topic.name, id=str(topic.topic_id))
+            return topic
+
     def _not_found(self, topic: str) -> TopicNotFoundError:
         reason = "" if self._auto_create else " (autoCreateTopics is off)"
         return TopicNotFoundError(
             f'topic "{topic}" does not exist{reason}; create it with POST /v1/topics', topic=topic
         )
 
-    async def _save(self, wanted: Metadata) -> None:
+    async def _save(self, wanted: Metadata, *, may_use_spare: bool = True) -> None:
         """Make the topics durable."""
         topics = list(wanted.topics.values())
-        await self._resources.io.run(partial(self._directory.save_topics, topics))
+        save = partial(self._directory.save_topics, topics, may_use_spare=may_use_spare)
+        await self._io.run(save)
+
+    async def _host(self, topic: Topic, metadata: Metadata) -> Topic:
+        """Open a topic that `metadata`, which is durable, has beyond what there was."""
+        assert self._resources is not None
+        hosted = await open_topic(topic, self._directory, self._resources, Replayed())
+        metadata.topics[topic.name] = hosted.topic
+        self._metadata, self.by_name[topic.name] = metadata, hosted
+        self._retention.watch(hosted.undamaged_logs())
+        return hosted.topic
 
     def _create_for(self, topic: str, use: TopicUse) -> None:
         """First produce to an unknown topic."""
@@ -210,7 +289,7 @@ class Topics:
     async def _create_and_use(self, topic: str) -> None:
         error: TailraceError | None = None
         try:
-            await self.create(topic, TopicSettings())
+            await self.create(topic, NEW_TOPIC)
         except TopicExistsError:
             pass  # created meanwhile with other settings: the one that exists is the one meant
         except TailraceError as failed:
@@ -220,6 +299,15 @@ class Topics:
         uses = self._creations.pop(topic)
         for use in uses:
             use(None if error else self.by_name[topic], error)
+
+
+def _rescue_deleted(directory: DataDirectory, replayed: Replayed, living: set[UUID]) -> None:
+    """Set aside what only the journal holds of topics whose deletion was interrupted. Blocks."""
+    for (topic_id, partition), batches in replayed.replay.batches.items():
+        path = directory.partition_path(UUID(bytes=topic_id), partition)
+        if UUID(bytes=topic_id) not in living and path.parent.exists():
+            with suppress(DiskFullError, StorageFailedError):
+                save_rescued(path, [batch.stored for batch in batches])
 
 
 def _not_ready() -> NotReadyError:

@@ -4,6 +4,7 @@ Vector operations only: the cost is per column and per byte, not per record, exc
 values costs one C-level `len` each.
 """
 
+from array import array
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -54,6 +55,7 @@ class RecordColumns(NamedTuple):
     payload: bytes
     first_timestamp_us: int
     largest_timestamp_us: int
+    producer_table: bytes = b""
 
 
 def check_event_count(count: int) -> None:
@@ -143,6 +145,36 @@ def pack_columns(
     return RecordColumns(
         count, int(flags), b"".join(parts), int(timestamps_us[0]), int(timestamps_us.max())
     )
+
+
+def pack_events(
+    values: Sequence[bytes],
+    keys: Sequence[bytes | None],
+    timestamps_us: Sequence[int],
+    *,
+    flags: int,
+) -> RecordColumns:
+    """`pack_columns` for a few events: a vector operation costs more than their loop."""
+    count = len(values)
+    present = keys if None not in keys else [key or b"" for key in keys]
+    value_offsets = accumulate(map(len, values), initial=0)
+    key_offsets = accumulate(map(len, present), initial=0)  # type: ignore[arg-type]
+    offsets_fill = _FILL[-4 * (count + 1) % COLUMN_ALIGNMENT_BYTES]
+    value_bytes, key_bytes = b"".join(values), b"".join(present)  # type: ignore[arg-type]
+    parts = [
+        array("i", value_offsets).tobytes(),
+        offsets_fill,
+        array("i", key_offsets).tobytes(),
+        offsets_fill,
+        array("q", timestamps_us).tobytes(),
+    ]
+    if present is not keys:
+        flags |= Flag.NULL_KEYS
+        validity = validity_bitmap([key is not None for key in keys])
+        parts += [validity, _FILL[-len(validity) % COLUMN_ALIGNMENT_BYTES]]
+    for column in (value_bytes, key_bytes):
+        parts += [column, _FILL[-len(column) % COLUMN_ALIGNMENT_BYTES]]
+    return RecordColumns(count, int(flags), b"".join(parts), timestamps_us[0], max(timestamps_us))
 
 
 def _append(parts: list[Buffer], column: Buffer) -> None:

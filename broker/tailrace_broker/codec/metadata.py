@@ -1,7 +1,9 @@
 """The broker's small JSON files.
 
 `meta.json`: who this disk is. `metadata/topics.json`: the topics and their partitions. `topic.json`
-beside the partitions of a deleted topic: what it was, and when it was deleted.
+beside the partitions of a deleted topic: what it was, and when it was deleted. `clean-stop.json`:
+where the logs ended at a clean stop. `log-start.json` beside a partition's segments: where
+retention has moved its log start.
 """
 
 from typing import TypeVar
@@ -27,6 +29,24 @@ class DiskIdentity(msgspec.Struct, frozen=True, rename="camel"):
     incarnation: UUID
     registration: int
     boot: int = BOOT_DEFAULT
+    kernel_boot_id: str = ""  # of the kernel that this boot runs on, where it tells one
+    version: int = FORMAT_VERSION
+
+
+class CleanStop(msgspec.Struct, frozen=True, rename="camel"):
+    """`clean-stop.json`: written after the last flush of a boot, removed before the next."""
+
+    boot: int
+    log_ends: dict[UUID, list[int | None]]  # by topic and partition id; null: damaged
+    version: int = FORMAT_VERSION
+
+
+class LogStart(msgspec.Struct, frozen=True, rename="camel"):
+    """`log-start.json`, with what the first batch from there on follows."""
+
+    log_start: int
+    epoch_before: int
+    append_time_before_us: int
     version: int = FORMAT_VERSION
 
 
@@ -41,6 +61,30 @@ class DeletedTopic(msgspec.Struct, frozen=True, rename="camel"):
 class _Topics(msgspec.Struct, frozen=True, rename="camel"):
     topics: list[Topic]
     version: int = FORMAT_VERSION
+
+
+def encode_clean_stop(stop: CleanStop) -> bytes:
+    """`clean-stop.json`."""
+    return msgspec.json.encode(stop) + b"\n"
+
+
+def decode_clean_stop(stored: bytes) -> CleanStop:
+    """Read `clean-stop.json`; CorruptMetadataError."""
+    stop = _decode(stored, CleanStop, "clean-stop.json")
+    _check_version(stop.version, "clean-stop.json")
+    return stop
+
+
+def encode_log_start(start: LogStart) -> bytes:
+    """`log-start.json`."""
+    return msgspec.json.encode(start) + b"\n"
+
+
+def decode_log_start(stored: bytes) -> LogStart:
+    """Read `log-start.json`; CorruptMetadataError."""
+    start = _decode(stored, LogStart, "log-start.json")
+    _check_version(start.version, "log-start.json")
+    return start
 
 
 def encode_identity(identity: DiskIdentity) -> bytes:

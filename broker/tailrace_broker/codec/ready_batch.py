@@ -26,7 +26,7 @@ _CONTINUATION_MASK, _CONTINUATION = 0xC0, 0x80  # a byte inside a character (RFC
 
 
 def parse_ready_batch(body: Buffer) -> BatchBody:
-    """Read a body that is one whole batch, uncompressed or LZ4, without a producer table.
+    """Read a body that is one whole batch, of any codec, without a producer table.
 
     InvalidBodyError says what does not fit; BodyTooLargeError before anything is inflated.
     """

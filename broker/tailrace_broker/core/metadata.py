@@ -54,6 +54,17 @@ class Metadata:
         """Forget the topic, which exists."""
         del self.topics[name]
 
+    def restore_topic(self, topic: Topic) -> None:
+        """Take a deleted topic back. InvalidTopicNameError; TopicExistsError: its name is taken."""
+        check_topic_name(topic.name)
+        if topic.name in self.topics:
+            raise TopicExistsError(
+                f'topic "{topic.name}" exists; give the restored one another name: "as" of the '
+                "request, --as of the command",
+                topic=topic.name,
+            )
+        self.topics[topic.name] = topic
+
 
 def new_topic(name: str, settings: TopicSettings, topic_id: UUID) -> Topic:
     """A topic whose partitions slice the one range of a ring of one: all tokens."""

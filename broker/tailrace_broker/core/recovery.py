@@ -1,12 +1,15 @@
 """Where a log ends: the rules by which stored batches belong to it.
 
 A batch belongs to the log only if its base offset is the current end and its epoch is not below
-its predecessor's; the first that fails ends the log. What stands behind the end is cut away,
-unless it proves that the end was once committed further on: then it is damage, and is kept.
+its predecessor's; the first that fails ends the log. Segments come first, then what the journal
+holds. What stands behind the end is cut away, unless it proves that the end was once durable
+further on: then it is damage, and is kept.
 """
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 from uuid import UUID
 
 import numpy as np
@@ -19,11 +22,23 @@ from tailrace_broker.codec.segment import (
     IndexEntry,
     read_pad,
 )
+from tailrace_broker.core.producers import ProducerWindows
 from tailrace_broker.model.errors import CorruptBatchError
 from tailrace_broker.model.topic import NO_EPOCH
 
 # Every write starts on a block boundary, and no block is smaller.
 BLOCK_BYTES_MIN = 512
+
+
+class HasHeader(Protocol):
+    """A stored batch."""
+
+    @property
+    def header(self) -> BatchHeader:
+        """Its header."""
+
+
+B = TypeVar("B", bound=HasHeader)
 
 
 @dataclass(slots=True)
@@ -65,6 +80,7 @@ class LogScan:
     partition: int
     state: SegmentState
     ended: bool = False
+    windows: ProducerWindows | None = None  # that learn what its producers sent
 
     def feed(self, window: memoryview, *, is_last: bool) -> int:
         """Take the batches and pads of `window`, which starts at `state.position`.
@@ -99,35 +115,63 @@ class LogScan:
                 if header.batch_bytes <= len(rest):
                     verify_batch(rest)
                     self.state.add(header)
+                    self._note_producers(header, rest)
                 return header.batch_bytes
         self.ended = True
         return 0
+
+    def _note_producers(self, header: BatchHeader, stored: memoryview) -> None:
+        if self.windows is not None and header.producer_table_bytes:
+            end = HEADER_BYTES + header.producer_table_bytes
+            self.windows.replay(header, stored[HEADER_BYTES:end])
 
     def _belongs(self, header: BatchHeader) -> bool:
         state = self.state
         return (
             header.topic_id == self.topic_id.bytes
             and header.partition == self.partition
-            and header.base_offset == state.end_offset
-            and header.epoch >= state.last_epoch
-            and header.previous_epoch == state.last_epoch
+            and _follows(header, state.end_offset, state.last_epoch)
         )
 
 
-def proves_damage(scan: LogScan, window: memoryview) -> bool:
-    """Whether `window`, from behind the log's end, shows that records are missing before it.
+def durable_end_behind(scan: LogScan, window: memoryview) -> int:
+    """How far the log was durable once, by `window`, from behind its end; 0 when it says nothing.
 
-    A header that was written when the high watermark was above the end proves it: all below that
-    was acknowledged. A torn write proves nothing: its batches name the end as it was before.
-    `window` starts on a block boundary.
+    A header carries the end up to which all was durable when it was written. A torn write proves
+    nothing: its batches name the end as it was before. `window` starts on a block boundary.
     """
     magics = np.frombuffer(window[: len(window) // 4 * 4], "<u4")[:: BLOCK_BYTES_MIN // 4]
+    durable_end = 0
     for block in np.flatnonzero(magics == BATCH_MAGIC).tolist():
-        try:
+        with suppress(CorruptBatchError):
             header = read_header(window, block * BLOCK_BYTES_MIN)
-        except CorruptBatchError:
-            continue
-        is_same_log = (header.topic_id, header.partition) == (scan.topic_id.bytes, scan.partition)
-        if is_same_log and header.high_watermark > scan.state.end_offset:
-            return True
-    return False
+            if (header.topic_id, header.partition) == (scan.topic_id.bytes, scan.partition):
+                durable_end = max(durable_end, header.high_watermark)
+    return durable_end
+
+
+def follow_journal(end: SegmentState, batches: Iterable[B]) -> tuple[list[B], int]:
+    """What of a partition's batches in the journal goes on behind its segments, which end in `end`.
+
+    `batches` in the order in which they were written. Also how far the log was durable once, by
+    those that do not belong to it.
+    """
+    followed: list[B] = []
+    end_offset, epoch, durable_end = end.end_offset, end.last_epoch, 0
+    for batch in batches:
+        header = batch.header
+        if _follows(header, end_offset, epoch):
+            followed.append(batch)
+            end_offset, epoch = header.end_offset, header.epoch
+        elif header.end_offset > end_offset:  # else it is in the segments
+            durable_end = max(durable_end, header.high_watermark)
+    return followed, durable_end
+
+
+def _follows(header: BatchHeader, end_offset: int, last_epoch: int) -> bool:
+    """The rule."""
+    return (
+        header.base_offset == end_offset
+        and header.epoch >= last_epoch
+        and header.previous_epoch == last_epoch
+    )

@@ -1,1 +1,1 @@
-"""Page-aligned buffers of a bounded pool, for direct I/O."""
+"""Memory in fixed shares: page-aligned buffers for direct I/O, and what answers hold."""

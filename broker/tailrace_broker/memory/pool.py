@@ -1,61 +1,210 @@
-"""A bounded pool of page-aligned buffers, as O_DIRECT wants them (open(2)).
+"""Aligned buffers, as O_DIRECT wants them (open(2)), and the memory of answers, in fixed shares.
 
-Buffers are anonymous mappings in powers of two; freed ones are kept for reuse, so that a busy
-broker neither asks the kernel for zeroed pages nor leaves holes in its heap.
+A broker's memory has four shares. None takes from another: readers that do not take their answers
+do not stop producers, nor the other way round.
+
+| share   | setting (`TAILRACE_…`)  | what it holds                            | when it is full  |
+|---------|-------------------------|------------------------------------------|------------------|
+| produce | `PRODUCE_MEMORY_BYTES`  | bodies in flight                         | 429 at once      |
+| I/O     | `IO_BUFFER_BYTES`       | buffers of threads at work               | the thread waits |
+| read    | `READ_MEMORY_BYTES`     | what disk reads fill, answers until sent | 503 after a time |
+| cache   | `CACHE_BYTES`           | recent batches                           | the oldest goes  |
+
+Here are the I/O and the read share. Nothing deadlocks: a thread holds one buffer at a time; a
+thread that reads for an answer never waits for memory, it fails; who then waits holds none.
 """
 
 import mmap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from tailrace_broker.model.errors import ReadMemoryFullError
 
 SMALLEST_BYTES = 4096
+# Sizes of buffers from one power of two to the next: none is over a quarter too large.
+SIZES_PER_DOUBLING = 4
 
 
 class BufferPool:
-    """Lends buffers to threads; waits when `capacity_bytes` are lent.
+    """The I/O share and the read share."""
 
-    A thread holds one buffer at a time, so waiting cannot deadlock.
-    """
-
-    def __init__(self, capacity_bytes: int) -> None:
-        self.capacity_bytes = capacity_bytes
-        self._free: dict[int, list[mmap.mmap]] = {}
-        self._mapped_bytes = 0
-        self._changed = threading.Condition()
+    def __init__(self, io_bytes: int, read_bytes: int | None = None) -> None:
+        """`read_bytes` None: as many again."""
+        self._io = _Share(io_bytes)
+        self._read = _Share(io_bytes if read_bytes is None else read_bytes)
 
     @contextmanager
     def lend(self, size_bytes: int) -> Iterator[memoryview]:
-        """A buffer of at least `size_bytes` (and so at most twice that), contents undefined."""
-        class_bytes = max(SMALLEST_BYTES, 1 << (size_bytes - 1).bit_length())
-        assert class_bytes <= self.capacity_bytes, (size_bytes, self.capacity_bytes)
-        buffer = self._take(class_bytes)
+        """A buffer of at least `size_bytes` for the block, contents undefined; waits for room."""
+        wanted_bytes = buffer_bytes(size_bytes)
+        assert wanted_bytes <= self._io.capacity_bytes, (size_bytes, self._io.capacity_bytes)
+        buffer = self._io.map(wanted_bytes, waits=True)
         try:
             with memoryview(buffer) as view:
                 yield view
         finally:
-            with self._changed:
-                self._free.setdefault(class_bytes, []).append(buffer)
-                self._changed.notify_all()
+            self._io.give_back(len(buffer), buffer)
 
-    def _take(self, class_bytes: int) -> mmap.mmap:
+    def pin(self, size_bytes: int) -> memoryview:
+        """A buffer of the read share; it goes back when this and all views of it are gone.
+
+        ReadMemoryFullError.
+        """
+        buffer = self._read.map(buffer_bytes(size_bytes), waits=False)
+        return tied(buffer, _Loan(self._read, buffer))
+
+    def lease(self, size_bytes: int = 0) -> "Lease":
+        """So much of the read share for an answer that is made in memory. ReadMemoryFullError."""
+        lease = Lease(self._read)
+        lease.resize(size_bytes)
+        return lease
+
+    @property
+    def read_used_bytes(self) -> int:
+        """Of the read share: what answers hold."""
+        return self._read.used_bytes
+
+    @property
+    def read_bytes(self) -> int:
+        """Size of the read share."""
+        return self._read.capacity_bytes
+
+    def call_when_read_memory_returns(self, call: Callable[[], None]) -> None:
+        """`call` after each return to the read share, in whichever thread that is."""
+        self._read.on_returned = call
+
+
+class Lease:
+    """A part of the read share; it goes back with the last reference to this."""
+
+    __slots__ = ("_share", "size_bytes")
+
+    def __init__(self, share: "_Share") -> None:
+        self._share = share
+        self.size_bytes = 0
+
+    def resize(self, size_bytes: int) -> None:
+        """Hold so much from now on, at most the whole share.
+
+        On ReadMemoryFullError it is what it was.
+        """
+        size_bytes = min(size_bytes, self._share.capacity_bytes)
+        if size_bytes > self.size_bytes:
+            self._share.take(size_bytes - self.size_bytes)
+        else:
+            self._share.give_back(self.size_bytes - size_bytes)
+        self.size_bytes = size_bytes
+
+    def __del__(self) -> None:
+        """In whichever thread."""
+        if self.size_bytes:
+            self._share.give_back(self.size_bytes)
+
+
+def tied(buffer: bytes | memoryview | mmap.mmap, kept: object) -> memoryview:
+    """A view of `buffer` that keeps `kept` alive as long as there is a view of this view."""
+    array = np.frombuffer(buffer, np.uint8).view(_Tied)
+    array.kept = kept
+    return array.data
+
+
+def buffer_bytes(size_bytes: int) -> int:
+    """The size of the buffer for so many bytes."""
+    doubling_bytes = 1 << (max(size_bytes, 1) - 1).bit_length() >> 1
+    step_bytes = max(SMALLEST_BYTES, doubling_bytes // SIZES_PER_DOUBLING)
+    return max(1, -(-size_bytes // step_bytes)) * step_bytes
+
+
+class _Tied(np.ndarray[Any, np.dtype[np.uint8]]):
+    """A memoryview keeps the array that it is of; the array keeps what it was given."""
+
+    kept: object
+
+
+class _Loan:
+    """Returns a buffer when it is gone itself."""
+
+    __slots__ = ("_buffer", "_share")
+
+    def __init__(self, share: "_Share", buffer: mmap.mmap) -> None:
+        self._share = share
+        self._buffer = buffer
+
+    def __del__(self) -> None:
+        self._share.give_back(len(self._buffer), self._buffer)
+
+
+class _Share:
+    """Counts what is taken, and keeps freed buffers for reuse: a busy broker neither asks the
+    kernel for zeroed pages nor leaves holes in its heap. They make room for what else is needed.
+    """
+
+    def __init__(self, capacity_bytes: int) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.used_bytes = 0
+        self.on_returned: Callable[[], None] = lambda: None
+        self._free: dict[int, list[mmap.mmap]] = {}
+        self._free_bytes = 0
+        # Its lock is reentrant: a cycle of garbage with a view may be collected in here.
+        self._changed = threading.Condition()
+
+    def take(self, size_bytes: int) -> None:
+        """ReadMemoryFullError when there is no room for so much now."""
+        with self._changed:
+            if not self._make_room(size_bytes):
+                raise self._full(size_bytes)
+            self.used_bytes += size_bytes
+
+    def map(self, size_bytes: int, *, waits: bool) -> mmap.mmap:
+        """A buffer of this size, or a free one of up to the double."""
         with self._changed:
             while True:
-                free = self._free.get(class_bytes)
-                if free:
-                    return free.pop()
-                if self._mapped_bytes + class_bytes <= self.capacity_bytes:
-                    self._mapped_bytes += class_bytes
-                    return mmap.mmap(-1, class_bytes)
-                if not self._unmap_one():
-                    self._changed.wait()
+                buffer = self._free_buffer(size_bytes)
+                if buffer is not None:
+                    return buffer
+                if self._make_room(size_bytes):
+                    self._free.setdefault(size_bytes, [])  # now: its collector adds no key
+                    self.used_bytes += size_bytes
+                    return mmap.mmap(-1, size_bytes)
+                if not waits:
+                    raise self._full(size_bytes)
+                self._changed.wait()
 
-    def _unmap_one(self) -> bool:
-        """Give the largest free buffer back to the kernel; False when none is free."""
-        for class_bytes in sorted(self._free, reverse=True):
-            if self._free[class_bytes]:
-                # Not closed: the traceback of an error may still hold a view of it.
-                self._free[class_bytes].pop()
-                self._mapped_bytes -= class_bytes
-                return True
-        return False
+    def give_back(self, size_bytes: int, buffer: mmap.mmap | None = None) -> None:
+        """What was taken; a buffer is kept for the next that needs one."""
+        with self._changed:
+            self.used_bytes -= size_bytes
+            assert self.used_bytes >= 0
+            if buffer is not None:
+                self._free[size_bytes].append(buffer)
+                self._free_bytes += size_bytes
+            self._changed.notify_all()
+        self.on_returned()
+
+    def _free_buffer(self, size_bytes: int) -> mmap.mmap | None:
+        for free_bytes in sorted(self._free):
+            if size_bytes <= free_bytes <= 2 * size_bytes and self._free[free_bytes]:
+                self._free_bytes -= free_bytes
+                self.used_bytes += free_bytes
+                return self._free[free_bytes].pop()
+        return None
+
+    def _make_room(self, size_bytes: int) -> bool:
+        """The largest free buffers go back to the kernel, as far as needed; False: none is left."""
+        while self.used_bytes + self._free_bytes + size_bytes > self.capacity_bytes:
+            largest_bytes = max((size for size, free in self._free.items() if free), default=0)
+            if not largest_bytes:
+                return False
+            # Not closed: the traceback of an error may still hold a view of it.
+            self._free[largest_bytes].pop()
+            self._free_bytes -= largest_bytes
+        return True
+
+    def _full(self, size_bytes: int) -> ReadMemoryFullError:
+        return ReadMemoryFullError(
+            f"{self.used_bytes} of {self.capacity_bytes} bytes are in use, {size_bytes} are needed"
+        )

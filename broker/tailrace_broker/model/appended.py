@@ -1,8 +1,14 @@
 """How an append tells what became of it; doors and storage agree on it here."""
 
-from collections.abc import Callable
+from typing import Protocol
 
 from tailrace_broker.model.errors import TailraceError
 
-# Called once, on the event loop: the offset of the request's first record, or why there is none.
-Appended = Callable[[int, TailraceError | None], None]
+
+class Appended(Protocol):
+    """Called once, on the event loop: the offset of the request's first record, or why not."""
+
+    def __call__(
+        self, offset: int, error: TailraceError | None, /, *, is_duplicate: bool = False
+    ) -> None:
+        """`is_duplicate`: these records were stored before, by the same request of a producer."""

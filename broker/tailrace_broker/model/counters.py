@@ -9,14 +9,25 @@ class Counters:
 
     produce_requests: int = 0
     produce_errors: int = 0
+    produce_duplicates: int = 0
     produced_events: int = 0
     produced_bytes: int = 0
     read_requests: int = 0
     read_errors: int = 0
     read_bytes: int = 0
+    slow_readers_dropped: int = 0
     log_writes: int = 0
     log_write_errors: int = 0
     log_write_seconds: float = 0.0
-    log_written_batches: int = 0
-    log_written_bytes: int = 0
+    log_appended_batches: int = 0
+    log_appended_bytes: int = 0
+    journal_writes: int = 0
+    journal_write_seconds: float = 0.0
+    journal_written_bytes: int = 0
     log_disk_reads: int = 0
+    trimmed_segments: int = 0
+    trimmed_bytes: int = 0
+    purged_topics: int = 0
+    purged_early_topics: int = 0
+    purged_bytes: int = 0
+    scrubbed_bytes: int = 0

@@ -17,10 +17,15 @@
     │   ├── TopicNotFoundError
     │   ├── PartitionNotFoundError
     │   ├── TopicExistsError
+    │   ├── NotInTrashError
+    │   ├── SequenceUnknownError
+    │   ├── SequenceReusedError
     │   └── OffsetOutOfRangeError
     ├── OverloadError               try again later; nothing was stored
     │   ├── RequestTimeoutError
     │   ├── ProduceMemoryFullError
+    │   ├── ReadMemoryFullError
+    │   ├── TooManyProducersError
     │   ├── TooManyConnectionsError
     │   ├── NotLeaderError
     │   └── NotReadyError
@@ -119,7 +124,19 @@ class PartitionNotFoundError(CallerError):
 
 
 class TopicExistsError(CallerError):
-    """A topic of this name exists with other settings; member `topic`."""
+    """A topic of this name exists with other settings, or is in the way; member `topic`."""
+
+
+class NotInTrashError(CallerError):
+    """No deleted topic of this name or id can be restored; member `topic`."""
+
+
+class SequenceUnknownError(CallerError):
+    """Whether the producer's request was stored is no longer known; member `sequence`."""
+
+
+class SequenceReusedError(CallerError):
+    """The producer sent another request under this sequence before; member `sequence`."""
 
 
 class OffsetOutOfRangeError(CallerError):
@@ -138,6 +155,14 @@ class RequestTimeoutError(OverloadError):
 
 class ProduceMemoryFullError(OverloadError):
     """Requests in flight hold all of the produce memory."""
+
+
+class TooManyProducersError(OverloadError):
+    """The partition remembers as many producers as it can."""
+
+
+class ReadMemoryFullError(OverloadError):
+    """Answers that their readers have not taken hold all of the read memory."""
 
 
 class TooManyConnectionsError(OverloadError):

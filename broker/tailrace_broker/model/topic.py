@@ -1,10 +1,12 @@
 """Topics and partitions as values; in JSON their fields are camelCase."""
 
 import re
+from typing import Literal, NamedTuple
 from uuid import UUID
 
 import msgspec
 
+from tailrace.wire import Codec
 from tailrace_broker.model.errors import InvalidParameterError, InvalidTopicNameError
 
 # Range ids are never reused; a ring of one owns everything with its first range.
@@ -16,24 +18,74 @@ FIRST_EPOCH = 1
 PARTITIONS_PER_RANGE_DEFAULT = 4
 PARTITIONS_PER_RANGE_MAX = 256
 
+_MEBIBYTE = 1024 * 1024
+_INT64_MAX = 2**63 - 1
+
 # The bound is a file name's and Kafka's (249); no path characters, so a name is safe anywhere.
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 
 
+class Bounds(NamedTuple):
+    """What a setting can be, `most` included; `otherwise`: what else it can be, in an error."""
+
+    least: int
+    most: int
+    otherwise: str = ""
+
+
+CODECS = {"lz4": Codec.LZ4, "zstd": Codec.ZSTD, "none": Codec.NONE}
+DURABILITIES = ("fsync", "written")
+_FOR_EVER = ", or null, which keeps records for ever"
+BOUNDS = {
+    "partitions_per_range": Bounds(1, PARTITIONS_PER_RANGE_MAX),
+    "flush_ms": Bounds(1, 3_600_000),  # above an hour nothing would be flushed by time
+    "flush_bytes": Bounds(4096, _INT64_MAX),  # a block
+    "linger_ms": Bounds(0, 60_000),  # who waits must not have given up meanwhile
+    "linger_bytes": Bounds(0, 16 * _MEBIBYTE),
+    "retention_ms": Bounds(60_000, _INT64_MAX, _FOR_EVER),
+    "retention_bytes": Bounds(_MEBIBYTE, _INT64_MAX, _FOR_EVER),
+}
+
+
 class TopicSettings(msgspec.Struct, frozen=True, rename="camel"):
-    """What the creator of a topic chose."""
+    """What holds for a topic; its creator chose it, all but the partitions can be altered.
+
+    A default is what a stored topic without the field means: an upgrade changes nothing. What a
+    new topic gets is `NEW_TOPIC`.
+    """
 
     partitions_per_range: int = PARTITIONS_PER_RANGE_DEFAULT
     json_check: bool = True
+    compression: Literal["lz4", "zstd", "none"] = "lz4"
+    durability: Literal["fsync", "written"] = "fsync"
+    flush_ms: int = 1000
+    flush_bytes: int = 16 * _MEBIBYTE
+    linger_ms: int = 0
+    linger_bytes: int = 0
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot work: InvalidParameterError."""
-        if not 1 <= self.partitions_per_range <= PARTITIONS_PER_RANGE_MAX:
-            raise InvalidParameterError(
-                f"partitionsPerRange is {self.partitions_per_range}; "
-                f"it can be 1 to {PARTITIONS_PER_RANGE_MAX}",
-                parameter="partitionsPerRange",
-            )
+        for field, bounds in BOUNDS.items():
+            value = getattr(self, field)
+            if value is not None and not bounds.least <= value <= bounds.most:
+                bound = f"{bounds.least} to {bounds.most}{bounds.otherwise}"
+                raise _refused(field, f"{value}; it can be {bound}")
+        for field, words in (("compression", tuple(CODECS)), ("durability", DURABILITIES)):
+            value = getattr(self, field)
+            if value not in words:
+                raise _refused(field, f'"{value}"; it can be {" or ".join(words)}')
+
+    @property
+    def codec(self) -> Codec:
+        """What `compression` means in a batch."""
+        return CODECS[self.compression]
+
+
+# What a topic gets whose creator says nothing.
+NEW_TOPIC = TopicSettings(retention_ms=7 * 24 * 3_600_000)
+_WIRE_NAMES = {field.name: field.encode_name for field in msgspec.structs.fields(TopicSettings)}
 
 
 class Partition(msgspec.Struct, frozen=True, rename="camel"):
@@ -75,3 +127,8 @@ def check_topic_name(name: str) -> None:
         "a topic name is 1 to 249 of A-Z a-z 0-9 . _ -, not . or .., and does not start with __",
         topic=name,
     )
+
+
+def _refused(field: str, what: str) -> InvalidParameterError:
+    name = _WIRE_NAMES[field]
+    return InvalidParameterError(f"{name} is {what}", parameter=name)

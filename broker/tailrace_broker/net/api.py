@@ -1,16 +1,20 @@
 """What the doors need of the broker; `app.broker` provides it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 from tailrace_broker.codec.batch import BatchBody, StoredBatch
 from tailrace_broker.codec.columns import RecordColumns
+from tailrace_broker.core.producers import Producer
+from tailrace_broker.memory.read_memory import ReadMemory
 from tailrace_broker.model.appended import Appended
 from tailrace_broker.model.counters import Counters
+from tailrace_broker.model.damage import Damage
 from tailrace_broker.model.errors import TailraceError
 from tailrace_broker.model.topic import Topic, TopicSettings
+from tailrace_broker.model.trashed_topic import TrashedTopic
 
 
 class PartitionLog(Protocol):
@@ -32,15 +36,32 @@ class PartitionLog(Protocol):
     def size_bytes(self) -> int:
         """Bytes of its batches on disk."""
 
-    def append_event(
-        self, key: bytes | None, value: bytes, timestamp_us: int, flags: int, done: Appended
-    ) -> None:
-        """Append one event; `done` once it is durable."""
+    @property
+    def quarantined(self) -> Sequence[Damage]:
+        """What of it is known to be damaged, in order."""
 
-    def append_columns(self, columns: RecordColumns, done: Appended) -> None:
+    def append_event(
+        self,
+        key: bytes | None,
+        value: bytes,
+        timestamp_us: int,
+        flags: int,
+        done: Appended,
+        producer: Producer | None = None,
+    ) -> None:
+        """Append one event; `done` once it is durable.
+
+        Of a `producer`'s request once alone: its retry is answered as a duplicate, or refused.
+        """
+
+    def append_columns(
+        self, columns: RecordColumns, done: Appended, producer: Producer | None = None
+    ) -> None:
         """Append a batch; `done` once it is durable."""
 
-    def append_batch(self, body: BatchBody, done: Appended) -> None:
+    def append_batch(
+        self, body: BatchBody, done: Appended, producer: Producer | None = None
+    ) -> None:
         """Append a batch that is compressed and checked already; `done` once it is durable."""
 
     async def read(self, offset: int, max_bytes: int) -> Sequence[StoredBatch]:
@@ -100,6 +121,10 @@ class Broker(Protocol):
         """Of its data directory."""
 
     @property
+    def restart_kind(self) -> str:
+        """How the boot before ended: clean, process, power, disk."""
+
+    @property
     def is_direct(self) -> bool:
         """Data files bypass the page cache."""
 
@@ -147,14 +172,24 @@ class Broker(Protocol):
     async def create_topic(self, name: str, settings: TopicSettings) -> tuple[Topic, bool]:
         """The topic, and whether it is new."""
 
-    async def alter_topic(self, name: str, settings: TopicSettings) -> Topic:
-        """The topic with these settings in place of its own; InvalidParameterError."""
+    async def alter_topic(self, name: str, changes: Mapping[str, Any]) -> Topic:
+        """The topic with these fields of its settings changed; InvalidParameterError."""
 
     async def delete_topic(self, name: str) -> None:
         """Take the topic away; its data moves to the trash."""
 
+    async def trashed_topics(self) -> Sequence[TrashedTopic]:
+        """Deleted topics that are still there, the latest deletion first."""
+
+    async def restore_topic(self, wanted: str, new_name: str | None) -> Topic:
+        """Bring the deleted topic of this name or id back; NotInTrashError, TopicExistsError."""
+
     def topics(self) -> Sequence[HostedTopic]:
         """All topics by name."""
+
+    @property
+    def read_memory(self) -> ReadMemory:
+        """What answers hold; who reads waits there."""
 
     def check_produce_memory(self, size_bytes: int) -> None:
         """ProduceMemoryFullError when there is no room for so much now."""

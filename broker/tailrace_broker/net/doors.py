@@ -13,8 +13,9 @@ from tailrace.wire import (
     RECORDS_CONTENT_TYPE,
 )
 from tailrace_broker.model import errors
-from tailrace_broker.net import openapi, produce, read, status, topics
+from tailrace_broker.net import openapi, produce, read, status, topics, trash
 from tailrace_broker.net.api import Broker
+from tailrace_broker.net.producer_headers import ProducerHeaders
 from tailrace_broker.net.routes import (
     AnswerForm,
     BodyForm,
@@ -72,6 +73,7 @@ ROUTES: tuple[Route, ...] = (
         ),
         immediate=produce.produce,
         parameters=produce.ProduceParameters,
+        headers=ProducerHeaders,
         bodies=(
             BodyForm(JSON_CONTENT_TYPE, "One event."),
             BodyForm(NDJSON_CONTENT_TYPE, "One event a line, all of one key."),
@@ -85,6 +87,9 @@ ROUTES: tuple[Route, ...] = (
             errors.InvalidRecordError,
             errors.InvalidBodyError,
             errors.NotLeaderError,
+            errors.SequenceUnknownError,
+            errors.SequenceReusedError,
+            errors.TooManyProducersError,
         ),
         kind=Kind.PRODUCE,
     ),
@@ -106,6 +111,7 @@ ROUTES: tuple[Route, ...] = (
             *_TOPIC_PROBLEMS,
             *_LOG_PROBLEMS,
             errors.OffsetOutOfRangeError,
+            errors.ReadMemoryFullError,
             errors.NotAcceptableError,
         ),
         kind=Kind.READ,
@@ -118,7 +124,12 @@ ROUTES: tuple[Route, ...] = (
         (AnswerForm(200, "Records.", _RECORDS),),
         handle=read.read_last,
         parameters=read.LastParameters,
-        problems=(*_TOPIC_PROBLEMS, *_LOG_PROBLEMS, errors.NotAcceptableError),
+        problems=(
+            *_TOPIC_PROBLEMS,
+            *_LOG_PROBLEMS,
+            errors.ReadMemoryFullError,
+            errors.NotAcceptableError,
+        ),
         kind=Kind.READ,
     ),
     Route(
@@ -190,6 +201,31 @@ ROUTES: tuple[Route, ...] = (
         handle=topics.delete_topic,
         parameters=topics.TopicPath,
         problems=(*_TOPIC_PROBLEMS, *_STORE_PROBLEMS),
+    ),
+    Route(
+        "GET",
+        "/v1/trash",
+        Doors.PUBLIC,
+        "Deleted topics whose data is still there.",
+        (_json(200, "The latest deletion first.", trash.TrashAnswer),),
+        handle=trash.list_trash,
+        problems=(errors.NotReadyError,),
+    ),
+    Route(
+        "POST",
+        "/v1/trash/{topic}/restore",
+        Doors.PUBLIC,
+        "Bring a deleted topic back, with its id and its records.",
+        (_json(200, "The topic.", topics.TopicDescription),),
+        handle=trash.restore_topic,
+        parameters=trash.RestoreParameters,
+        problems=(
+            errors.NotInTrashError,
+            errors.TopicExistsError,
+            errors.InvalidTopicNameError,
+            errors.NotReadyError,
+            *_STORE_PROBLEMS,
+        ),
     ),
     Route(
         "GET",

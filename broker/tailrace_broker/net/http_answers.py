@@ -16,6 +16,7 @@ from wsgiref.handlers import format_date_time
 
 import structlog
 
+from tailrace_broker.memory.pool import Lease, tied
 from tailrace_broker.model.errors import TailraceError
 from tailrace_broker.net.api import Broker
 from tailrace_broker.net.http_request import Exchange
@@ -30,11 +31,9 @@ SEND_BYTES = 1024 * 1024
 JOIN_BYTES_MAX = 16 * 1024
 
 _log = structlog.get_logger()
-# Tells in a fifth of a microsecond that a line need not be built.
 _levels = logging.getLogger(__name__)
-_STATUS_LINES = {
-    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
-}
+# Looked up once: an enum's member costs a call each time.
+_BAD_REQUEST, _NO_CONTENT = int(HTTPStatus.BAD_REQUEST), int(HTTPStatus.NO_CONTENT)
 
 
 class Spawn(Protocol):
@@ -65,6 +64,8 @@ class AnswerQueue:
         self._started = 0  # of those that wait, from the first on
         self._serving: asyncio.Task[None] | None = None  # the first, when it is not immediate
         self._is_starting = False
+        self._is_debug = _levels.isEnabledFor(logging.DEBUG)
+        self.written_bytes = 0  # handed to the transport
         self.can_write = asyncio.Event()  # the peer takes bytes
         self.can_write.set()
 
@@ -81,9 +82,12 @@ class AnswerQueue:
         self.can_write.set()
         if self._serving is not None and self._waiting[0].route.method == "GET":
             self._serving.cancel()
+            self._serving = None  # its error keeps what the handler had
             self.return_memory(self._waiting[0])
         while len(self._waiting) > self._started:
             self.return_memory(self._waiting.pop())
+        for exchange in self._waiting:  # not only when the garbage of this connection is collected
+            exchange.answer = exchange.lease = None
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -146,28 +150,34 @@ class AnswerQueue:
         assert not isinstance(response.body, AsyncIterator)
         head = answer_head(exchange, response, sum(map(len, response.body)))
         body = () if exchange.is_head_only else response.body
+        exchange.lease = response.lease
         self._finish(exchange, response.status, [head, *body])
 
     async def _answer_stream(
         self, exchange: Exchange, response: Response, stream: AsyncIterator[bytes]
     ) -> None:
-        """In one piece when it is small, else chunk by chunk as it is read."""
+        """In one piece when it is small, else chunk by chunk as it is read.
+
+        After an empty piece the stream may have to wait: what is ready leaves first.
+        """
         head = answer_head(exchange, response, None)
         if exchange.is_head_only:
             self._serving = None
             self._finish(exchange, response.status, [head])
             return
+        exchange.lease = response.lease
         ready: list[bytes] = []
         ready_bytes = 0
         try:
             async for piece in stream:
                 await asyncio.sleep(0)  # a piece takes milliseconds: others come in between
-                if ready and ready_bytes + len(piece) > SEND_BYTES:
-                    self._send([head, *chunk(exchange, ready)])
+                if ready and (not piece or ready_bytes + len(piece) > SEND_BYTES):
+                    self._send(exchange, [head, *chunk(exchange, ready)])
                     head, ready, ready_bytes = b"", [], 0
                     await self.can_write.wait()
-                ready.append(piece)
-                ready_bytes += len(piece)
+                if piece:
+                    ready.append(piece)
+                    ready_bytes += len(piece)
         except TailraceError:
             if head:
                 raise
@@ -179,27 +189,28 @@ class AnswerQueue:
         if head:
             self._answer_whole(exchange, response._replace(body=ready))
         else:
+            assert ready, "what an empty piece stands before did not come"
             end = [*chunk(exchange, ready), *chunk(exchange, [])]
             self._finish(exchange, response.status, end)
 
-    def _finish(self, exchange: Exchange, status: int, rest: list[bytes]) -> None:
+    def _finish(self, exchange: Exchange, status: int, rest: list[bytes | memoryview]) -> None:
         """Send the rest of an answer when it is its turn, and what waited behind it."""
-        exchange.count(self._broker.counters, is_error=status >= HTTPStatus.BAD_REQUEST)
-        if _levels.isEnabledFor(logging.DEBUG):
+        exchange.count(self._broker.counters, is_error=status >= _BAD_REQUEST)
+        if self._is_debug:
             _log.debug(
                 "request.answered",
                 path=exchange.target.partition(b"?")[0].decode(errors="replace"),
                 status=status,
                 body_bytes=exchange.received_bytes,
             )
-        exchange.answer = rest
         self.return_memory(exchange)
         transport = self._transport
+        exchange.answer = rest if transport is not None else None
         while transport is not None and self._waiting:
-            ready = self._waiting[0].answer
-            if ready is None:
+            first = self._waiting[0]
+            if first.answer is None:
                 break
-            _write(transport, ready)
+            self._write(transport, first.answer, first.lease)
             self._started -= 1
             if not self._waiting.popleft().keeps_alive:
                 self._on_ended()
@@ -208,10 +219,26 @@ class AnswerQueue:
             self._start_waiting()
             self._on_sent()
 
-    def _send(self, buffers: list[bytes]) -> None:
+    def _send(self, exchange: Exchange, buffers: list[bytes | memoryview]) -> None:
         if self._transport is not None:
-            _write(self._transport, buffers)
+            self._write(self._transport, buffers, exchange.lease)
             self._on_sent()
+
+    def _write(
+        self, transport: asyncio.Transport, buffers: list[bytes | memoryview], lease: Lease | None
+    ) -> None:
+        """Several buffers cost uvloop more than their copy, until they are large.
+
+        Then it keeps them until all are sent, and with the last of them the lease.
+        """
+        size_bytes = sum(map(len, buffers))
+        self.written_bytes += size_bytes
+        if size_bytes <= JOIN_BYTES_MAX:
+            transport.write(b"".join(buffers))
+        else:
+            if lease is not None:
+                buffers[-1] = tied(buffers[-1], lease)
+            transport.writelines(buffers)
 
     def return_memory(self, exchange: Exchange) -> None:
         """Its body is not needed any more."""
@@ -221,44 +248,37 @@ class AnswerQueue:
 
 def answer_head(exchange: Exchange, response: Response, body_bytes: int | None) -> bytes:
     """Status line and headers. `body_bytes` None: a stream; chunked, or up to the close."""
-    fields = [_STATUS_LINES[response.status], _date_line(int(time()))]
+    status = response.status
+    start = _head_start(status, response.content_type, int(time()))
     if body_bytes is None:
         exchange.keeps_alive = exchange.keeps_alive and not exchange.is_http_1_0
-        fields += [] if exchange.is_http_1_0 else [b"transfer-encoding: chunked\r\n"]
-    elif response.status != HTTPStatus.NO_CONTENT:
-        fields.append(b"content-length: %d\r\n" % body_bytes)
-    if response.content_type:
-        fields.append(b"content-type: %s\r\n" % response.content_type.encode())
-    for name, value in response.headers.items():
-        fields.append(b"%s: %s\r\n" % (name.encode(), value.encode()))
-    if not exchange.keeps_alive:
-        fields.append(b"connection: close\r\n")
-    elif exchange.is_http_1_0:
-        fields.append(b"connection: keep-alive\r\n")
-    fields.append(b"\r\n")
-    return b"".join(fields)
+        size = b"" if exchange.is_http_1_0 else b"transfer-encoding: chunked\r\n"
+    else:
+        size = b"content-length: %d\r\n" % body_bytes if status != _NO_CONTENT else b""
+    if response.headers or not exchange.keeps_alive or exchange.is_http_1_0:
+        fields = [b"%s: %s\r\n" % (n.encode(), v.encode()) for n, v in response.headers.items()]
+        if not exchange.keeps_alive:
+            fields.append(b"connection: close\r\n")
+        elif exchange.is_http_1_0:
+            fields.append(b"connection: keep-alive\r\n")
+        size += b"".join(fields)
+    return b"%b%b\r\n" % (start, size)
 
 
-def chunk(exchange: Exchange, buffers: Sequence[bytes]) -> list[bytes]:
+def chunk(exchange: Exchange, buffers: Sequence[bytes]) -> list[bytes | memoryview]:
     """A piece of a stream as it travels; without buffers its end."""
     if exchange.is_http_1_0:
         return list(buffers)
     return [b"%x\r\n" % sum(map(len, buffers)), *buffers, b"\r\n"]
 
 
-def _write(transport: asyncio.Transport, buffers: list[bytes]) -> None:
-    """Several buffers cost uvloop more than their copy, until they are large."""
-    if sum(map(len, buffers)) <= JOIN_BYTES_MAX:
-        transport.write(b"".join(buffers))
-    else:
-        transport.writelines(buffers)
-
-
 def _is_immediate(exchange: Exchange) -> bool:
     return exchange.refused is not None or exchange.route.immediate is not None
 
 
-@lru_cache(maxsize=1)
-def _date_line(now_s: int) -> bytes:
-    """RFC 9110, 6.6.1; made once a second."""
-    return f"date: {format_date_time(now_s)}\r\n".encode()
+@lru_cache(maxsize=16)
+def _head_start(status: int, content_type: str, now_s: int) -> bytes:
+    """The status line, the date (RFC 9110, 6.6.1) and the type: the same for a second."""
+    line = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n"
+    of_type = f"content-type: {content_type}\r\n" if content_type else ""
+    return f"{line}date: {format_date_time(now_s)}\r\n{of_type}".encode()

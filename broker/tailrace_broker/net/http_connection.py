@@ -22,7 +22,7 @@ from tailrace_broker.model.errors import (
 )
 from tailrace_broker.net.api import Broker
 from tailrace_broker.net.http_answers import PIPELINED_MAX, AnswerQueue, Spawn
-from tailrace_broker.net.http_request import Exchange, check_head, check_matched, read_header
+from tailrace_broker.net.http_request import HEADERS, Exchange, check_head, check_matched
 from tailrace_broker.net.routes import Match
 
 RECEIVE_BUFFER_BYTES = 64 * 1024
@@ -36,6 +36,8 @@ DIRECT_BODY_SHARE = 4
 # A refused body is read and thrown away up to here, so that the peer reads the answer; a larger
 # one is not waited for.
 DISCARD_BYTES_MAX = 64 * 1024 * 1024
+# Of what waits for it a peer takes so much in `answer_seconds`, or all.
+TAKEN_BYTES_MIN = 1024 * 1024
 # After the last answer: what the peer still sends is thrown away, since closing on it would reset
 # the connection and the answer could be lost (RFC 9112, 9.6).
 LINGER_SECONDS = 2.0
@@ -58,6 +60,7 @@ class Connections:
     header_seconds: float
     request_seconds: float
     idle_seconds: float
+    answer_seconds: float
     count_max: int
     open: "set[HttpConnection]" = field(default_factory=set)
     is_ending: bool = False
@@ -93,6 +96,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._match = match
         self._connections = connections
         self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
         self._current = Exchange()
         self._answers = AnswerQueue(
@@ -108,7 +112,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._idle_check: asyncio.TimerHandle | None = None
         self._began_s = 0.0  # the request that is being received
         self._active_s = 0.0  # when the peer was last seen to be there
-        self._unsent_bytes = 0  # at the last idle check
+        self._pace_check: asyncio.TimerHandle | None = None  # while the peer has to take something
 
     def end(self) -> None:
         """Close when the requests that are whole are answered."""
@@ -131,12 +135,12 @@ class HttpConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take it, unless there are too many."""
         self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(0)  # what is unsent holds memory: it is watched
         self._answers.attach(self._transport)
         connections = self._connections
         connections.open.add(self)
-        loop = asyncio.get_running_loop()
-        self._active_s = loop.time()
-        self._idle_check = loop.call_later(connections.idle_seconds, self._check_idle)
+        self._active_s = self._loop.time()
+        self._idle_check = self._loop.call_later(connections.idle_seconds, self._check_idle)
         if connections.is_ending:  # accepted by the kernel before the door closed
             self.end()
         elif len(connections.open) > connections.count_max:
@@ -153,6 +157,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._answers.detach()
         self._answers.return_memory(self._current)
         self._stop_deadline()
+        self._stop_pace_check()
         assert self._idle_check is not None
         self._idle_check.cancel()
 
@@ -194,12 +199,15 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._start_deadline()
 
     def pause_writing(self) -> None:
-        """The peer reads its answers slowly: take no more requests from it."""
+        """The peer has not taken all: take no more requests from it."""
         self._answers.can_write.clear()
         self._pause_reading()
+        self._start_pace_check()
 
     def resume_writing(self) -> None:
-        """The peer has read its answers."""
+        """The peer has taken all."""
+        self._active_s = self._loop.time()
+        self._stop_pace_check()
         self._answers.can_write.set()
         if self._is_last_sent:
             self._linger()
@@ -221,8 +229,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         """A header, whole; or a trailer, which says nothing here."""
         current = self._current
         current.header_bytes += len(name) + len(value) + _HEADER_FRAME_BYTES
-        if not current.is_in_body:
-            read_header(current, name, value)
+        read = HEADERS.get(name.lower())
+        if read is not None and not current.is_in_body:
+            read(current, value)
 
     def on_headers_complete(self) -> None:
         """Find the route, and decide whether the body is wanted."""
@@ -395,7 +404,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _on_sent(self) -> None:
         """Of an answer, or a piece of one."""
-        self._active_s = asyncio.get_running_loop().time()
+        self._active_s = self._loop.time()
         self._resume_reading()
 
     def _pause_reading(self) -> None:
@@ -413,7 +422,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _start_deadline(self) -> None:
         """The head has its time; with the body it has some more."""
-        self._began_s = asyncio.get_running_loop().time()
+        self._began_s = self._loop.time()
         self._await_rest()
 
     def _await_rest(self) -> None:
@@ -423,7 +432,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             if current.is_in_body
             else ("head of the request", bounds.header_seconds)
         )
-        self._deadline = asyncio.get_running_loop().call_at(
+        self._deadline = self._loop.call_at(
             self._began_s + seconds, self._expire, what, seconds, current.is_in_body
         )
 
@@ -445,13 +454,11 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._deadline = None
 
     def _check_idle(self) -> None:
-        """Close a connection that has no request, or whose peer takes nothing of an answer."""
-        transport, loop = self._transport, asyncio.get_running_loop()
+        """Close a connection that has no request, and nothing to take."""
+        transport, loop = self._transport, self._loop
         assert transport is not None
-        unsent_bytes = transport.get_write_buffer_size()
-        is_ours = len(self._answers) or self._current.has_begun  # to answer, or has a deadline
-        if unsent_bytes != self._unsent_bytes or (is_ours and not unsent_bytes):
-            self._unsent_bytes = unsent_bytes
+        is_waited_for = self._current.has_begun or self._pace_check is not None  # for a time
+        if len(self._answers) or is_waited_for:
             self._active_s = loop.time()
         closes_s = self._active_s + self._connections.idle_seconds
         if loop.time() >= closes_s:
@@ -459,16 +466,40 @@ class HttpConnection(asyncio.BufferedProtocol):
         else:
             self._idle_check = loop.call_at(closes_s, self._check_idle)
 
+    def _start_pace_check(self) -> None:
+        """From now on the peer has a time to take some of what is unsent."""
+        transport, loop = self._transport, self._loop
+        assert transport is not None
+        unsent_bytes = transport.get_write_buffer_size()
+        due_bytes = self._answers.written_bytes - unsent_bytes + min(unsent_bytes, TAKEN_BYTES_MIN)
+        self._pace_check = loop.call_later(
+            self._connections.answer_seconds, self._check_pace, due_bytes
+        )
+
+    def _check_pace(self, due_bytes: int) -> None:
+        """What is kept for a peer that hardly takes it is needed by others."""
+        transport = self._transport
+        assert transport is not None
+        if self._answers.written_bytes - transport.get_write_buffer_size() >= due_bytes:
+            self._start_pace_check()
+        else:
+            self._broker.counters.slow_readers_dropped += 1
+            transport.abort()
+
+    def _stop_pace_check(self) -> None:
+        if self._pace_check is not None:
+            self._pace_check.cancel()
+            self._pace_check = None
+
     def _end_sending(self) -> None:
         """The last answer is on its way: nothing follows it, and nothing is taken any more."""
         transport = self._transport
         assert transport is not None
         self._is_ending = self._is_last_sent = True
         transport.write_eof()
-        transport.set_write_buffer_limits(0)  # `resume_writing` tells when all has left
         self._is_paused = False
         transport.resume_reading()
-        if not transport.get_write_buffer_size():
+        if not transport.get_write_buffer_size():  # else `resume_writing` tells when all has left
             self._linger()
 
     def _linger(self) -> None:
@@ -477,7 +508,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         assert transport is not None
         assert self._idle_check is not None
         self._idle_check.cancel()
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         self._idle_check = loop.call_later(LINGER_SECONDS, transport.abort)
 
 

@@ -5,10 +5,10 @@ and a server behind or before us could read otherwise.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
 from tailrace.wire import JSON_CONTENT_TYPE
+from tailrace_broker.memory.pool import Lease
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import (
     ExpectationFailedError,
@@ -19,13 +19,18 @@ from tailrace_broker.model.errors import (
 )
 from tailrace_broker.net.routes import DIGITS_MAX, Call, Kind, Matched, Route, shortened
 
+# Looked up once: an enum's member costs a call each time.
+_PRODUCE, _READ = Kind.PRODUCE, Kind.READ
 _CHUNKED = b"chunked"
 _CONTINUE = b"100-continue"
 
 
-@dataclass(slots=True)
 class Exchange:
-    """A request and, later, its answer."""
+    """A request and, later, its answer.
+
+    The class holds the defaults, an instance what differs: that costs a quarter of a constructor
+    that sets them all.
+    """
 
     has_begun: bool = False
     target: bytes = b""
@@ -35,6 +40,8 @@ class Exchange:
     content_type: bytes = b""
     accept: bytes = b""
     expectation: bytes = b""
+    producer_id: bytes | None = None
+    sequence: bytes | None = None
     transfer_coding: bytes = b""
     content_bytes: int = 0
     header_bytes: int = 0  # request line and headers that are parsed
@@ -46,7 +53,8 @@ class Exchange:
     refused: TailraceError | None = None
     keeps_alive: bool = True
     memory_bytes: int = 0  # of produce memory, returned with the answer
-    answer: list[bytes] | None = None
+    lease: Lease | None = None  # of read memory, until the answer is sent
+    answer: list[bytes | memoryview] | None = None
 
     @property
     def route(self) -> Route:
@@ -76,25 +84,20 @@ class Exchange:
             media_type(self.content_type),
             media_type_list(self.accept),
             self.body,
+            self.producer_id,
+            self.sequence,
         )
 
     def count(self, counters: Counters, *, is_error: bool) -> None:
         """Count the answer. What found no route is not counted."""
-        kind = self.matched.route.kind if self.matched else Kind.OTHER
-        if kind is Kind.PRODUCE:
+        kind = self.matched.route.kind if self.matched else None
+        if kind is _PRODUCE:
             counters.produce_requests += 1
             counters.produce_errors += is_error
             counters.produced_bytes += self.received_bytes
-        elif kind is Kind.READ:
+        elif kind is _READ:
             counters.read_requests += 1
             counters.read_errors += is_error
-
-
-def read_header(exchange: Exchange, name: bytes, value: bytes) -> None:
-    """Take a header that says something here; InvalidRequestError is left to `check_head`."""
-    read = _HEADERS.get(name.lower())
-    if read is not None:
-        read(exchange, value)
 
 
 def check_head(exchange: Exchange, version: str, method: bytes) -> None:
@@ -119,16 +122,16 @@ def check_head(exchange: Exchange, version: str, method: bytes) -> None:
 
 def check_matched(exchange: Exchange) -> None:
     """InvalidParameterError; ExpectationFailedError; UnsupportedMediaTypeError."""
-    assert exchange.matched is not None
-    if isinstance(exchange.matched.parameters, InvalidParameterError):
-        raise exchange.matched.parameters.with_traceback(None)  # others of this target share it
+    matched = exchange.matched
+    assert matched is not None
+    if isinstance(matched.parameters, InvalidParameterError):
+        raise matched.parameters.with_traceback(None)  # others of this target share it
     if exchange.expectation and exchange.expectation.lower() != _CONTINUE:
         shown = shortened(exchange.expectation.decode("latin-1"))
         raise ExpectationFailedError(f"Expect {shown} is not known; leave it out")
-    forms = exchange.route.bodies
-    given = media_type(exchange.content_type)
-    if forms and all(form.content_type != given for form in forms):
-        known = ", ".join(form.content_type for form in forms)
+    known_types = matched.body_types
+    if known_types and media_type(exchange.content_type) not in known_types:
+        known = ", ".join(known_types)
         shown = shortened(exchange.content_type.decode("latin-1"))
         raise UnsupportedMediaTypeError(
             f"content-type {shown} is not one of: {known}", contentType=shown
@@ -175,11 +178,26 @@ def _read_expect(exchange: Exchange, value: bytes) -> None:
     exchange.expectation = value.strip() or b"nothing"
 
 
-_HEADERS: dict[bytes, Callable[[Exchange, bytes], None]] = {
+def _read_producer_id(exchange: Exchange, value: bytes) -> None:
+    """Two of them become a list, which is no id."""
+    before = exchange.producer_id
+    exchange.producer_id = value.strip() if before is None else before + b", " + value
+
+
+def _read_sequence(exchange: Exchange, value: bytes) -> None:
+    """Two of them become a list, which is no number."""
+    before = exchange.sequence
+    exchange.sequence = value.strip() if before is None else before + b", " + value
+
+
+# What reads a header that says something here; InvalidRequestError is left to `check_head`.
+HEADERS: dict[bytes, Callable[[Exchange, bytes], None]] = {
     b"host": _read_host,
     b"content-length": _read_content_length,
     b"transfer-encoding": _read_transfer_encoding,
     b"content-type": _read_content_type,
     b"accept": _read_accept,
     b"expect": _read_expect,
+    b"tailrace-producer-id": _read_producer_id,
+    b"tailrace-sequence": _read_sequence,
 }

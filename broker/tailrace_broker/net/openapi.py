@@ -13,7 +13,7 @@ from tailrace_broker.model import errors
 from tailrace_broker.model.errors import TailraceError
 from tailrace_broker.net.api import Broker
 from tailrace_broker.net.problems import PROBLEM_CONTENT_TYPE, PROBLEMS
-from tailrace_broker.net.routes import AnswerForm, BodyForm, Call, Response, Route
+from tailrace_broker.net.routes import AnswerForm, BodyForm, Call, Parameters, Response, Route
 from tailrace_broker.net.status import VERSION
 
 # What every request can meet, and what those with parameters or a body can meet too.
@@ -97,7 +97,7 @@ def _operation(route: Route) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "summary": route.summary,
         "operationId": _operation_id(route),
-        "parameters": _parameters(route),
+        "parameters": [*_parameters(route, route.parameters), *_parameters(route, route.headers)],
         "responses": {
             **{str(form.status): _answer(form) for form in route.answers},
             **_problems(route),
@@ -115,12 +115,13 @@ def _operation_id(route: Route) -> str:
     return route.method.lower() + "".join(word[:1].upper() + word[1:] for word in words)
 
 
-def _parameters(route: Route) -> list[dict[str, Any]]:
+def _parameters(route: Route, struct: type[Parameters]) -> list[dict[str, Any]]:
     """Path parameters first, as in the struct."""
-    schema = msgspec.json.schema_components([route.parameters])[1][route.parameters.__name__]
+    schema = msgspec.json.schema_components([struct])[1][struct.__name__]
     described = []
     for name, known in schema["properties"].items():
         is_in_path = f"{{{name}}}" in route.path
+        otherwise = "header" if struct is route.headers else "query"
         value = {key: each for key, each in known.items() if key != "default" or each is not None}
         if "anyOf" in value:  # with null, which a parameter is by being left out
             value = {**value.pop("anyOf")[0], **value}
@@ -128,7 +129,7 @@ def _parameters(route: Route) -> list[dict[str, Any]]:
         described.append(
             {
                 "name": name,
-                "in": "path" if is_in_path else "query",
+                "in": "path" if is_in_path else otherwise,
                 "required": name in schema["required"],
                 **({"description": text} if text else {}),
                 "schema": value,

@@ -76,8 +76,26 @@ PROBLEMS: dict[type[TailraceError], Problem] = {
         "the head did not arrive within `TAILRACE_HEADER_SECONDS`, or the whole request within "
         "`TAILRACE_REQUEST_SECONDS`; the connection is closed",
     ),
+    errors.NotInTrashError: Problem(
+        "not-in-trash", 404, "Not in the trash", "no deleted topic of this name or id is there"
+    ),
     errors.TopicExistsError: Problem(
-        "topic-exists", 409, "Topic exists", "a topic of this name exists with other settings"
+        "topic-exists",
+        409,
+        "Topic exists",
+        "a topic of this name exists with other settings; or at all, where one is restored",
+    ),
+    errors.SequenceUnknownError: Problem(
+        "sequence-unknown",
+        409,
+        "Sequence unknown",
+        "the producer's sequence is so far back that it is not known whether it was stored",
+    ),
+    errors.SequenceReusedError: Problem(
+        "sequence-reused",
+        409,
+        "Sequence reused",
+        "the producer sent another number of events under this sequence before",
     ),
     errors.BodyTooLargeError: Problem(
         "body-too-large",
@@ -113,6 +131,12 @@ PROBLEMS: dict[type[TailraceError], Problem] = {
         "Produce memory full",
         "requests in flight hold all of `TAILRACE_PRODUCE_MEMORY_BYTES`",
     ),
+    errors.TooManyProducersError: Problem(
+        "too-many-producers",
+        429,
+        "Too many producers",
+        "10,000 producers with an id have sent to the partition in the last 10 minutes",
+    ),
     errors.HeaderTooLargeError: Problem(
         "header-too-large",
         431,
@@ -124,6 +148,13 @@ PROBLEMS: dict[type[TailraceError], Problem] = {
         503,
         "Stored data is damaged",
         "stored data of the partition is damaged below its high watermark",
+    ),
+    errors.ReadMemoryFullError: Problem(
+        "read-memory-full",
+        503,
+        "Read memory full",
+        "answers that their readers have not taken held all of `TAILRACE_READ_MEMORY_BYTES` for "
+        "`TAILRACE_ANSWER_SECONDS`",
     ),
     errors.TooManyConnectionsError: Problem(
         "too-many-connections",

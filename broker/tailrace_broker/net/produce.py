@@ -36,8 +36,10 @@ from tailrace_broker.model.errors import (
     InvalidParameterError,
     TailraceError,
 )
+from tailrace_broker.model.topic import Topic
 from tailrace_broker.net.api import Broker, HostedTopic
 from tailrace_broker.net.problems import problem_members
+from tailrace_broker.net.producer_headers import Sender, read_sender
 from tailrace_broker.net.routes import PARTITION_MAX, Answer, Call, Parameters, TopicName
 
 # A producer's clock may be ahead by this much; more is a mistake (nanoseconds for microseconds).
@@ -48,10 +50,9 @@ TIMESTAMP_US_MAX = 10**18 - 1
 _JSON_VALUES = int(Flag.JSON_VALUES)
 _BROKER_TIMESTAMPS = int(Flag.BROKER_TIMESTAMPS)
 
-Body = bytes | bytearray
 Indices = npt.NDArray[np.intp]
 T = TypeVar("T")
-_Append = Callable[["Broker", "HostedTopic", "ProduceParameters", Body, Answer], None]
+_Append = Callable[[Broker, HostedTopic, Call, Sender | None, Answer], None]
 
 
 class ProduceParameters(Parameters, frozen=True):
@@ -83,7 +84,7 @@ class ProduceParameters(Parameters, frozen=True):
 
 
 class ProducedAnswer(msgspec.Struct):
-    """What was stored in one partition; `offset` is the first record's."""
+    """What is stored in one partition, `duplicate`: already; `offset` is the first record's."""
 
     topic: str
     partition: int
@@ -91,6 +92,7 @@ class ProducedAnswer(msgspec.Struct):
     count: int
     durability: str
     copies: int
+    duplicate: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class PartitionAnswer(msgspec.Struct):
@@ -102,6 +104,7 @@ class PartitionAnswer(msgspec.Struct):
     offset: int | msgspec.UnsetType = msgspec.UNSET
     durability: str | msgspec.UnsetType = msgspec.UNSET
     copies: int | msgspec.UnsetType = msgspec.UNSET
+    duplicate: bool | msgspec.UnsetType = msgspec.UNSET
     problem: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -113,10 +116,11 @@ def produce(broker: Broker, call: Call, answer: Answer) -> None:
     append, foreign = _APPENDS[call.content_type]
     try:
         _check(call, foreign)
+        sender = read_sender(call.producer_id, call.sequence)
     except TailraceError as error:
         answer(0, b"", error)
     else:
-        use = partial(_use, append, broker, call, answer)
+        use = partial(_use, append, broker, call, sender, answer)
         broker.with_topic(call.parameters.topic, use)
 
 
@@ -136,6 +140,7 @@ def _use(
     append: _Append,
     broker: Broker,
     call: Call,
+    sender: Sender | None,
     answer: Answer,
     hosted: HostedTopic | None,
     error: TailraceError | None,
@@ -145,34 +150,39 @@ def _use(
         answer(0, b"", error)
         return
     try:
-        append(broker, hosted, call.parameters, call.body, answer)
+        append(broker, hosted, call, sender, answer)
     except TailraceError as refused:
         answer(0, b"", refused)
 
 
 def _append_event(
-    broker: Broker, hosted: HostedTopic, parameters: ProduceParameters, body: Body, answer: Answer
+    broker: Broker, hosted: HostedTopic, call: Call, sender: Sender | None, answer: Answer
 ) -> None:
     """application/json: one event, coalesced with other requests' events."""
+    parameters: ProduceParameters = call.parameters
     timestamp_us, flags = _timestamp(broker, parameters.timestamp)
     if hosted.topic.settings.json_check:
-        check_json(body)
+        check_json(call.body)
         flags |= _JSON_VALUES
-    partition = hosted.partition_of_key(parameters.key)
-    done = partial(_answer_one, answer, parameters.topic, partition, 1)
-    hosted.log_of(partition).append_event(parameters.key, bytes(body), timestamp_us, flags, done)
+    key = parameters.key
+    partition = hosted.partition_of_key(_placing_key(key, sender))
+    done = partial(_answer_one, answer, hosted.topic, partition, 1)
+    hosted.log_of(partition).append_event(
+        key, bytes(call.body), timestamp_us, flags, done, sender and sender.producer
+    )
     broker.counters.produced_events += 1
 
 
 def _append_lines(
-    broker: Broker, hosted: HostedTopic, parameters: ProduceParameters, body: Body, answer: Answer
+    broker: Broker, hosted: HostedTopic, call: Call, sender: Sender | None, answer: Answer
 ) -> None:
     """application/x-ndjson: a batch of its own."""
+    parameters: ProduceParameters = call.parameters
     timestamp_us, flags = _timestamp(broker, parameters.timestamp)
     json_check = hosted.topic.settings.json_check
     if json_check:
         flags |= _JSON_VALUES
-    values, lengths = split_lines(body, json_check=json_check)
+    values, lengths = split_lines(call.body, json_check=json_check)
     count = len(lengths)
     _check_payload(broker, len(values) + count * len(parameters.key or b""), count)
     columns = pack_columns(
@@ -181,21 +191,23 @@ def _append_lines(
         np.full(count, timestamp_us, np.int64),
         flags=flags,
     )
-    partition = hosted.partition_of_key(parameters.key)
-    done = partial(_answer_one, answer, parameters.topic, partition, count)
-    hosted.log_of(partition).append_columns(columns, done)
+    partition = hosted.partition_of_key(_placing_key(parameters.key, sender))
+    done = partial(_answer_one, answer, hosted.topic, partition, count)
+    hosted.log_of(partition).append_columns(columns, done, sender and sender.producer)
     broker.counters.produced_events += count
 
 
 def _append_records(
-    broker: Broker, hosted: HostedTopic, parameters: ProduceParameters, body: Body, answer: Answer
+    broker: Broker, hosted: HostedTopic, call: Call, sender: Sender | None, answer: Answer
 ) -> None:
     """records+binary: a batch for each partition that the records' keys belong to."""
-    records = parse_records(body)
-    _check_payload(broker, len(body), len(records.keys))
+    records = parse_records(call.body)
+    _check_payload(broker, len(call.body), len(records.keys))
     if records.timestamps_us is not None:
         _timestamp(broker, int(records.timestamps_us.max()))
-    partition_by_key = {key: hosted.partition_of_key(key) for key in set(records.keys)}
+    partition_by_key = {
+        key: hosted.partition_of_key(_placing_key(key, sender)) for key in set(records.keys)
+    }
     partitions = np.array([partition_by_key[key] for key in records.keys], np.int32)
     order = np.argsort(partitions, kind="stable")  # the request's order within a partition
     found, starts = np.unique(partitions[order], return_index=True)
@@ -203,7 +215,7 @@ def _append_records(
         (partition, len(chosen), _columns_of(broker, records, chosen))
         for partition, chosen in zip(found.tolist(), np.split(order, starts[1:]), strict=True)
     ]
-    collected = _Collected(parameters.topic, len(appends), answer)
+    collected = _Collected(hosted.topic, len(appends), answer)
     for partition, count, columns in appends:
         done = partial(collected.add, partition, count)
         try:
@@ -211,24 +223,24 @@ def _append_records(
         except TailraceError as error:
             done(-1, error)
         else:
-            log.append_columns(columns, done)
+            log.append_columns(columns, done, sender and sender.producer)
             broker.counters.produced_events += count
 
 
 def _append_batch(
-    broker: Broker, hosted: HostedTopic, parameters: ProduceParameters, body: Body, answer: Answer
+    broker: Broker, hosted: HostedTopic, call: Call, sender: Sender | None, answer: Answer
 ) -> None:
     """A ready-made batch: checked, and stored as it is under a header of the leader's."""
-    partition = parameters.partition
+    partition: int | None = call.parameters.partition
     if partition is None:
         raise InvalidParameterError(
             "partition is missing; a ready-made batch names its partition", parameter="partition"
         )
     log = hosted.open_log_of(partition)
-    batch = parse_ready_batch(body)
+    batch = parse_ready_batch(call.body)
     _timestamp(broker, batch.largest_timestamp_us)
-    done = partial(_answer_one, answer, parameters.topic, partition, batch.record_count)
-    log.append_batch(batch, done)
+    done = partial(_answer_one, answer, hosted.topic, partition, batch.record_count)
+    log.append_batch(batch, done, sender and sender.producer)
     broker.counters.produced_events += batch.record_count
 
 
@@ -245,19 +257,27 @@ _WIRE_NAMES = {field.name: field.encode_name for field in msgspec.structs.fields
 class _Collected:
     """Gathers the outcomes of one request's partitions; answers when the last is there."""
 
-    def __init__(self, topic: str, partition_count: int, answer: Answer) -> None:
+    def __init__(self, topic: Topic, partition_count: int, answer: Answer) -> None:
         self._topic = topic
         self._missing = partition_count
         self._answer = answer
         self._elements: dict[int, msgspec.Raw] = {}
         self._errors: list[TailraceError] = []
 
-    def add(self, partition: int, count: int, offset: int, error: TailraceError | None) -> None:
+    def add(
+        self,
+        partition: int,
+        count: int,
+        offset: int,
+        error: TailraceError | None,
+        *,
+        is_duplicate: bool = False,
+    ) -> None:
         if error is None:
-            element = _produced(self._topic, partition, offset, count)
+            element = _produced(self._topic, partition, offset, count, is_duplicate=is_duplicate)
         else:
             self._errors.append(error)
-            failed = {"topic": self._topic, "partition": partition, "count": count}
+            failed = {"topic": self._topic.name, "partition": partition, "count": count}
             element = msgspec.json.encode({**failed, "problem": problem_members(error)})
         self._elements[partition] = msgspec.Raw(element)
         self._missing -= 1
@@ -308,23 +328,37 @@ def _picker(places: Indices) -> Callable[[Sequence[T]], list[T]]:
 
 def _answer_one(
     answer: Answer,
-    topic: str,
+    topic: Topic,
     partition: int,
     count: int,
     offset: int,
     error: TailraceError | None,
+    *,
+    is_duplicate: bool = False,
 ) -> None:
     if error is None:
-        answer(200, _produced(topic, partition, offset, count), None)
+        body = _produced(topic, partition, offset, count, is_duplicate=is_duplicate)
+        answer(200, body, None)
     else:
         answer(0, b"", error)
 
 
-def _produced(topic: str, partition: int, offset: int, count: int) -> bytes:
-    # A topic's name has no character that JSON escapes.
-    return (
-        b'{"topic":"%s","partition":%d,"offset":%d,"count":%d,"durability":"fsync","copies":1}'
-        % (topic.encode(), partition, offset, count)
+def _placing_key(key: bytes | None, sender: Sender | None) -> bytes | None:
+    """What decides the partition: without a key the producer's name, so that a retry meets it."""
+    return sender.name if key is None and sender is not None else key
+
+
+def _produced(
+    topic: Topic, partition: int, offset: int, count: int, *, is_duplicate: bool
+) -> bytes:
+    # Neither a topic's name nor its durability has a character that JSON escapes.
+    return b'{"topic":"%s","partition":%d,"offset":%d,"count":%d,"durability":"%s","copies":1%s' % (
+        topic.name.encode(),
+        partition,
+        offset,
+        count,
+        topic.settings.durability.encode(),
+        b',"duplicate":true}' if is_duplicate else b"}",
     )
 
 

@@ -2,8 +2,9 @@
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import groupby
 from typing import Annotated, Any, Literal
 
@@ -13,7 +14,13 @@ from msgspec import Meta
 from tailrace.wire import BATCH_CONTENT_TYPE, JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE, Flag
 from tailrace_broker.codec.batch import StoredBatch, decompress_payload
 from tailrace_broker.codec.records import json_lines, unpack_columns
-from tailrace_broker.model.errors import InvalidParameterError, NotAcceptableError
+from tailrace_broker.memory.pool import Lease
+from tailrace_broker.memory.read_memory import ReadMemory
+from tailrace_broker.model.errors import (
+    InvalidParameterError,
+    NotAcceptableError,
+    ReadMemoryFullError,
+)
 from tailrace_broker.model.topic import Partition
 from tailrace_broker.net.api import Broker, HostedTopic, PartitionLog
 from tailrace_broker.net.routes import (
@@ -35,6 +42,8 @@ WAIT_MS_MAX = 60_000
 LAST_RECORDS_MAX = 1_000
 # Of a batch's columns that become text at once.
 PIECE_BYTES = 512 * 1024
+# Of an answer at most so much text is under way: a piece, what is ready, and what is being sent.
+TEXT_BYTES_MAX = 4 * 1024 * 1024
 
 _TEXT_TYPES = (NDJSON_CONTENT_TYPE, JSON_CONTENT_TYPE)
 
@@ -108,7 +117,7 @@ async def read_partition(broker: Broker, call: Call) -> Response:
     hosted = broker.hosted(parameters.topic)
     log = hosted.log_of(parameters.partition)
     content_type = preferred_type(call.accept, (*_TEXT_TYPES, BATCH_CONTENT_TYPE))
-    offset = await _find_offset(log, parameters)
+    offset = await _find_offset(broker, log, parameters)
     if offset == log.high_watermark and parameters.wait_ms:
         with suppress(TimeoutError):
             async with asyncio.timeout(parameters.wait_ms / 1000):
@@ -124,14 +133,16 @@ async def read_last(broker: Broker, call: Call) -> Response:
     newest: list[tuple[int, int, int]] = []  # (timestamp, partition, offset), a heap
     for partition in hosted.topic.partitions:
         log = hosted.log_of(partition.partition)
-        async for timestamp_us, offset in _times_of_last(log, parameters.last):
+        async for timestamp_us, offset in _times_of_last(broker, log, parameters.last):
             entry = (timestamp_us, partition.partition, offset)
             if len(newest) < parameters.last:
                 heapq.heappush(newest, entry)
             else:
                 heapq.heappushpop(newest, entry)
     places = [(partition, offset) for _, partition, offset in sorted(newest)]
-    return Response(_count(broker, _as_text(_lines_at(hosted, places), content_type)), content_type)
+    lease = broker.read_memory.lease()
+    lines = _lines_at(broker.read_memory, lease, hosted, places)
+    return Response(_count(broker, _as_text(lines, content_type)), content_type, lease=lease)
 
 
 def preferred_type(accept: str, offered: Sequence[str]) -> str:
@@ -165,7 +176,7 @@ def _quality(text: str) -> float:
     return quality if 0 <= quality <= 1 else 0.0
 
 
-async def _find_offset(log: PartitionLog, parameters: ReadParameters) -> int:
+async def _find_offset(broker: Broker, log: PartitionLog, parameters: ReadParameters) -> int:
     """Where to begin, whatever the request says it by. InvalidParameterError."""
     text = parameters.offset
     if parameters.timestamp is not None:
@@ -173,7 +184,8 @@ async def _find_offset(log: PartitionLog, parameters: ReadParameters) -> int:
             raise InvalidParameterError(
                 "offset and timestamp both say where to begin; give one", parameter="timestamp"
             )
-        found = await log.find_timestamp(parameters.timestamp)
+        find = partial(log.find_timestamp, parameters.timestamp)
+        found = await broker.read_memory.run(find)
         return log.high_watermark if found is None else found
     if text is None or text == "earliest":
         return log.log_start
@@ -195,16 +207,20 @@ async def _read(
 ) -> Response:
     log = hosted.log_of(parameters.partition)
     high_watermark = log.high_watermark  # of one moment, so that live producers do not prolong it
-    body: Sequence[bytes] | AsyncIterator[bytes]
+    body: Sequence[bytes | memoryview] | AsyncIterator[bytes]
+    lease = broker.read_memory.lease()
     if content_type == BATCH_CONTENT_TYPE:
-        batches = await log.read(offset, parameters.max_bytes)
+        read = partial(_read_unchanged, lease, log, offset, parameters.max_bytes)
+        batches = await broker.read_memory.run(read)
         next_offset = batches[-1].header.end_offset if batches else offset
-        body = [buffer for batch in batches for buffer in batch.buffers]
+        body = [buffer for batch in batches for buffer in batch.buffers if buffer]
         broker.counters.read_bytes += sum(map(len, body))
     else:
-        batches = await log.read(offset, READ_BYTES_DEFAULT)
+        read = partial(_read_for_text, lease, log, offset)
+        batches = await broker.read_memory.run(read)
         next_offset = min(offset + parameters.max_records, high_watermark)
-        lines = _json_lines(log, parameters.partition, batches, offset, next_offset)
+        part = parameters.partition, offset, next_offset
+        lines = _json_lines(broker.read_memory, lease, log, *part, batches)
         body = _count(broker, _as_text(lines, content_type))
     headers = {
         "tailrace-next-offset": str(next_offset),
@@ -212,7 +228,34 @@ async def _read(
         "tailrace-log-start": str(log.log_start),
     }
     partition = hosted.topic.partitions[parameters.partition]
-    return Response(body, content_type, 200, headers | _state_headers(partition, next_offset))
+    headers |= _state_headers(partition, next_offset)
+    return Response(body, content_type, 200, headers, lease)
+
+
+async def _read_unchanged(
+    lease: Lease, log: PartitionLog, offset: int, max_bytes: int
+) -> Sequence[StoredBatch]:
+    """Batches to be sent as they are. ReadMemoryFullError."""
+    batches = await log.read(offset, max_bytes)
+    lease.resize(_unpinned_bytes(batches))
+    return batches
+
+
+async def _read_for_text(lease: Lease, log: PartitionLog, offset: int) -> Sequence[StoredBatch]:
+    """Batches to be unpacked one after the other. ReadMemoryFullError."""
+    batches = await log.read(offset, READ_BYTES_DEFAULT)
+    columns_bytes = [batch.header.uncompressed_bytes for batch in batches]
+    text_bytes = min(sum(columns_bytes), TEXT_BYTES_MAX)
+    lease.resize(_unpinned_bytes(batches) + max(columns_bytes, default=0) + text_bytes)
+    return batches
+
+
+def _unpinned_bytes(batches: Sequence[StoredBatch]) -> int:
+    """Of batches in memory: they may leave the cache before they are sent.
+
+    Those of a disk read are views of a pinned buffer, which counts by itself.
+    """
+    return sum(batch.header.batch_bytes for batch in batches if isinstance(batch.buffers[0], bytes))
 
 
 def _state_headers(partition: Partition, next_offset: int) -> dict[str, str]:
@@ -224,26 +267,32 @@ def _state_headers(partition: Partition, next_offset: int) -> dict[str, str]:
     return headers
 
 
-async def _times_of_last(log: PartitionLog, count: int) -> AsyncIterator[tuple[int, int]]:
+async def _times_of_last(
+    broker: Broker, log: PartitionLog, count: int
+) -> AsyncIterator[tuple[int, int]]:
     """(timestamp, offset) of the last `count` records, batch by batch."""
     offset, end = max(log.log_start, log.high_watermark - count), log.high_watermark
     while offset < end:
-        for batch in await log.read(offset, READ_BYTES_DEFAULT):
-            header = batch.header
-            columns = decompress_payload(header, memoryview(b"".join(batch.buffers)))
-            first, last = offset - header.base_offset, min(end, header.end_offset)
-            for record in unpack_columns(
-                header, columns, first=first, last=last - header.base_offset
-            ):
-                yield record.timestamp_us, record.offset
+        for batch in await broker.read_memory.run(partial(log.read, offset, READ_BYTES_DEFAULT)):
+            for entry in _times(batch, offset, end):
+                yield entry
             await asyncio.sleep(0)  # others' requests come in between
-            offset = header.end_offset
+            offset = batch.header.end_offset
             if offset >= end:
                 return
 
 
+def _times(batch: StoredBatch, offset: int, end: int) -> list[tuple[int, int]]:
+    """(timestamp, offset) of a batch's records in `[offset, end)`."""
+    header = batch.header
+    columns = decompress_payload(header, batch.contents())
+    first, last = offset - header.base_offset, min(end, header.end_offset) - header.base_offset
+    records = unpack_columns(header, columns, first=first, last=last)
+    return [(record.timestamp_us, record.offset) for record in records]
+
+
 async def _lines_at(
-    hosted: HostedTopic, places: Sequence[tuple[int, int]]
+    memory: ReadMemory, lease: Lease, hosted: HostedTopic, places: Sequence[tuple[int, int]]
 ) -> AsyncIterator[list[bytes]]:
     """JSON texts of the records at these (partition, offset), in this order."""
     numbered = enumerate(places)
@@ -252,7 +301,7 @@ async def _lines_at(
         offsets = [offset for _, (_, offset) in run]
         log = hosted.log_of(partition)
         first, end = offsets[0], offsets[-1] + 1
-        async for lines in _json_lines(log, partition, [], first, end):
+        async for lines in _json_lines(memory, lease, log, partition, first, end):
             yield lines
 
 
@@ -268,29 +317,49 @@ def _as_text(lines: AsyncIterator[list[bytes]], content_type: str) -> AsyncItera
 
 
 async def _json_lines(
-    log: PartitionLog, partition: int, batches: Sequence[StoredBatch], offset: int, end: int
+    memory: ReadMemory,
+    lease: Lease,
+    log: PartitionLog,
+    partition: int,
+    offset: int,
+    end: int,
+    batches: Sequence[StoredBatch] = (),
 ) -> AsyncIterator[list[bytes]]:
     """JSON texts of the records `[offset, end)`, piece by piece; `batches` are the first.
 
-    A reader that stalls holds one batch and a piece of it as text.
+    An empty piece before it waits for memory: who waits holds none.
     """
-    while offset < end:
-        for batch in batches:
-            header = batch.header
-            columns = decompress_payload(header, memoryview(b"".join(batch.buffers)))
-            is_json = bool(header.flags & Flag.JSON_VALUES)
-            piece_records = max(1, header.record_count * PIECE_BYTES // len(columns))
-            while offset < min(end, header.end_offset):
-                last = min(offset + piece_records, end, header.end_offset)
-                first = offset - header.base_offset
-                records = unpack_columns(
-                    header, columns, first=first, last=last - header.base_offset
-                )
-                yield list(json_lines(partition, records, values_are_json=is_json))
-                offset = last
-            if offset == end:
-                return
-        batches = await log.read(offset, READ_BYTES_DEFAULT)
+    while True:
+        for lines in _lines_of(partition, batches, offset, end):
+            yield lines
+        offset = batches[-1].header.end_offset if batches else offset
+        if offset >= end:
+            return
+        batches, lines = (), []
+        read = partial(_read_for_text, lease, log, offset)
+        with suppress(ReadMemoryFullError):
+            batches = await read()
+        if not batches:  # not while the error is handled: it would keep this frame, and the lease
+            yield []
+            lease.resize(0)
+            batches = await memory.run(read)
+
+
+def _lines_of(
+    partition: int, batches: Sequence[StoredBatch], offset: int, end: int
+) -> Iterator[list[bytes]]:
+    """Of the records of these batches in `[offset, end)`."""
+    for batch in batches:
+        header = batch.header
+        columns = decompress_payload(header, batch.contents())
+        is_json = bool(header.flags & Flag.JSON_VALUES)
+        piece_records = max(1, header.record_count * PIECE_BYTES // len(columns))
+        while offset < min(end, header.end_offset):
+            last = min(offset + piece_records, end, header.end_offset)
+            first = offset - header.base_offset
+            records = unpack_columns(header, columns, first=first, last=last - header.base_offset)
+            yield list(json_lines(partition, records, values_are_json=is_json))
+            offset = last
 
 
 async def _as_lines(texts: AsyncIterator[list[bytes]]) -> AsyncIterator[bytes]:
@@ -301,6 +370,9 @@ async def _as_lines(texts: AsyncIterator[list[bytes]]) -> AsyncIterator[bytes]:
 async def _as_array(texts: AsyncIterator[list[bytes]]) -> AsyncIterator[bytes]:
     before = b"["
     async for some in texts:
+        if not some:
+            yield b""
+            continue
         yield before + b",".join(some)
         before = b","
     yield b"]" if before == b"," else b"[]"

@@ -15,6 +15,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 from msgspec import Meta
 
+from tailrace_broker.memory.pool import Lease
 from tailrace_broker.model.errors import (
     InvalidParameterError,
     MethodNotAllowedError,
@@ -68,15 +69,18 @@ class Call(NamedTuple):
     content_type: str
     accept: str
     body: bytes | bytearray
+    producer_id: bytes | None = None  # headers as they came
+    sequence: bytes | None = None
 
 
 class Response(NamedTuple):
     """An answer: `body` as buffers one after the other, or a stream whose size is not known."""
 
-    body: Sequence[bytes] | AsyncIterator[bytes] = ()
+    body: Sequence[bytes | memoryview] | AsyncIterator[bytes] = ()
     content_type: str = "application/json"
     status: int = 200
     headers: Mapping[str, str] = {}
+    lease: Lease | None = None  # of read memory, given back when the answer is sent
 
 
 # Answers a request: the status and body of a success, or an error; once, maybe later.
@@ -117,6 +121,7 @@ class Route(NamedTuple):
     handle: Handler | None = None
     immediate: Immediate | None = None
     parameters: type[Parameters] = Parameters
+    headers: type[Parameters] = Parameters  # those that are no matter of every request
     bodies: Sequence[BodyForm] = ()
     problems: Sequence[type[TailraceError]] = ()
     kind: Kind = Kind.OTHER
@@ -127,6 +132,7 @@ class Matched(NamedTuple):
 
     route: Route
     parameters: Parameters | InvalidParameterError
+    body_types: tuple[str, ...]  # content types that the route takes; none: it takes no body
 
 
 Match = Callable[[bytes, bytes], Matched]
@@ -151,9 +157,10 @@ def matcher(routes: Sequence[Route]) -> Match:
                 if reader is None:
                     raise _method_not_allowed(path, by_method)
                 try:
-                    return Matched(reader.route, reader.read(found.groupdict(), query))
+                    parameters = reader.read(found.groupdict(), query)
                 except InvalidParameterError as error:
-                    return Matched(reader.route, error)
+                    return Matched(reader.route, error, reader.body_types)
+                return Matched(reader.route, parameters, reader.body_types)
         shown = shortened(path.decode(errors="replace"))
         raise PathNotFoundError(
             f"no path {shown} at this door; the public door lists all of them: GET /docs"
@@ -179,6 +186,7 @@ class _RouteReader:
 
     def __init__(self, route: Route) -> None:
         self.route = route
+        self.body_types = tuple(form.content_type for form in route.bodies)
         self._fields = {
             field.encode_name: _FieldReader(field)
             for field in msgspec.structs.fields(route.parameters)

@@ -39,6 +39,13 @@ class BrokerAnswer(msgspec.Struct, rename="camel", kw_only=True):
         float | None, Meta(description="Median of some 4 KiB writes at the start.")
     ]
     incarnation: UUID
+    restart: Annotated[
+        str,
+        Meta(
+            description="How its last run ended, by what the data may have lost: `clean`; "
+            "`process`: killed, the kernel went on; `power`; `disk`: a new data directory."
+        ),
+    ]
     started_at: str
     up_seconds: int
 
@@ -118,6 +125,7 @@ async def brokers(broker: Broker, _: Call) -> Response:
         direct_io=broker.is_direct,
         durable_write_ms=broker.durable_write_ms,
         incarnation=broker.incarnation,
+        restart=broker.restart_kind,
         started_at=format_timestamp(broker.started_us).decode(),
         up_seconds=(now_us - broker.started_us) // 1_000_000,
     )

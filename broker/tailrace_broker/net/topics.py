@@ -1,52 +1,120 @@
 """Topics and where their partitions begin and end -> answers (docs/protocol.md, "Topics")."""
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
 
 from tailrace_broker.core.ring import TOKEN_MIN, UNITS, find_slice, slice_bounds
 from tailrace_broker.model.errors import (
     CorruptPartitionError,
     InvalidBodyError,
     InvalidParameterError,
+    TopicExistsError,
 )
 from tailrace_broker.model.topic import (
-    PARTITIONS_PER_RANGE_DEFAULT,
-    PARTITIONS_PER_RANGE_MAX,
+    BOUNDS,
+    CODECS,
+    DURABILITIES,
+    NEW_TOPIC,
     Partition,
     Topic,
-    TopicSettings,
 )
 from tailrace_broker.net.api import Broker, HostedTopic, PartitionLog
 from tailrace_broker.net.routes import INT64_MAX, Call, Parameters, Response, TopicName
 
+T = TypeVar("T", bound=msgspec.Struct)
+
 # How msgspec names the field that does not fit.
 _FIELD = re.compile(r"(?:field `|at `\$\.)([^`]+)`")
 
-# Checked by TopicSettings, whose sentence is better than msgspec's.
-_PARTITION_BOUNDS = {"minimum": 1, "maximum": PARTITIONS_PER_RANGE_MAX}
+
+def _bounds(field: str) -> dict[str, int]:
+    """For the description; TopicSettings checks them, whose sentence is better than msgspec's."""
+    return {"minimum": BOUNDS[field].least, "maximum": BOUNDS[field].most}
 
 
-class NewTopic(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+class TopicChanges(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
+    """The body of `PATCH /v1/topics/{topic}`: what is to be changed."""
+
+    partitions_per_range: Annotated[
+        int | UnsetType,
+        Meta(
+            description="At first 4; cannot be changed later in this version.",
+            extra_json_schema=_bounds("partitions_per_range"),
+        ),
+    ] = UNSET
+    json_check: Annotated[
+        bool | UnsetType, Meta(description="Refuse values that are not JSON; at first true.")
+    ] = UNSET
+    compression: Annotated[
+        str | UnsetType,
+        Meta(
+            description="Of batches that it makes smaller; at first lz4.",
+            extra_json_schema={"enum": list(CODECS)},
+        ),
+    ] = UNSET
+    durability: Annotated[
+        str | UnsetType,
+        Meta(
+            description="When a produce is answered: fsync (at first): its records are on disk; "
+            "written: the operating system has them, and flushes later.",
+            extra_json_schema={"enum": list(DURABILITIES)},
+        ),
+    ] = UNSET
+    flush_ms: Annotated[
+        int | UnsetType,
+        Meta(
+            description="With written: what is not flushed is, after so long; at first 1,000.",
+            extra_json_schema=_bounds("flush_ms"),
+        ),
+    ] = UNSET
+    flush_bytes: Annotated[
+        int | UnsetType,
+        Meta(
+            description="With written: or when it is so much; at first 16 MiB.",
+            extra_json_schema=_bounds("flush_bytes"),
+        ),
+    ] = UNSET
+    linger_ms: Annotated[
+        int | UnsetType,
+        Meta(
+            description="How long single events wait for others to share a batch; at first 0.",
+            extra_json_schema=_bounds("linger_ms"),
+        ),
+    ] = UNSET
+    linger_bytes: Annotated[
+        int | UnsetType,
+        Meta(
+            description="They wait no longer once they have so many bytes; 0 (at first): no bound.",
+            extra_json_schema=_bounds("linger_bytes"),
+        ),
+    ] = UNSET
+    retention_ms: Annotated[
+        int | UnsetType | None,
+        Meta(
+            description="Records stay so long at least; 60,000 or more, or null: for ever; "
+            "at first 7 days.",
+            extra_json_schema=_bounds("retention_ms"),
+        ),
+    ] = UNSET
+    retention_bytes: Annotated[
+        int | UnsetType | None,
+        Meta(
+            description="A partition keeps so many bytes at least; 1 MiB or more, or null "
+            "(at first): all.",
+            extra_json_schema=_bounds("retention_bytes"),
+        ),
+    ] = UNSET
+
+
+class NewTopic(TopicChanges, rename="camel", forbid_unknown_fields=True):
     """The body of `POST /v1/topics`."""
 
     name: Annotated[str, Meta(description="1 to 249 of A-Z a-z 0-9 . _ -", examples=["orders"])]
-    partitions_per_range: Annotated[int, Meta(extra_json_schema=_PARTITION_BOUNDS)] = (
-        PARTITIONS_PER_RANGE_DEFAULT
-    )
-    json_check: Annotated[bool, Meta(description="Refuse values that are not JSON.")] = True
-
-
-class TopicChanges(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """The body of `PATCH /v1/topics/{topic}`: what is to be changed."""
-
-    json_check: bool | msgspec.UnsetType = msgspec.UNSET
-    partitions_per_range: Annotated[
-        int | msgspec.UnsetType, Meta(description="Cannot be changed in this version.")
-    ] = msgspec.UNSET
 
 
 class TopicAnswer(msgspec.Struct, rename="camel", kw_only=True):
@@ -56,7 +124,14 @@ class TopicAnswer(msgspec.Struct, rename="camel", kw_only=True):
     id: UUID
     partitions_per_range: int
     json_check: bool
+    compression: str
     durability: str
+    flush_ms: int
+    flush_bytes: int
+    linger_ms: int
+    linger_bytes: int
+    retention_ms: int | None
+    retention_bytes: int | None
     partitions: int
     copies: int
 
@@ -81,9 +156,18 @@ class PartitionState(msgspec.Struct, rename="camel", kw_only=True):
     parents: list[int]
     children: list[int]
     timestamp_offset: Annotated[
-        int | msgspec.UnsetType | None,
+        int | UnsetType | None,
         Meta(description="With `timestamp`: of the first record of that time or later."),
-    ] = msgspec.UNSET
+    ] = UNSET
+
+
+class QuarantinedBatch(msgspec.Struct, rename="camel"):
+    """Records that cannot be read, and where the damage begins."""
+
+    first_offset: int
+    last_offset: int
+    file: str
+    byte: int
 
 
 class PartitionDetails(PartitionState, kw_only=True):
@@ -96,6 +180,9 @@ class PartitionDetails(PartitionState, kw_only=True):
     leader: int
     isr: list[int]
     size_bytes: int | None
+    quarantined: Annotated[
+        list[QuarantinedBatch], Meta(description="What was met of damage since the start.")
+    ]
 
 
 class TopicDescription(TopicAnswer, kw_only=True):
@@ -142,10 +229,16 @@ async def list_topics(broker: Broker, _: Call) -> Response:
 
 
 async def create_topic(broker: Broker, call: Call) -> Response:
-    """201 when it is new, 200 when it exists with the same settings."""
-    wanted = _parse(call.body, NewTopic, "a topic has name, partitionsPerRange and jsonCheck")
-    settings = TopicSettings(wanted.partitions_per_range, wanted.json_check)
-    topic, is_new = await broker.create_topic(wanted.name, settings)
+    """201 when it is new, 200 when it exists with the settings that are given."""
+    wanted = _parse(call.body, NewTopic)
+    given = _given(wanted)
+    name = given.pop("name")
+    try:
+        topic, is_new = await broker.create_topic(name, replace(NEW_TOPIC, **given))
+    except TopicExistsError:
+        topic, is_new = broker.hosted(name).topic, False
+        if replace(topic.settings, **given) != topic.settings:
+            raise
     return json_response(_answer(topic), status=201 if is_new else 200)
 
 
@@ -160,14 +253,8 @@ async def describe_topic(broker: Broker, call: Call) -> Response:
 async def alter_topic(broker: Broker, call: Call) -> Response:
     """The topic with its changed settings."""
     topic = broker.hosted(call.parameters.topic).topic
-    changes = _parse(call.body, TopicChanges, "jsonCheck can be changed")
-    given = {
-        name: value
-        for name, value in msgspec.structs.asdict(changes).items()
-        if value is not msgspec.UNSET
-    }
-    settings = msgspec.structs.replace(topic.settings, **given)
-    return json_response(_answer(await broker.alter_topic(topic.name, settings)))
+    changes = _given(_parse(call.body, TopicChanges))
+    return json_response(_answer(await broker.alter_topic(topic.name, changes)))
 
 
 async def delete_topic(broker: Broker, call: Call) -> Response:
@@ -198,25 +285,30 @@ def json_response(answer: object, *, status: int = 200) -> Response:
     return Response((msgspec.json.encode(answer),), status=status)
 
 
-def _parse(body: bytes | bytearray, kind: type[Any], known: str) -> Any:
+def _parse(body: bytes | bytearray, kind: type[T]) -> T:
     """InvalidParameterError names a field; InvalidBodyError when it is not even JSON."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        detail = f"{error}; {known}"
+        known = [field.encode_name for field in msgspec.structs.fields(kind)]
+        detail = f"{error}; its fields are {', '.join(known)}"
         field = _FIELD.search(str(error)) if isinstance(error, msgspec.ValidationError) else None
         if field:
             raise InvalidParameterError(detail, parameter=field[1]) from error
         raise InvalidBodyError(detail) from error
 
 
+def _given(body: msgspec.Struct) -> dict[str, Any]:
+    """The members that a body has."""
+    members = msgspec.structs.asdict(body)
+    return {name: value for name, value in members.items() if value is not UNSET}
+
+
 def _answer(topic: Topic) -> TopicAnswer:
     return TopicAnswer(
         name=topic.name,
         id=topic.topic_id,
-        partitions_per_range=topic.settings.partitions_per_range,
-        json_check=topic.settings.json_check,
-        durability="fsync",
+        **msgspec.structs.asdict(topic.settings),
         partitions=len(topic.partitions),
         copies=1,
     )
@@ -253,6 +345,10 @@ def _details(hosted: HostedTopic, partition: Partition) -> PartitionDetails:
         leader=0,
         isr=[0],
         size_bytes=None if log is None else log.size_bytes,
+        quarantined=[
+            QuarantinedBatch(each.first_offset, each.end_offset - 1, str(each.path), each.position)
+            for each in (log.quarantined if log else ())
+        ],
     )
 
 

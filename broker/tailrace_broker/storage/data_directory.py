@@ -1,7 +1,9 @@
 """The broker's data directory: who this disk is, the topics, and where partitions lie.
 
 <root>/data/meta.json                                   identity of the disk
+<root>/data/clean-stop.json                             where the logs ended; gone while it runs
 <root>/data/metadata/topics.json                        topics and partitions
+<root>/data/journal/<n>.journal                         small appends (`storage.journal`)
 <root>/data/<topic id>/<partition id>/<base offset>.log segments, `.idx` beside finished ones
 <root>/data/trash/                                      deleted topics (`storage.trash`)
 <root>/lock                                             held while a broker runs here
@@ -11,14 +13,18 @@ import fcntl
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 from uuid import UUID, uuid4
 
 import msgspec
 
 from tailrace_broker.codec.metadata import (
+    CleanStop,
     DiskIdentity,
+    decode_clean_stop,
     decode_identity,
     decode_topics,
+    encode_clean_stop,
     encode_identity,
     encode_topics,
 )
@@ -40,6 +46,18 @@ FIRST_ORDINAL = 0
 FIRST_REGISTRATION = 1
 
 
+class Restart(NamedTuple):
+    """How the boot before ended, by what its data may have lost.
+
+    `kind`: "clean" (stopped by itself), "process" (killed, the kernel went on), "power" (another
+    boot of the kernel), "disk" (a new data directory). `log_ends`: of a clean one, by topic and
+    partition id; null: damaged.
+    """
+
+    kind: str
+    log_ends: dict[UUID, list[int | None]]
+
+
 class DataDirectory:
     """An open data directory; one broker at a time."""
 
@@ -57,12 +75,23 @@ class DataDirectory:
         self.identity = self._load_identity()
         self.trash = Trash(self.path)
 
-    def begin_boot(self) -> None:
+    def begin_boot(self) -> Restart:
         """Count this start; durable on return, unless the disk is full: it can still be read."""
-        identity = msgspec.structs.replace(self.identity, boot=self.identity.boot + 1)
+        restart = self._restart()
+        boot, kernel_boot_id = self.identity.boot + 1, _kernel_boot_id()
+        identity = msgspec.structs.replace(self.identity, boot=boot, kernel_boot_id=kernel_boot_id)
         with suppress(DiskFullError):
             write_file_atomically(self._identity_path, encode_identity(identity))
             self.identity = identity
+        with translated_errors(self._clean_stop_path):
+            self._clean_stop_path.unlink(missing_ok=True)
+            sync_directory(self.path)
+        return restart
+
+    def end_boot(self, log_ends: dict[UUID, list[int | None]]) -> None:
+        """A clean stop: all logs are durable up to these ends."""
+        stop = CleanStop(self.identity.boot, log_ends)
+        write_file_atomically(self._clean_stop_path, encode_clean_stop(stop))
 
     def load_topics(self) -> list[Topic]:
         """The topics; none in a new directory. CorruptMetadataError."""
@@ -76,9 +105,10 @@ class DataDirectory:
             )
         return []
 
-    def save_topics(self, topics: list[Topic]) -> None:
-        """Replace the topics; durable on return."""
-        write_file_atomically(self._topics_path, encode_topics(topics))
+    def save_topics(self, topics: list[Topic], *, may_use_spare: bool = True) -> None:
+        """Replace the topics; durable on return. With a spare file a full disk takes them, too."""
+        write = self.trash.spares.write if may_use_spare else write_file_atomically
+        write(self._topics_path, encode_topics(topics))
 
     def partition_path(self, topic_id: UUID, partition: int) -> Path:
         """Directory of a partition's segments; made with its first record."""
@@ -98,6 +128,21 @@ class DataDirectory:
     def close(self) -> None:
         """Let another broker have it."""
         os.close(self._lock_fd)
+
+    def _restart(self) -> Restart:
+        """What came before. A stop marker that cannot be read counts as none."""
+        if not self.identity.boot:
+            return Restart("disk", {})
+        with suppress(FileNotFoundError, CorruptMetadataError):
+            stop = decode_clean_stop(self._clean_stop_path.read_bytes())
+            if stop.boot == self.identity.boot:
+                return Restart("clean", stop.log_ends)
+        is_same_kernel = self.identity.kernel_boot_id == _kernel_boot_id() != ""
+        return Restart("process" if is_same_kernel else "power", {})
+
+    @property
+    def _clean_stop_path(self) -> Path:
+        return self.path / "clean-stop.json"
 
     @property
     def _identity_path(self) -> Path:
@@ -122,6 +167,14 @@ class DataDirectory:
         identity = DiskIdentity(uuid4(), FIRST_ORDINAL, uuid4(), FIRST_REGISTRATION, boot=0)
         write_file_atomically(path, encode_identity(identity))
         return identity
+
+
+def _kernel_boot_id() -> str:
+    """Changes with every boot of the kernel (proc(5)); empty where it is not told."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
 
 
 def _lock(root: Path) -> int:

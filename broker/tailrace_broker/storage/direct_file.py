@@ -29,6 +29,7 @@ _O_DIRECT: int = getattr(os, "O_DIRECT", 0)
 _RWF_DSYNC: int = getattr(os, "RWF_DSYNC", 0)
 # <data>/<topic id>/<partition id>/: each may be new with a partition's first segment.
 _DIRECTORIES_ABOVE_A_SEGMENT = 3
+_READ_ONLY_ERRNOS = frozenset({errno.EROFS, errno.EACCES})
 _FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -60,10 +61,23 @@ class DirectFile:
             return file
 
     @classmethod
-    def open(cls, path: Path, *, is_direct: bool, is_writable: bool = False) -> "DirectFile":
-        """An existing file."""
-        with translated_errors(path, StorageFailedError if is_writable else ReadFailedError):
-            return cls(path, _open(path, os.O_RDWR if is_writable else os.O_RDONLY, is_direct))
+    def open(cls, path: Path, *, is_direct: bool) -> "DirectFile":
+        """An existing file, to be read and written; ReadFailedError.
+
+        To be read alone where the file system has become read-only: writes then fail.
+        """
+        with translated_errors(path, ReadFailedError):
+            try:
+                return cls(path, _open(path, os.O_RDWR, is_direct))
+            except OSError as error:
+                if error.errno not in _READ_ONLY_ERRNOS:
+                    raise
+                return cls(path, _open(path, os.O_RDONLY, is_direct))
+
+    @property
+    def fd(self) -> int:
+        """The descriptor, for calls that are not here."""
+        return self._fd
 
     def size_bytes(self) -> int:
         """The file's present size."""
@@ -89,13 +103,18 @@ class DirectFile:
                 else:
                     written_bytes += os.pwritev(self._fd, [rest], position + written_bytes)
             if is_durable and not _RWF_DSYNC:
-                os.fsync(self._fd)
+                _sync_data(self._fd)
 
     def truncate(self, size_bytes: int) -> None:
         """Cut the file; durable on return."""
         with translated_errors(self.path):
             os.ftruncate(self._fd, size_bytes)
             os.fsync(self._fd)
+
+    def flush(self) -> None:
+        """Make what was written before durable (fdatasync(2))."""
+        with translated_errors(self.path):
+            _sync_data(self._fd)
 
     def close(self) -> None:
         """Give the descriptor back; what was written durably stays so."""
@@ -115,6 +134,11 @@ def write_file_atomically(path: Path, contents: bytes) -> None:
             os.close(fd)
         temporary.replace(path)
         sync_directory(path.parent)
+
+
+def _sync_data(fd: int) -> None:
+    """fdatasync(2), which macOS lacks."""
+    getattr(os, "fdatasync", os.fsync)(fd)
 
 
 def sync_directory(directory: Path) -> None:
@@ -175,9 +199,18 @@ def translated_errors(
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL_ERRNOS:
-            raise DiskFullError(f"no space left for {path}; free some, or enlarge it") from error
-        raise failed(f"{path}: {error.strerror}") from error
+        raise translated(error, path, failed) from error
+
+
+def translated(
+    error: OSError, path: Path, failed: type[StoredDataError] = StorageFailedError
+) -> StoredDataError:
+    """Of one that was not raised here."""
+    if error.errno in _FULL_ERRNOS:
+        return DiskFullError(
+            f"no space left for {path}; delete a topic, lower its retention, or enlarge the disk"
+        )
+    return failed(f"{path}: {error.strerror}")
 
 
 def _open(path: Path, flags: int, is_direct: bool) -> int:

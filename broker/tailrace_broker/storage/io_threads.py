@@ -8,6 +8,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -28,6 +29,8 @@ class IoThreads:
         self._completed: deque[tuple[Done, Any, TailraceError | None]] = deque()
         self._is_woken = False
         self._on_bug = on_bug
+        # Work that finds the disk full, which leaves nothing behind, is run again in what is freed.
+        self.with_room: Callable[[Callable[[], Any]], Any] = _run_once
         self._loop = asyncio.get_running_loop()
         self._threads = [
             threading.Thread(target=self._run, name=f"io-{index}", daemon=True)
@@ -52,17 +55,11 @@ class IoThreads:
     async def run(self, work: Callable[[], T]) -> T:
         """`submit` for callers that can wait."""
         future: asyncio.Future[T] = self._loop.create_future()
-
-        def done(result: T, error: TailraceError | None) -> None:
-            if future.cancelled():
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        self.submit(work, done)
-        return await future
+        self.submit(work, partial(_settle, future))
+        try:
+            return await future
+        finally:
+            del future  # else an error would keep itself, and what its traceback sees
 
     def stop(self) -> None:
         """Finish the work that is queued, then end the threads; blocks."""
@@ -72,21 +69,27 @@ class IoThreads:
             thread.join()
 
     def _run(self) -> None:
-        while (item := self._work.get()) is not None:
-            work, done = item
-            completion: tuple[Done, Any, TailraceError | None]
-            try:
-                completion = (done, work(), None)
-            except TailraceError as error:
-                completion = (done, None, error)
-            except BaseException as error:  # noqa: BLE001  a supervisor: hands bugs to the runtime
-                self._loop.call_soon_threadsafe(self._on_bug, error)
-                return
-            self._completed.append(completion)
-            # Set before the wake-up, cleared before the queue is drained: no completion is missed.
-            if not self._is_woken:
-                self._is_woken = True
-                self._loop.call_soon_threadsafe(self._deliver)
+        while self._do_next():
+            pass  # nothing is kept of what is done: a result may be a view of a pinned buffer
+
+    def _do_next(self) -> bool:
+        """Whether there is more to come."""
+        item = self._work.get()
+        if item is None:
+            return False
+        work, done = item
+        try:
+            self._completed.append((done, self.with_room(work), None))
+        except TailraceError as error:
+            self._completed.append((done, None, error))
+        except BaseException as error:  # noqa: BLE001  a supervisor: hands bugs to the runtime
+            self._loop.call_soon_threadsafe(self._on_bug, error)
+            return False
+        # Set before the wake-up, cleared before the queue is drained: no completion is missed.
+        if not self._is_woken:
+            self._is_woken = True
+            self._loop.call_soon_threadsafe(self._deliver)
+        return True
 
     def _deliver(self) -> None:
         """Runs on the loop; takes all that has completed since the wake-up."""
@@ -94,3 +97,17 @@ class IoThreads:
         while self._completed:
             done, result, error = self._completed.popleft()
             done(result, error)
+
+
+def _run_once(work: Callable[[], T]) -> T:
+    return work()
+
+
+def _settle(future: "asyncio.Future[T]", result: T, error: TailraceError | None) -> None:
+    """Unless nobody waits any more."""
+    if future.cancelled():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -5,27 +5,43 @@ Blocks: runs in an I/O thread before the partition takes anything. The rules are
 """
 
 import re
+from bisect import bisect_left
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import structlog
 
 from tailrace.wire import HEADER_BYTES, align_up
+from tailrace_broker.codec.metadata import LogStart
 from tailrace_broker.codec.segment import SegmentIndex, decode_index, encode_index, encode_pad
-from tailrace_broker.core.recovery import LogScan, SegmentState, proves_damage
+from tailrace_broker.core.journal_replay import JournaledBatch
+from tailrace_broker.core.producers import ProducerWindows
+from tailrace_broker.core.recovery import (
+    LogScan,
+    SegmentState,
+    durable_end_behind,
+    follow_journal,
+)
 from tailrace_broker.memory.pool import BufferPool
 from tailrace_broker.model.errors import (
     CorruptBatchError,
+    CorruptMetadataError,
     DiskFullError,
+    ReadFailedError,
     StorageFailedError,
 )
+from tailrace_broker.model.topic import NO_EPOCH
 from tailrace_broker.storage.direct_file import (
     BLOCK_BYTES,
     DirectFile,
     translated_errors,
     write_file_atomically,
 )
+from tailrace_broker.storage.log_trim import load_log_start, remove_segments
+from tailrace_broker.storage.producer_recovery import ProducerRecovery
 from tailrace_broker.storage.segment_reader import window_at
 from tailrace_broker.storage.segment_writer import LogPlace, index_of, segment_path
 
@@ -38,50 +54,78 @@ _INDEX_NAME = re.compile(r"\d{20}\.idx", re.ASCII)
 _log = structlog.get_logger()
 
 
+class RecoveredLog(NamedTuple):
+    """A partition's segments in order, the last ready for writes; what the journal adds to them."""
+
+    segments: list[SegmentState]
+    pending: list[JournaledBatch]
+    windows: ProducerWindows | None = None  # None: no producer is known
+
+
 def recover_log(
-    place: LogPlace, first_offset: int, pool: BufferPool, *, is_direct: bool
-) -> list[SegmentState]:
-    """The partition's segments in order, the last ready for appends; on disk nothing follows it.
+    place: LogPlace,
+    first_offset: int,
+    pool: BufferPool,
+    *,
+    is_direct: bool,
+    journaled: Sequence[JournaledBatch] = (),
+    durable_end: int = 0,
+    now_us: int = 0,
+) -> RecoveredLog:
+    """On disk nothing follows the segments afterwards.
 
-    CorruptPartitionError when records are damaged that were acknowledged: nothing is changed then.
+    `journaled`: the partition's batches in the journal; `durable_end`: the log reached at least so
+    far, as the journal or a clean stop says. CorruptPartitionError when records are damaged that
+    were acknowledged: nothing is changed then.
     """
-    base_offsets = _base_offsets(place)
-    state = SegmentState(first_offset, first_offset)
-    if not base_offsets:
-        return [state]
-    if base_offsets[0] != first_offset:
-        raise place.damaged(
-            f"{place.directory}: the log starts at {base_offsets[0]}, not at {first_offset}"
-        )
-    segments: list[SegmentState] = []
-    for base_offset, next_offset in zip(base_offsets, [*base_offsets[1:], None], strict=True):
-        path = segment_path(place.directory, base_offset)
-        before = segments[-1] if segments else state
-        state = SegmentState(
-            base_offset, base_offset, before.last_epoch, before.last_append_time_us
-        )
-        if next_offset is None:
-            segments.append(_recover_last(place, path, state, pool, is_direct))
-        else:
-            segments.append(
-                _recover_finished(place, path, state, pool, is_direct, next_offset=next_offset)
-            )
-    return segments
-
-
-def _base_offsets(place: LogPlace) -> list[int]:
-    directory = place.directory
-    with translated_errors(directory):
-        if not directory.exists():
-            return []
-        names = {path.name for path in directory.iterdir()}
-    segments = {name[:-4] for name in names if _SEGMENT_NAME.fullmatch(name)}
-    for name in sorted(names):
-        if _INDEX_NAME.fullmatch(name) and name[:-4] not in segments:
+    try:
+        start = load_log_start(place.directory) or LogStart(first_offset, NO_EPOCH, 0)
+    except CorruptMetadataError as error:
+        raise place.damaged(f"{place.directory}: {error.detail}") from error
+    kept, left = _base_offsets(place, start.log_start)
+    state = SegmentState(
+        start.log_start, start.log_start, start.epoch_before, start.append_time_before_us
+    )
+    segments = []
+    for base_offset, next_offset in zip(kept, [*kept[1:], None], strict=False):
+        if base_offset != state.end_offset:
             raise place.damaged(
-                f"{directory / name} has lost its segment, the .log file. Restore it"
+                f"{place.directory}: no segment holds the offsets from {state.end_offset} to "
+                f"{base_offset}. Nothing was changed; restore the file"
             )
-    return sorted(map(int, segments))
+        state = SegmentState(base_offset, base_offset, state.last_epoch, state.last_append_time_us)
+        if next_offset is not None:
+            path = segment_path(place.directory, base_offset)
+            _recover_finished(place, path, state, pool, is_direct, next_offset=next_offset)
+        segments.append(state)
+    has_file = bool(segments)
+    segments = segments or [state]
+    producers = ProducerRecovery(place.directory, pool, is_direct=is_direct, now_us=now_us)
+    producers.begin(segments)
+    scan = LogScan(place.topic_id, place.partition, segments[-1], windows=producers.windows)
+    pending = _recover_end(place, scan, pool, is_direct, journaled, durable_end, has_file=has_file)
+    windows = producers.end(segments, pending)
+    with suppress(StorageFailedError):  # the next start tries again
+        remove_segments(segment_path(place.directory, base_offset) for base_offset in left)
+    return RecoveredLog(segments, pending, windows)
+
+
+def _base_offsets(place: LogPlace, log_start: int) -> tuple[list[int], list[int]]:
+    """Of the segments in order: those from the log start on, and those that retention has left."""
+    directory = place.directory
+    with translated_errors(directory, ReadFailedError):
+        if not directory.exists():
+            return [], []
+        names = {path.name for path in directory.iterdir()}
+    segments = {int(name[:-4]) for name in names if _SEGMENT_NAME.fullmatch(name)}
+    indexes = {int(name[:-4]) for name in names if _INDEX_NAME.fullmatch(name)}
+    for base_offset in sorted(indexes - segments):
+        if base_offset >= log_start:
+            path = segment_path(directory, base_offset).with_suffix(".idx")
+            raise place.damaged(f"{path} has lost its segment, the .log file. Restore it")
+    found = sorted(segments | indexes)
+    kept_from = bisect_left(found, log_start)
+    return found[kept_from:], found[:kept_from]
 
 
 def _recover_finished(
@@ -92,7 +136,7 @@ def _recover_finished(
     is_direct: bool,
     *,
     next_offset: int,
-) -> SegmentState:
+) -> None:
     """A segment that another follows: from its index file, or from a scan that must end there."""
     index_path = path.with_suffix(".idx")
     index = _read_index(index_path)
@@ -105,7 +149,7 @@ def _recover_finished(
         state.largest_timestamp_us = index.largest_timestamp_us
         state.position = index.segment_bytes
         state.entries = index.entries
-        return state
+        return
     file = DirectFile.open(path, is_direct=is_direct)
     try:
         _scan(file, LogScan(place.topic_id, place.partition, state), pool)
@@ -118,7 +162,6 @@ def _recover_finished(
         )
     with suppress(DiskFullError, StorageFailedError):  # the next start scans again
         write_file_atomically(index_path, encode_index(index_of(state)))
-    return state
 
 
 def _read_index(path: Path) -> SegmentIndex | None:
@@ -127,32 +170,45 @@ def _read_index(path: Path) -> SegmentIndex | None:
     return None
 
 
-def _recover_last(
-    place: LogPlace, path: Path, state: SegmentState, pool: BufferPool, is_direct: bool
-) -> SegmentState:
-    """The segment that takes writes: scanned whole, then cut behind the last batch of the log.
-
-    An index beside it tells where the log ended at the last clean stop: never before that.
-    """
-    index = _read_index(path.with_suffix(".idx"))
-    file = DirectFile.open(path, is_direct=is_direct, is_writable=True)
+def _recover_end(
+    place: LogPlace,
+    scan: LogScan,
+    pool: BufferPool,
+    is_direct: bool,
+    journaled: Sequence[JournaledBatch],
+    durable_end: int,
+    *,
+    has_file: bool,
+) -> list[JournaledBatch]:
+    """Scan the segment that takes writes, follow the journal, then cut behind the last batch."""
+    state = scan.state
+    path = segment_path(place.directory, state.base_offset)
+    file = DirectFile.open(path, is_direct=is_direct) if has_file else None
     try:
-        scan = LogScan(place.topic_id, place.partition, state)
-        _scan(file, scan, pool)
-        is_damaged, torn_bytes = _look_behind(file, scan, pool)
-        if is_damaged or (index is not None and index.end_offset > state.end_offset):
+        torn_bytes = 0
+        if file is not None:
+            _scan(file, scan, pool)
+            found_end, torn_bytes = _look_behind(file, scan, pool)
+            durable_end = max(durable_end, found_end)
+        pending, journal_end = follow_journal(state, journaled)
+        end_offset = pending[-1].header.end_offset if pending else state.end_offset
+        durable_end = max(durable_end, journal_end)
+        if durable_end > end_offset:
             raise place.damaged(
-                f"{path} is damaged at byte {state.position}: offsets from {state.end_offset} on "
-                "were acknowledged and are missing. Nothing was changed; restore the file"
+                f"{path} is damaged at byte {state.position}: offsets from {end_offset} to "
+                f"{durable_end} were acknowledged and are missing. Nothing was changed; restore "
+                "the file"
             )
         if torn_bytes:
             _log.warning(
                 "log.cut", file=str(path), end_offset=state.end_offset, torn_bytes=torn_bytes
             )
-        _make_end_clean(file, state, pool)
+        if file is not None:
+            _make_end_clean(file, state, pool)
+        return pending
     finally:
-        file.close()
-    return state
+        if file is not None:
+            file.close()
 
 
 def _scan(file: DirectFile, scan: LogScan, pool: BufferPool) -> None:
@@ -167,17 +223,16 @@ def _scan(file: DirectFile, scan: LogScan, pool: BufferPool) -> None:
             wanted_bytes = scan.feed(window, is_last=is_last)
 
 
-def _look_behind(file: DirectFile, scan: LogScan, pool: BufferPool) -> tuple[bool, int]:
-    """Whether what stands behind the log's end proves damage, and how much of it is not zero."""
+def _look_behind(file: DirectFile, scan: LogScan, pool: BufferPool) -> tuple[int, int]:
+    """How far the log was durable by what stands behind its end; how much of that is not zero."""
     position = align_up(scan.state.position, BLOCK_BYTES)
-    torn_bytes = 0
+    durable_end = torn_bytes = 0
     while position < file.size_bytes():
         with window_at(file, pool, position, SCAN_WINDOW_BYTES) as window:
-            if proves_damage(scan, window):
-                return True, 0
+            durable_end = max(durable_end, durable_end_behind(scan, window))
             torn_bytes += int(np.count_nonzero(np.frombuffer(window, np.uint8)))
             position += SCAN_WINDOW_BYTES
-    return False, torn_bytes
+    return durable_end, torn_bytes
 
 
 def _make_end_clean(file: DirectFile, state: SegmentState, pool: BufferPool) -> None:
@@ -195,4 +250,7 @@ def _make_end_clean(file: DirectFile, state: SegmentState, pool: BufferPool) -> 
             block[used_bytes:BLOCK_BYTES] = encode_pad(BLOCK_BYTES - used_bytes)
             file.write(block[:BLOCK_BYTES], block_start)
         state.position = block_start + BLOCK_BYTES
-    file.truncate(state.position)
+    if file.size_bytes() > state.position:
+        file.truncate(state.position)
+    else:
+        file.flush()

@@ -1,4 +1,8 @@
-"""Reads batches back from segment files. Blocks: runs in I/O threads, any number at a time."""
+"""Reads batches back from segment files. Blocks: runs in I/O threads, any number at a time.
+
+What is read for an answer stays where direct I/O has put it: batches are views of the buffer, and
+the buffer is pinned until the last of them is gone, when they are sent.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,9 +21,11 @@ from tailrace_broker.core.recovery import SegmentState
 from tailrace_broker.memory.pool import BufferPool
 from tailrace_broker.model.errors import CorruptBatchError
 from tailrace_broker.storage.direct_file import BLOCK_BYTES, DirectFile
+from tailrace_broker.storage.open_segments import OpenSegments
 
 
 def read_batches(
+    files: OpenSegments,
     path: Path,
     state: SegmentState,
     pool: BufferPool,
@@ -27,70 +33,73 @@ def read_batches(
     offset: int,
     end_offset: int,
     max_bytes: int,
-    is_direct: bool,
 ) -> list[StoredBatch]:
     """Batches of one segment from the one that holds `offset`, none at or above `end_offset`.
 
     Up to `max_bytes`, at least one. Every batch is verified; CorruptBatchError names the place.
+    ReadMemoryFullError.
     """
     position = find_position(state.entries, offset - state.base_offset)
-    file = DirectFile.open(path, is_direct=is_direct)
+    window_bytes = INDEX_INTERVAL_BYTES + max_bytes
     try:
-        window_bytes = INDEX_INTERVAL_BYTES + max_bytes
-        while True:
-            with window_at(file, pool, position, window_bytes) as window:
-                batches, skipped_bytes, wanted_bytes = _take(window, offset, end_offset, max_bytes)
-            if batches:
-                return batches
-            position += skipped_bytes
-            window_bytes = max(wanted_bytes, window_bytes)
-            if position + wanted_bytes > file.size_bytes():
-                raise CorruptBatchError(f"{path}: no batch holds offset {offset}")
+        with files.use(path) as file:
+            while True:
+                batches, skipped_bytes, wanted_bytes = _take(
+                    _pinned_window_at(file, pool, position, window_bytes),
+                    offset,
+                    end_offset,
+                    max_bytes,
+                )
+                if batches:
+                    return batches
+                position += skipped_bytes
+                window_bytes = max(wanted_bytes, window_bytes)
+                if position + wanted_bytes > file.size_bytes():
+                    raise CorruptBatchError(f"no batch holds offset {offset}")
     except CorruptBatchError as error:
-        raise CorruptBatchError(f"{path}, from byte {position}: {error}") from error
-    finally:
-        file.close()
+        # Without the traceback, which would keep the buffer pinned.
+        cause = error.with_traceback(None)
+        raise CorruptBatchError(f"{path}, from byte {position}: {error}") from cause
 
 
 def find_offset_of_time(
+    files: OpenSegments,
     path: Path,
     state: SegmentState,
     pool: BufferPool,
     *,
     timestamp_us: int,
     end_offset: int,
-    is_direct: bool,
 ) -> int | None:
     """The segment's first offset below `end_offset` whose record is of this time or later.
 
     Reads headers from the index's entry on, then one batch; CorruptBatchError names the place.
+    ReadMemoryFullError.
     """
     position = find_time(state.entries, timestamp_us).position
-    file = DirectFile.open(path, is_direct=is_direct)
     try:
-        header = None
-        while header is None:
-            with window_at(file, pool, position, INDEX_INTERVAL_BYTES) as window:
-                header, passed_bytes = _pass_earlier(window, timestamp_us, end_offset)
-            if header is None and not passed_bytes:
-                raise CorruptBatchError(f"no batch holds a record of {timestamp_us} or later")
-            position += passed_bytes
+        with files.use(path) as file:
+            header = None
+            while header is None:
+                with window_at(file, pool, position, INDEX_INTERVAL_BYTES) as window:
+                    header, passed_bytes = _pass_earlier(window, timestamp_us, end_offset)
+                if header is None and not passed_bytes:
+                    raise CorruptBatchError(f"no batch holds a record of {timestamp_us} or later")
+                position += passed_bytes
     except CorruptBatchError as error:
         raise CorruptBatchError(f"{path}, from byte {position}: {error}") from error
-    finally:
-        file.close()
     if header.largest_timestamp_us < timestamp_us or header.base_offset >= end_offset:
         return None
     offset = header.base_offset
     (batch,) = read_batches(
-        path, state, pool, offset=offset, end_offset=offset + 1, max_bytes=1, is_direct=is_direct
+        files, path, state, pool, offset=offset, end_offset=offset + 1, max_bytes=1
     )
     return first_of_time(batch, timestamp_us)
 
 
 def first_of_time(batch: StoredBatch, timestamp_us: int) -> int:
     """Offset of the batch's first record of this time or later, which it has."""
-    columns = decompress_payload(batch.header, memoryview(b"".join(batch.buffers)))
+    columns = decompress_payload(batch.header, batch.contents())
     return find_record_of_time(batch.header, columns, timestamp_us)
 
 
@@ -99,11 +108,26 @@ def window_at(
     file: DirectFile, pool: BufferPool, position: int, size_bytes: int
 ) -> Iterator[memoryview]:
     """The file's bytes from `position`: at least `size_bytes`, fewer only at the file's end."""
-    start = position // BLOCK_BYTES * BLOCK_BYTES
-    wanted_bytes = align_up(position - start + size_bytes, BLOCK_BYTES)
+    start, wanted_bytes = _blocks_around(position, size_bytes)
     with pool.lend(wanted_bytes) as buffer:
         read_bytes = file.read(buffer[:wanted_bytes], start)
         yield buffer[position - start : read_bytes]
+
+
+def _pinned_window_at(
+    file: DirectFile, pool: BufferPool, position: int, size_bytes: int
+) -> memoryview:
+    """As `window_at`, pinned until the last view of it is gone. ReadMemoryFullError."""
+    start, wanted_bytes = _blocks_around(position, size_bytes)
+    buffer = pool.pin(wanted_bytes)
+    read_bytes = file.read(buffer[:wanted_bytes], start)
+    return buffer[position - start : read_bytes]
+
+
+def _blocks_around(position: int, size_bytes: int) -> tuple[int, int]:
+    """Where the first block begins, and the bytes of all."""
+    start = position // BLOCK_BYTES * BLOCK_BYTES
+    return start, align_up(position - start + size_bytes, BLOCK_BYTES)
 
 
 def _take(
@@ -134,7 +158,7 @@ def _take(
             raise
         position += header.batch_bytes
         if header.end_offset > offset:
-            batches.append(StoredBatch(header, (bytes(rest[: header.batch_bytes]),)))
+            batches.append(StoredBatch(header, (rest[: header.batch_bytes],)))
             taken_bytes += header.batch_bytes
             if header.end_offset >= end_offset:
                 return batches, position, 0

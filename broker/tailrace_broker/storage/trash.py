@@ -5,26 +5,39 @@ topic goes from `topics.json`, which is the deletion; `bury` moves its directory
 a stop in between leaves, the next start finishes: the marked directory of no topic is buried, and a
 topic that is still there loses its mark, so that no later start takes it for deleted.
 
-<root>/data/<topic id>/topic.json        marked: about to be deleted, or deleted and not buried yet
+To restore is the same backwards: `exhume` moves the directory, mark and all, back; the topic comes
+into `topics.json`, which is the restoration; `unmark` removes the mark. The next start finishes
+what a stop in between leaves by the same two rules.
+
+A full disk empties the trash before its time, the oldest deletion first: `with_room`.
+
+<root>/data/<topic id>/topic.json        marked: in between
 <root>/data/trash/<topic id>/            buried
 """
 
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 import structlog
 
 from tailrace_broker.codec.metadata import DeletedTopic, decode_deleted, encode_deleted
-from tailrace_broker.model.errors import StoredDataError
-from tailrace_broker.model.topic import Topic
-from tailrace_broker.storage.direct_file import (
-    sync_directory,
-    translated_errors,
-    write_file_atomically,
+from tailrace_broker.model.counters import Counters
+from tailrace_broker.model.errors import (
+    DiskFullError,
+    InvalidParameterError,
+    NotInTrashError,
+    StoredDataError,
 )
+from tailrace_broker.model.topic import Topic
+from tailrace_broker.storage.direct_file import sync_directory, translated_errors
+from tailrace_broker.storage.spare_files import SpareFiles
+
+T = TypeVar("T")
 
 MARK = "topic.json"
 RUBBISH_SUFFIX = ".purged"
@@ -32,24 +45,41 @@ RUBBISH_SUFFIX = ".purged"
 _log = structlog.get_logger()
 
 
+class Buried(NamedTuple):
+    """One deleted topic of the trash."""
+
+    deleted: DeletedTopic
+    directory: Path
+
+    def size_bytes(self) -> int:
+        """What its removal gives back."""
+        with translated_errors(self.directory):
+            return sum(path.stat().st_blocks * 512 for path in self.directory.rglob("*"))
+
+
 class Trash:
     """The trash of one data directory. All methods block; call them in an I/O thread."""
 
     def __init__(self, data: Path) -> None:
         """`data`: where the directories of topics are."""
+        self.counters = Counters()
+        self.spares = SpareFiles(data)
         self._data = data
         self._path = data / "trash"
+        # Nothing is removed while another thread removes or restores.
+        self._lock = Lock()
+        self._emptied_count = 0
 
     def mark(self, topic: Topic, deleted_us: int) -> None:
-        """Write down what is about to be deleted; durable on return."""
+        """Write down what is about to be deleted; durable on return. Works on a full disk."""
         directory = self._data / str(topic.topic_id)
+        self.spares.make_directory(directory)  # a topic without a record has none
         with translated_errors(directory):
-            directory.mkdir(exist_ok=True)  # a topic without a record has none
             sync_directory(self._data)
-        write_file_atomically(directory / MARK, encode_deleted(DeletedTopic(topic, deleted_us)))
+        self.spares.write(directory / MARK, encode_deleted(DeletedTopic(topic, deleted_us)))
 
     def unmark(self, topic_id: UUID) -> None:
-        """The topic stays after all: remove its mark, if it has one."""
+        """The topic stays after all, or again: remove its mark, if it has one."""
         mark = self._data / str(topic_id) / MARK
         with _logged_failures(mark):
             if mark.exists():
@@ -60,7 +90,7 @@ class Trash:
         """Move the data of a deleted topic here; when that fails, the next start does it."""
         directory = self._data / str(topic_id)
         with _logged_failures(directory):
-            self._path.mkdir(exist_ok=True)
+            self.spares.make_directory(self._path)
             directory.rename(self._path / directory.name)
             sync_directory(self._path)
             sync_directory(self._data)
@@ -76,22 +106,108 @@ class Trash:
             else:
                 _log.warning("topic.unknown", path=str(directory))
 
-    def purge(self, before_us: int) -> int | None:
-        """Remove what was deleted by then; when the oldest of the rest was, None: no rest."""
-        kept_us = []
+    def buried(self) -> list[Buried]:
+        """What lies here, the latest deletion first; without what has no readable mark."""
+        found = []
         with _logged_failures(self._path):
             for directory in topic_directories(self._path):
                 with _logged_failures(directory):
                     deleted = decode_deleted((directory / MARK).read_bytes())
-                    if deleted.deleted_us > before_us:
-                        kept_us.append(deleted.deleted_us)
-                    else:
-                        # First a name that needs no mark to be known for rubbish after a stop.
-                        directory.rename(directory.with_suffix(RUBBISH_SUFFIX))
-                        _log.info("topic.purged", topic=deleted.topic.name, id=directory.name)
-            for directory in self._path.glob(f"*{RUBBISH_SUFFIX}"):
-                shutil.rmtree(directory)
+                    found.append(Buried(deleted, directory))
+        return sorted(found, key=lambda each: each.deleted.deleted_us, reverse=True)
+
+    def find(self, wanted: str) -> Topic:
+        """The deleted topic of this id, or of this name when no other had it.
+
+        NotInTrashError, InvalidParameterError.
+        """
+        topics = [each.deleted.topic for each in self.buried()]
+        found = [topic for topic in topics if wanted in (topic.name, str(topic.topic_id))]
+        if not found:
+            raise _not_in_trash(wanted)
+        if len(found) > 1:
+            ids = ", ".join(str(topic.topic_id) for topic in found)
+            raise InvalidParameterError(
+                f'{len(found)} deleted topics were named "{wanted}"; give the id of one, '
+                f"the latest deletion first: {ids}",
+                parameter="topic",
+            )
+        return found[0]
+
+    def exhume(self, topic: Topic) -> None:
+        """Move a deleted topic's data back, still marked. NotInTrashError, StorageFailedError."""
+        directory = self._path / str(topic.topic_id)
+        with self._lock, translated_errors(directory):
+            if not directory.exists():
+                raise _not_in_trash(topic.name)
+            directory.rename(self._data / directory.name)
+            sync_directory(self._data)
+            sync_directory(self._path)
+
+    def purge(self, before_us: int) -> int | None:
+        """Remove what was deleted by then; when the oldest of the rest was, None: no rest."""
+        kept_us = []
+        with self._lock, _logged_failures(self._path):
+            for buried in reversed(self.buried()):
+                if buried.deleted.deleted_us > before_us:
+                    kept_us.append(buried.deleted.deleted_us)
+                else:
+                    with _logged_failures(buried.directory):
+                        self._remove(buried, is_early=False)
+            self._remove_rubbish()
         return min(kept_us, default=None)
+
+    def with_room(self, work: Callable[[], T]) -> T:
+        """Run `work`; while the disk is too full for it, remove from the trash and run it again.
+
+        `work` must have left nothing behind when it raises DiskFullError.
+        """
+        while True:
+            emptied_count = self._emptied_count
+            try:
+                return work()
+            except DiskFullError:
+                if not self._make_room(emptied_count):
+                    raise
+
+    def _make_room(self, emptied_count: int) -> bool:
+        """Remove the oldest deletion, unless another thread did it since that count was read.
+
+        False: nothing is left to remove.
+        """
+        with self._lock, _logged_failures(self._path):
+            if emptied_count != self._emptied_count:
+                return True
+            for oldest in self.buried()[-1:]:
+                self._remove(oldest, is_early=True)
+            if self._remove_rubbish():
+                self._emptied_count += 1
+                self.spares.fill()
+                return True
+        return False
+
+    def _remove(self, buried: Buried, *, is_early: bool) -> None:
+        """First to a name that needs no mark to be known for rubbish after a stop."""
+        directory, topic = buried.directory, buried.deleted.topic
+        size_bytes = buried.size_bytes()
+        directory.rename(directory.with_suffix(RUBBISH_SUFFIX))
+        self.counters.purged_topics += 1
+        self.counters.purged_early_topics += is_early
+        self.counters.purged_bytes += size_bytes
+        _log.info(
+            "topic.purged",
+            topic=topic.name,
+            id=directory.name,
+            size_bytes=size_bytes,
+            is_early=is_early,
+        )
+
+    def _remove_rubbish(self) -> bool:
+        """Whether there was any."""
+        rubbish = list(self._path.glob(f"*{RUBBISH_SUFFIX}"))
+        for directory in rubbish:
+            shutil.rmtree(directory)
+        return bool(rubbish)
 
 
 def topic_directories(parent: Path) -> list[Path]:
@@ -109,6 +225,14 @@ def _logged_failures(path: Path) -> Iterator[None]:
             yield
     except StoredDataError as error:
         _log.warning("trash.failed", detail=error.detail)
+
+
+def _not_in_trash(wanted: str) -> NotInTrashError:
+    return NotInTrashError(
+        f'no deleted topic "{wanted}" is in the trash; what is: GET /v1/trash, '
+        "or tailrace topic list --deleted",
+        topic=wanted,
+    )
 
 
 def _is_uuid(name: str) -> bool:

@@ -1,0 +1,145 @@
+"""Journal files: small appends of all partitions, in the order in which they were written.
+
+A file is blocks of 4 KiB, zero-written once and then used in rounds. Its first block starts with
+the file header; frames follow, each from a block's start, what is left of its last block is zeros.
+
+File header, 32 bytes, little-endian: magic u32 `TRLK`, version u16, 2 zero bytes, CRC-32C u32 of
+all else of it, boot u32 (grows with each start that writes here), journal id u64, sequence u64 of
+the first frame of this round.
+
+Frame: a header of 48 bytes and whole batches (`tailrace.wire`) of any partitions. Header: magic u32
+`TRLJ`, version u16, 2 zero bytes, CRC-32C u32 of all else of it, frame bytes u32 (this header
+included), journal id u64, sequence u64 (grows by one with each frame), durable sequence u64 (all
+frames below it were durable when this was written), batch count u32, 4 zero bytes.
+
+The journal id is random and told to nobody, so that no event's value can pass for a frame. A frame
+of an older round has a sequence below the file's first, and is not looked at.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from crc32c import crc32c
+
+from tailrace.wire import (
+    JOURNAL_BLOCK_BYTES,
+    JOURNAL_FILE_HEADER,
+    JOURNAL_FILE_MAGIC,
+    JOURNAL_FRAME_HEADER,
+    JOURNAL_FRAME_MAGIC,
+    JOURNAL_VERSION,
+    BatchHeader,
+    align_up,
+)
+from tailrace_broker.codec.batch import read_header, verify_batch
+from tailrace_broker.model.errors import CorruptBatchError
+
+FRAME_HEADER_BYTES = JOURNAL_FRAME_HEADER.size
+_CRC_FIELD = slice(8, 12)
+
+
+class JournalFileHeader(NamedTuple):
+    """What a file's first block says."""
+
+    boot: int
+    journal_id: int
+    first_sequence: int
+
+
+class JournalFrame(NamedTuple):
+    """A frame as it was read; `batches` are whole, of `damaged` only the headers are."""
+
+    sequence: int
+    durable_sequence: int
+    batches: list[tuple[BatchHeader, memoryview]]
+    damaged: list[BatchHeader]
+
+
+def encode_file_header(header: JournalFileHeader) -> bytes:
+    """The 32 bytes that begin a round of a file."""
+    return _with_crc(
+        JOURNAL_FILE_HEADER.pack(JOURNAL_FILE_MAGIC, JOURNAL_VERSION, 0, *header),
+    )
+
+
+def read_file_header(stored: memoryview) -> JournalFileHeader | None:
+    """None when it is not whole: never written, or damaged."""
+    raw = stored[: JOURNAL_FILE_HEADER.size]
+    if len(raw) < JOURNAL_FILE_HEADER.size:
+        return None
+    magic, version, crc, *known = JOURNAL_FILE_HEADER.unpack(raw)
+    is_whole = (magic, version, crc) == (JOURNAL_FILE_MAGIC, JOURNAL_VERSION, _crc(raw))
+    return JournalFileHeader._make(known) if is_whole else None
+
+
+def encode_frame_header(
+    *, frame_bytes: int, journal_id: int, sequence: int, durable_sequence: int, batch_count: int
+) -> bytes:
+    """The 48 bytes before the batches of a frame."""
+    return _with_crc(
+        JOURNAL_FRAME_HEADER.pack(
+            JOURNAL_FRAME_MAGIC, JOURNAL_VERSION, 0,
+            frame_bytes, journal_id, sequence, durable_sequence, batch_count,
+        )
+    )  # fmt: skip
+
+
+def read_frames(stored: memoryview, journal_id: int, first_sequence: int) -> list[JournalFrame]:
+    """The frames of a file's present round, in order; what is damaged as a whole is left out.
+
+    `stored`: the whole file. The batches are views of it, verified.
+    """
+    frames: list[JournalFrame] = []
+    end, expected = JOURNAL_BLOCK_BYTES, first_sequence
+    whole_blocks = stored[: len(stored) // JOURNAL_BLOCK_BYTES * JOURNAL_BLOCK_BYTES]
+    magics = np.frombuffer(whole_blocks, "<u4")[:: JOURNAL_BLOCK_BYTES // 4]
+    for block in np.flatnonzero(magics == JOURNAL_FRAME_MAGIC).tolist():
+        position = block * JOURNAL_BLOCK_BYTES
+        if position < end:
+            continue
+        found = _read_frame(stored[position:], journal_id, expected)
+        if found is not None:
+            frame, frame_bytes = found
+            frames.append(frame)
+            end = position + align_up(frame_bytes, JOURNAL_BLOCK_BYTES)
+            expected = frame.sequence + 1
+    return frames
+
+
+def _read_frame(
+    stored: memoryview, journal_id: int, expected_sequence: int
+) -> tuple[JournalFrame, int] | None:
+    """The frame and its size; None when it is not of this round, or its batches cannot be told."""
+    raw = stored[:FRAME_HEADER_BYTES]
+    _, version, crc, frame_bytes, found_id, sequence, durable_sequence, count = (
+        JOURNAL_FRAME_HEADER.unpack(raw)
+    )
+    if (version, found_id, crc) != (JOURNAL_VERSION, journal_id, _crc(raw)):
+        return None
+    if sequence < expected_sequence or frame_bytes > len(stored):
+        return None
+    frame = JournalFrame(sequence, durable_sequence, [], [])
+    position = FRAME_HEADER_BYTES
+    for _ in range(count):
+        batch = stored[position:frame_bytes]
+        try:
+            header = read_header(batch)
+        except CorruptBatchError:
+            return None
+        try:
+            verify_batch(batch)
+            frame.batches.append((header, batch[: header.batch_bytes]))
+        except CorruptBatchError:
+            frame.damaged.append(header)
+        position += header.batch_bytes
+    return (frame, frame_bytes) if position == frame_bytes else None
+
+
+def _with_crc(raw: bytes) -> bytes:
+    crc = _crc(raw).to_bytes(4, "little")
+    return raw[: _CRC_FIELD.start] + crc + raw[_CRC_FIELD.stop :]
+
+
+def _crc(raw: bytes | memoryview) -> int:
+    """Over all of a header but the checksum itself."""
+    return int(crc32c(raw[_CRC_FIELD.stop :], crc32c(raw[: _CRC_FIELD.start])))

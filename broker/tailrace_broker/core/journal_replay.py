@@ -1,0 +1,116 @@
+"""What of the journal is to be replayed, and what of it proves that something is missing.
+
+Frames are taken in the order of their sequence, files as a ring. A frame that is missing was torn,
+or never synced, unless a later one of the same boot says that it was durable: then records are
+lost that were acknowledged. When its batches can still be told, their partitions are damaged; else
+the journal is. What a later boot says counts for nothing: it took for the end what it found.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tailrace.wire import BatchHeader
+from tailrace_broker.codec.journal import JournalFileHeader, JournalFrame
+
+NO_FILE = -1
+
+# Topic id and partition.
+LogKey = tuple[bytes, int]
+
+
+class JournalRound(NamedTuple):
+    """What one file holds; `header` None: its first block was never written, or is damaged."""
+
+    file_index: int
+    header: JournalFileHeader | None
+    frames: Sequence[JournalFrame]
+
+
+class JournaledBatch(NamedTuple):
+    """A batch and the index of its file, `NO_FILE` when it was set aside from the journal."""
+
+    header: BatchHeader
+    stored: memoryview
+    file_index: int
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after its last record."""
+        return self.header.end_offset
+
+    @property
+    def last_epoch(self) -> int:
+        """Of the log that ends with it."""
+        return self.header.epoch
+
+
+@dataclass(slots=True)
+class JournalReplay:
+    """`damaged_ends`: how far a log reached that has lost batches; `missing`: file and sequence."""
+
+    batches: dict[LogKey, list[JournaledBatch]] = field(default_factory=dict)
+    damaged_ends: dict[LogKey, int] = field(default_factory=dict)
+    missing: tuple[int, int] | None = None
+    next_sequence: int = 1
+    last_used: int = 0
+    last_boot: int = 0
+
+
+def plan_replay(rounds: Sequence[JournalRound]) -> JournalReplay:
+    """`rounds` in the order of the ring, which any of them may begin."""
+    replay = JournalReplay()
+    frames = [(frame, each) for each in rounds for frame in each.frames]
+    frames.sort(key=lambda each: each[0].sequence)
+    for each in rounds:
+        if each.header is not None:
+            replay.last_boot = max(replay.last_boot, each.header.boot)
+            if each.header.first_sequence > replay.next_sequence:
+                replay.next_sequence = each.header.first_sequence
+                replay.last_used = each.file_index
+    for frame, each in frames:
+        if frame.sequence >= replay.next_sequence:
+            replay.next_sequence, replay.last_used = frame.sequence + 1, each.file_index
+    durable = _durable_sequences(rounds)
+    replay.missing = _first_missing(rounds, durable)
+    for frame, each in frames:
+        for header, stored in frame.batches:
+            key = header.topic_id, header.partition
+            batch = JournaledBatch(header, stored, each.file_index)
+            replay.batches.setdefault(key, []).append(batch)
+        if each.header is not None and frame.sequence < durable[each.header.boot]:
+            for header in frame.damaged:
+                key = header.topic_id, header.partition
+                end_offset = max(replay.damaged_ends.get(key, 0), header.end_offset)
+                replay.damaged_ends[key] = end_offset
+    return replay
+
+
+def _durable_sequences(rounds: Sequence[JournalRound]) -> dict[int, int]:
+    """By boot: all its frames below were durable, as the latest of them say."""
+    durable: dict[int, int] = {}
+    for each in rounds:
+        if each.header is not None:
+            known = [frame.durable_sequence for frame in each.frames]
+            boot = each.header.boot
+            durable[boot] = max(durable.get(boot, 0), *known, 0)
+    return durable
+
+
+def _first_missing(
+    rounds: Sequence[JournalRound], durable_sequences: Mapping[int, int]
+) -> tuple[int, int] | None:
+    """The first sequence that was durable, that a file should hold and does not."""
+    for each, following in zip(rounds, [*rounds[1:], *rounds[:1]], strict=True):
+        if each.header is None:
+            continue  # never used; or torn when it was taken: then nothing was only there
+        durable, expected = durable_sequences[each.header.boot], each.header.first_sequence
+        for frame in each.frames:
+            if frame.sequence != expected and expected < durable:
+                return each.file_index, expected
+            expected = frame.sequence + 1
+        # Where the ring went on, all before was in this file.
+        end = following.header.first_sequence if following.header is not None else 0
+        if expected < min(end, durable):
+            return each.file_index, expected
+    return None

@@ -1,0 +1,69 @@
+"""Who reads for an answer waits here for room in the read share, in the order of arrival."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from tailrace_broker.memory.pool import BufferPool, Lease
+from tailrace_broker.model.errors import ReadMemoryFullError
+
+T = TypeVar("T")
+
+
+class ReadMemory:
+    """The read share as the event loop sees it."""
+
+    def __init__(self, pool: BufferPool, wait_seconds: float) -> None:
+        self._pool = pool
+        self._wait_seconds = wait_seconds
+        self._loop = asyncio.get_running_loop()
+        self._turn = asyncio.Lock()  # held by the first of those who wait
+        self._returned = asyncio.Event()
+        pool.call_when_read_memory_returns(self._on_returned)
+
+    @property
+    def used_bytes(self) -> int:
+        """What answers hold."""
+        return self._pool.read_used_bytes
+
+    @property
+    def capacity_bytes(self) -> int:
+        """What they may hold."""
+        return self._pool.read_bytes
+
+    def lease(self) -> Lease:
+        """To hold memory for an answer that is made of more than pinned buffers."""
+        return self._pool.lease()
+
+    async def run(self, read: Callable[[], Awaitable[T]]) -> T:
+        """What `read` gives; it is called again when it found no room and some has come back.
+
+        It must hold nothing when it fails. ReadMemoryFullError when that takes too long.
+        """
+        if not self._turn.locked():
+            with suppress(ReadMemoryFullError):
+                return await read()
+        try:
+            async with asyncio.timeout(self._wait_seconds), self._turn:
+                while True:
+                    used_bytes = self.used_bytes
+                    with suppress(ReadMemoryFullError):
+                        return await read()
+                    await self._wait_below(max(used_bytes, self.used_bytes))
+        except TimeoutError:
+            raise ReadMemoryFullError(
+                f"answers that their readers have not taken hold {self.used_bytes} of "
+                f"{self.capacity_bytes} bytes since {self._wait_seconds:g} s; retry"
+            ) from None
+
+    async def _wait_below(self, used_bytes: int) -> None:
+        """Until others have given something back: what a failed read returns itself is no room."""
+        while self.used_bytes >= used_bytes:
+            self._returned.clear()
+            await self._returned.wait()
+
+    def _on_returned(self) -> None:
+        """In whichever thread the last view was dropped."""
+        if self._turn.locked():
+            self._loop.call_soon_threadsafe(self._returned.set)

@@ -1,0 +1,106 @@
+"""Opens what all logs of a broker share, with what the journal holds for them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from uuid import UUID
+
+from tailrace_broker.codec.batch import StoredBatch
+from tailrace_broker.core.journal_replay import NO_FILE, JournaledBatch, JournalReplay
+from tailrace_broker.memory.pool import BufferPool
+from tailrace_broker.model.counters import Counters
+from tailrace_broker.storage.batch_cache import BatchCache
+from tailrace_broker.storage.direct_file import write_file_atomically
+from tailrace_broker.storage.flusher import Flusher
+from tailrace_broker.storage.io_threads import IoThreads
+from tailrace_broker.storage.journal import Journal
+from tailrace_broker.storage.journal_file import JOURNAL_FILES, JournalFile, journal_paths
+from tailrace_broker.storage.journal_recovery import recover_journal
+from tailrace_broker.storage.kernel_aio import KernelAio
+from tailrace_broker.storage.log_resources import LogResources
+from tailrace_broker.storage.open_segments import OpenSegments
+from tailrace_broker.storage.partition_log import PartitionLog
+from tailrace_broker.storage.quarantine import Quarantine
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What the journal holds, until the logs have been opened; `log_ends`: at a clean stop."""
+
+    files: list[JournalFile] = field(default_factory=list)
+    replay: JournalReplay = field(default_factory=JournalReplay)
+    log_ends: dict[UUID, list[int | None]] = field(default_factory=dict)
+
+    def batches(self, topic_id: UUID, partition: int) -> list[JournaledBatch]:
+        """Of one log, in the order in which they were written."""
+        return self.replay.batches.get((topic_id.bytes, partition), [])
+
+    def durable_end(self, topic_id: UUID, partition: int) -> int:
+        """How far that log reached at least."""
+        log_ends = self.log_ends.get(topic_id, [])
+        log_end = log_ends[partition] if partition < len(log_ends) else None
+        return max(log_end or 0, self.replay.damaged_ends.get((topic_id.bytes, partition), 0))
+
+    def pending(
+        self, followed: list[JournaledBatch]
+    ) -> list[tuple[StoredBatch, JournalFile | None]]:
+        """Batches that go on behind a log's segments, in memory of their own."""
+        return [
+            (
+                StoredBatch(each.header, (bytes(each.stored),)),
+                None if each.file_index == NO_FILE else self.files[each.file_index],
+            )
+            for each in followed
+        ]
+
+
+async def open_engine(
+    data: Path,
+    io: IoThreads,
+    pool: BufferPool,
+    cache: BatchCache,
+    counters: Counters,
+    *,
+    now_us: Callable[[], int],
+    on_sealed: Callable[[PartitionLog], None],
+    write_file: Callable[[Path, bytes], None] = write_file_atomically,
+    segment_bytes: int,
+    journal_bytes: int,
+    is_direct: bool,
+    uses_kernel_aio: bool = True,
+) -> tuple[LogResources, Replayed]:
+    """Read the journal. ReadFailedError, CorruptMetadataError."""
+    file_bytes = journal_bytes // JOURNAL_FILES
+    files = [
+        JournalFile(path, size_bytes=file_bytes, is_direct=is_direct)
+        for path in journal_paths(data)
+    ]
+    journal_id, replay = await io.run(partial(recover_journal, files, is_direct=is_direct))
+    journal = Journal(
+        files,
+        io,
+        counters,
+        journal_id=journal_id,
+        next_sequence=replay.next_sequence,
+        last_used=replay.last_used,
+        boot=replay.last_boot + 1,
+        aio=KernelAio.open() if is_direct and uses_kernel_aio else None,
+    )
+    open_segments = OpenSegments(is_direct=is_direct)
+    resources = LogResources(
+        io=io,
+        pool=pool,
+        cache=cache,
+        files=open_segments,
+        journal=journal,
+        flusher=Flusher(io, journal, open_segments),
+        quarantine=Quarantine(io, pool, is_direct=is_direct),
+        counters=counters,
+        now_us=now_us,
+        segment_bytes=segment_bytes,
+        is_direct=is_direct,
+        on_sealed=on_sealed,
+        write_file=write_file,
+    )
+    return resources, Replayed(files, replay)

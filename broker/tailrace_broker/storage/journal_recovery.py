@@ -1,0 +1,84 @@
+"""Reads the journal at a start: what its files hold, and where it goes on. Blocks."""
+
+import mmap
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from tailrace.wire import JOURNAL_BLOCK_BYTES
+from tailrace_broker.codec.journal import JournalFileHeader, read_file_header, read_frames
+from tailrace_broker.core.journal_replay import JournalReplay, JournalRound, plan_replay
+from tailrace_broker.model.errors import CorruptMetadataError
+from tailrace_broker.storage.direct_file import DirectFile
+from tailrace_broker.storage.journal_file import JournalFile
+
+
+class RecoveredJournal(NamedTuple):
+    """The journal's id and what is to be replayed."""
+
+    journal_id: int
+    replay: JournalReplay
+
+
+def recover_journal(files: Sequence[JournalFile], *, is_direct: bool) -> RecoveredJournal:
+    """Read the files. ReadFailedError; CorruptMetadataError when one has lost what it alone held.
+
+    Nothing is changed: what the journal holds stays there until it is safe in segments.
+    """
+    contents = [_read(file.path, is_direct) for file in files]
+    headers = [read_file_header(stored) for stored in contents]
+    journal_id = _journal_id(files, contents, headers)
+    rounds = [
+        JournalRound(
+            index,
+            header,
+            read_frames(stored, journal_id, header.first_sequence if header else 0),
+        )
+        for index, (stored, header) in enumerate(zip(contents, headers, strict=True))
+    ]
+    replay = plan_replay(rounds)
+    if replay.missing is not None:
+        index, sequence = replay.missing
+        raise CorruptMetadataError(
+            f"{files[index].path} is damaged: frame {sequence}, which was durable, cannot be read; "
+            "restore the file from a copy, or move it away to go on without the events that only "
+            "it held"
+        )
+    return RecoveredJournal(journal_id, replay)
+
+
+def _read(path: Path, is_direct: bool) -> memoryview:
+    """The whole file; nothing when there is none."""
+    if not path.exists():
+        return memoryview(b"")
+    file = DirectFile.open(path, is_direct=is_direct)
+    try:
+        size_bytes = file.size_bytes() // JOURNAL_BLOCK_BYTES * JOURNAL_BLOCK_BYTES
+        if not size_bytes:
+            return memoryview(b"")
+        file.flush()  # what a killed broker wrote last need not be on the disk yet
+        stored = memoryview(mmap.mmap(-1, size_bytes))
+        return stored[: file.read(stored, 0)]
+    finally:
+        file.close()
+
+
+def _journal_id(
+    files: Sequence[JournalFile],
+    contents: Sequence[memoryview],
+    headers: Sequence[JournalFileHeader | None],
+) -> int:
+    """As the files say; a new one when nothing was ever written."""
+    for header in headers:
+        if header is not None:
+            return header.journal_id
+    for file, stored in zip(files, contents, strict=True):
+        if np.any(np.frombuffer(stored[JOURNAL_BLOCK_BYTES:], np.uint8)):
+            raise CorruptMetadataError(
+                f"{file.path} is damaged: its first block cannot be read; restore the file from a "
+                "copy, or move it away to go on without the events that only it held"
+            )
+    return int.from_bytes(os.urandom(8), "little")

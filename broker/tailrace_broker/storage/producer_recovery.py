@@ -1,0 +1,137 @@
+"""What a partition's producers sent, from its checkpoint and from its log. Blocks.
+
+The checkpoint is written when a segment is finished and at a clean stop, so that what follows it
+stands in the segment that is scanned anyway. When it is missing, damaged or older, batches of the
+last minutes are read again; with it goes the mark of producers that were silent for longer. When it
+is ahead of the log, of which a power failure took the unflushed end, what was there is taken out.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+
+from tailrace.wire import HEADER_BYTES, BatchHeader
+from tailrace_broker.codec.producers import Checkpoint, decode_checkpoint, encode_checkpoint
+from tailrace_broker.core.journal_replay import JournaledBatch
+from tailrace_broker.core.producers import NOTHING, ProducerWindows, WindowLimits, cut_checkpoint
+from tailrace_broker.core.recovery import SegmentState
+from tailrace_broker.memory.pool import BufferPool
+from tailrace_broker.model.errors import (
+    CorruptBatchError,
+    DiskFullError,
+    ReadFailedError,
+    StorageFailedError,
+)
+from tailrace_broker.storage.direct_file import (
+    sync_directory,
+    translated_errors,
+    write_file_atomically,
+)
+from tailrace_broker.storage.open_segments import OpenSegments
+from tailrace_broker.storage.segment_reader import read_batches
+from tailrace_broker.storage.segment_writer import segment_path
+
+# Beside the segments.
+PRODUCERS = "producers"
+
+_READ_BYTES = 1024 * 1024
+
+_log = structlog.get_logger()
+
+
+def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> None:
+    """Durable on return, unless the disk does not take it: the next start then reads more."""
+    with suppress(DiskFullError, StorageFailedError):
+        write_file_atomically(directory / PRODUCERS, encode_checkpoint(checkpoint))
+
+
+class ProducerRecovery:
+    """Beside the recovery of a log: `begin`, then `windows.replay` of what is scanned, then `end`.
+
+    `begin` and `end` raise ReadFailedError.
+    """
+
+    def __init__(self, directory: Path, pool: BufferPool, *, is_direct: bool, now_us: int) -> None:
+        self._directory = directory
+        self._pool = pool
+        self._is_direct = is_direct
+        self._old_us = now_us - WindowLimits().age_us
+        self.windows = ProducerWindows()
+
+    def begin(self, segments: Sequence[SegmentState]) -> None:
+        """Know what stands before the last of these segments, which is not scanned yet."""
+        checkpoint = self._read_checkpoint()
+        self.windows = ProducerWindows(checkpoint)
+        *finished, last = segments
+        if checkpoint.end_offset < last.base_offset:
+            self._replay(finished, checkpoint.end_offset)
+
+    def end(
+        self, segments: Sequence[SegmentState], pending: Sequence[JournaledBatch]
+    ) -> ProducerWindows | None:
+        """The windows, once all is scanned but `pending`, the log's last batches.
+
+        None: no producer is known.
+        """
+        end_offset = pending[-1].header.end_offset if pending else segments[-1].end_offset
+        if self.windows.end_offset > end_offset:
+            # The log will reach that end again, with other records.
+            checkpoint = cut_checkpoint(self.windows.checkpoint(end_offset), end_offset)
+            self.windows = ProducerWindows(checkpoint)
+            self._replace_checkpoint(checkpoint)
+        for batch in pending:
+            self._replay_batch(batch.header, batch.stored)
+        return None if self.windows.is_empty else self.windows
+
+    def _read_checkpoint(self) -> Checkpoint:
+        path = self._directory / PRODUCERS
+        with translated_errors(path, ReadFailedError), suppress(FileNotFoundError):
+            try:
+                return decode_checkpoint(path.read_bytes())
+            except CorruptBatchError as error:
+                _log.warning("producers.unreadable", file=str(path), detail=str(error))
+        return NOTHING
+
+    def _replace_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """The old one must not stay: on a disk too full for another it goes."""
+        path = self._directory / PRODUCERS
+        try:
+            write_file_atomically(path, encode_checkpoint(checkpoint))
+        except (DiskFullError, StorageFailedError):
+            with translated_errors(path, ReadFailedError):
+                path.unlink()
+                sync_directory(self._directory)
+
+    def _replay(self, segments: Iterable[SegmentState], from_offset: int) -> None:
+        """Read the batches from there on, but for segments whose appends are all too old."""
+        for state in segments:
+            if state.last_append_time_us <= self._old_us:
+                continue
+            offset = max(from_offset, state.base_offset)
+            with suppress(CorruptBatchError):  # its readers are told
+                while offset < state.end_offset:
+                    offset = self._replay_from(state, offset)
+
+    def _replay_from(self, state: SegmentState, offset: int) -> int:
+        """Some batches; the offset behind them."""
+        files = OpenSegments(is_direct=self._is_direct)
+        batches = read_batches(
+            files,
+            segment_path(self._directory, state.base_offset),
+            state,
+            self._pool,
+            offset=offset,
+            end_offset=state.end_offset,
+            max_bytes=_READ_BYTES,
+        )
+        files.close()
+        for batch in batches:
+            self._replay_batch(batch.header, b"".join(batch.buffers))
+        return batches[-1].header.end_offset
+
+    def _replay_batch(self, header: BatchHeader, stored: bytes | memoryview) -> None:
+        if header.producer_table_bytes:
+            end = HEADER_BYTES + header.producer_table_bytes
+            self.windows.replay(header, stored[HEADER_BYTES:end])
