@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 from tailrace.errors import ProblemError, UnexpectedAnswerError, problem_error
 from tailrace.values import (
     BrokerStatus,
+    DeletedTopic,
     Fetched,
     PartitionDetails,
     PartitionOffsets,
@@ -35,6 +36,7 @@ from tailrace.wire import (
 Parsed = TypeVar("Parsed")
 # A 404 that is about the path, and not about a topic or a partition.
 _NO_SUCH_PATH = ("not-found", "about:blank")
+_HEADERS = {"producer_id": "Tailrace-Producer-Id", "sequence": "Tailrace-Sequence"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,40 @@ class ReadParameters(TypedDict, total=False):
     isolation: Literal["committed", "uncommitted"] | None
 
 
+class Numbered(TypedDict, total=False):
+    """Makes a produce request one that can be sent again and is stored once: both, or none.
+
+    `producer_id`: the sender's own name, 1 to 128 visible ASCII characters; decides the partition
+    of events without a key. `sequence`: of the request among the sender's; a retry has the same.
+    """
+
+    producer_id: str
+    sequence: int
+
+
+class TopicSettings(TypedDict, total=False):
+    """What a topic's creator chooses and can alter; what is left out is left to the broker.
+
+    What each means and can be: docs/protocol.md, "Topics". Retention None: for ever.
+    """
+
+    json_check: bool
+    compression: Literal["lz4", "zstd", "none"]
+    durability: Literal["fsync", "written"]
+    flush_ms: int
+    flush_bytes: int
+    linger_ms: int
+    linger_bytes: int
+    retention_ms: int | None
+    retention_bytes: int | None
+
+
+class NewTopicSettings(TopicSettings, total=False):
+    """And what stays as it was created."""
+
+    partitions_per_range: int
+
+
 # --- topics, offsets, brokers ---------------------------------------------------------------------
 
 
@@ -84,17 +120,14 @@ def parse_topics(answer: Answer) -> list[TopicInfo]:
     )
 
 
-def create_topic_request(
-    name: str, *, partitions_per_range: int | None = None, json_check: bool | None = None
-) -> Request:
-    """Settings left at None take the broker's defaults."""
-    wanted = {"name": name, "partitionsPerRange": partitions_per_range, "jsonCheck": json_check}
-    return _json_request("POST", "/v1/topics", wanted)
+def create_topic_request(name: str, **settings: Unpack[NewTopicSettings]) -> Request:
+    """Settings that are not given are those of any new topic."""
+    return _json_request("POST", "/v1/topics", {"name": name, **settings})
 
 
-def alter_topic_request(name: str, *, json_check: bool | None = None) -> Request:
-    """Settings left at None stay as they are."""
-    return _json_request("PATCH", _topic_target(name), {"jsonCheck": json_check})
+def alter_topic_request(name: str, **settings: Unpack[TopicSettings]) -> Request:
+    """Settings that are not given stay as they are."""
+    return _json_request("PATCH", _topic_target(name), settings)
 
 
 def delete_topic_request(name: str) -> Request:
@@ -105,6 +138,24 @@ def delete_topic_request(name: str) -> Request:
 def parse_deleted(answer: Answer) -> None:
     """Nothing is told but that it is done."""
     _check_status(answer)
+
+
+def deleted_topics_request() -> Request:
+    """What lies in the trash."""
+    return Request("GET", "/v1/trash")
+
+
+def parse_deleted_topics(answer: Answer) -> list[DeletedTopic]:
+    """The latest deletion first."""
+    return _parse_json(
+        answer, lambda document: [from_document(DeletedTopic, each) for each in document["topics"]]
+    )
+
+
+def restore_topic_request(name_or_id: str, *, new_name: str | None = None) -> Request:
+    """The answer is that to `topic_request`."""
+    query = "" if new_name is None else f"?{urlencode({'as': new_name})}"
+    return Request("POST", f"/v1/trash/{quote(name_or_id, safe='')}/restore{query}")
 
 
 def topic_request(name: str) -> Request:
@@ -174,18 +225,24 @@ def ready_request() -> Request:
 
 
 def produce_request(
-    topic: str, body: bytes, *, content_type: str, key: bytes | str | None = None
+    topic: str,
+    body: bytes,
+    *,
+    content_type: str,
+    key: bytes | str | None = None,
+    **numbered: Unpack[Numbered],
 ) -> Request:
     """The key goes for the whole body; None lets the broker pick the partition."""
     target = f"/v1/topic/{quote(topic, safe='')}/messages"
     if key is not None:
         target += f"?partitionKey={quote(key, safe='')}"
-    return Request("POST", target, {"Content-Type": content_type}, body)
+    headers = {_HEADERS[name]: str(value) for name, value in numbered.items()}
+    return Request("POST", target, {"Content-Type": content_type, **headers}, body)
 
 
-def produce_records_request(topic: str, body: bytes) -> Request:
+def produce_records_request(topic: str, body: bytes, **numbered: Unpack[Numbered]) -> Request:
     """For a body of `tailrace.records_binary`."""
-    return produce_request(topic, body, content_type=RECORDS_CONTENT_TYPE)
+    return produce_request(topic, body, content_type=RECORDS_CONTENT_TYPE, **numbered)
 
 
 def parse_produced(answer: Answer) -> list[Produced]:
@@ -249,10 +306,10 @@ def _topic_target(name: str) -> str:
     return f"/v1/topics/{quote(name, safe='')}"
 
 
-def _json_request(method: str, target: str, wanted: Mapping[str, object]) -> Request:
-    """A body of those members that are given."""
-    given = {name: value for name, value in wanted.items() if value is not None}
-    return Request(method, target, {"Content-Type": JSON_CONTENT_TYPE}, json.dumps(given).encode())
+def _json_request(method: str, target: str, members: Mapping[str, object]) -> Request:
+    """A body of these members, under their names in JSON."""
+    body = json.dumps({wire_name(name): value for name, value in members.items()}).encode()
+    return Request(method, target, {"Content-Type": JSON_CONTENT_TYPE}, body)
 
 
 def _read_request(topic: str, partition: int, accept: str, wanted: Mapping[str, object]) -> Request:

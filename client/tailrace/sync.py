@@ -1,6 +1,7 @@
 """The blocking client: one keep-alive connection of `http.client` around `requests`.
 
-Sends nothing twice by itself: errors say by `retriable` and `write_attempted` what a caller may do.
+Sends nothing twice by itself: errors say by `retriable` and `write_attempted` what a caller may do;
+`tailrace.producer` does it.
 One thread at a time per client.
 """
 
@@ -16,8 +17,23 @@ from urllib.parse import urlsplit
 from tailrace import requests
 from tailrace.errors import ConnectionFailedError
 from tailrace.records_binary import encode_records
-from tailrace.requests import Answer, ReadParameters, Request
-from tailrace.values import Fetched, PartitionOffsets, Produced, RingStatus, TopicDetails, TopicInfo
+from tailrace.requests import (
+    Answer,
+    NewTopicSettings,
+    Numbered,
+    ReadParameters,
+    Request,
+    TopicSettings,
+)
+from tailrace.values import (
+    DeletedTopic,
+    Fetched,
+    PartitionOffsets,
+    Produced,
+    RingStatus,
+    TopicDetails,
+    TopicInfo,
+)
 from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
 
 
@@ -59,31 +75,32 @@ class Client:
         """All topics, sorted by name."""
         return requests.parse_topics(self._exchange(requests.topics_request()))
 
-    def create_topic(
-        self,
-        name: str,
-        *,
-        partitions_per_range: int | None = None,
-        json_check: bool | None = None,
-    ) -> TopicInfo:
-        """Create, or find with the same settings (safe to repeat); None: the broker's default."""
-        request = requests.create_topic_request(
-            name, partitions_per_range=partitions_per_range, json_check=json_check
-        )
+    def create_topic(self, name: str, **settings: Unpack[NewTopicSettings]) -> TopicInfo:
+        """Create, or find with the settings that are given: safe to repeat."""
+        request = requests.create_topic_request(name, **settings)
         return requests.parse_topic(self._exchange(request))
 
     def topic(self, name: str) -> TopicDetails:
         """One topic and its partitions; TopicNotFoundError."""
         return requests.parse_topic_details(self._exchange(requests.topic_request(name)))
 
-    def alter_topic(self, name: str, *, json_check: bool | None = None) -> TopicInfo:
-        """Change what is given; holds for the records that come after."""
-        request = requests.alter_topic_request(name, json_check=json_check)
+    def alter_topic(self, name: str, **settings: Unpack[TopicSettings]) -> TopicInfo:
+        """Change what is given, in force at once; records that are stored stay as they are."""
+        request = requests.alter_topic_request(name, **settings)
         return requests.parse_topic(self._exchange(request))
 
     def delete_topic(self, name: str) -> None:
         """With all its records; TopicNotFoundError."""
         requests.parse_deleted(self._exchange(requests.delete_topic_request(name)))
+
+    def deleted_topics(self) -> list[DeletedTopic]:
+        """Those that can be restored, the latest deletion first."""
+        return requests.parse_deleted_topics(self._exchange(requests.deleted_topics_request()))
+
+    def restore_topic(self, name_or_id: str, *, new_name: str | None = None) -> TopicDetails:
+        """Bring a deleted topic back; by its name when no other deleted one had it."""
+        request = requests.restore_topic_request(name_or_id, new_name=new_name)
+        return requests.parse_topic_details(self._exchange(request))
 
     def brokers(self) -> RingStatus:
         """The ring, its brokers and their state."""
@@ -99,15 +116,36 @@ class Client:
         request = requests.offsets_request(topics, timestamp_us)
         return requests.parse_offsets(self._exchange(request))
 
-    def produce(self, topic: str, value: bytes, *, key: bytes | str | None = None) -> Produced:
-        """Store one JSON event; on return it is as durable as the topic promises."""
-        return self._produce(topic, value, JSON_CONTENT_TYPE, key)
+    def produce(
+        self,
+        topic: str,
+        value: bytes,
+        *,
+        key: bytes | str | None = None,
+        **numbered: Unpack[Numbered],
+    ) -> Produced:
+        """Store one JSON event; on return it is as durable as the topic promises.
+
+        With `producer_id` and `sequence` it is safe to repeat: stored once.
+        """
+        request = requests.produce_request(
+            topic, value, content_type=JSON_CONTENT_TYPE, key=key, **numbered
+        )
+        return requests.parse_produced(self._exchange(request))[0]
 
     def produce_lines(
-        self, topic: str, ndjson: bytes, *, key: bytes | str | None = None
+        self,
+        topic: str,
+        ndjson: bytes,
+        *,
+        key: bytes | str | None = None,
+        **numbered: Unpack[Numbered],
     ) -> Produced:
         """Store one JSON event a line, all of one key, as one batch: all of them or none."""
-        return self._produce(topic, ndjson, NDJSON_CONTENT_TYPE, key)
+        request = requests.produce_request(
+            topic, ndjson, content_type=NDJSON_CONTENT_TYPE, key=key, **numbered
+        )
+        return requests.parse_produced(self._exchange(request))[0]
 
     def produce_records(
         self,
@@ -115,16 +153,19 @@ class Client:
         keys: Sequence[bytes | None],
         values: Sequence[bytes | None],
         timestamps_us: Sequence[int] | None = None,
+        **numbered: Unpack[Numbered],
     ) -> list[Produced]:
         """Store records with a key each; one element a partition, in partition order.
 
         A partition's failure is raised; `write_attempted` is then set when others succeeded.
         """
-        return self.produce_encoded(topic, encode_records(keys, values, timestamps_us))
+        return self.produce_encoded(topic, encode_records(keys, values, timestamps_us), **numbered)
 
-    def produce_encoded(self, topic: str, body: bytes) -> list[Produced]:
+    def produce_encoded(
+        self, topic: str, body: bytes, **numbered: Unpack[Numbered]
+    ) -> list[Produced]:
         """`produce_records` of a records+binary body that is made already."""
-        request = requests.produce_records_request(topic, body)
+        request = requests.produce_records_request(topic, body, **numbered)
         return requests.parse_produced(self._exchange(request))
 
     def read_batches(
@@ -170,12 +211,6 @@ class Client:
         Oldest first; at most 1,000.
         """
         return requests.parse_last_lines(self._exchange(requests.last_lines_request(topic, count)))
-
-    def _produce(
-        self, topic: str, body: bytes, content_type: str, key: bytes | str | None
-    ) -> Produced:
-        request = requests.produce_request(topic, body, content_type=content_type, key=key)
-        return requests.parse_produced(self._exchange(request))[0]
 
     def _exchange(self, request: Request) -> Answer:
         """One request, one answer. A failure closes the connection, so the next call opens one."""

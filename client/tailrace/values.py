@@ -15,7 +15,10 @@ _WIRE_NAMES = {"range_id": "range", "now_us": "now", "timestamp_us": "timestamp"
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic's settings and size; `copies` of each record on brokers' disks."""
+    """A topic's settings and size; `copies` of each record on brokers' disks.
+
+    Retention None: for ever. Defaults are what brokers do that do not tell.
+    """
 
     name: str
     id: str
@@ -24,6 +27,13 @@ class TopicInfo:
     durability: str
     partitions: int
     copies: int
+    compression: str = "lz4"
+    flush_ms: int = 1000
+    flush_bytes: int = 16 * 1024 * 1024
+    linger_ms: int = 0
+    linger_bytes: int = 0
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +99,21 @@ class TopicDetails:
 
 
 @dataclass(frozen=True, slots=True)
+class DeletedTopic:
+    """A deleted topic that can be restored; `purge_at`: until then, on a full disk not so long.
+
+    Both times are texts as in records.
+    """
+
+    name: str
+    id: str
+    partitions: int
+    size_bytes: int
+    deleted_at: str
+    purge_at: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ring:
     """What holds for all brokers together."""
 
@@ -142,13 +167,17 @@ class RingStatus:
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """Records that are stored: offsets [`offset`, `offset + count`) of `partition`."""
+    """Records that are stored: offsets [`offset`, `offset + count`) of `partition`.
+
+    `duplicate`: since an earlier request of this producer and sequence.
+    """
 
     partition: int
     offset: int
     count: int
     durability: str
     copies: int
+    duplicate: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,9 @@ little-endian. Header:
 | 88  | i64  | append_time_us     | leader's clock, never decreasing within a partition            |
 | 96  | i64  | first_timestamp_us | of the first record                                            |
 | 104 | i64  | largest_timestamp_us | largest of the batch                                         |
-| 112 | i64  | high_watermark     | the partition's when the batch was appended: what recovery may |
-|     |      |                    | never cut (docs/decisions/003-high-watermark-in-the-header.md) |
+| 112 | i64  | high_watermark     | the partition's when the batch was appended, as far as it was  |
+|     |      |                    | durable then: what recovery may never cut                      |
+|     |      |                    | (docs/decisions/003-high-watermark-in-the-header.md)           |
 | 120 | 8 B  | reserved           | zero                                                           |
 
 Payload (before compression), n = record_count, h = number of record headers; each column is in
@@ -68,6 +69,12 @@ __all__ = [
     "INDEX_HEADER",
     "INDEX_MAGIC",
     "INDEX_VERSION",
+    "JOURNAL_BLOCK_BYTES",
+    "JOURNAL_FILE_HEADER",
+    "JOURNAL_FILE_MAGIC",
+    "JOURNAL_FRAME_HEADER",
+    "JOURNAL_FRAME_MAGIC",
+    "JOURNAL_VERSION",
     "JSON_CONTENT_TYPE",
     "NDJSON_CONTENT_TYPE",
     "PAD_HEADER",
@@ -189,6 +196,17 @@ INDEX_VERSION = 2
 INDEX_HEADER = struct.Struct("<IIQqQqqI")
 # relative offset, position, largest timestamp of the segment before that position
 INDEX_ENTRY = struct.Struct("<IIq")
+JOURNAL_BLOCK_BYTES = 4096
+JOURNAL_FILE_MAGIC = int.from_bytes(b"TRLK", "little")
+JOURNAL_FRAME_MAGIC = int.from_bytes(b"TRLJ", "little")
+JOURNAL_VERSION = 1
+# magic, version, CRC-32C of all else, boot of the journal, its id, sequence of the first frame
+JOURNAL_FILE_HEADER = struct.Struct("<IH2xIIQQ")
+# magic, version, CRC-32C of all else, frame bytes, journal id, sequence, durable sequence, batches
+JOURNAL_FRAME_HEADER = struct.Struct("<IH2xIIQQQI4x")
+
+assert JOURNAL_FILE_HEADER.size == 32
+assert JOURNAL_FRAME_HEADER.size == 48
 
 
 def align_up(size_bytes: int, alignment_bytes: int) -> int:

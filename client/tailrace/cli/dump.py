@@ -1,4 +1,4 @@
-"""`tailrace dump`: what stands in a segment file or in its index, without a broker."""
+"""`tailrace dump`: what stands in a segment, an index or a journal file, without a broker."""
 
 import os
 import sys
@@ -19,33 +19,45 @@ ARROW_REMEDY = "pip install 'tailrace[arrow]'"
 
 
 def dump(*, file: Path, records: bool, output: str) -> None:
-    """Show what is in a segment (.log) or its index (.idx), checksums verified.
+    """Show what is in a segment (.log), its index (.idx) or a .journal, checksums verified.
 
     Batches and pads one a line, or with --records the records. Reads the file as it is, also
-    while a broker writes it.
+    while a broker writes it. Of a journal file its present round: frames, each before its batches.
     """
-    if file.suffix not in (".log", ".idx"):
-        raise UsageError(f'"{file}" is not a segment (.log) or the index of one (.idx)')
-    if records and file.suffix == ".idx":
-        raise UsageError("--records is of a segment (.log): an index has none")
+    show = {".log": _show_entries, ".idx": _show_index, ".journal": _show_journal}.get(file.suffix)
+    if show is None:
+        raise UsageError(f'"{file}" is not a segment (.log), its index (.idx) or a .journal')
+    if records:
+        if file.suffix != ".log":
+            raise UsageError("--records is of a segment (.log)")
+        show = _show_records
     with file.open("rb") as opened:
-        if file.suffix == ".idx":
-            _show_index(file, opened.read(), output)
-        elif records:
-            _show_records(file, opened, output)
-        else:
-            _show_entries(file, opened, output)
+        show(file, opened, output)
 
 
 def _show_entries(file: Path, opened: BinaryIO, output: str) -> None:
     """Raises behind the last line when something is damaged."""
     from tailrace.cli.output import show_pages
-    from tailrace.cli.segments import UNCHECKED
 
     seen: dict[str, int] = {}
     show_pages(output, _pages(_entries(opened, seen)), _entry_columns())
-    if UNCHECKED in seen:
-        print(f"note: checksums are not verified; for that: {ARROW_REMEDY}", file=sys.stderr)
+    _note_when_unchecked(seen)
+    _raise_when_damaged(file, seen)
+
+
+def _show_journal(file: Path, opened: BinaryIO, output: str) -> None:
+    """Raises behind the last line when something is damaged."""
+    from tailrace.cli.journals import journal_documents, read_journal
+    from tailrace.cli.output import show_pages
+
+    try:
+        journal = read_journal(opened, _size_bytes(opened))
+    except CorruptBatchError as error:
+        raise TailraceError(f"{file}: {error}") from error
+    seen: dict[str, int] = {}
+    documents = _noted(journal_documents(journal), seen)
+    show_pages(output, _pages(documents), _journal_columns())
+    _note_when_unchecked(seen)
     _raise_when_damaged(file, seen)
 
 
@@ -67,12 +79,24 @@ def _show_records(file: Path, opened: BinaryIO, output: str) -> None:
 
 
 def _entries(opened: BinaryIO, seen: dict[str, int]) -> Iterator[dict[str, Any]]:
-    """The segment's; `seen` gets the first position of each checksum's verdict."""
+    """The segment's."""
     from tailrace.cli.segments import entries
 
-    for entry in entries(opened, _size_bytes(opened)):
-        seen.setdefault(entry["checksum"], entry["position"])
-        yield entry
+    return _noted(entries(opened, _size_bytes(opened)), seen)
+
+
+def _noted(documents: Iterable[dict[str, Any]], seen: dict[str, int]) -> Iterator[dict[str, Any]]:
+    """The same; `seen` gets the first position of each checksum's verdict."""
+    for document in documents:
+        seen.setdefault(document["checksum"], document["position"])
+        yield document
+
+
+def _note_when_unchecked(seen: dict[str, int]) -> None:
+    from tailrace.cli.segments import UNCHECKED
+
+    if UNCHECKED in seen:
+        print(f"note: checksums are not verified; for that: {ARROW_REMEDY}", file=sys.stderr)
 
 
 def _raise_when_damaged(file: Path, seen: dict[str, int]) -> None:
@@ -85,12 +109,12 @@ def _raise_when_damaged(file: Path, seen: dict[str, int]) -> None:
         )
 
 
-def _show_index(file: Path, stored: bytes, output: str) -> None:
+def _show_index(file: Path, opened: BinaryIO, output: str) -> None:
     from tailrace.cli.output import as_table, cell_text, member, show
     from tailrace.cli.segments import read_index
 
     try:
-        index = read_index(stored)
+        index = read_index(opened.read())
     except CorruptBatchError as error:
         raise TailraceError(f"{file} is {error}") from error
     columns = [
@@ -118,26 +142,49 @@ def _pages(documents: Iterable[Any]) -> Iterator[Sequence[Any]]:
 
 
 def _entry_columns() -> "list[Column]":
-    from tailrace.cli.output import NONE, Column, cell_text
+    return [
+        _column("POSITION", "position"),
+        _column("KIND", "kind"),
+        *_batch_columns(),
+        _column("FIRST TIMESTAMP", "firstTimestamp"),
+        _column("LARGEST TIMESTAMP", "largestTimestamp"),
+        _column("FLAGS", "flags"),
+        _column("CHECKSUM", "checksum"),
+    ]
 
-    def column(title: str, name: str) -> Column:
-        return Column(title, lambda entry: cell_text(entry.get(name)))
+
+def _journal_columns() -> "list[Column]":
+    return [
+        _column("POSITION", "position"),
+        _column("KIND", "kind"),
+        _column("SEQUENCE", "sequence"),
+        _column("DURABLE", "durableSequence"),
+        _column("TOPIC ID", "topicId"),
+        _column("PARTITION", "partition"),
+        *_batch_columns(),
+        _column("CHECKSUM", "checksum"),
+    ]
+
+
+def _batch_columns() -> "list[Column]":
+    from tailrace.cli.output import NONE, Column
 
     def offsets(entry: dict[str, Any]) -> str:
         return f"{entry['firstOffset']}-{entry['lastOffset']}" if "count" in entry else NONE
 
     return [
-        column("POSITION", "position"),
-        column("KIND", "kind"),
         Column("OFFSETS", offsets),
-        column("COUNT", "count"),
-        column("CODEC", "codec"),
-        column("BYTES", "bytes"),
-        column("FIRST TIMESTAMP", "firstTimestamp"),
-        column("LARGEST TIMESTAMP", "largestTimestamp"),
-        column("FLAGS", "flags"),
-        column("CHECKSUM", "checksum"),
+        _column("COUNT", "count"),
+        _column("CODEC", "codec"),
+        _column("BYTES", "bytes"),
     ]
+
+
+def _column(title: str, name: str) -> "Column":
+    """Of a member that not every document has."""
+    from tailrace.cli.output import Column, cell_text
+
+    return Column(title, lambda entry: cell_text(entry.get(name)))
 
 
 VERB = Verb(
@@ -153,5 +200,6 @@ VERB = Verb(
         "tailrace dump 00000000000000000000.log",
         "tailrace dump 00000000000000000000.log --records -o json",
         "tailrace dump 00000000000000000000.idx",
+        "tailrace dump 0.journal",
     ),
 )

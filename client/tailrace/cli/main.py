@@ -8,7 +8,18 @@ import sys
 from collections.abc import Sequence
 
 from tailrace import __version__
-from tailrace.cli import completion, consume, dev, doctor, dump, produce, status, topic
+from tailrace.cli import (
+    completion,
+    consume,
+    dev,
+    doctor,
+    dump,
+    produce,
+    status,
+    topic,
+    trash,
+    verify,
+)
 from tailrace.cli.parser import UsageError, Verb, close_to, parse, shown
 from tailrace.errors import TailraceError, TopicNotFoundError
 
@@ -24,10 +35,12 @@ VERBS: dict[str, Verb] = {
     "topic describe": topic.DESCRIBE,
     "topic alter": topic.ALTER,
     "topic delete": topic.DELETE,
+    "topic restore": trash.RESTORE,
     "produce": produce.VERB,
     "consume": consume.VERB,
     "doctor": doctor.VERB,
     "dump": dump.VERB,
+    "verify": verify.VERB,
     "completion": completion.VERB,
 }
 SUMMARY = "Tailrace, an event log: curl in, Spark out."

@@ -11,6 +11,7 @@ from tailrace.errors import ProblemError, TailraceError, TopicNotFoundError
 
 if TYPE_CHECKING:
     from tailrace.cli.ndjson import BadLine, Batch
+    from tailrace.producer import Producer
     from tailrace.sync import Client
 
 # One request: large enough that its cost is the bytes', far below the broker's maxRequestBytes.
@@ -60,7 +61,9 @@ def _produce_file(
 
     from tailrace.cli.ndjson import read_batches
     from tailrace.cli.progress import Progress
+    from tailrace.producer import Producer
 
+    producer = Producer(client)
     event_count = read_bytes = 0
     with (
         open(0, "rb") if file == STANDARD_INPUT else file.open("rb") as raw,
@@ -69,7 +72,7 @@ def _produce_file(
         stream = gzip.GzipFile(fileobj=raw) if file.suffix == ".gz" else raw
         try:
             for batch in read_batches(stream, BATCH_BYTES):
-                event_count += _store_batch(client, topic, batch, key_path, event_count)
+                event_count += _store_batch(producer, topic, batch, key_path, event_count)
                 read_bytes += sum(map(len, batch.lines))
                 position = raw.tell() if raw.seekable() else 0
                 progress.update(done=position, events=event_count, size_bytes=read_bytes)
@@ -90,11 +93,11 @@ def _produce_file(
 
 
 def _store_batch(
-    client: "Client", topic: str, batch: "Batch", key_path: Sequence[str], stored_before: int
+    producer: "Producer", topic: str, batch: "Batch", key_path: Sequence[str], stored_before: int
 ) -> int:
     """Store a batch -> its events. An error tells what was stored, before the batch and of it."""
     try:
-        stored_count, bad_line = _store(client, topic, batch.lines, key_path)
+        stored_count, bad_line = _store(producer, topic, batch.lines, key_path)
     except TailraceError as error:
         raise _with_progress(error, stored_before) from error
     if bad_line:
@@ -107,24 +110,24 @@ def _store_batch(
 
 
 def _store(
-    client: "Client", topic: str, lines: Sequence[bytes], key_path: Sequence[str]
+    producer: "Producer", topic: str, lines: Sequence[bytes], key_path: Sequence[str]
 ) -> tuple[int, "BadLine | None"]:
     """Store the events up to the first bad line -> their count, and that line."""
     if key_path:
         from tailrace.cli.ndjson import keyed_records
 
         keys, values, bad_line = keyed_records(lines, key_path)
-        produced = client.produce_records(topic, keys, values) if values else []
+        produced = producer.produce_records(topic, keys, values) if values else []
         return sum(each.count for each in produced), bad_line
     if not any(line.strip(b"\r\n") for line in lines):
         return 0, None
     try:
-        return client.produce_lines(topic, b"".join(lines)).count, None
+        return producer.produce_lines(topic, b"".join(lines)).count, None
     except ProblemError as error:
         bad_line = _refused_line(error)
         if bad_line is None:
             raise
-    stored_count, _ = _store(client, topic, lines[: bad_line.line_index], ())
+    stored_count, _ = _store(producer, topic, lines[: bad_line.line_index], ())
     return stored_count, bad_line
 
 

@@ -1,0 +1,277 @@
+"""What is wrong with the files below a directory, and which of them tell what of others.
+
+Reads only. Beside a running broker what is being written just then is no finding: a second look
+has to find the same.
+"""
+
+import fcntl
+import json
+import os
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from tailrace.cli.journals import journal_findings
+from tailrace.cli.segments import BAD, Piece, pieces
+from tailrace.cli.stored_logs import INDEX_NAME, SEGMENT_NAME, Expected, Finding, log_findings
+from tailrace.wire import BatchHeader
+
+NO_EPOCH = 0  # of the batch before a partition's first
+RESCUED = "journaled.batches"
+TOKEN_MIN, TOKEN_END = -(2**63), 2**63
+
+# Topic id and partition.
+LogKey = tuple[UUID, int]
+
+Document = dict[str, Any]
+
+
+class Report(NamedTuple):
+    """All that was looked at."""
+
+    file_count: int
+    size_bytes: int
+    findings: list[Finding]
+
+    @property
+    def bad_count(self) -> int:
+        """Findings that are damage."""
+        return sum(each.is_bad for each in self.findings)
+
+
+def check_files(directory: Path) -> Report:
+    """All files of a broker below the directory.
+
+    What the broker's other files tell counts too when only a part of its directory is looked at.
+    """
+    home = _broker_of(directory)
+    look = _Look(is_live=_is_locked(home / "lock"))
+    for path in _files_below(directory, _JSON_NAME):
+        look.at(path)
+        look.check(partial(_json_findings, path))
+    for path in _files_below(directory, re.compile(re.escape(RESCUED))):
+        look.at(path)
+        look.check(partial(_rescued_findings, path))
+    journals = _files_below(directory, _JOURNAL_NAME)
+    for path in journals:
+        look.at(path)
+    journaled: list[BatchHeader] = []
+
+    def check_journals() -> list[Finding]:
+        nonlocal journaled
+        findings, journaled = journal_findings(journals)
+        return findings
+
+    look.check(check_journals)
+    if home != directory and not look.is_live:
+        _, journaled = journal_findings(_files_below(home, _JOURNAL_NAME))
+    expected = {} if look.is_live else _expected_logs(home, journaled)
+    logs = _files_below(directory, SEGMENT_NAME) + _files_below(directory, INDEX_NAME)
+    known_paths = {home / "data" / str(topic_id) / str(number) for topic_id, number in expected}
+    below = {path for path in known_paths if path.is_relative_to(directory)}
+    for path in sorted({path.parent for path in logs} | below):
+        key = _log_key(path)
+        known = expected.get(key, Expected()) if key else Expected()
+        look.check(partial(log_findings, path, _with_own_files(path, known), look.at))
+    return Report(len(look.sizes), sum(look.sizes.values()), look.findings)
+
+
+class _Look:
+    """Counts files, and takes what is found in them."""
+
+    def __init__(self, *, is_live: bool) -> None:
+        """`is_live`: a broker runs there."""
+        self.is_live = is_live
+        self.sizes: dict[Path, int] = {}
+        self.findings: list[Finding] = []
+
+    def at(self, path: Path) -> None:
+        """This file is about to be read."""
+        with self._unless_gone():
+            self.sizes[path] = path.stat().st_size
+
+    def check(self, find: Callable[[], list[Finding]]) -> None:
+        """Beside a running broker a torn write is none, and a second look must find the same."""
+        with self._unless_gone():
+            found = find()
+            if found and self.is_live:
+                found = [each for each in find() if each.is_bad and each in found]
+            self.findings += found
+
+    @contextmanager
+    def _unless_gone(self) -> Iterator[None]:
+        """Retention and deletions of a running broker take files away."""
+        try:
+            yield
+        except FileNotFoundError:
+            if not self.is_live:
+                raise
+
+
+def _broker_of(directory: Path) -> Path:
+    """The broker's directory that this one is or lies in; itself when it is a broker's nowhere."""
+    above = (directory, *directory.absolute().parents)
+    found = (each for each in above if (each / "data").is_dir() and (each / "lock").is_file())
+    return next(found, directory)
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether a broker runs here."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return False
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _files_below(directory: Path, name: re.Pattern[str]) -> list[Path]:
+    return sorted(path for path in directory.rglob("*") if name.fullmatch(path.name))
+
+
+def _expected_logs(home: Path, headers: Iterable[BatchHeader]) -> dict[LogKey, Expected]:
+    """What a stopped broker's other files tell of its logs; those that cannot be read: nothing.
+
+    `headers`: of the batches in its journal.
+    """
+    ends: dict[LogKey, int] = {}
+    stop = _read_json(home / "data" / "clean-stop.json")
+    for topic_id, log_ends in stop.get("logEnds", {}).items():
+        for partition, end in enumerate(log_ends):
+            ends[UUID(topic_id), partition] = end or 0
+    journaled: dict[LogKey, list[BatchHeader]] = defaultdict(list)
+    for header in headers:
+        journaled[UUID(bytes=header.topic_id), header.partition].append(header)
+    known: dict[LogKey, Expected] = {}
+    for topic in _read_json(home / "data" / "metadata" / "topics.json").get("topics", []):
+        for each in topic["partitions"]:
+            key = UUID(topic["topicId"]), each["partition"]
+            end = max(each.get("sealedEnd") or 0, ends.get(key, 0))
+            known[key] = Expected(each["firstOffset"], NO_EPOCH, end, journaled[key])
+    return known
+
+
+def _with_own_files(directory: Path, expected: Expected) -> Expected:
+    """Also what lies beside the segments tells: where retention has moved the log start, and what
+    the journal held of a log that was damaged.
+    """
+    start = _read_json(directory / "log-start.json")
+    if start:
+        expected = expected._replace(
+            first_offset=start["logStart"], epoch_before=start["epochBefore"]
+        )
+    rescued = [piece.header for piece in _batches_in(directory / RESCUED) if piece.header]
+    return expected._replace(journaled=[*expected.journaled, *rescued])
+
+
+def _rescued_findings(path: Path) -> list[Finding]:
+    text = "no batch that matches its checksum"
+    return [
+        Finding(path, piece.position, text) for piece in _batches_in(path) if piece.checksum == BAD
+    ]
+
+
+def _batches_in(path: Path) -> list[Piece]:
+    """Of a file that is batches back to back; none when there is no such file."""
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        return list(pieces(file, os.fstat(file.fileno()).st_size))
+    return []
+
+
+def _log_key(directory: Path) -> LogKey | None:
+    """Of a partition's directory; None: it is another."""
+    with suppress(ValueError):
+        return UUID(directory.parent.name), int(directory.name)
+    return None
+
+
+def _read_json(path: Path) -> Document:
+    """Empty when it cannot be read: `_json_findings` tells that."""
+    return {} if not path.exists() or _json_findings(path) else json.loads(path.read_bytes())
+
+
+def _json_findings(path: Path) -> list[Finding]:
+    """That it is whole, has what it must have, and that the topics cover all tokens."""
+    stored = path.read_bytes()
+    try:
+        document = json.loads(stored)
+    except json.JSONDecodeError as error:
+        return [Finding(path, error.pos, f"is not JSON: {error.msg}")]
+    except UnicodeDecodeError as error:
+        return [Finding(path, error.start, "is not UTF-8")]
+    try:
+        _JSON_CHECKS[path.name](document)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return [Finding(path, 0, f"does not hold what it should: {error!r}")]
+    return []
+
+
+def _check_identity(document: Document) -> None:
+    for name in ("clusterId", "incarnation"):
+        UUID(document[name])
+    for name in ("ordinal", "registration", "version"):
+        _check_number(document[name])
+
+
+def _check_topics(document: Document) -> None:
+    _check_number(document["version"])
+    for topic in document["topics"]:
+        _check_topic(topic)
+
+
+def _check_deleted(document: Document) -> None:
+    _check_number(document["version"])
+    _check_number(document["deletedUs"])
+    _check_topic(document["topic"])
+
+
+def _check_topic(topic: Document) -> None:
+    """Its partitions are dense, and those that are not sealed have each token once."""
+    UUID(topic["topicId"])
+    name, partitions = str(topic["name"]), topic["partitions"]
+    if [each["partition"] for each in partitions] != list(range(len(partitions))):
+        raise ValueError(f"the partitions of {name}")
+    for each in partitions:
+        _check_number(each["firstOffset"])
+    unsealed = [each for each in partitions if each.get("sealedEnd") is None]
+    bounds = sorted((each["tokenStart"], each["tokenEnd"]) for each in unsealed)
+    if [TOKEN_MIN, *(end for _, end in bounds)] != [*(start for start, _ in bounds), TOKEN_END]:
+        raise ValueError(f"the tokens of {name}")
+
+
+def _check_stop(document: Document) -> None:
+    _check_number(document["version"])
+    for topic_id, ends in document["logEnds"].items():
+        UUID(topic_id)
+        for end in ends:
+            _check_number(end or 0)
+
+
+def _check_start(document: Document) -> None:
+    for name in ("version", "logStart", "epochBefore"):
+        _check_number(document[name])
+
+
+def _check_number(value: object) -> None:
+    if not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r}")
+
+
+_JSON_CHECKS: dict[str, Callable[[Document], None]] = {
+    "meta.json": _check_identity,
+    "topics.json": _check_topics,
+    "topic.json": _check_deleted,
+    "clean-stop.json": _check_stop,
+    "log-start.json": _check_start,
+}
+_JSON_NAME = re.compile("|".join(map(re.escape, _JSON_CHECKS)))
+_JOURNAL_NAME = re.compile(r"[0-9]+\.journal")
