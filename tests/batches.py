@@ -15,6 +15,7 @@ from tailrace.wire import (
     RECORDS_HEADER,
     RECORDS_MAGIC,
     BatchHeader,
+    Codec,
     RecordsFlag,
 )
 from tailrace_broker.codec.batch import (
@@ -81,9 +82,15 @@ def columns_of(events: Sequence[Event], *, flags: int = 0) -> RecordColumns:
     )
 
 
-def body_of(events: Sequence[Event], *, flags: int = 0, producer_table: bytes = b"") -> BatchBody:
+def body_of(
+    events: Sequence[Event],
+    *,
+    flags: int = 0,
+    producer_table: bytes = b"",
+    codec: Codec = Codec.LZ4,
+) -> BatchBody:
     """The events compressed and checksummed."""
-    return compress_columns(columns_of(events, flags=flags), producer_table)
+    return compress_columns(columns_of(events, flags=flags), producer_table, codec)
 
 
 def place_of(**changes: Any) -> BatchPlace:

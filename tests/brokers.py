@@ -11,13 +11,20 @@ from tailrace_broker.app.settings import Settings
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.io_threads import IoThreads
 
+# The least that is allowed: a file of the journal is zero-written before its first append.
+JOURNAL_BYTES = 8 * 1024 * 1024
+
 
 @asynccontextmanager
 async def open_broker(root: Path, **settings: Any) -> AsyncIterator[LocalBroker]:
-    """A broker that is not started yet; stopped, and all its tasks ended, when the block ends."""
+    """A broker that is not started yet; stopped, and all its tasks ended, when the block ends.
+
+    Its I/O threads do all writes, so that a `FaultyDisk` sees them.
+    """
     directory = DataDirectory(root)
+    directory.is_direct = False
     bugs: list[BaseException] = []
-    known = Settings(data_dir=root, **settings)
+    known = Settings(data_dir=root, **{"journal_bytes": JOURNAL_BYTES, **settings})
     io = IoThreads(known.io_threads, bugs.append)
     io.start()
     try:

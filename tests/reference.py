@@ -32,6 +32,10 @@ SETTINGS_HEAD = (
 )
 
 
+# What together bounds a broker's memory: memory/pool.py.
+MEMORY_SHARES = ("produce_memory_bytes", "read_memory_bytes", "io_buffer_bytes", "cache_bytes")
+
+
 def settings_page() -> str:
     """docs/settings.md: a row each field, in the order of the class."""
     texts = field_docstrings(Settings)
@@ -39,7 +43,14 @@ def settings_page() -> str:
         (f"`TAILRACE_{name.upper()}`", default_text(name, field), bounds_text(name, field), text)
         for (name, field), text in zip(Settings.model_fields.items(), texts, strict=True)
     ]
-    return f"{SETTINGS_HEAD}\n{table(('variable', 'default', 'from … to', 'what'), rows)}"
+    shares_bytes = sum(Settings.model_fields[name].default for name in MEMORY_SHARES)
+    shares = ", ".join(f"`TAILRACE_{name.upper()}`" for name in MEMORY_SHARES)
+    memory = (
+        f"Memory: {shares} are fixed shares, by default {value_text('memory_bytes', shares_bytes)} "
+        "together; [what else a broker needs](operations.md#memory).\n"
+    )
+    rows_text = table(("variable", "default", "from … to", "what"), rows)
+    return f"{SETTINGS_HEAD}{memory}\n{rows_text}"
 
 
 def field_docstrings(kind: type) -> list[str]:

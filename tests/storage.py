@@ -16,23 +16,39 @@ import pytest
 
 from tailrace_broker.codec.batch import BatchBody, StoredBatch, decompress_payload
 from tailrace_broker.codec.records import Record, unpack_columns
+from tailrace_broker.core.journal_replay import JournalReplay
+from tailrace_broker.core.producers import Producer
 from tailrace_broker.core.recovery import SegmentState
 from tailrace_broker.memory.pool import BufferPool
+from tailrace_broker.model.appended import Appended
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import TailraceError
+from tailrace_broker.model.topic import TopicSettings
+from tailrace_broker.storage.appends import LogEnd, stamp
 from tailrace_broker.storage.batch_cache import BatchCache
 from tailrace_broker.storage.direct_file import has_direct_io
+from tailrace_broker.storage.engine import Replayed, open_engine
 from tailrace_broker.storage.io_threads import IoThreads
-from tailrace_broker.storage.log_recovery import recover_log
-from tailrace_broker.storage.partition_log import LogResources, PartitionLog
+from tailrace_broker.storage.journal_file import JOURNAL_FILES, JournalFile, journal_paths
+from tailrace_broker.storage.journal_recovery import recover_journal
+from tailrace_broker.storage.log_recovery import RecoveredLog, recover_log
+from tailrace_broker.storage.log_resources import LogResources
+from tailrace_broker.storage.open_segments import OpenSegments
+from tailrace_broker.storage.partition_log import PartitionLog
 from tailrace_broker.storage.segment_reader import read_batches
 from tailrace_broker.storage.segment_writer import LogPlace, SegmentWriter, segment_path
 from tests.batches import PARTITION, TIME_US, TOPIC_ID, Event, body_of, columns_of
 
 MEBIBYTE = 1024 * 1024
 # What the storage edge asks of the kernel.
-DISK_CALLS = ("open", "preadv", "pwritev", "ftruncate", "fsync", "replace", "rename")
+DISK_CALLS = (
+    *("open", "preadv", "pwritev", "ftruncate", "fsync", "fdatasync", "replace", "rename"),
+    "unlink",
+)
 WAIT_S = 5.0
+# The ring's files are this small, so that tests need not wait for them to be zero-written.
+JOURNAL_FILE_BYTES = 256 * 1024
+SYNCED = TopicSettings(partitions_per_range=1)
 
 
 @dataclass(slots=True)
@@ -100,18 +116,27 @@ class LogFiles:
     """The files of one partition's log; knows how to recover, write and read them."""
 
     def __init__(self, directory: Path, *, pool_bytes: int = 64 * MEBIBYTE) -> None:
-        self.place = LogPlace(
-            directory / "topic" / "3", "topic", TOPIC_ID, PARTITION, range_id=0, epoch=1
-        )
+        self.directory = directory
+        self.epoch = 1
+        self.place = self.place_of(PARTITION)
         self.pool = BufferPool(pool_bytes)
         self.is_direct = has_direct_io(directory)
+
+    def place_of(self, partition: int) -> LogPlace:
+        """Of the topic's partitions, which share the journal."""
+        directory = self.directory / "topic" / str(partition)
+        return LogPlace(directory, "topic", TOPIC_ID, partition, range_id=0, epoch=self.epoch)
 
     def segment(self, base_offset: int = 0) -> Path:
         """A segment's file."""
         return segment_path(self.place.directory, base_offset)
 
+    def journal(self) -> list[Path]:
+        """The files of the journal that are there."""
+        return [path for path in journal_paths(self.directory) if path.exists()]
+
     def contents(self) -> dict[str, bytes]:
-        """All files with their bytes."""
+        """All files of the partition with their bytes."""
         return {path.name: path.read_bytes() for path in sorted(self.place.directory.iterdir())}
 
     def write_segment(self, stored: bytes, base_offset: int = 0) -> None:
@@ -119,36 +144,50 @@ class LogFiles:
         self.place.directory.mkdir(parents=True, exist_ok=True)
         self.segment(base_offset).write_bytes(stored)
 
-    def recover(self, first_offset: int = 0) -> list[SegmentState]:
-        """As at a broker's start."""
-        return recover_log(self.place, first_offset, self.pool, is_direct=self.is_direct)
+    def replay(self) -> JournalReplay:
+        """What the journal holds."""
+        files = [
+            JournalFile(path, size_bytes=JOURNAL_FILE_BYTES, is_direct=self.is_direct)
+            for path in journal_paths(self.directory)
+        ]
+        return recover_journal(files, is_direct=self.is_direct).replay
 
-    def writer(self, *, segment_bytes: int = 64 * MEBIBYTE) -> SegmentWriter:
-        """Recovered, ready to append."""
-        return SegmentWriter(
-            self.place,
-            self.recover(),
+    def recover(self, first_offset: int = 0) -> list[SegmentState]:
+        """The segments, as at a broker's start with no journal."""
+        return recover_log(self.place, first_offset, self.pool, is_direct=self.is_direct).segments
+
+    def recover_all(self, partition: int = PARTITION) -> RecoveredLog:
+        """The segments, and what the journal adds to them."""
+        replayed = Replayed(replay=self.replay())
+        return recover_log(
+            self.place_of(partition),
+            0,
             self.pool,
-            segment_bytes=segment_bytes,
             is_direct=self.is_direct,
+            journaled=replayed.batches(TOPIC_ID, partition),
+            durable_end=replayed.durable_end(TOPIC_ID, partition),
         )
+
+    def writer(self, *, segment_bytes: int = 64 * MEBIBYTE) -> "SegmentAppends":
+        """Recovered, ready to append."""
+        return SegmentAppends(self, self.recover(), segment_bytes)
 
     def read(
         self, state: SegmentState, offset: int, *, end_offset: int, max_bytes: int = MEBIBYTE
     ) -> list[StoredBatch]:
         """From one segment."""
         return read_batches(
+            OpenSegments(is_direct=self.is_direct),
             self.segment(state.base_offset),
             state,
             self.pool,
             offset=offset,
             end_offset=end_offset,
             max_bytes=max_bytes,
-            is_direct=self.is_direct,
         )
 
     def values(self) -> list[bytes | None]:
-        """Recover, then read every record's value; offsets must be dense."""
+        """Recover, then read every record's value in the segments; offsets must be dense."""
         segments = self.recover()
         offset, end_offset = segments[0].base_offset, segments[-1].end_offset
         records: list[Record] = []
@@ -163,6 +202,37 @@ class LogFiles:
         return [record.value for record in records]
 
 
+class SegmentAppends:
+    """A log's segments with their writer."""
+
+    def __init__(self, files: LogFiles, segments: list[SegmentState], segment_bytes: int) -> None:
+        self.segments = segments
+        self.place = files.place
+        self._open_files = OpenSegments(is_direct=files.is_direct)
+        self._writer = SegmentWriter(
+            files.place.directory,
+            segments,
+            files.pool,
+            self._open_files,
+            segment_bytes=segment_bytes,
+        )
+        self.roll = self._writer.roll
+
+    def write(
+        self, bodies: list[BatchBody], *, append_time_us: int = TIME_US, is_durable: bool = True
+    ) -> list[StoredBatch]:
+        """One write of these batches behind the end."""
+        state = self.segments[-1]
+        end = LogEnd(state.end_offset, state.last_epoch, state.last_append_time_us)
+        batches = stamp(bodies, self.place, end, append_time_us, state.end_offset)
+        self._writer.write(batches, is_durable=is_durable)
+        return batches
+
+    def close(self) -> None:
+        """As a broker that is killed leaves it."""
+        self._open_files.close()
+
+
 def records_of(batches: Iterable[StoredBatch]) -> list[Record]:
     """What readers see of stored batches."""
     records = []
@@ -172,44 +242,122 @@ def records_of(batches: Iterable[StoredBatch]) -> list[Record]:
     return records
 
 
-def append(writer: SegmentWriter, *batches: list[bytes]) -> list[StoredBatch]:
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop go on until it holds."""
+    async with asyncio.timeout(WAIT_S):
+        while not condition():  # noqa: ASYNC110  what is waited for has no event
+            await asyncio.sleep(0)
+
+
+async def read_all(log: PartitionLog) -> list[StoredBatch]:
+    """All batches of a log, whatever of them is in memory, and whatever on disk."""
+    batches: list[StoredBatch] = []
+    offset = log.log_start
+    while offset < log.high_watermark:
+        batches += await log.read(offset, MEBIBYTE)
+        assert batches[-1].header.end_offset > offset
+        offset = batches[-1].header.end_offset
+    return batches
+
+
+async def values_in(log: PartitionLog) -> list[bytes | None]:
+    """The value of each record of a log."""
+    return [record.value for record in records_of(await read_all(log))]
+
+
+def append(writer: SegmentAppends, *batches: list[bytes]) -> list[StoredBatch]:
     """One durable write of batches of these values."""
-    return writer.write(
-        [body_of([Event(value) for value in values]) for values in batches],
-        append_time_us=TIME_US,
-        high_watermark=writer.segments[-1].end_offset,
-    )
+    return writer.write([body_of([Event(value) for value in values]) for values in batches])
+
+
+@dataclass(slots=True)
+class Engine:
+    """An open journal, and the logs of some partitions on it."""
+
+    resources: LogResources
+    replayed: Replayed
+    logs: list[PartitionLog]
+    sealed: list[PartitionLog]
 
 
 @asynccontextmanager
-async def open_log(
+async def open_engine_on(
     files: LogFiles,
     *,
+    partitions: Iterable[int] = (PARTITION,),
+    settings: TopicSettings = SYNCED,
     segment_bytes: int = 64 * MEBIBYTE,
     cache_bytes: int = MEBIBYTE,
+    journal_file_bytes: int = JOURNAL_FILE_BYTES,
     counters: Counters | None = None,
     sealed_end: int | None = None,
-) -> AsyncIterator[PartitionLog]:
-    """A recovered partition with I/O threads of its own; closed when the block ends."""
+    uses_kernel_aio: bool = False,
+    is_killed: bool = False,
+) -> AsyncIterator[Engine]:
+    """Recovered partitions with I/O threads of their own; closed when the block ends.
+
+    `is_killed`: not closed, as by SIGKILL. `uses_kernel_aio`: a `FaultyDisk` does not see it.
+    """
     bugs: list[BaseException] = []
     io = IoThreads(2, bugs.append)
     io.start()
-    resources = LogResources(
-        io=io,
-        pool=files.pool,
-        cache=BatchCache(cache_bytes),
-        counters=counters or Counters(),
-        now_us=lambda: TIME_US,
-        segment_bytes=segment_bytes,
-        is_direct=files.is_direct,
-    )
+    sealed: list[PartitionLog] = []
+    resources: LogResources | None = None
     try:
-        log = PartitionLog(files.place, files.recover(), resources, sealed_end=sealed_end)
-        yield log
-        await log.close()
+        resources, replayed = await open_engine(
+            files.directory,
+            io,
+            files.pool,
+            BatchCache(cache_bytes),
+            counters or Counters(),
+            now_us=lambda: TIME_US,
+            on_sealed=sealed.append,
+            segment_bytes=segment_bytes,
+            journal_bytes=journal_file_bytes * JOURNAL_FILES,
+            is_direct=files.is_direct,
+            uses_kernel_aio=uses_kernel_aio,
+        )
+        logs = []
+        for partition in partitions:
+            place = files.place_of(partition)
+            segments, followed, windows = recover_log(
+                place,
+                0,
+                files.pool,
+                is_direct=files.is_direct,
+                journaled=replayed.batches(TOPIC_ID, partition),
+                durable_end=replayed.durable_end(TOPIC_ID, partition),
+            )
+            pending = replayed.pending(followed)
+            logs.append(
+                PartitionLog(
+                    place,
+                    segments,
+                    resources,
+                    settings,
+                    pending=pending,
+                    windows=windows,
+                    sealed_end=sealed_end,
+                )
+            )
+        yield Engine(resources, replayed, logs, sealed)
+        if not is_killed:
+            for log in logs:
+                await log.close()
+            await resources.flusher.flush_all()
     finally:
-        io.stop()
+        await asyncio.to_thread(io.stop)
+        if resources is not None:
+            resources.close()
         assert bugs == []
+
+
+@asynccontextmanager
+async def open_log(files: LogFiles, **options: Any) -> AsyncIterator[PartitionLog]:
+    """The one partition; keywords as for `open_engine_on`."""
+    async with open_engine_on(files, **options) as engine:
+        (log,) = engine.logs
+        yield log
 
 
 class Appends:
@@ -237,22 +385,20 @@ class Appends:
         self._log.append_columns(columns_of(events), done)
         return answer
 
-    def body(self, body: BatchBody) -> "asyncio.Future[int]":
+    def body(self, body: BatchBody, producer: Producer | None = None) -> "asyncio.Future[int]":
         """Append a ready-made batch; its first offset, or the error."""
         answer, done = self._new_answer()
-        self._log.append_batch(body, done)
+        self._log.append_batch(body, done, producer)
         return answer
 
     async def outcomes(self) -> list[int | BaseException]:
         """All offsets and errors."""
         return await asyncio.gather(*self._answers, return_exceptions=True)
 
-    def _new_answer(
-        self,
-    ) -> "tuple[asyncio.Future[int], Callable[[int, TailraceError | None], None]]":
+    def _new_answer(self) -> "tuple[asyncio.Future[int], Appended]":
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-        def done(offset: int, error: TailraceError | None) -> None:
+        def done(offset: int, error: TailraceError | None, *, is_duplicate: bool = False) -> None:
             if error is None:
                 answer.set_result(offset)
             else:

@@ -11,11 +11,13 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tailrace.local_broker import HOST
 from tailrace.sync import Client
 from tests.commands import (
     TAILRACE,
@@ -55,6 +57,17 @@ def producing_halfway(url: str, topic: str) -> Iterator["subprocess.Popen[bytes]
         while not any(offsets.readable() for offsets in client.offsets([topic])):
             assert process.poll() is None
         yield process
+
+
+def refuse(server: socket.socket) -> None:
+    """Answer a request as nobody answers who could take it another time."""
+    connection, _ = server.accept()
+    with connection:
+        assert connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(65536):
+            pass
 
 
 Spoil = Callable[[bytes], bytes]
@@ -127,9 +140,17 @@ def test_topics_are_created_and_listed(shared_broker: RunningBroker) -> None:
     assert re.fullmatch(r"✓ orders: 8 partitions, ready in \d+ ms\n", created.stdout.decode())
     assert again.returncode == 0
     assert re.fullmatch(r"✓ logs: 4 partitions, ready in \d+ ms\n", unchecked.stdout.decode())
-    assert table[0].split() == ["TOPIC", "PARTITIONS", "COPIES", "DURABILITY", "JSON", "CHECK"]
-    assert ["logs", "4", "1", "fsync", "no"] in [line.split() for line in table]
-    assert ["orders", "8", "1", "fsync", "yes"] in [line.split() for line in table]
+    assert re.split("  +", table[0]) == [
+        "TOPIC",
+        "PARTITIONS",
+        "COPIES",
+        "RETENTION",
+        "DURABILITY",
+        "COMPRESSION",
+        "JSON CHECK",
+    ]
+    assert ["logs", "4", "1", "7d", "fsync", "lz4", "no"] in [line.split() for line in table]
+    assert ["orders", "8", "1", "7d", "fsync", "lz4", "yes"] in [line.split() for line in table]
     sizes = {document["name"]: document["partitionsPerRange"] for document in documents}
     assert (sizes["orders"], sizes["logs"]) == (8, 4)
 
@@ -430,18 +451,42 @@ def test_ctrl_c_while_a_verb_is_imported_is_quiet() -> None:
     assert (result.returncode, result.stdout, result.stderr) == (130, b"", b"")
 
 
-def test_a_broker_that_ends_halfway_leaves_the_count_of_what_is_stored(
+def test_a_request_that_is_refused_halfway_leaves_the_count_of_what_is_stored(
     broker: RunningBroker,
 ) -> None:
     with producing_halfway(broker.url, "t") as process:
         broker.kill()
-        _, errors = process.communicate(timeout=TIMEOUT_S)
+        with ThreadPoolExecutor(1) as thread, socket.create_server((HOST, broker.port)) as server:
+            ended = thread.submit(process.communicate, None, TIMEOUT_S)
+            server.settimeout(TIMEOUT_S)
+            refuse(server)
+            _, errors = ended.result()
     broker.restart()
     with Client(broker.url) as client:
         stored_count = sum(len(offsets.readable()) for offsets in client.offsets(["t"]))
 
     assert process.returncode == 1
     assert errors.decode().endswith(f" Stored before: {stored_count:,} events\n")
+
+
+def test_a_broker_that_is_started_again_halfway_is_waited_for(broker: RunningBroker) -> None:
+    """What it did not answer is sent again, and is stored once."""
+    events = ndjson([[number, "x" * 1_000] for number in range(20_000)])
+    with started("produce", "t", url=broker.url) as process, Client(broker.url) as client:
+        assert process.stdin is not None
+        process.stdin.write(events[: len(events) // 2])
+        process.stdin.flush()
+        while not any(each.high_watermark for each in client.offsets()):
+            pass
+        with ThreadPoolExecutor(1) as thread:
+            ended = thread.submit(process.communicate, events[len(events) // 2 :], TIMEOUT_S)
+            broker.kill()
+            broker.restart()
+            output, errors = ended.result()
+        [partition] = [each for each in client.offsets(["t"]) if each.high_watermark]
+
+    assert (process.returncode, errors, partition.high_watermark) == (0, b"", 20_000)
+    assert output.decode().startswith("✓ 20,000 events, ")
 
 
 def test_a_request_that_nobody_answered_is_told_apart_from_what_is_stored() -> None:
@@ -455,7 +500,8 @@ def test_a_request_that_nobody_answered_is_told_apart_from_what_is_stored() -> N
         server.settimeout(TIMEOUT_S)
         connection, _ = server.accept()
         with connection:
-            connection.recv(1000)
+            assert connection.recv(1000)
+        refuse(server)
         assert process.stderr is not None
         errors = process.stderr.read().decode()
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.integration
 
 BASH = shutil.which("bash") or "bash"
 EVENTS = ndjson([{"customer": f"c{n}", "n": n} for n in range(1_000)])
+SEGMENT_BYTES = 1 << 20  # the least that is allowed
 PARTITIONS = 8  # as the example of `topic create` wants them
 RECORDS_PER_PARTITION = 1_701  # one behind the offset in an example of `consume`
 EXAMPLES = [(name, example) for name, verb in VERBS.items() for example in verb.examples]
@@ -32,19 +34,30 @@ ENDLESS = {
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningBroker, Path]]:
     """A broker, and the folder of a finished partition of an earlier one."""
     folder = tmp_path_factory.mktemp("finished")
-    with start_broker(folder) as earlier:
+    with start_broker(folder, segment_bytes=SEGMENT_BYTES) as earlier:
         with Client(earlier.url) as client:
-            client.produce_lines("t", EVENTS)
+            for seed in range(2):  # the second finishes the segment that the first has filled
+                noise = Random(seed).randbytes(SEGMENT_BYTES).hex()
+                client.produce_lines("t", f'"{noise}"'.encode(), key="k")
+            client.produce("t", b"1", key="k")
         earlier.stop()
         segment = next((earlier.data_dir / "data").rglob("*.log"))
     with start_broker(tmp_path_factory.mktemp("examples")) as running:
         yield running, segment.parent
 
 
+def delete_once(client: Client, topic: str) -> None:
+    """Let a topic of this name be in the trash, and no other."""
+    if topic not in [each.name for each in client.topics()]:
+        client.create_topic(topic)
+    client.delete_topic(topic)
+
+
 def prepare(broker: RunningBroker, segments: Path, folder: Path) -> None:
     """What the examples take for granted: files in the folder, and a topic with some records."""
     for file in segments.iterdir():
         shutil.copy(file, folder)
+    shutil.copy(next(segments.parents[1].glob("journal/*.journal")), folder / "0.journal")
     for name in ("orders.ndjson", "app.ndjson"):
         (folder / name).write_bytes(EVENTS)
     (folder / ".local/share/bash-completion/completions").mkdir(parents=True)
@@ -64,6 +77,9 @@ def test_an_example_works(
 ) -> None:
     broker, segments = stored
     prepare(broker, segments, tmp_path)
+    if name == "topic restore":
+        with Client(broker.url) as client:
+            delete_once(client, "invoices")
     command = example.replace("/tmp/events", "events").replace(" --port 19250", "")
     if name == "dev":
         command += f" --port {free_port_base()}"

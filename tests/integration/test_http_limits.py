@@ -39,6 +39,7 @@ from tests.http11 import (
     settle,
 )
 from tests.metrics import WAIT_S, wait_for_metric
+from tests.slow_readers import stalled_readers, trickling_readers
 from tests.stored import LARGE_BYTES, LARGE_COUNT, produce_large, values_of
 
 pytestmark = pytest.mark.integration
@@ -501,8 +502,8 @@ def receive_all(connection: Connection, count: int) -> None:
 
 @pytest.fixture(scope="module")
 def broker_of_patience(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    """For a second; with more records in its topic `large` than a stalled connection takes."""
-    with broker_with(tmp_path_factory, idle_seconds=1.0) as running:
+    """For two seconds a MiB; more records in its topic `large` than a stalled connection takes."""
+    with broker_with(tmp_path_factory, answer_seconds=2.0) as running:
         produce_large(running, "large", value_bytes=3 * LARGE_BYTES)
         yield running
 
@@ -521,6 +522,7 @@ def test_a_peer_that_takes_nothing_of_an_answer_is_dropped(
         with pytest.raises(ConnectionResetError):
             receive_all(stalled, sent.count(b"GET"))
     wait_for_metric(broker, "tailrace_produce_memory_bytes", 0)
+    wait_for_metric(broker, "tailrace_read_memory_bytes", 0)
 
 
 @pytest.mark.parametrize(
@@ -561,6 +563,73 @@ def test_a_peer_that_does_not_read_its_answers_is_not_read_from(
             assert sent < UNREAD_BYTES_MAX, "the broker takes requests without end"
         for _ in range(sent // len(wrong)):
             assert connection.receive().status == 404
+
+
+# --- memory of readers ------------------------------------------------------------------------
+
+
+READ_MEMORY_BYTES = 40 * MEBIBYTE
+LARGE_ANSWER = get(records("large", maxBytes=16 * MEBIBYTE), accept=BATCH_CONTENT_TYPE)
+
+
+@pytest.fixture(scope="module", params=[0, 32 * MEBIBYTE], ids=["from disk", "from memory"])
+def broker_of_small_memory(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningBroker]:
+    """With some 25 MiB in its topic `large`, which two of its largest answers fill."""
+    memory = {"read_memory_bytes": READ_MEMORY_BYTES, "cache_bytes": request.param}
+    with broker_with(tmp_path_factory, answer_seconds=1.0, **memory) as running:
+        produce_large(running, "large", value_bytes=4 * MEBIBYTE)
+        yield running
+
+
+@pytest.mark.parametrize("asked", [LARGE_ANSWER, get(records("large"))], ids=["binary", "text"])
+def test_stalled_readers_hold_no_more_than_the_read_memory(
+    broker_of_small_memory: RunningBroker, opened: ExitStack, asked: bytes
+) -> None:
+    """They are cut off in time, and who came behind them is answered."""
+    broker = broker_of_small_memory
+    before = broker.metrics()
+    stalled_readers(broker, opened, asked, count=30)
+    used_bytes = resident_bytes = 0.0
+    metrics = before
+    while (
+        metrics["tailrace_slow_readers_dropped_total"]
+        < before["tailrace_slow_readers_dropped_total"] + 2
+    ):
+        metrics = broker.metrics()
+        used_bytes = max(used_bytes, metrics["tailrace_read_memory_bytes"])
+        resident_bytes = max(resident_bytes, metrics["process_resident_memory_bytes"])
+
+    assert READ_MEMORY_BYTES / 2 < used_bytes <= READ_MEMORY_BYTES
+    grown_bytes = resident_bytes - before["process_resident_memory_bytes"]
+    assert grown_bytes < 2 * READ_MEMORY_BYTES
+    wait_for_metric(broker, "tailrace_read_memory_bytes", 0)
+    with Connection(broker.port + READ) as reader:
+        assert reader.exchange(asked).status == 200
+
+
+def test_a_reader_waits_for_memory_and_is_then_refused(
+    broker_of_small_memory: RunningBroker,
+) -> None:
+    """Others hold it all, who take their answers just fast enough."""
+    broker = broker_of_small_memory
+    with (
+        trickling_readers(broker, LARGE_ANSWER, count=2),
+        Connection(broker.port + READ) as reader,
+        Connection(broker.port) as producer,
+    ):
+        settle(broker.port)
+        reader.send(LARGE_ANSWER)
+        assert producer.exchange(request(messages("t"), b"1")).status == 200
+        answer = reader.receive()
+
+        assert problem(answer) == (503, "read-memory-full")
+        assert answer.headers["retry-after"] == "1"
+        assert producer.exchange(request(messages("t"), b"2")).status == 200
+    wait_for_metric(broker, "tailrace_read_memory_bytes", 0)
+    with Connection(broker.port + READ) as reader:
+        assert reader.exchange(LARGE_ANSWER).status == 200
 
 
 # --- how many -------------------------------------------------------------------------------------

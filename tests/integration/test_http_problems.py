@@ -46,7 +46,8 @@ from tests.http11 import (
 )
 from tests.http11 import records as records_target
 from tests.metrics import wait_for_metric
-from tests.stored import split
+from tests.slow_readers import trickling_readers
+from tests.stored import produce_large, split
 
 pytestmark = pytest.mark.integration
 
@@ -55,6 +56,10 @@ PROTOCOL = Path(__file__).parents[2] / "docs" / "protocol.md"
 PROBLEM_CONTENT_TYPE = "application/problem+json"
 MEBIBYTE = 1024 * 1024
 BODY_BYTES_MAX = 2048
+# What a partition remembers: appends of a producer, and producers.
+WINDOW_ROWS = 1_000
+WINDOW_PRODUCERS = 10_000
+PIPELINED = 100
 # Parts of details that differ from run to run.
 VARYING = {
     re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"): "TOPIC-ID",
@@ -120,6 +125,16 @@ def batch(body: bytes, query: str = "?partition=0") -> bytes:
     return request(f"/v1/topic/t/messages{query}", body, content_type=BATCH_CONTENT_TYPE)
 
 
+def numbered(producer: str | None, sequence: int | None, body: bytes = b"1") -> bytes:
+    return request(
+        messages("t", partitionKey="k"),
+        body,
+        content_type=NDJSON_CONTENT_TYPE,
+        tailrace_producer_id=producer,
+        tailrace_sequence=sequence,
+    )
+
+
 BATCH = batch_of([Event(b"1")])
 RECORDS = encode_records([b"k"], [b"1"])
 FAR_AHEAD_US = 9_000_000_000_000_000
@@ -171,9 +186,21 @@ REFUSED: dict[str, tuple[tuple[int, ...], bytes]] = {
         request(messages("t", partition=0), b"1"),
     ),
     "invalid-parameter no partition of a batch": (PRODUCES, batch(BATCH, "")),
+    "invalid-parameter no sequence": (PRODUCES, numbered("till-7", None)),
+    "invalid-parameter no producer": (PRODUCES, numbered(None, 0)),
+    "invalid-parameter sequence": (PRODUCES, numbered("till-7", -1)),
+    "invalid-parameter producer": (PRODUCES, numbered("till 7", 0)),
     "invalid-parameter unknown field": (
         TOPICS,
-        request("/v1/topics", b'{"name":"n","retentionMs":1}'),
+        request("/v1/topics", b'{"name":"n","owner":"me"}'),
+    ),
+    "invalid-parameter setting out of bounds": (
+        TOPICS,
+        request("/v1/topics", b'{"name":"n","retentionMs":-1}'),
+    ),
+    "invalid-parameter setting of other words": (
+        TOPICS,
+        request("/v1/topics/t", b'{"durability":"none"}', method="PATCH"),
     ),
     "invalid-parameter missing field": (TOPICS, request("/v1/topics", b"{}")),
     "invalid-parameter field of another type": (
@@ -190,7 +217,7 @@ REFUSED: dict[str, tuple[tuple[int, ...], bytes]] = {
     ),
     "invalid-parameter unknown change": (
         TOPICS,
-        request("/v1/topics/t", b'{"retentionMs":1}', method="PATCH"),
+        request("/v1/topics/t", b'{"owner":"me"}', method="PATCH"),
     ),
     "invalid-parameter of a read": (READS, get(records_target("t", last=1))),
     "invalid-parameter offset": (READS, get(records_target("t", offset="newest"))),
@@ -208,6 +235,7 @@ REFUSED: dict[str, tuple[tuple[int, ...], bytes]] = {
     "topic-not-found of a read": (READS, get(records_target("none"))),
     "topic-not-found of offsets": (READS, get("/v1/offsets?topic=t&topic=none")),
     "topic-not-found to delete": (TOPICS, request("/v1/topics/none", method="DELETE")),
+    "not-in-trash": (TOPICS, request("/v1/trash/none/restore")),
     "partition-not-found": (READS, get(records_target("t", 2))),
     "partition-not-found of a batch": (PRODUCES, batch(BATCH, "?partition=2")),
     "not-found": (PRODUCES, request("/v1/nowhere?a=1", b"1")),
@@ -238,10 +266,14 @@ REFUSED: dict[str, tuple[tuple[int, ...], bytes]] = {
 # By a broker of their own, below.
 PROVOKED = {
     "produce-memory-full",
+    "read-memory-full",
     "request-timeout",
     "corrupt-partition",
     "not-ready",
     "not-leader",
+    "sequence-unknown",
+    "sequence-reused",
+    "too-many-producers",
     "disk-full",
     "read-failed",
     "storage-failed",
@@ -293,6 +325,35 @@ def problem_table(golden: dict[str, dict[str, Any]]) -> str:
 
 
 @pytest.mark.parametrize("door", PRODUCES)
+def test_sequence_unknown(broker: RunningBroker, golden: Golden, door: int) -> None:
+    with Connection(broker.port + door) as connection:
+        for sequence in range(WINDOW_ROWS + 1):
+            connection.send(numbered("till-7", sequence))
+        for _ in range(WINDOW_ROWS + 1):
+            assert connection.receive().status == 200
+        golden("sequence-unknown", connection.exchange(numbered("till-7", 0)))
+
+
+@pytest.mark.parametrize("door", PRODUCES)
+def test_sequence_reused(broker: RunningBroker, golden: Golden, door: int) -> None:
+    with Connection(broker.port + door) as connection:
+        assert connection.exchange(numbered("till-7", 5, b"1\n2")).status == 200
+        golden("sequence-reused", connection.exchange(numbered("till-7", 5)))
+
+
+@pytest.mark.parametrize("door", PRODUCES)
+@pytest.mark.timeout(120)
+def test_too_many_producers(broker: RunningBroker, golden: Golden, door: int) -> None:
+    with Connection(broker.port + door) as connection:
+        for start in range(0, WINDOW_PRODUCERS, PIPELINED):
+            names = range(start, start + PIPELINED)
+            connection.send(b"".join(numbered(f"till-{name}", 0) for name in names))
+            assert {connection.receive().status for _ in names} == {200}
+        golden("too-many-producers", connection.exchange(numbered("till-new", 0)))
+        assert connection.exchange(numbered("till-7", 1)).status == 200
+
+
+@pytest.mark.parametrize("door", PRODUCES)
 def test_produce_memory_full(tmp_path: Path, golden: Golden, door: int) -> None:
     settings = {"produce_memory_bytes": MEBIBYTE, "max_request_bytes": MEBIBYTE}
     with (
@@ -303,6 +364,18 @@ def test_produce_memory_full(tmp_path: Path, golden: Golden, door: int) -> None:
         first.send(request(messages("t"), b"1" * MEBIBYTE)[:-1])
         wait_for_metric(broker, "tailrace_produce_memory_bytes", MEBIBYTE)
         golden("produce-memory-full", second.exchange(request(messages("t"), b"1" * 1_000)))
+
+
+@pytest.mark.parametrize("door", READS)
+def test_read_memory_full(tmp_path: Path, golden: Golden, door: int) -> None:
+    """Others hold it all, who take their answers just fast enough."""
+    settings = {"read_memory_bytes": 40 * MEBIBYTE, "answer_seconds": 1.0, "cache_bytes": 0}
+    with start_broker(tmp_path, **settings) as broker, Connection(broker.port + door) as reader:
+        produce_large(broker, "large", value_bytes=4 * MEBIBYTE)
+        asked = get(records_target("large", maxBytes=16 * MEBIBYTE), accept=BATCH_CONTENT_TYPE)
+        with trickling_readers(broker, asked, count=2):
+            wait_for_metric(broker, "tailrace_read_memory_bytes", 40 * MEBIBYTE)
+            golden("read-memory-full", reader.exchange(asked))
 
 
 def test_body_too_large_for_what_it_holds(shared_broker: RunningBroker, golden: Golden) -> None:

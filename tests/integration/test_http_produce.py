@@ -208,10 +208,10 @@ COMPRESSIBLE = [
 INCOMPRESSIBLE = [Event(random.Random(1).randbytes(1_000))]
 
 
-def ready_batch(events: list[Event], flags: int = 0) -> bytes:
+def ready_batch(events: list[Event], flags: int = 0, codec: Codec = Codec.LZ4) -> bytes:
     """As a client makes it: what only the leader may say is nonsense."""
     place = place_of(base_offset=999, epoch=77, append_time_us=1, range_id=8, high_watermark=5)
-    return b"".join(batch_parts(body_of(events, flags=flags), place))
+    return b"".join(batch_parts(body_of(events, flags=flags, codec=codec), place))
 
 
 def header_of(batch: bytes) -> BatchHeader:
@@ -221,8 +221,8 @@ def header_of(batch: bytes) -> BatchHeader:
 @produce_doors
 @pytest.mark.parametrize(
     ("events", "codec"),
-    [(COMPRESSIBLE, Codec.LZ4), (INCOMPRESSIBLE, Codec.NONE)],
-    ids=["compressed", "plain"],
+    [(COMPRESSIBLE, Codec.LZ4), (COMPRESSIBLE, Codec.ZSTD), (INCOMPRESSIBLE, Codec.NONE)],
+    ids=["lz4", "zstd", "plain"],
 )
 def test_a_ready_made_batch_is_stored_as_it_came(
     shared_broker: RunningBroker,
@@ -233,7 +233,7 @@ def test_a_ready_made_batch_is_stored_as_it_came(
 ) -> None:
     """Under a header of the leader's: what only that may say is not taken over."""
     promises = int(Flag.JSON_VALUES | Flag.BROKER_TIMESTAMPS)
-    body = ready_batch(events, promises)
+    body = ready_batch(events, promises, codec)
     assert connection.exchange(request(messages(topic), b"1")).status == 200
     sent = request(messages(topic, partition=2), body, content_type=BATCH_CONTENT_TYPE)
     said = [document(connection.exchange(sent)) for _ in range(2)]

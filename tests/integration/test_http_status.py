@@ -282,6 +282,8 @@ PROVOKED: list[tuple[str, str, int, bytes]] = [
     ("GET", "/docs", 200, get("/docs")),
     ("GET", "/", 302, get("/")),
     ("DELETE", "/v1/topics/{topic}", 204, request("/v1/topics/t", method="DELETE")),
+    ("GET", "/v1/trash", 200, get("/v1/trash")),
+    ("POST", "/v1/trash/{topic}/restore", 200, request("/v1/trash/t/restore?as=u")),
 ]
 # Some partitions of a request fail alone: test_process.py provokes it.
 ELSEWHERE = {("POST", "/v1/topic/{topic}/messages", 207)}

@@ -3,13 +3,23 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
 
+from tailrace.records_binary import encode_records
 from tailrace.sync import Client
-from tailrace.wire import NDJSON_CONTENT_TYPE
+from tailrace.wire import (
+    BATCH_CONTENT_TYPE,
+    HEADER,
+    NDJSON_CONTENT_TYPE,
+    RECORDS_CONTENT_TYPE,
+    BatchHeader,
+    Codec,
+)
 from tailrace_broker.core.ring import TOKEN_END, TOKEN_MIN
+from tests.batches import read_by_broker, read_by_client
 from tests.fixtures import RunningBroker, start_broker
 from tests.http11 import (
     PRODUCE,
@@ -28,6 +38,31 @@ from tests.http11 import (
 )
 
 pytestmark = pytest.mark.integration
+
+
+# Of a new topic.
+DEFAULTS: dict[str, Any] = {
+    "jsonCheck": True,
+    "compression": "lz4",
+    "durability": "fsync",
+    "flushMs": 1000,
+    "flushBytes": 16 * 1024 * 1024,
+    "lingerMs": 0,
+    "lingerBytes": 0,
+    "retentionMs": 604_800_000,
+    "retentionBytes": None,
+}
+OTHERS: dict[str, Any] = {
+    "jsonCheck": False,
+    "compression": "zstd",
+    "durability": "written",
+    "flushMs": 50,
+    "flushBytes": 65_536,
+    "lingerMs": 1,
+    "lingerBytes": 4096,
+    "retentionMs": None,
+    "retentionBytes": 1024**3,
+}
 
 
 @pytest.fixture
@@ -59,8 +94,8 @@ def test_a_topic_is_created_once_and_found_again(public: Connection, topic: str)
         "name": topic,
         "id": str(UUID(said["id"])),
         "partitionsPerRange": 3,
+        **DEFAULTS,
         "jsonCheck": False,
-        "durability": "fsync",
         "partitions": 3,
         "copies": 1,
     }
@@ -84,6 +119,33 @@ def test_a_topic_that_exists_with_other_settings_is_kept(public: Connection, top
     assert document(public.exchange(get(f"/v1/topics/{topic}")))["partitions"] == 1
 
 
+def test_a_topic_has_the_settings_that_it_was_created_with(
+    broker: RunningBroker, topic: str
+) -> None:
+    with Connection(broker.port) as public:
+        created = document(public.exchange(new_topic(topic, **OTHERS)))
+        answer = public.exchange(request(messages(topic), b"no JSON"))
+
+        assert created | OTHERS == created
+        assert (answer.status, document(answer)["durability"]) == (200, "written")
+    broker.restart()
+    with Connection(broker.port) as public:
+        described = document(public.exchange(get(f"/v1/topics/{topic}")))
+        assert described | OTHERS == described
+
+
+def test_a_topic_is_found_by_the_settings_that_are_given(public: Connection, topic: str) -> None:
+    created = document(public.exchange(new_topic(topic, retentionMs=None, jsonCheck=False)))
+
+    same: list[dict[str, Any]]
+    same = [{}, {"jsonCheck": False}, {"retentionMs": None}, {"compression": "lz4"}]
+    for given in same:
+        found = public.exchange(new_topic(topic, **given))
+        assert (found.status, document(found)) == (200, created), given
+    other = public.exchange(new_topic(topic, retentionMs=604_800_000))
+    assert problem(other) == (409, "topic-exists")
+
+
 @produce_doors
 def test_a_first_produce_creates_the_topic_with_the_defaults(
     public: Connection, connection: Connection, topic: str
@@ -91,7 +153,8 @@ def test_a_first_produce_creates_the_topic_with_the_defaults(
     assert connection.exchange(request(messages(topic), b"1")).status == 200
     said = document(public.exchange(get(f"/v1/topics/{topic}")))
 
-    assert (said["partitions"], said["jsonCheck"]) == (4, True)
+    assert said | DEFAULTS == said
+    assert said["partitions"] == 4
 
 
 def test_first_produces_at_the_same_time_make_one_topic(
@@ -163,7 +226,15 @@ REFUSED = {
     b"{}": ("invalid-parameter", "name"),
     b'{"name":null}': ("invalid-parameter", "name"),
     b'{"name":7}': ("invalid-parameter", "name"),
-    b'{"name":"n","retentionMs":1}': ("invalid-parameter", "retentionMs"),
+    b'{"name":"n","owner":1}': ("invalid-parameter", "owner"),
+    b'{"name":"n","retentionMs":-1}': ("invalid-parameter", "retentionMs"),
+    b'{"name":"n","retentionMs":"7d"}': ("invalid-parameter", "retentionMs"),
+    b'{"name":"n","retentionBytes":1}': ("invalid-parameter", "retentionBytes"),
+    b'{"name":"n","flushMs":null}': ("invalid-parameter", "flushMs"),
+    b'{"name":"n","lingerMs":60001}': ("invalid-parameter", "lingerMs"),
+    b'{"name":"n","compression":"gzip"}': ("invalid-parameter", "compression"),
+    b'{"name":"n","compression":null}': ("invalid-parameter", "compression"),
+    b'{"name":"n","durability":"FSYNC"}': ("invalid-parameter", "durability"),
     b'{"name":"n","partitionsPerRange":"4"}': ("invalid-parameter", "partitionsPerRange"),
     b'{"name":"n","partitionsPerRange":1.5}': ("invalid-parameter", "partitionsPerRange"),
     b'{"name":"n","partitionsPerRange":0}': ("invalid-parameter", "partitionsPerRange"),
@@ -228,6 +299,7 @@ def test_a_topic_is_described_with_its_partitions(public: Connection, topic: str
             "highWatermark": 1 if number == 0 else 0,
             "logEnd": 1 if number == 0 else 0,
             "sizeBytes": each["sizeBytes"],
+            "quarantined": [],
             "parents": [],
             "children": [],
             "state": "open",
@@ -251,6 +323,58 @@ def test_a_topic_takes_its_new_settings_at_once_and_keeps_them(
         assert document(public.exchange(get(f"/v1/topics/{topic}")))["jsonCheck"] is False
 
 
+def test_all_settings_but_the_partitions_can_be_altered_and_back(
+    public: Connection, topic: str
+) -> None:
+    created = document(public.exchange(new_topic(topic)))
+
+    for settings in (OTHERS, DEFAULTS):
+        altered = public.exchange(change(topic, settings))
+        assert (altered.status, document(altered)) == (200, created | settings)
+        stored = document(public.exchange(request(messages(topic), b"1")))
+        assert stored["durability"] == settings["durability"]
+
+
+def test_a_request_for_several_partitions_names_the_durability(
+    public: Connection, topic: str
+) -> None:
+    assert public.exchange(new_topic(topic, partitions=4, durability="written")).status == 201
+    body = encode_records([b"a", b"b", b"c", b"d"], [b"1"] * 4)
+    answer = public.exchange(request(messages(topic), body, content_type=RECORDS_CONTENT_TYPE))
+
+    assert {each["durability"] for each in document(answer)} == {"written"}
+
+
+def test_batches_are_compressed_as_the_topic_says_from_its_change_on(
+    public: Connection, topic: str
+) -> None:
+    lines = b'{"origin":"SFO","destination":"JFK"}\n' * 100
+    sent = request(messages(topic), lines, content_type=NDJSON_CONTENT_TYPE)
+    assert public.exchange(new_topic(topic)).status == 201
+    for compression in ("lz4", "zstd", "none"):
+        assert public.exchange(change(topic, {"compression": compression})).status == 200
+        assert public.exchange(sent).status == 200
+    batches = [
+        public.exchange(
+            get(records(topic, offset=offset, maxBytes=1), accept=BATCH_CONTENT_TYPE)
+        ).body
+        for offset in (0, 100, 200)
+    ]
+    rows = [row for batch in batches for row in read_by_broker(batch)]
+    as_json = public.exchange(get(records(topic, maxRecords=300))).body.splitlines()
+
+    headers = [BatchHeader._make(HEADER.unpack(batch[: HEADER.size])) for batch in batches]
+    assert [header.codec for header in headers] == [Codec.LZ4, Codec.ZSTD, Codec.NONE]
+    assert [row.offset for row in rows] == [*range(300)]
+    assert {row.value for row in rows} == set(lines.splitlines())
+    assert rows == [
+        row
+        for header, batch in zip(headers, batches, strict=True)
+        for row in read_by_client(batch, header.base_offset)
+    ]
+    assert [json.loads(line)["offset"] for line in as_json] == [*range(300)]
+
+
 def test_what_cannot_be_changed_is_named(public: Connection, topic: str) -> None:
     assert public.exchange(new_topic(topic)).status == 201
     before = document(public.exchange(get(f"/v1/topics/{topic}")))
@@ -260,6 +384,11 @@ def test_what_cannot_be_changed_is_named(public: Connection, topic: str) -> None
         ({"jsonCheck": "no"}, "jsonCheck"),
         ({"jsonCheck": None}, "jsonCheck"),
         ({"retentionMs": 1}, "retentionMs"),
+        ({"retentionMs": -1}, "retentionMs"),
+        ({"flushBytes": 4095}, "flushBytes"),
+        ({"lingerBytes": None}, "lingerBytes"),
+        ({"durability": "none"}, "durability"),
+        ({"owner": "me"}, "owner"),
     ]:
         answer = public.exchange(change(topic, body))
         assert problem(answer) == (400, "invalid-parameter"), body

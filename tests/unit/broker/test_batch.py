@@ -1,8 +1,11 @@
+import random
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from crc32c import crc32c
+from zstandard import ZstdCompressor
 
 from tailrace.wire import BATCH_ALIGNMENT_BYTES, HEADER, HEADER_BYTES, PRODUCER_ENTRY, Codec, Flag
 from tailrace_broker.codec.batch import (
@@ -11,8 +14,8 @@ from tailrace_broker.codec.batch import (
     batch_parts,
     compress_columns,
     decompress_payload,
-    encode_header,
     read_header,
+    stamp_batch,
     verify_batch,
 )
 from tailrace_broker.codec.columns import RecordColumns
@@ -25,11 +28,13 @@ from tests.batches import (
     batch_of,
     body_of,
     columns_of,
+    forged_batch,
     place_of,
 )
 
 SMALL_BATCH = batch_of([Event(b'{"n":1}'), Event(b"22")])
 LARGE_EVENTS = [Event(b"abcdefgh" * 100)]
+NOISE = random.Random(1).randbytes(8_000)
 
 
 def with_fields(batch: bytes, **changes: Any) -> bytes:
@@ -60,8 +65,10 @@ def test_the_header_says_what_is_inside_and_where_it_is_appended() -> None:
         high_watermark=990,
     )
 
-    header = read_header(memoryview(encode_header(body, place)))
+    batch = stamp_batch(body, place)
+    header = read_header(memoryview(b"".join(batch.buffers)))
 
+    assert header == batch.header
     assert (header.record_count, header.flags, header.codec) == (3, Flag.JSON_VALUES, Codec.NONE)
     assert (header.first_timestamp_us, header.largest_timestamp_us) == (5, 9)
     assert (header.base_offset, header.end_offset) == (1000, 1003)
@@ -71,33 +78,68 @@ def test_the_header_says_what_is_inside_and_where_it_is_appended() -> None:
     assert header.payload_bytes == header.uncompressed_bytes == len(body.payload)
 
 
-def test_a_payload_that_shrinks_is_compressed() -> None:
+@pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
+def test_a_payload_that_shrinks_is_compressed(codec: Codec) -> None:
     payload = bytes(COMPRESS_BYTES_MIN)
 
-    body = compress_columns(RecordColumns(1, 0, payload, 0, 0))
+    body = compress_columns(RecordColumns(1, 0, payload, 0, 0), codec=codec)
 
-    assert body.codec == Codec.LZ4
+    assert body.codec == codec
     assert len(body.payload) < body.uncompressed_bytes == len(payload)
 
 
-@pytest.mark.parametrize(
-    "payload",
-    [
-        pytest.param(bytes(COMPRESS_BYTES_MIN - 1), id="too short to try"),
-        pytest.param(bytes(range(256)), id="does not shrink"),
-    ],
-)
-def test_a_payload_that_gains_nothing_is_stored_as_it_is(payload: bytes) -> None:
-    body = compress_columns(RecordColumns(1, 0, payload, 0, 0))
+def test_a_payload_is_not_compressed_when_that_is_not_wanted() -> None:
+    payload = bytes(COMPRESS_BYTES_MIN)
+
+    body = compress_columns(RecordColumns(1, 0, payload, 0, 0), codec=Codec.NONE)
 
     assert (body.codec, body.payload) == (Codec.NONE, payload)
 
 
-@pytest.mark.parametrize("events", [[Event(b"1")], LARGE_EVENTS], ids=["stored", "compressed"])
+@pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        pytest.param(bytes(COMPRESS_BYTES_MIN - 1), id="too short to try"),
+        pytest.param(NOISE, id="does not shrink"),
+        pytest.param(NOISE[:-400] + bytes(400), id="shrinks by a twentieth"),
+    ],
+)
+def test_a_payload_that_gains_too_little_is_stored_as_it_is(payload: bytes, codec: Codec) -> None:
+    body = compress_columns(RecordColumns(1, 0, payload, 0, 0), codec=codec)
+
+    assert (body.codec, body.payload) == (Codec.NONE, payload)
+
+
+@pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
+def test_a_payload_that_shrinks_by_a_tenth_is_compressed(codec: Codec) -> None:
+    body = compress_columns(RecordColumns(1, 0, NOISE[:-800] + bytes(800), 0, 0), codec=codec)
+
+    assert body.codec == codec
+
+
+@pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
+def test_threads_compress_and_inflate_at_the_same_time(codec: Codec) -> None:
+    """Each payload is the only one of its kind: what another thread did to it would be seen."""
+    payloads = [bytes([number]) * 20_000 + NOISE for number in range(32)]
+
+    def there_and_back(payload: bytes) -> bytes:
+        body = compress_columns(RecordColumns(1, 0, payload, 0, 0), codec=codec)
+        stored = memoryview(b"".join(batch_parts(body, place_of())))
+        return bytes(decompress_payload(verify_batch(stored), stored))
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(there_and_back, payloads)) == payloads
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4, Codec.ZSTD])
+@pytest.mark.parametrize("events", [[Event(b"1")], LARGE_EVENTS], ids=["short", "long"])
 @pytest.mark.parametrize("entries", [0, 1, 2])
-def test_the_columns_come_back_from_a_batch_amid_others(events: list[Event], entries: int) -> None:
+def test_the_columns_come_back_from_a_batch_amid_others(
+    events: list[Event], entries: int, codec: Codec
+) -> None:
     columns = columns_of(events)
-    body = compress_columns(columns, bytes(range(PRODUCER_ENTRY.size)) * entries)
+    body = compress_columns(columns, bytes(range(PRODUCER_ENTRY.size)) * entries, codec)
     batch = b"".join(batch_parts(body, place_of()))
     stored = memoryview(SMALL_BATCH + batch + SMALL_BATCH)
 
@@ -138,8 +180,9 @@ def test_every_flipped_bit_is_refused() -> None:
         (SMALL_BATCH[:100], "100 bytes at 0: too short for a batch header"),
         (bytes(HEADER_BYTES), "no batch at 0: magic is 0x00000000"),
         (with_fields(SMALL_BATCH, version=2), "version 2 is not known"),
-        (with_fields(SMALL_BATCH, codec=Codec.ZSTD), "codec or record count is out of bounds"),
+        (with_fields(SMALL_BATCH, codec=Codec.KAFKA_V2), "codec or record count is out of bounds"),
         (with_fields(SMALL_BATCH, record_count=0), "codec or record count is out of bounds"),
+        (with_fields(SMALL_BATCH, producer_table_bytes=16), "its producer table is none"),
         (SMALL_BATCH[:-16], "ends 16 bytes too late"),
     ],
 )
@@ -159,16 +202,20 @@ def test_fill_that_is_not_zero_is_refused() -> None:
     assert refusal_of(batch[:-1] + b"\1").endswith("fill is not zero")
 
 
-COMPRESSED_BATCH = batch_of(LARGE_EVENTS)
+def long_batch(codec: Codec) -> bytes:
+    return b"".join(batch_parts(body_of(LARGE_EVENTS, codec=codec), place_of()))
 
 
 @pytest.mark.parametrize(
     ("batch", "uncompressed_bytes"),
     [
-        pytest.param(COMPRESSED_BATCH, 8, id="larger than it says"),
-        pytest.param(COMPRESSED_BATCH, 4096, id="smaller than it says"),
-        pytest.param(COMPRESSED_BATCH, 2**32 - 1, id="more than LZ4 can hold"),
-        pytest.param(SMALL_BATCH, 8, id="not compressed"),
+        pytest.param(long_batch(codec), uncompressed_bytes, id=f"{codec.name} {what}")
+        for codec in (Codec.NONE, Codec.LZ4, Codec.ZSTD)
+        for what, uncompressed_bytes in (
+            ("larger than it says", 8),
+            ("smaller than it says", 4096),
+            ("says more than LZ4 can hold", 2**32 - 1),
+        )
     ],
 )
 def test_a_payload_of_another_size_than_its_header_says_is_refused(
@@ -181,8 +228,50 @@ def test_a_payload_of_another_size_than_its_header_says_is_refused(
         decompress_payload(header, stored)
 
 
-def test_a_block_that_is_not_lz4_is_refused() -> None:
-    stored = memoryview(with_fields(SMALL_BATCH, codec=Codec.LZ4))
+@pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
+def test_a_payload_that_is_not_compressed_as_its_header_says_is_refused(codec: Codec) -> None:
+    stored = memoryview(with_fields(SMALL_BATCH, codec=codec))
 
-    with pytest.raises(CorruptBatchError, match="LZ4 fails"):
+    with pytest.raises(CorruptBatchError, match=f"{codec.name} fails"):
         decompress_payload(verify_batch(stored), stored)
+
+
+FRAME = ZstdCompressor().compress(bytes(1000))
+# A frame's header: magic (4), descriptor (1), content size minus 256 (2) (RFC 8878, 3.1.1.1).
+LYING_FRAME = FRAME[:5] + (100).to_bytes(2, "little") + FRAME[7:]
+
+
+@pytest.mark.parametrize(
+    ("payload", "uncompressed_bytes", "reason"),
+    [
+        pytest.param(
+            ZstdCompressor(write_content_size=False).compress(bytes(1000)),
+            1000,
+            "states -1 bytes, not 1000",
+            id="size not stated",
+        ),
+        pytest.param(FRAME, 1001, "states 1000 bytes, not 1001", id="another size stated"),
+        pytest.param(FRAME * 2, 1000, "unused data", id="two frames"),
+        pytest.param(FRAME + b"x", 1000, "unused data", id="something behind"),
+        pytest.param(FRAME[:-1], 1000, "ZSTD fails", id="cut short"),
+        pytest.param(LYING_FRAME, 356, "ZSTD fails", id="inflates to more than it states"),
+        pytest.param(b"", 0, "ZSTD fails", id="empty"),
+    ],
+)
+def test_what_is_not_exactly_one_frame_of_that_size_is_refused(
+    payload: bytes, uncompressed_bytes: int, reason: str
+) -> None:
+    stored = forged_batch(payload, codec=Codec.ZSTD, uncompressed_bytes=uncompressed_bytes)
+
+    with pytest.raises(CorruptBatchError, match=reason):
+        decompress_payload(verify_batch(memoryview(stored)), memoryview(stored))
+
+
+def test_a_frame_is_inflated_again_after_one_that_failed() -> None:
+    good = memoryview(forged_batch(FRAME, codec=Codec.ZSTD, uncompressed_bytes=1000))
+    bad = memoryview(forged_batch(FRAME[:-1], codec=Codec.ZSTD, uncompressed_bytes=1000))
+
+    for _ in range(3):
+        with pytest.raises(CorruptBatchError):
+            decompress_payload(verify_batch(bad), bad)
+        assert decompress_payload(verify_batch(good), good) == bytes(1000)

@@ -5,13 +5,12 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.wire import HEADER_BYTES, PRODUCER_ENTRY, BatchHeader, Flag
+from tailrace.wire import HEADER_BYTES, PRODUCER_ENTRY, BatchHeader, Codec, Flag
 from tailrace_broker.codec.batch import batch_parts, decompress_payload, verify_batch
 from tailrace_broker.codec.records import unpack_columns
 from tailrace_broker.model.errors import CorruptBatchError
 from tests.batches import (
     Event,
-    batch_of,
     body_of,
     place_of,
     read_by_broker,
@@ -33,6 +32,7 @@ events = st.builds(
 )
 event_lists = st.lists(events, min_size=1, max_size=6)
 base_offsets = st.integers(0, INT64_MAX - 6)
+codecs = st.sampled_from([Codec.NONE, Codec.LZ4, Codec.ZSTD])
 
 
 @given(
@@ -40,11 +40,13 @@ base_offsets = st.integers(0, INT64_MAX - 6)
     st.integers(0, 3),
     base_offsets,
     st.sampled_from([0, Flag.JSON_VALUES, Flag.BROKER_TIMESTAMPS]),
+    codecs,
 )
 def test_events_survive_a_batch(
-    given_events: list[Event], entries: int, base_offset: int, flags: int
+    given_events: list[Event], entries: int, base_offset: int, flags: int, codec: Codec
 ) -> None:
-    body = body_of(given_events, flags=flags, producer_table=bytes(PRODUCER_ENTRY.size * entries))
+    table = bytes(PRODUCER_ENTRY.size * entries)
+    body = body_of(given_events, flags=flags, producer_table=table, codec=codec)
     stored = b"".join(batch_parts(body, place_of(base_offset=base_offset)))
     header = verify_batch(memoryview(stored))
 
@@ -54,11 +56,12 @@ def test_events_survive_a_batch(
     assert read_by_broker(stored) == records_of(given_events, base_offset)
 
 
-@given(event_lists, base_offsets)
+@given(event_lists, base_offsets, codecs)
 def test_the_client_reads_the_records_that_the_broker_reads(
-    given_events: list[Event], base_offset: int
+    given_events: list[Event], base_offset: int, codec: Codec
 ) -> None:
-    batch = batch_of(given_events, base_offset=base_offset)
+    body = body_of(given_events, codec=codec)
+    batch = b"".join(batch_parts(body, place_of(base_offset=base_offset)))
 
     assert read_by_client(batch, base_offset) == read_by_broker(batch)
 
@@ -71,12 +74,12 @@ def test_any_payload_is_read_or_refused(record_count: int, flags: int, payload: 
         assert len(unpack_columns(header, memoryview(payload))) == record_count
 
 
-@given(event_lists, st.data())
+@given(event_lists, codecs, st.data())
 def test_a_payload_with_a_spoilt_byte_is_read_or_refused(
-    given_events: list[Event], draw: st.DataObject
+    given_events: list[Event], codec: Codec, draw: st.DataObject
 ) -> None:
     """Behind a right checksum, as a faulty writer leaves it."""
-    stored = bytearray(b"".join(batch_parts(body_of(given_events), place_of())))
+    stored = bytearray(b"".join(batch_parts(body_of(given_events, codec=codec), place_of())))
     header = verify_batch(memoryview(stored))
     index = draw.draw(st.integers(HEADER_BYTES, len(stored) - 1))
     stored[index] ^= draw.draw(st.integers(1, 255))

@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tailrace.wire import Flag
 from tailrace_broker.codec.columns import (
@@ -7,6 +9,7 @@ from tailrace_broker.codec.columns import (
     column_of_one,
     column_of_values,
     pack_columns,
+    pack_events,
     validity_bitmap,
 )
 from tests.batches import Event, columns_of
@@ -93,3 +96,27 @@ def test_columns_of_different_lengths_or_none_are_our_bug(value_count: int, coun
             column_of_values([b"k"] * count),
             np.zeros(count, np.int64),
         )
+
+
+events = st.lists(
+    st.tuples(
+        st.binary(max_size=20), st.none() | st.binary(max_size=10), st.integers(-(2**63), 2**63 - 1)
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+@given(events, st.sampled_from([Flag(0), Flag.JSON_VALUES | Flag.BROKER_TIMESTAMPS]))
+def test_a_few_events_become_the_same_columns_as_many(
+    rows: list[tuple[bytes, bytes | None, int]], flags: Flag
+) -> None:
+    values, keys, timestamps_us = zip(*rows, strict=True)
+    columns = pack_columns(
+        column_of_values(values),
+        column_of_values(keys),
+        np.array(timestamps_us, np.int64),
+        flags=flags,
+    )
+
+    assert pack_events(values, keys, timestamps_us, flags=flags) == columns

@@ -1,9 +1,9 @@
 """Every format, byte for byte: what is on somebody's disk must stay readable.
 
-The files are in `tests/golden/version_1/`; `version_2/` has what is written otherwise since, and
+The files are in `tests/golden/version_1/`; later ones have what is written otherwise since, and
 the old files stay, to be read. `pytest --rewrite` writes today's anew; a change to one means that a
-broker of today and one of yesterday do not read each other: review it as that. The LZ4 blocks also
-change when another version of LZ4 compresses otherwise, which harms nobody.
+broker of today and one of yesterday do not read each other: review it as that. LZ4's and zstd's
+blocks also change when another version of these compresses otherwise, which harms nobody.
 """
 
 from collections.abc import Callable
@@ -11,20 +11,43 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from tailrace.records_binary import encode_records
-from tailrace.wire import PRODUCER_ENTRY, Codec, Flag
+from tailrace.wire import JOURNAL_BLOCK_BYTES, PRODUCER_ENTRY, Codec, Flag
 from tailrace_broker.codec.batch import BatchBody, batch_parts, verify_batch
+from tailrace_broker.codec.journal import (
+    FRAME_HEADER_BYTES,
+    JournalFileHeader,
+    encode_file_header,
+    encode_frame_header,
+    read_file_header,
+    read_frames,
+)
 from tailrace_broker.codec.metadata import (
+    CleanStop,
     DeletedTopic,
     DiskIdentity,
+    LogStart,
+    decode_clean_stop,
     decode_deleted,
     decode_identity,
+    decode_log_start,
     decode_topics,
+    encode_clean_stop,
     encode_deleted,
     encode_identity,
+    encode_log_start,
     encode_topics,
+)
+from tailrace_broker.codec.producers import (
+    NO_SEQUENCE,
+    ROW,
+    Checkpoint,
+    ProducerState,
+    decode_checkpoint,
+    encode_checkpoint,
 )
 from tailrace_broker.codec.records_binary import parse_records
 from tailrace_broker.codec.segment import (
@@ -36,10 +59,9 @@ from tailrace_broker.codec.segment import (
 )
 from tailrace_broker.core.metadata import new_topic
 from tailrace_broker.core.recovery import LogScan, SegmentState
-from tailrace_broker.memory.pool import BufferPool
 from tailrace_broker.model.errors import CorruptBatchError
-from tailrace_broker.model.topic import TopicSettings
-from tailrace_broker.storage.segment_writer import LogPlace, SegmentWriter, index_of
+from tailrace_broker.model.topic import NEW_TOPIC, TopicSettings
+from tailrace_broker.storage.segment_writer import index_of
 from tests.batches import (
     PARTITION,
     SPLIT_TOPIC,
@@ -54,6 +76,7 @@ from tests.batches import (
     records_body_of,
     records_of,
 )
+from tests.storage import LogFiles
 
 FOLDER = Path(__file__).parents[2] / "golden"
 
@@ -78,8 +101,10 @@ BATCHES: dict[str, tuple[list[Event], BatchBody]] = {
     "batch_nulls.bin": (NULLS, body_of(NULLS)),
     "batch_headers.bin": (HEADERS, body_of(HEADERS)),
     "batch_lz4.bin": (MANY_FLIGHTS, body_of(MANY_FLIGHTS, flags=CHECKED)),
+    "batch_zstd.bin": (MANY_FLIGHTS, body_of(MANY_FLIGHTS, flags=CHECKED, codec=Codec.ZSTD)),
     "batch_producer_table.bin": (FLIGHTS, body_of(FLIGHTS, producer_table=PRODUCER)),
 }
+CODECS = {"batch_lz4.bin": Codec.LZ4, "batch_zstd.bin": Codec.ZSTD}  # the others: none
 BASE_OFFSET = 5_000_000_000
 PLACE = place_of(
     range_id=7,
@@ -116,17 +141,80 @@ LONG_INDEX = SegmentIndex(
         IndexEntry(2**32 - 1, 2**28, TIME_US),
     ],
 )
-IDENTITY = DiskIdentity(UUID(int=1), ordinal=0, incarnation=UUID(int=2), registration=1, boot=7)
+PRODUCERS = Checkpoint(
+    BASE_OFFSET,
+    [
+        ProducerState(UUID(int=8).bytes, 2**40, TIME_US, b""),
+        ProducerState(
+            UUID(int=9).bytes,
+            NO_SEQUENCE,
+            TIME_US + 5,
+            ROW.pack(42, BASE_OFFSET - 9, TIME_US, 3) + ROW.pack(41, BASE_OFFSET - 6, TIME_US, 6),
+        ),
+    ],
+)
+IDENTITY = DiskIdentity(
+    UUID(int=1),
+    ordinal=0,
+    incarnation=UUID(int=2),
+    registration=1,
+    boot=7,
+    kernel_boot_id="0b8a14ac-7f38-4b2c-9d5a-6a1f6ee1b1c7",
+)
+CLEAN_STOP = CleanStop(boot=7, log_ends={TOPIC_ID: [BASE_OFFSET, None, 0]})
+LOG_START = LogStart(BASE_OFFSET, epoch_before=4, append_time_before_us=TIME_US)
+JOURNAL = JournalFileHeader(boot=7, journal_id=2**64 - 3, first_sequence=BASE_OFFSET)
+# The batches of each frame, and up to which sequence all were durable.
+FRAMES = [
+    (["batch_json.bin", "batch_nulls.bin"], BASE_OFFSET),
+    (["batch_lz4.bin"], BASE_OFFSET),
+    (["batch_producer_table.bin"], BASE_OFFSET + 2),
+]
 TOPICS = [
     new_topic("flights", TopicSettings(), TOPIC_ID),
     new_topic("raw", TopicSettings(partitions_per_range=1, json_check=False), UUID(int=3)),
     SPLIT_TOPIC,
 ]
 DELETED = DeletedTopic(TOPICS[1], deleted_us=TIME_US)
+OTHER_SETTINGS = TopicSettings(
+    partitions_per_range=1,
+    json_check=False,
+    compression="zstd",
+    durability="written",
+    flush_ms=2,
+    flush_bytes=8192,
+    linger_ms=5,
+    linger_bytes=65_536,
+    retention_ms=86_400_000,
+    retention_bytes=10 * 1024**3,
+)
+TUNED_TOPICS = [
+    new_topic("flights", NEW_TOPIC, TOPIC_ID),
+    new_topic("tuned", OTHER_SETTINGS, UUID(int=5)),
+    SPLIT_TOPIC,
+]
+TUNED_DELETED = DeletedTopic(TUNED_TOPICS[1], deleted_us=TIME_US)
 
 
 def write_batch(body: BatchBody) -> bytes:
     return b"".join(batch_parts(body, PLACE))
+
+
+def write_journal() -> bytes:
+    """A file of three frames, and a block behind them that was never used."""
+    stored = encode_file_header(JOURNAL).ljust(JOURNAL_BLOCK_BYTES, b"\0")
+    for sequence, (names, durable_sequence) in enumerate(FRAMES, start=BASE_OFFSET):
+        contents = b"".join(write_batch(BATCHES[name][1]) for name in names)
+        header = encode_frame_header(
+            frame_bytes=FRAME_HEADER_BYTES + len(contents),
+            journal_id=JOURNAL.journal_id,
+            sequence=sequence,
+            durable_sequence=durable_sequence,
+            batch_count=len(names),
+        )
+        stored += header + contents
+        stored += bytes(-len(stored) % JOURNAL_BLOCK_BYTES)
+    return stored + bytes(JOURNAL_BLOCK_BYTES)
 
 
 ENCODED: dict[str, Callable[[], bytes]] = {
@@ -138,14 +226,21 @@ ENCODED: dict[str, Callable[[], bytes]] = {
         [event.timestamp_us for event in NULLS],
     ),
     "version_1/records_headers.bin": lambda: records_body_of(HEADERS),
-    "version_2/meta.json": lambda: encode_identity(IDENTITY),
+    "version_1/producers": lambda: encode_checkpoint(PRODUCERS),
+    "version_1/0.journal": write_journal,
+    "version_1/clean-stop.json": lambda: encode_clean_stop(CLEAN_STOP),
+    "version_1/log-start.json": lambda: encode_log_start(LOG_START),
+    "version_3/meta.json": lambda: encode_identity(IDENTITY),
     "version_2/segment.idx": lambda: encode_index(SEGMENT_INDEX),
     "version_2/long.idx": lambda: encode_index(LONG_INDEX),
-    "version_2/topics.json": lambda: encode_topics(TOPICS),
-    "version_2/topic.json": lambda: encode_deleted(DELETED),
+    "version_3/topics.json": lambda: encode_topics(TUNED_TOPICS),
+    "version_3/topic.json": lambda: encode_deleted(TUNED_DELETED),
 }
 # As brokers wrote them before.
-OLD = [f"version_1/{name}" for name in ("long.idx", "meta.json", "segment.idx", "topics.json")]
+OLD = [
+    *(f"version_1/{name}" for name in ("long.idx", "meta.json", "segment.idx", "topics.json")),
+    *(f"version_2/{name}" for name in ("meta.json", "topics.json", "topic.json")),
+]
 
 
 def golden(name: str) -> bytes:
@@ -176,7 +271,7 @@ def test_the_broker_reads_the_batches(name: str) -> None:
     header = verify_batch(memoryview(batch))
 
     assert header.flags == body.flags
-    assert header.codec == (Codec.LZ4 if name == "batch_lz4.bin" else Codec.NONE)
+    assert header.codec == CODECS.get(name, Codec.NONE)
     assert read_by_broker(batch) == records_of(events, BASE_OFFSET)
 
 
@@ -194,6 +289,10 @@ def test_the_producer_table_comes_back() -> None:
     assert PRODUCER_ENTRY.unpack_from(stored, 128) == (UUID(int=9).bytes, 41, 0, 3)
 
 
+def test_the_checkpoint_of_producers_is_read() -> None:
+    assert decode_checkpoint(golden("version_1/producers")) == PRODUCERS
+
+
 def test_the_segment_holds_what_was_written_and_ends_where_its_index_says() -> None:
     stored = golden("version_1/segment.log")
     scan = LogScan(TOPIC_ID, PARTITION, SegmentState(0, 0))
@@ -207,21 +306,29 @@ def test_the_segment_holds_what_was_written_and_ends_where_its_index_says() -> N
 
 
 def test_the_segment_writer_puts_exactly_these_files_on_disk(tmp_path: Path) -> None:
-    writer = SegmentWriter(
-        LogPlace(tmp_path / "topic" / "3", "topic", TOPIC_ID, PARTITION, range_id=0, epoch=1),
-        [SegmentState(0, 0)],
-        BufferPool(1024 * 1024),
-        segment_bytes=len(SEGMENT.stored),
-        is_direct=False,
-    )
+    files = LogFiles(tmp_path)
+    writer = files.writer(segment_bytes=len(SEGMENT.stored))
     for bodies in [*WRITES, WRITES[0]]:  # the last one goes to the next segment
-        high_watermark = writer.segments[-1].end_offset
-        writer.write(bodies, append_time_us=TIME_US, high_watermark=high_watermark)
+        writer.write(bodies)
     writer.close()
 
-    directory = tmp_path / "topic" / "3"
-    assert (directory / "00000000000000000000.log").read_bytes() == golden("version_1/segment.log")
-    assert (directory / "00000000000000000000.idx").read_bytes() == golden("version_2/segment.idx")
+    contents = files.contents()
+    assert contents["00000000000000000000.log"] == golden("version_1/segment.log")
+    assert contents["00000000000000000000.idx"] == golden("version_2/segment.idx")
+
+
+def test_the_journal_holds_what_was_written() -> None:
+    stored = memoryview(golden("version_1/0.journal"))
+    header = read_file_header(stored)
+    frames = read_frames(stored, JOURNAL.journal_id, JOURNAL.first_sequence)
+
+    assert header == JOURNAL
+    assert [frame.sequence - BASE_OFFSET for frame in frames] == [0, 1, 2]
+    for frame, (names, durable_sequence) in zip(frames, FRAMES, strict=True):
+        assert frame.durable_sequence == durable_sequence
+        assert [bytes(batch) for _, batch in frame.batches] == [
+            golden(f"version_1/{name}") for name in names
+        ]
 
 
 def test_an_index_of_many_entries_is_read() -> None:
@@ -252,9 +359,19 @@ def test_an_old_index_is_refused_and_so_built_again(name: str) -> None:
 
 
 def test_the_json_files_are_read() -> None:
-    assert decode_identity(golden("version_2/meta.json")) == IDENTITY
-    assert decode_topics(golden("version_2/topics.json")) == TOPICS
+    assert decode_identity(golden("version_3/meta.json")) == IDENTITY
+    assert decode_clean_stop(golden("version_1/clean-stop.json")) == CLEAN_STOP
+    assert decode_log_start(golden("version_1/log-start.json")) == LOG_START
+    assert decode_topics(golden("version_3/topics.json")) == TUNED_TOPICS
+    assert decode_deleted(golden("version_3/topic.json")) == TUNED_DELETED
+
+
+def test_topics_of_before_there_were_more_settings_keep_all_that_they_hold() -> None:
+    topics = decode_topics(golden("version_2/topics.json"))
+
+    assert topics == TOPICS
     assert decode_deleted(golden("version_2/topic.json")) == DELETED
+    assert {topic.settings.retention_ms for topic in topics} == {None}
 
 
 def test_topics_of_before_there_were_sealed_partitions_are_read() -> None:
@@ -265,3 +382,9 @@ def test_an_identity_of_before_boots_were_counted_is_of_the_first() -> None:
     found = decode_identity(golden("version_1/meta.json"))
 
     assert (found.incarnation, found.boot) == (IDENTITY.incarnation, 1)
+
+
+def test_an_identity_of_before_it_named_the_kernels_boot_is_of_an_unknown_one() -> None:
+    found = decode_identity(golden("version_2/meta.json"))
+
+    assert found == msgspec.structs.replace(IDENTITY, kernel_boot_id="")

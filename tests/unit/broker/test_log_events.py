@@ -11,7 +11,7 @@ BROKER = Path(__file__).parents[3] / "broker" / "tailrace_broker"
 LEVELS = {"debug", "info", "warning", "error", "critical", "exception"}
 NAME = re.compile(r"[a-z]+\.[a-z]+")
 # A fifth of a microsecond; a line that nobody reads costs fifty times that.
-GUARD = "_levels.isEnabledFor(logging.DEBUG)"
+GUARD = "self._is_debug"
 
 
 def is_log_call(call: ast.Call) -> bool:

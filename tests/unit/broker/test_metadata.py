@@ -96,3 +96,18 @@ def test_the_partitions_of_a_topic_slice_all_tokens(count: int) -> None:
     ends = [partition.token_end for partition in partitions]
     assert [partition.token_start for partition in partitions] == [TOKEN_MIN, *ends[:-1]]
     assert ends[-1] == TOKEN_END
+
+
+def test_a_deleted_topic_comes_back_under_a_name_that_is_free() -> None:
+    metadata = Metadata()
+    old = metadata.create_topic("flights", TopicSettings(), ID)
+    metadata.delete_topic("flights")
+    metadata.restore_topic(old)
+    assert metadata.topics == {"flights": old}
+
+    with pytest.raises(TopicExistsError, match="another name") as refused:
+        metadata.restore_topic(new_topic("flights", TopicSettings(), OTHER_ID))
+    assert refused.value.members == {"topic": "flights"}
+    with pytest.raises(InvalidTopicNameError):
+        metadata.restore_topic(new_topic("../flights", TopicSettings(), OTHER_ID))
+    assert metadata.topics == {"flights": old}

@@ -1,15 +1,23 @@
+import re
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from tailrace_broker.codec.metadata import (
+    CleanStop,
     DeletedTopic,
     DiskIdentity,
+    LogStart,
+    decode_clean_stop,
     decode_deleted,
     decode_identity,
+    decode_log_start,
     decode_topics,
+    encode_clean_stop,
     encode_deleted,
     encode_identity,
+    encode_log_start,
     encode_topics,
 )
 from tailrace_broker.core.metadata import new_topic
@@ -24,6 +32,8 @@ TOPICS = [
     SPLIT_TOPIC,
 ]
 DELETED = DeletedTopic(TOPICS[0], deleted_us=5)
+CLEAN_STOP = CleanStop(boot=7, log_ends={UUID(int=3): [5, None, 0], UUID(int=4): []})
+LOG_START = LogStart(log_start=2**40, epoch_before=3, append_time_before_us=2**50)
 
 
 def test_the_identity_of_a_disk_comes_back() -> None:
@@ -39,6 +49,23 @@ def test_what_a_deleted_topic_was_comes_back() -> None:
     assert decode_deleted(encode_deleted(DELETED)) == DELETED
 
 
+def test_where_the_logs_ended_comes_back() -> None:
+    assert decode_clean_stop(encode_clean_stop(CLEAN_STOP)) == CLEAN_STOP
+
+
+def test_where_a_log_starts_comes_back() -> None:
+    assert decode_log_start(encode_log_start(LOG_START)) == LOG_START
+
+
+def test_the_kernels_boot_comes_back_and_is_unknown_in_an_older_file() -> None:
+    identity = structs.replace(IDENTITY, kernel_boot_id="4f2c")
+    stored = encode_identity(identity)
+    older = b"\n".join(line for line in stored.split(b"\n") if b"kernelBootId" not in line)
+
+    assert decode_identity(stored) == identity
+    assert decode_identity(older) == IDENTITY
+
+
 def test_a_field_that_is_not_known_is_passed_over() -> None:
     stored = encode_identity(IDENTITY).replace(b'"ordinal"', b'"added": [1], "ordinal"')
 
@@ -48,7 +75,7 @@ def test_a_field_that_is_not_known_is_passed_over() -> None:
 @pytest.mark.parametrize("version", [0, 2])
 def test_a_file_of_another_version_is_refused(version: int) -> None:
     def with_version(stored: bytes) -> bytes:
-        return stored.replace(b'"version": 1', b'"version": %d' % version)
+        return re.sub(rb'"version": ?1', b'"version": %d' % version, stored)
 
     with pytest.raises(CorruptMetadataError, match=f"meta.json: format version {version}"):
         decode_identity(with_version(encode_identity(IDENTITY)))
@@ -56,6 +83,10 @@ def test_a_file_of_another_version_is_refused(version: int) -> None:
         decode_topics(with_version(encode_topics(TOPICS)))
     with pytest.raises(CorruptMetadataError, match=f"topic.json: format version {version}"):
         decode_deleted(with_version(encode_deleted(DELETED)))
+    with pytest.raises(CorruptMetadataError, match=f"clean-stop.json: format version {version}"):
+        decode_clean_stop(with_version(encode_clean_stop(CLEAN_STOP)))
+    with pytest.raises(CorruptMetadataError, match=f"log-start.json: format version {version}"):
+        decode_log_start(with_version(encode_log_start(LOG_START)))
 
 
 def test_every_truncation_is_refused() -> None:
@@ -63,6 +94,8 @@ def test_every_truncation_is_refused() -> None:
         (encode_identity(IDENTITY).rstrip(), decode_identity),
         (encode_topics(TOPICS[:1]).rstrip(), decode_topics),
         (encode_deleted(DELETED).rstrip(), decode_deleted),
+        (encode_clean_stop(CLEAN_STOP).rstrip(), decode_clean_stop),
+        (encode_log_start(LOG_START).rstrip(), decode_log_start),
     ):
         for size_bytes in range(len(stored)):
             with pytest.raises(CorruptMetadataError):

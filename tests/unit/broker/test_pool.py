@@ -1,10 +1,12 @@
+import gc
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event, Lock
 
 import numpy as np
 import pytest
 
-from tailrace_broker.memory.pool import SMALLEST_BYTES, BufferPool
+from tailrace_broker.memory.pool import SMALLEST_BYTES, BufferPool, buffer_bytes, tied
+from tailrace_broker.model.errors import ReadMemoryFullError
 
 CAPACITY_BYTES = 8 * SMALLEST_BYTES
 
@@ -116,3 +118,125 @@ def test_threads_never_hold_more_than_the_capacity_and_all_get_their_turn() -> N
 
     assert held_bytes == 0
     assert SMALLEST_BYTES <= most_held_bytes <= CAPACITY_BYTES
+
+
+@pytest.mark.parametrize("size_bytes", [1, 4_097, 33_000, 100_000, 1_118_208, 33_554_433])
+def test_a_buffer_is_at_most_a_page_or_a_quarter_too_large(size_bytes: int) -> None:
+    extra_bytes = buffer_bytes(size_bytes) - size_bytes
+    assert 0 <= extra_bytes < max(SMALLEST_BYTES, size_bytes // 4)
+    assert buffer_bytes(size_bytes) % SMALLEST_BYTES == 0
+
+
+def test_a_free_buffer_that_is_not_much_too_large_will_do() -> None:
+    pool = BufferPool(CAPACITY_BYTES)
+    with pool.lend(2 * SMALLEST_BYTES) as buffer:
+        first = address_of(buffer)
+
+    with pool.lend(SMALLEST_BYTES) as buffer:
+        assert (address_of(buffer), len(buffer)) == (first, 2 * SMALLEST_BYTES)
+
+
+# --- the read share -------------------------------------------------------------------------------
+
+
+def test_a_pinned_buffer_goes_back_when_the_last_view_of_it_is_gone() -> None:
+    pool = BufferPool(CAPACITY_BYTES)
+    buffer = pool.pin(100)
+    buffer[:4] = b"mark"
+    first, part = address_of(buffer), buffer[1:3]
+    del buffer
+    other = pool.pin(100)
+
+    assert pool.read_used_bytes == 2 * SMALLEST_BYTES
+    assert address_of(other) != first
+    assert bytes(part) == b"ar"
+    del part
+    assert pool.read_used_bytes == SMALLEST_BYTES
+    again = pool.pin(100)
+    assert (address_of(again), bytes(again[:4])) == (first, b"mark")
+
+
+def test_a_view_in_a_cycle_of_garbage_comes_back_when_that_is_collected() -> None:
+    pool = BufferPool(CAPACITY_BYTES)
+    cycle: list[object] = [pool.pin(100)]
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
+
+    assert pool.read_used_bytes == 0
+
+
+def test_a_pin_does_not_wait() -> None:
+    pool = BufferPool(SMALLEST_BYTES)
+    kept = pool.pin(100)
+    with pytest.raises(ReadMemoryFullError, match="4096 of 4096 bytes are in use, 4096 are needed"):
+        pool.pin(100)
+    assert len(kept) == SMALLEST_BYTES
+
+
+def test_no_share_takes_from_the_other() -> None:
+    pool = BufferPool(SMALLEST_BYTES, SMALLEST_BYTES)
+    pinned = pool.pin(100)
+    with pool.lend(100) as buffer:
+        assert address_of(buffer) != address_of(pinned)
+        with pytest.raises(ReadMemoryFullError):
+            pool.pin(100)
+    del pinned
+    with pool.lend(100):
+        assert len(pool.pin(100)) == SMALLEST_BYTES
+
+
+def test_free_buffers_make_room_for_a_lease() -> None:
+    pool = BufferPool(CAPACITY_BYTES)
+    pool.pin(CAPACITY_BYTES)
+    lease = pool.lease(CAPACITY_BYTES - 1)
+
+    assert pool.read_used_bytes == lease.size_bytes == CAPACITY_BYTES - 1
+    with pytest.raises(ReadMemoryFullError):
+        pool.pin(1)
+
+
+def test_a_lease_changes_its_size_and_goes_back_with_its_last_reference() -> None:
+    pool = BufferPool(1000)
+    first, second = pool.lease(600), pool.lease()
+    second.resize(400)
+    with pytest.raises(ReadMemoryFullError):
+        second.resize(401)
+    assert (second.size_bytes, pool.read_used_bytes) == (400, 1000)
+    second.resize(100)
+    assert pool.read_used_bytes == 700
+    del first
+
+    assert pool.read_used_bytes == 100
+    del second
+    assert pool.read_used_bytes == 0
+
+
+def test_an_answer_larger_than_the_share_gets_all_of_it() -> None:
+    pool = BufferPool(1000)
+    lease = pool.lease(5000)
+    assert (lease.size_bytes, pool.read_used_bytes) == (1000, 1000)
+
+
+def test_a_buffer_keeps_what_is_tied_to_it() -> None:
+    pool = BufferPool(1000)
+    view = tied(b"value", pool.lease(10))
+    part = view[1:3]
+    del view
+
+    assert (bytes(part), pool.read_used_bytes) == (b"al", 10)
+    del part
+    assert pool.read_used_bytes == 0
+
+
+def test_who_waits_is_told_of_every_return() -> None:
+    pool = BufferPool(CAPACITY_BYTES)
+    used_bytes: list[int] = []
+    pool.call_when_read_memory_returns(lambda: used_bytes.append(pool.read_used_bytes))
+    kept = pool.lease(5)
+    pool.pin(100)
+    with pool.lend(100):
+        pass
+
+    assert used_bytes[-1] == kept.size_bytes
+    assert len(used_bytes) == 1

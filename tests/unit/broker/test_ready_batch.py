@@ -2,12 +2,14 @@ import struct
 
 import lz4.block
 import pytest
+from zstandard import ZstdCompressor
 
 from tailrace.wire import Codec, Flag
+from tailrace_broker.codec.batch import batch_parts
 from tailrace_broker.codec.columns import EVENTS_MAX, PAYLOAD_BYTES_MAX, RECORD_HEADERS_MAX
 from tailrace_broker.codec.ready_batch import parse_ready_batch
 from tailrace_broker.model.errors import BodyTooLargeError, InvalidBodyError
-from tests.batches import Event, batch_of, body_of, forged_batch
+from tests.batches import Event, batch_of, body_of, forged_batch, place_of
 
 SMALL = [Event(b"1", timestamp_us=7), Event(b"22", timestamp_us=9), Event(None, timestamp_us=8)]
 LARGE = [Event(b"abcdefgh" * 100)]
@@ -92,7 +94,7 @@ HEADER_FLAG = {"flags": int(Flag.HEADERS)}
         pytest.param(batch_of(SMALL) + bytes(16), "16 bytes follow it", id="something behind"),
         pytest.param(batch_of(SMALL) * 2, "bytes follow it", id="two batches"),
         pytest.param(forged_batch(EMPTY, version=2), "version 2", id="version"),
-        pytest.param(forged_batch(EMPTY, codec=Codec.ZSTD), "codec", id="codec"),
+        pytest.param(forged_batch(EMPTY, codec=Codec.KAFKA_V2), "codec", id="codec"),
         pytest.param(forged_batch(EMPTY, record_count=0), "record count", id="no record"),
         pytest.param(forged_batch(EMPTY, flags=0x20), "flags 0x20 are not known", id="flags"),
         pytest.param(
@@ -106,6 +108,7 @@ HEADER_FLAG = {"flags": int(Flag.HEADERS)}
             forged_batch(EMPTY, uncompressed_bytes=32), "24 bytes inflated", id="another size"
         ),
         pytest.param(forged_batch(EMPTY, codec=Codec.LZ4), "LZ4 fails", id="not LZ4"),
+        pytest.param(forged_batch(EMPTY, codec=Codec.ZSTD), "ZSTD fails", id="not zstd"),
         pytest.param(
             forged_batch(columns(int32s(0, -1), int32s(0, 0), TIMES)), "do not ascend", id="offsets"
         ),
@@ -163,10 +166,13 @@ def test_a_refusal_says_what_is_wrong(body: bytes, reason: str) -> None:
         pytest.param(
             forged_batch(EMPTY, record_count=EVENTS_MAX + 1), f"{EVENTS_MAX} events", id="events"
         ),
-        pytest.param(
-            forged_batch(EMPTY, codec=Codec.LZ4, uncompressed_bytes=PAYLOAD_BYTES_MAX + 1),
-            f"over {PAYLOAD_BYTES_MAX} bytes before compression",
-            id="bytes",
+        *(
+            pytest.param(
+                forged_batch(EMPTY, codec=codec, uncompressed_bytes=PAYLOAD_BYTES_MAX + 1),
+                f"over {PAYLOAD_BYTES_MAX} bytes before compression",
+                id=f"bytes of {codec.name}",
+            )
+            for codec in (Codec.LZ4, Codec.ZSTD)
         ),
         pytest.param(
             forged_batch(
@@ -180,12 +186,28 @@ def test_a_refusal_says_what_is_wrong(body: bytes, reason: str) -> None:
 def test_what_would_take_too_much_memory_is_refused_before_it_does(
     batch: bytes, reason: str
 ) -> None:
-    """The LZ4 block of the second is none: nobody looked at it."""
+    """The compressed block of the second and third is none: nobody looked at it."""
     with pytest.raises(BodyTooLargeError, match=reason):
         parse_ready_batch(batch)
 
 
 def test_a_batch_that_inflates_to_more_than_it_says_is_refused() -> None:
     block = lz4.block.compress(bytes(1024 * 1024), store_size=False)
+    frame = ZstdCompressor().compress(bytes(1024 * 1024))
+    lies = {"uncompressed_bytes": 4096}
 
-    assert "LZ4 fails" in refusal_of(forged_batch(block, codec=Codec.LZ4, uncompressed_bytes=4096))
+    assert "LZ4 fails" in refusal_of(forged_batch(block, codec=Codec.LZ4, **lies))
+    assert "states 1048576 bytes, not 4096" in refusal_of(
+        forged_batch(frame, codec=Codec.ZSTD, **lies)
+    )
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4, Codec.ZSTD])
+def test_a_batch_of_any_codec_is_stored_as_it_is(codec: Codec) -> None:
+    events = [Event(b'{"origin":"SFO"}')] * 30
+    body = body_of(events, codec=codec)
+
+    stored = parse_ready_batch(b"".join(batch_parts(body, place_of())))
+
+    assert stored == body
+    assert stored.codec == codec

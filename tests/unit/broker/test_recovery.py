@@ -1,18 +1,19 @@
 """Where a log ends, example by example; `test_recovery_properties.py` has the general rules."""
 
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import pytest
 
-from tailrace.wire import BATCH_ALIGNMENT_BYTES, HEADER_BYTES
+from tailrace.wire import BATCH_ALIGNMENT_BYTES, HEADER_BYTES, BatchHeader
+from tailrace_broker.codec.batch import read_header
 from tailrace_broker.codec.segment import (
     INDEX_INTERVAL_BYTES,
     NO_TIMESTAMP_US,
     IndexEntry,
     encode_pad,
 )
-from tailrace_broker.core.recovery import LogScan, SegmentState, proves_damage
+from tailrace_broker.core.recovery import LogScan, SegmentState, durable_end_behind, follow_journal
 from tests.batches import (
     PARTITION,
     TIME_US,
@@ -47,7 +48,7 @@ def with_zeros(log: Log, start: int, end: int) -> bytes:
 def is_damage(scan: LogScan, stored: bytes) -> bool:
     """Whether what is stored from the block behind the log's end on proves damage."""
     behind = -(-scan.state.position // BLOCK) * BLOCK
-    return proves_damage(scan, memoryview(stored)[behind:])
+    return durable_end_behind(scan, memoryview(stored)[behind:]) > scan.state.end_offset
 
 
 def test_a_log_ends_behind_its_last_write() -> None:
@@ -236,7 +237,7 @@ def test_a_batch_that_says_nothing_of_this_log_behind_its_end_proves_nothing(
     stray = batch_of(EVENTS, **{"base_offset": 20, "high_watermark": 20, **place})
     scan = scan_of(THREE_WRITES.stored)
 
-    assert not proves_damage(scan, memoryview(stray))
+    assert durable_end_behind(scan, memoryview(stray)) <= 8
 
 
 def test_a_proof_is_found_behind_what_only_looks_like_a_batch() -> None:
@@ -244,12 +245,68 @@ def test_a_proof_is_found_behind_what_only_looks_like_a_batch() -> None:
     scan = scan_of(THREE_WRITES.stored)
     window = proof[: HEADER_BYTES - 1].ljust(512, b"\1") + proof[:4].ljust(512, b"\0") + proof
 
-    assert proves_damage(scan, memoryview(window))
-    assert not proves_damage(scan, memoryview(window)[:1024])
+    assert durable_end_behind(scan, memoryview(window)) == 9
+    assert durable_end_behind(scan, memoryview(window)[:1024]) == 0
 
 
 @pytest.mark.parametrize("size_bytes", [0, 3, 4, 127])
 def test_a_window_too_small_for_a_header_proves_nothing(size_bytes: int) -> None:
     proof = batch_of(EVENTS, base_offset=20, high_watermark=9)
 
-    assert not proves_damage(scan_of(THREE_WRITES.stored), memoryview(proof)[:size_bytes])
+    assert durable_end_behind(scan_of(THREE_WRITES.stored), memoryview(proof)[:size_bytes]) == 0
+
+
+# --- what the journal adds ------------------------------------------------------------------------
+
+
+class Stored(NamedTuple):
+    """A batch in the journal."""
+
+    header: BatchHeader
+
+
+def stored(base_offset: int, **place: Any) -> Stored:
+    """A batch of two records, of epoch 1 behind the same."""
+    known = {"base_offset": base_offset, "previous_epoch": 1, "high_watermark": base_offset}
+    return Stored(read_header(memoryview(batch_of(EVENTS, **{**known, **place}))))
+
+
+END = SegmentState(0, end_offset=8, last_epoch=1)
+
+
+def test_the_journal_goes_on_behind_the_segments() -> None:
+    batches = [stored(8), stored(10), stored(12, epoch=2), stored(14, epoch=2, previous_epoch=2)]
+
+    assert follow_journal(END, batches) == (batches, 0)
+    assert follow_journal(END, []) == ([], 0)
+
+
+def test_what_the_segments_hold_already_is_passed_over() -> None:
+    batches = [stored(4), stored(6), stored(8)]
+
+    assert follow_journal(END, batches) == (batches[2:], 0)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [{"epoch": 0}, {"previous_epoch": 0}, {"previous_epoch": 2, "epoch": 2}],
+    ids=["of an earlier epoch", "follows another batch", "follows one that is missing"],
+)
+def test_a_journaled_batch_that_does_not_follow_is_not_of_the_log(place: dict[str, Any]) -> None:
+    (first, second) = stored(8, high_watermark=3, **place), stored(8)
+
+    assert follow_journal(END, [first, second]) == ([second], 3)
+
+
+def test_a_hole_in_the_journal_ends_the_log_and_tells_how_far_it_was_durable() -> None:
+    batches = [stored(8), stored(12), stored(14, high_watermark=11)]
+
+    assert follow_journal(END, batches) == (batches[:1], 12)
+
+
+def test_what_was_appended_in_place_of_a_torn_batch_follows() -> None:
+    """The journal has both: the batch of before the stop had lost what it followed."""
+    torn = stored(10, high_watermark=8)
+    new = [stored(8, epoch=2), stored(10, epoch=2, previous_epoch=2)]
+
+    assert follow_journal(END, [torn, *new]) == (new, 8)

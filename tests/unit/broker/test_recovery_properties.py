@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.wire import HEADER_BYTES, PAD_HEADER
-from tailrace_broker.core.recovery import BLOCK_BYTES_MIN, LogScan, SegmentState, proves_damage
+from tailrace_broker.core.recovery import BLOCK_BYTES_MIN, LogScan, SegmentState, durable_end_behind
 from tests.batches import (
     PARTITION,
     TOPIC_ID,
@@ -65,7 +65,7 @@ def end_of(log: Log, stored: bytes) -> tuple[int, int]:
 
 def is_damage(scan: LogScan, stored: bytes) -> bool:
     behind = -(-scan.state.position // WRITE_ALIGNMENT_BYTES) * WRITE_ALIGNMENT_BYTES
-    return proves_damage(scan, memoryview(stored)[behind:])
+    return durable_end_behind(scan, memoryview(stored)[behind:]) > scan.state.end_offset
 
 
 def check_end(log: Log, stored: bytes) -> LogScan:

@@ -23,7 +23,7 @@ def after(line: str, *, asked: list[str | None] | None = None) -> list[str]:
     [
         ("tailrace to", ["topic"]),
         ("tailrace co", ["consume", "completion"]),
-        ("tailrace topic ", ["create", "list", "describe", "alter", "delete"]),
+        ("tailrace topic ", ["create", "list", "describe", "alter", "delete", "restore"]),
         ("tailrace topic de", ["describe", "delete"]),
         ("tailrace topic describe ", ["flights", "flows", "orders"]),
         ("tailrace consume fl", ["flights", "flows"]),

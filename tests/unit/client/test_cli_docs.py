@@ -2,14 +2,20 @@
 
 import inspect
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
 from tailrace.cli.main import SUMMARY, VERBS
 from tailrace.cli.options import OUTPUT, URL
 from tailrace.cli.parser import Parameter, Verb
+from tailrace.requests import NewTopicSettings, TopicSettings
 
 COMMON = (OUTPUT, URL)
+SETTINGS = {
+    "topic create": get_type_hints(NewTopicSettings),
+    "topic alter": get_type_hints(TopicSettings),
+}
 PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
 
 
@@ -75,13 +81,16 @@ def test_the_page_is_what_the_command_does(pytestconfig: pytest.Config) -> None:
 
 @pytest.mark.parametrize("name", VERBS)
 def test_a_verbs_table_fits_its_function(name: str) -> None:
-    """What the parser makes of words are the function's parameters."""
+    """What the parser makes of words are the function's parameters, settings of topics as one."""
     verb = VERBS[name]
-    wanted = inspect.signature(verb.run).parameters
+    wanted = dict(inspect.signature(verb.run).parameters)
+    settings = SETTINGS.get(name, ())
+    assert bool(settings) == (wanted.pop("settings", None) is not None)
     made = [
         each.settings.get("dest") or max(each.names, key=len).lstrip("-").replace("-", "_")
         for each in verb.parameters
     ]
 
-    assert made == list(wanted)
+    assert [each for each in made if each not in settings] == list(wanted)
+    assert {each for each in made if each not in wanted} == set(settings)
     assert all(each.kind is inspect.Parameter.KEYWORD_ONLY for each in wanted.values())

@@ -9,6 +9,8 @@ import pytest
 from tailrace.cli.main import VERBS, main
 from tests.fixtures import free_port_base
 
+TOPIC_VERBS = "tailrace topic needs one of create, list, describe, alter, delete or restore"
+
 
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,9 +73,9 @@ def test_the_version_is_told(
         ("produce t u", '"u" is one argument too many. See: tailrace produce --help'),
         ("nosuch", 'no verb "nosuch"\\. See: tailrace --help'),
         ("statsu", 'no verb "statsu"; did you mean status. See: tailrace --help'),
-        ("topic", "tailrace topic needs one of create, list, describe, alter or delete"),
-        ("topic --help", "tailrace topic needs one of create, list, describe, alter or delete"),
-        ("topic drop", 'tailrace topic has create, .* or delete, and no "drop"'),
+        ("topic", TOPIC_VERBS),
+        ("topic --help", TOPIC_VERBS),
+        ("topic drop", 'tailrace topic has create, .* or restore, and no "drop"'),
         ("produce", "arguments are required: TOPIC. See: tailrace produce --help"),
         ("produce t --key origin", '--key: "origin" is not a field path, like .customer'),
         ("produce t --key", "--key: expected one argument"),
@@ -98,9 +100,14 @@ def test_the_version_is_told(
         ("status --url http://[::1", "--url: .*:1\" is not a broker's URL, like http"),
         ("topic list -o xml", '-o/--output: "xml" is not table, json or yaml'),
         ("topic create t --partitions-per-range 257", '"257" is not a whole number from 1 to 256'),
-        ("topic alter t", "nothing to change: give --json-check or --no-json-check"),
-        ("dump notes.txt", '"notes.txt" is not a segment \\(.log\\) or the index of one'),
-        ("dump 0.idx --records", "an index has none"),
+        ("topic alter t", "nothing to change: give at least one of --retention, .*--no-json-check"),
+        ("topic create t --retention 7", '--retention: "7" is not a duration from 1m on or none;'),
+        ("topic alter t --linger 2m", '--linger: "2m" is not a duration from 0 to 1m;'),
+        ("topic alter t --flush-size 1Kb", '--flush-size: "1Kb" is not a size from 4Ki on;'),
+        ("topic alter t --durability safe", '--durability: "safe" is not fsync or written'),
+        ("topic create t --compression gzip", '--compression: "gzip" is not lz4, zstd or none'),
+        ("dump notes.txt", '"notes.txt" is not a segment \\(.log\\), its index'),
+        ("dump 0.idx --records", "--records is of a segment"),
         ("completion tcsh", 'SHELL: "tcsh" is not bash, zsh or fish'),
         ("dev --brokers 1", 'no option "--brokers"'),
         ("dev --port 65533", '"65533" is not a whole number from 1 to 65532'),

@@ -13,7 +13,12 @@ from tailrace.errors import (
 )
 from tailrace.requests import Answer, Request
 from tailrace.values import Fetched, PartitionOffsets, Produced, TopicInfo, to_document
-from tailrace.wire import BATCH_CONTENT_TYPE, JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
+from tailrace.wire import (
+    BATCH_CONTENT_TYPE,
+    JSON_CONTENT_TYPE,
+    NDJSON_CONTENT_TYPE,
+    RECORDS_CONTENT_TYPE,
+)
 
 STORED = {"topic": "flights", "offset": 10, "count": 2, "durability": "fsync", "copies": 1}
 FULL = {
@@ -28,11 +33,18 @@ TOPIC: dict[str, object] = {
     "id": "0a4c",
     "partitionsPerRange": 4,
     "jsonCheck": True,
-    "durability": "fsync",
+    "durability": "written",
     "partitions": 4,
     "copies": 1,
+    "compression": "zstd",
+    "flushMs": 5,
+    "flushBytes": 8192,
+    "lingerMs": 6,
+    "lingerBytes": 7,
+    "retentionMs": 60_000,
+    "retentionBytes": 2**40,
 }
-INFO = TopicInfo("orders", "0a4c", 4, True, "fsync", 4, 1)
+INFO = TopicInfo("orders", "0a4c", 4, True, "written", 4, 1, "zstd", 5, 8192, 6, 7, 60_000, 2**40)
 PARTITION: dict[str, object] = {
     "partition": 3,
     "range": 7,
@@ -112,6 +124,24 @@ def test_the_key_is_percent_encoded_and_an_empty_one_is_kept(
     )
 
 
+def test_a_request_that_may_be_sent_again_is_numbered() -> None:
+    headers = {"Tailrace-Producer-Id": "till-7", "Tailrace-Sequence": "0"}
+    event = requests.produce_request(
+        "t", b"1", content_type=JSON_CONTENT_TYPE, producer_id="till-7", sequence=0
+    )
+    records = requests.produce_records_request("t", b"", producer_id="till-7", sequence=0)
+
+    assert event.headers == {"Content-Type": JSON_CONTENT_TYPE, **headers}
+    assert records.headers == {"Content-Type": RECORDS_CONTENT_TYPE, **headers}
+
+
+def test_a_duplicate_is_told() -> None:
+    stored = b'{"topic":"t","partition":3,"offset":17,"count":2,"durability":"fsync","copies":1'
+    answers = [Answer(200, {}, stored + end) for end in (b"}", b',"duplicate":true}')]
+
+    assert [requests.parse_produced(answer)[0].duplicate for answer in answers] == [False, True]
+
+
 def test_no_topic_name_escapes_its_path_segment() -> None:
     produce = requests.produce_request("a/b?c#d", b"1", content_type=JSON_CONTENT_TYPE)
     read = requests.lines_request("a/b?c", 0, 5)
@@ -157,13 +187,17 @@ def test_offsets_of_several_topics_repeat_the_parameter() -> None:
 
 def test_a_new_topic_names_only_the_settings_that_are_given() -> None:
     bare = requests.create_topic_request("orders")
-    full = requests.create_topic_request("orders", partitions_per_range=8, json_check=False)
+    full = requests.create_topic_request(
+        "orders", partitions_per_range=8, json_check=False, retention_ms=None, linger_bytes=0
+    )
 
     assert json.loads(bare.body) == {"name": "orders"}
     assert json.loads(full.body) == {
         "name": "orders",
         "partitionsPerRange": 8,
         "jsonCheck": False,
+        "retentionMs": None,
+        "lingerBytes": 0,
     }
 
 
@@ -180,6 +214,14 @@ def test_a_topic_is_altered_by_what_is_given_and_deleted_by_its_name() -> None:
     assert requests.delete_topic_request("a/b") == Request("DELETE", "/v1/topics/a%2Fb")
     with pytest.raises(TopicNotFoundError):
         requests.parse_deleted(answer({"type": "/v1/problems/topic-not-found"}, status=404))
+
+
+def test_a_topic_of_a_broker_that_tells_fewer_settings_keeps_its_records() -> None:
+    told = ("name", "id", "partitionsPerRange", "jsonCheck", "durability", "partitions", "copies")
+    info = requests.parse_topic(answer({name: TOPIC[name] for name in told}))
+
+    assert info == TopicInfo("orders", "0a4c", 4, True, "written", 4, 1)
+    assert (info.retention_ms, info.retention_bytes) == (None, None)
 
 
 def test_topics_are_read() -> None:
@@ -366,3 +408,26 @@ def test_a_path_that_is_not_there_is_that_of_another_port(body: bytes) -> None:
 def test_a_read_without_offsets_in_its_headers_is_not_an_answer() -> None:
     with pytest.raises(UnexpectedAnswerError):
         requests.parse_fetched(Answer(200, {}, b""))
+
+
+def test_a_deleted_topic_is_restored_by_name_or_id() -> None:
+    assert requests.deleted_topics_request() == Request("GET", "/v1/trash")
+    assert requests.restore_topic_request("a/b").target == "/v1/trash/a%2Fb/restore"
+    renamed = requests.restore_topic_request("t", new_name="ä b")
+    assert (renamed.method, renamed.target) == ("POST", "/v1/trash/t/restore?as=%C3%A4+b")
+
+
+def test_deleted_topics_are_read_as_the_broker_tells_them() -> None:
+    told = {
+        "name": "t",
+        "id": "4a0b5b0c-6f0a-4f3f-9f0c-0a1b2c3d4e5f",
+        "partitions": 4,
+        "sizeBytes": 8192,
+        "deletedAt": "2026-01-02T03:04:05.000000Z",
+        "purgeAt": "2026-01-03T03:04:05.000000Z",
+    }
+    (topic,) = requests.parse_deleted_topics(
+        Answer(200, {}, json.dumps({"topics": [told]}).encode())
+    )
+
+    assert to_document(topic) == told

@@ -1,5 +1,7 @@
 import asyncio
 import errno
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,8 +16,9 @@ from tailrace_broker.model.errors import (
     TopicExistsError,
 )
 from tailrace_broker.model.topic import TopicSettings
-from tests.brokers import open_broker
-from tests.storage import MEBIBYTE, FaultyDisk
+from tailrace_broker.storage.direct_file import BLOCK_BYTES
+from tests.brokers import open_broker, started_broker
+from tests.storage import MEBIBYTE, Appends, FaultyDisk
 
 
 class Uses:
@@ -138,7 +141,63 @@ def test_a_topic_that_is_being_created_at_a_stop_takes_nothing(tmp_path: Path) -
             await broker.stop()
             broker.with_topic("t", uses("second"))
             await uses.wait_for(2)
-            assert uses.got == [("second", "NotReadyError"), ("first", "NotReadyError")]
+            assert sorted(uses.got) == [("first", "NotReadyError"), ("second", "NotReadyError")]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("kind", ["clean", "process"])
+def test_damage_to_the_last_write_is_found_after_a_clean_stop(tmp_path: Path, kind: str) -> None:
+    """After a kill it may be a write that was torn."""
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            assert broker.restart_kind == "disk"
+            await broker.create_topic("t", TopicSettings(partitions_per_range=1))
+            log = broker.hosted("t").log_of(0)
+            for value in (b"0", b"1"):
+                await Appends(log).event(value)
+                await log.spilled()
+            segment = log.place.directory / f"{0:020d}.log"
+        if kind == "process":
+            (tmp_path / "data" / "clean-stop.json").unlink()
+        shutil.rmtree(tmp_path / "data" / "journal")
+        os.truncate(segment, BLOCK_BYTES)
+        async with started_broker(tmp_path) as broker:
+            assert broker.restart_kind == kind
+            assert broker.damaged_count == (kind == "clean")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("call", ["fdatasync", "replace"])
+def test_a_stop_that_cannot_say_that_all_is_durable_counts_as_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    disk = FaultyDisk(monkeypatch)
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            settings = TopicSettings(partitions_per_range=1, durability="written")
+            await broker.create_topic("t", settings)
+            log = broker.hosted("t").log_of(0)
+            await Appends(log).event(bytes(100_000))
+            for skipped in range(3):
+                disk.fail(call, skipped=skipped)
+        disk.forget_faults()
+        assert not (tmp_path / "data" / "clean-stop.json").exists()
+        async with started_broker(tmp_path) as broker:
+            assert broker.restart_kind == "process"
+            assert broker.hosted("t").log_of(0).high_watermark == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_before_the_start_has_ended_is_no_clean_one(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with open_broker(tmp_path):
+            pass
+        assert not (tmp_path / "data" / "clean-stop.json").exists()
 
     asyncio.run(scenario())
 

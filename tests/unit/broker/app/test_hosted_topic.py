@@ -1,10 +1,12 @@
 import asyncio
+import shutil
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from tailrace_broker.codec.journal import encode_file_header, read_file_header
 from tailrace_broker.core.ring import token
 from tailrace_broker.model.errors import (
     CorruptPartitionError,
@@ -13,9 +15,10 @@ from tailrace_broker.model.errors import (
 )
 from tailrace_broker.model.topic import Partition, Topic, TopicSettings
 from tailrace_broker.storage.data_directory import DataDirectory
+from tailrace_broker.storage.direct_file import BLOCK_BYTES
 from tests.batches import SPLIT_TOPIC
 from tests.brokers import started_broker
-from tests.storage import MEBIBYTE, Appends, records_of
+from tests.storage import MEBIBYTE, Appends, read_all, records_of, values_in
 
 LOW_KEY = next(b"%d" % n for n in range(100) if token(b"%d" % n) < 0)
 HIGH_KEY = next(b"%d" % n for n in range(100) if token(b"%d" % n) >= 0)
@@ -148,6 +151,50 @@ def test_events_without_a_key_go_round_damaged_partitions(tmp_path: Path) -> Non
     run(scenario)
 
 
+def test_what_the_journal_holds_of_a_damaged_partition_is_kept_until_it_is_restored(
+    tmp_path: Path,
+) -> None:
+    """The journal goes on without it."""
+    killed = tmp_path / "killed"
+    partition = killed / "data" / str(SPLIT_TOPIC.topic_id) / str(LOW_CHILD)
+    segment = partition / f"{SEALED_END:020d}.log"
+
+    async def scenario() -> None:
+        await split(tmp_path / "live", VALUES)
+        async with started_broker(tmp_path / "live") as broker:
+            log = broker.hosted("split").open_log_of(LOW_CHILD)
+            await Appends(log).event(b"5")
+            await log.spilled()
+            await Appends(log).batch([b"6", b"7"])
+            shutil.copytree(tmp_path / "live", killed)
+        whole = segment.read_bytes()
+        segment.write_bytes(bytes(len(whole)))
+        keep_frames_behind_the_first(killed / "data" / "journal")
+        async with started_broker(killed) as broker:
+            assert broker.damaged_count == 1
+        shutil.rmtree(killed / "data" / "journal")
+        segment.write_bytes(whole)
+        for _ in range(2):
+            async with started_broker(killed) as broker:
+                found = broker.hosted("split").log_of(LOW_CHILD)
+                assert await values_in(found) == [b"5", b"6", b"7"]
+        assert not (partition / "journaled.batches").exists()
+
+    run(scenario)
+
+
+def keep_frames_behind_the_first(journal: Path) -> None:
+    """As if the first frame's file had been used again: its events are in the segment alone."""
+    for path in journal.iterdir():
+        stored = path.read_bytes()
+        header = read_file_header(memoryview(stored))
+        second = stored.find(b"TRLJ", stored.find(b"TRLJ") + 1)
+        if header is not None and second > 0:
+            later = header._replace(first_sequence=header.first_sequence + 1)
+            head = encode_file_header(later).ljust(BLOCK_BYTES, b"\0")
+            path.write_bytes(head + stored[second:])
+
+
 def test_when_all_are_damaged_the_one_in_turn_says_so(tmp_path: Path) -> None:
     async def scenario() -> None:
         await split(tmp_path, VALUES)
@@ -171,7 +218,7 @@ def test_each_start_begins_an_epoch(tmp_path: Path) -> None:
                 await Appends(hosted.log_of(0)).event(b"%d" % boot)
                 assert hosted.topic == topic
                 assert topic.partitions[0].epoch == boot
-                batches = await hosted.log_of(0).read(0, MEBIBYTE)
+                batches = await read_all(hosted.log_of(0))
                 headers = [batch.header for batch in batches]
                 assert [(each.epoch, each.previous_epoch) for each in headers] == [
                     (epoch, epoch - 1) for epoch in range(1, boot + 1)
@@ -194,7 +241,7 @@ def test_epochs_do_not_fall_when_the_count_of_starts_does(tmp_path: Path) -> Non
                 assert await Appends(broker.hosted("t").log_of(0)).event(b"0") == number
                 contents.append(path.read_bytes())
         async with started_broker(tmp_path) as broker:
-            batches = await broker.hosted("t").log_of(0).read(0, MEBIBYTE)
+            batches = await read_all(broker.hosted("t").log_of(0))
             assert [batch.header.epoch for batch in batches] == [1, 2, 3, 3]
 
     run(scenario)

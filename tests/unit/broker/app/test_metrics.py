@@ -85,6 +85,7 @@ def test_the_metrics_follow_what_is_stored(tmp_path: Path) -> None:
             await broker.create_topic("t", TopicSettings(partitions_per_range=2))
             log = broker.hosted("t").log_of(0)
             await Appends(log).batch([b"0"])
+            await log.spilled()
             waiting = asyncio.create_task(log.wait_beyond(1))
             await asyncio.sleep(0)
             text = (await metrics_text(broker, connection_count=0)).decode()
@@ -100,7 +101,10 @@ def test_the_metrics_follow_what_is_stored(tmp_path: Path) -> None:
             "waiting_reads": 1,
             "log_writes_total": 1,
             "log_write_errors_total": 0,
-            "log_written_batches_total": 1,
+            "log_appended_batches_total": 1,
+            "journal_writes_total": 1,
+            "pending_bytes": 0,
+            "open_segments": 1,
             "log_disk_reads_total": 0,
         }
         assert {name: value_of(text, f"tailrace_{name}") for name in wanted} == wanted

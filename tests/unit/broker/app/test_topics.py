@@ -12,16 +12,16 @@ from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.codec.metadata import decode_deleted
 from tailrace_broker.core.metadata import new_topic
 from tailrace_broker.model.errors import (
-    DiskFullError,
     InvalidParameterError,
     InvalidTopicNameError,
     NotReadyError,
+    StorageFailedError,
     TopicNotFoundError,
 )
 from tailrace_broker.model.topic import Topic, TopicSettings
 from tailrace_broker.storage.data_directory import DataDirectory
 from tests.brokers import open_broker, started_broker, wait_until_gone
-from tests.storage import MEBIBYTE, Appends, FaultyDisk, records_of
+from tests.storage import Appends, FaultyDisk, values_in
 
 ONE = TopicSettings(partitions_per_range=1)
 HOUR_MS = 3_600_000
@@ -45,8 +45,7 @@ async def create_with_records(broker: LocalBroker, *values: bytes) -> Topic:
 
 async def values_of(broker: LocalBroker) -> list[bytes | None]:
     """The records of topic "t"."""
-    batches = await broker.hosted("t").log_of(0).read(0, MEBIBYTE)
-    return [record.value for record in records_of(batches)]
+    return await values_in(broker.hosted("t").log_of(0))
 
 
 def names_of(broker: LocalBroker) -> list[str]:
@@ -71,7 +70,7 @@ def test_an_altered_topic_is_so_at_once_and_after_a_restart(tmp_path: Path) -> N
         async with started_broker(tmp_path) as broker:
             await create_with_records(broker, b"0")
             hosted = broker.hosted("t")
-            assert (await broker.alter_topic("t", wanted)).settings == wanted
+            assert (await broker.alter_topic("t", {"json_check": False})).settings == wanted
             assert hosted.topic.settings == wanted
             assert await values_of(broker) == [b"0"]
         async with started_broker(tmp_path) as broker:
@@ -85,8 +84,23 @@ def test_settings_that_are_what_they_were_are_not_written(tmp_path: Path, disk: 
         async with started_broker(tmp_path) as broker:
             topic, _ = await broker.create_topic("t", ONE)
             before = disk.calls["replace"]
-            assert await broker.alter_topic("t", ONE) == topic
+            assert await broker.alter_topic("t", {"json_check": True}) == topic
             assert disk.calls["replace"] == before
+
+    run(scenario)
+
+
+def test_alterations_at_the_same_time_keep_each_others(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await broker.create_topic("t", ONE)
+            await asyncio.gather(
+                broker.alter_topic("t", {"json_check": False}),
+                broker.alter_topic("t", {"linger_ms": 5}),
+            )
+            assert broker.hosted("t").topic.settings == TopicSettings(
+                partitions_per_range=1, json_check=False, linger_ms=5
+            )
 
     run(scenario)
 
@@ -96,7 +110,7 @@ def test_the_number_of_partitions_cannot_be_altered(tmp_path: Path) -> None:
         async with started_broker(tmp_path) as broker:
             await broker.create_topic("t", ONE)
             with pytest.raises(InvalidParameterError, match="create another topic") as refused:
-                await broker.alter_topic("t", TopicSettings(partitions_per_range=2))
+                await broker.alter_topic("t", {"partitions_per_range": 2})
             assert refused.value.members == {"parameter": "partitionsPerRange"}
 
     run(scenario)
@@ -106,9 +120,9 @@ def test_an_alteration_that_cannot_be_saved_is_none(tmp_path: Path, disk: Faulty
     async def scenario() -> None:
         async with started_broker(tmp_path) as broker:
             await broker.create_topic("t", ONE)
-            disk.fail("replace", errno.ENOSPC)
-            with pytest.raises(DiskFullError):
-                await broker.alter_topic("t", TopicSettings(1, json_check=False))
+            disk.fail("replace", errno.EIO)
+            with pytest.raises(StorageFailedError):
+                await broker.alter_topic("t", {"json_check": False})
             assert broker.hosted("t").topic.settings == ONE
 
     run(scenario)
@@ -120,13 +134,13 @@ def test_what_is_no_topic_is_neither_altered_nor_deleted(tmp_path: Path) -> None
             with pytest.raises(NotReadyError):
                 await broker.delete_topic("t")
             with pytest.raises(NotReadyError):
-                await broker.alter_topic("t", ONE)
+                await broker.alter_topic("t", {})
             await broker.start()
             for name, kind in (("t", TopicNotFoundError), ("../t", InvalidTopicNameError)):
                 with pytest.raises(kind):
                     await broker.delete_topic(name)
                 with pytest.raises(kind):
-                    await broker.alter_topic(name, ONE)
+                    await broker.alter_topic(name, {})
 
     run(scenario)
 
@@ -243,8 +257,8 @@ def test_a_deletion_that_cannot_be_saved_is_none(
     async def scenario() -> None:
         async with started_broker(tmp_path) as broker:
             topic = await create_with_records(broker, b"0")
-            disk.fail("replace", errno.ENOSPC, skipped=skipped)
-            with pytest.raises(DiskFullError):
+            disk.fail("replace", errno.EIO, skipped=skipped)
+            with pytest.raises(StorageFailedError):
                 await broker.delete_topic("t")
             assert await values_of(broker) == [b"0"]
             assert await Appends(broker.hosted("t").log_of(0)).event(b"1") == 1

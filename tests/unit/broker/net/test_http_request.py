@@ -4,11 +4,11 @@ import pytest
 
 from tailrace_broker.model.errors import InvalidRequestError
 from tailrace_broker.net.http_request import (
+    HEADERS,
     Exchange,
     check_head,
     media_type,
     media_type_list,
-    read_header,
 )
 
 
@@ -16,7 +16,7 @@ def exchange_of(*headers: tuple[bytes, bytes], target: bytes = b"/") -> Exchange
     exchange = Exchange()
     exchange.target = target
     for name, value in headers:
-        read_header(exchange, name, value)
+        HEADERS[name.lower()](exchange, value)
     return exchange
 
 
@@ -56,6 +56,18 @@ def test_a_content_type_is_read_without_its_parameters(value: bytes, read: str) 
 
 def test_an_accept_header_is_read_in_small_letters() -> None:
     assert media_type_list(b"Text/HTML;Q=0.5") == "text/html;q=0.5"
+
+
+def test_the_headers_of_a_producer_are_kept_as_they_came() -> None:
+    exchange = exchange_of((b"Tailrace-Producer-Id", b"till-7 "), (b"tailrace-sequence", b"41"))
+
+    assert (exchange.producer_id, exchange.sequence) == (b"till-7", b"41")
+
+
+def test_a_producer_s_headers_given_twice_are_a_list() -> None:
+    exchange = exchange_of(*[(b"Tailrace-Producer-Id", b"a"), (b"Tailrace-Sequence", b"1")] * 2)
+
+    assert (exchange.producer_id, exchange.sequence) == (b"a, a", b"1, 1")
 
 
 HOST = (b"Host", b"a")

@@ -85,14 +85,17 @@ def test_an_operation_has_the_parameters_of_its_route(page: Any, route: Route) -
     operation = operation_of(page, route)
     assert operation.keys() <= OPERATION_MEMBERS
     described = {each["name"]: each for each in operation["parameters"]}
-    known = {field.encode_name: field for field in msgspec.structs.fields(route.parameters)}
+    in_headers = {field.encode_name: field for field in msgspec.structs.fields(route.headers)}
+    in_target = {field.encode_name: field for field in msgspec.structs.fields(route.parameters)}
+    known = in_target | in_headers
 
     assert described.keys() == known.keys()
     assert len(operation["parameters"]) == len(known)
     in_path = set(re.findall(r"\{(\w+)\}", route.path))
     for name, each in described.items():
         assert each.keys() <= PARAMETER_MEMBERS
-        assert each["in"] == ("path" if name in in_path else "query")
+        assert (each["in"] == "header") == (name in in_headers)
+        assert (each["in"] == "path") == (name in in_path)
         assert each["required"] == known[name].required
         assert each["required"] or name not in in_path
         assert each["schema"].get("type") or each["schema"].get("enum")

@@ -15,7 +15,7 @@ from tailrace_broker.model.errors import (
     StorageFailedError,
 )
 from tailrace_broker.model.topic import Topic, TopicSettings
-from tailrace_broker.storage.data_directory import DataDirectory
+from tailrace_broker.storage.data_directory import DataDirectory, Restart
 from tests.batches import TOPIC_ID
 from tests.storage import FaultyDisk
 
@@ -68,6 +68,77 @@ def test_a_start_on_a_full_disk_is_not_counted(
     directory.close()
 
 
+# --- how the boot before ended --------------------------------------------------------------------
+
+ENDS: dict[UUID, list[int | None]] = {TOPIC_ID: [5, None], UUID(int=7): []}
+
+
+def boot(root: Path, *, log_ends: dict[UUID, list[int | None]] | None = None) -> Restart:
+    """Start and stop, cleanly where the log ends are given; how the one before ended."""
+    directory = DataDirectory(root)
+    restart = directory.begin_boot()
+    if log_ends is not None:
+        directory.end_boot(log_ends)
+    directory.close()
+    return restart
+
+
+def test_a_start_knows_how_the_one_before_ended(tmp_path: Path) -> None:
+    assert boot(tmp_path, log_ends=ENDS) == ("disk", {})
+    assert boot(tmp_path) == ("clean", ENDS)
+    assert boot(tmp_path) == ("process", {})
+    assert boot(tmp_path, log_ends={}) == ("process", {})
+    assert boot(tmp_path) == ("clean", {})
+
+
+def test_a_kernel_that_has_booted_since_is_a_loss_of_power(tmp_path: Path) -> None:
+    boot(tmp_path)
+    meta = tmp_path / "data" / "meta.json"
+    known = json.loads(meta.read_text())
+    assert known["kernelBootId"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    for kernel_boot_id in ("another", ""):
+        meta.write_text(json.dumps({**known, "kernelBootId": kernel_boot_id}))
+        assert boot(tmp_path, log_ends=ENDS) == ("power", {})
+        # A clean stop is one whatever the kernel did afterwards.
+        known = json.loads(meta.read_text())
+        meta.write_text(json.dumps({**known, "kernelBootId": "another"}))
+        assert boot(tmp_path) == ("clean", ENDS)
+        known = json.loads(meta.read_text())
+
+
+@pytest.mark.parametrize("stored", [b"", b"{", b'{"boot":1,"logEnds":{},"version":2}', b"\0" * 50])
+def test_a_stop_marker_that_cannot_be_read_counts_as_none(tmp_path: Path, stored: bytes) -> None:
+    boot(tmp_path, log_ends=ENDS)
+    (tmp_path / "data" / "clean-stop.json").write_bytes(stored)
+
+    assert boot(tmp_path) == ("process", {})
+
+
+def test_a_stop_marker_of_another_boot_counts_as_none(tmp_path: Path) -> None:
+    """An old copy was put back."""
+    boot(tmp_path, log_ends=ENDS)
+    marker = tmp_path / "data" / "clean-stop.json"
+    kept = marker.read_bytes()
+    boot(tmp_path)
+    marker.write_bytes(kept)
+
+    assert boot(tmp_path) == ("process", {})
+
+
+def test_the_stop_marker_is_gone_before_anything_is_appended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boot(tmp_path, log_ends=ENDS)
+    directory = DataDirectory(tmp_path)
+    FaultyDisk(monkeypatch).fail("unlink")
+    with pytest.raises(StorageFailedError, match=r"clean-stop\.json"):
+        directory.begin_boot()
+    directory.close()
+
+    boot(tmp_path)
+    assert not (tmp_path / "data" / "clean-stop.json").exists()
+
+
 def test_topics_come_back_as_they_were_saved(tmp_path: Path) -> None:
     directory = DataDirectory(tmp_path)
     assert directory.load_topics() == []
@@ -95,7 +166,7 @@ def test_topics_that_cannot_be_saved_leave_the_old_ones(
     disk = FaultyDisk(monkeypatch)
     disk.fail(call, 28)
     with pytest.raises(DiskFullError):
-        directory.save_topics([TOPIC, OTHER_TOPIC])
+        directory.save_topics([TOPIC, OTHER_TOPIC], may_use_spare=False)
 
     assert directory.load_topics() == [TOPIC]
     directory.close()

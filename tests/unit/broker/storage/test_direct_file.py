@@ -180,15 +180,26 @@ def test_without_write_flags_a_durable_write_is_followed_by_a_sync(
 ) -> None:
     """As on macOS, which has no RWF_DSYNC."""
     with new_file(tmp_path / "f") as file:
-        before = disk.calls["fsync"]
         file.write(aligned(b"a"), 0)
-        assert disk.calls["fsync"] == before
+        assert disk.calls["fdatasync"] == 0
 
         monkeypatch.setattr(direct_file, "_RWF_DSYNC", 0)
         file.write(aligned(b"a"), 0)
-        assert disk.calls["fsync"] == before + 1
+        assert disk.calls["fdatasync"] == 1
         file.write(aligned(b"a"), 0, is_durable=False)
-        assert disk.calls["fsync"] == before + 1
+        assert disk.calls["fdatasync"] == 1
+
+
+def test_what_was_written_before_is_flushed_in_one_call(tmp_path: Path, disk: FaultyDisk) -> None:
+    with new_file(tmp_path / "f") as file:
+        for position in (0, BLOCK_BYTES):
+            file.write(aligned(b"a"), position, is_durable=False)
+        file.flush()
+        assert disk.calls["fdatasync"] == 1
+
+        disk.fail("fdatasync")
+        with pytest.raises(StorageFailedError):
+            file.flush()
 
 
 @pytest.mark.parametrize("call", ["open", "fsync", "replace"])

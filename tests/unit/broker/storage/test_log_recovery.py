@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from tailrace_broker.codec.metadata import LogStart
 from tailrace_broker.model.errors import (
     CorruptBatchError,
     CorruptPartitionError,
     ReadFailedError,
     StorageFailedError,
 )
-from tailrace_broker.storage.direct_file import BLOCK_BYTES
-from tailrace_broker.storage.log_recovery import SCAN_WINDOW_BYTES
+from tailrace_broker.storage.direct_file import BLOCK_BYTES, write_file_atomically
+from tailrace_broker.storage.log_recovery import SCAN_WINDOW_BYTES, recover_log
+from tailrace_broker.storage.log_trim import save_log_start
 from tests.batches import PARTITION
 from tests.storage import MEBIBYTE, FaultyDisk, LogFiles, append
 
@@ -80,8 +82,8 @@ def test_a_log_without_files_is_empty(files: LogFiles) -> None:
 
 
 def test_zeros_behind_the_last_write_are_no_records(files: LogFiles) -> None:
-    append(files.writer(), [b"a"])
-    assert files.segment().stat().st_size > BLOCK_BYTES
+    (stored,) = written(files, [[b"a"]])
+    files.write_segment(stored + bytes(3 * BLOCK_BYTES))
 
     assert recovered_values(files) == [b"a"]
     assert files.segment().stat().st_size == BLOCK_BYTES
@@ -152,9 +154,9 @@ def test_what_is_recovered_is_durable_before_it_is_served(
     written(files, [[os.urandom(MEBIBYTE)]])
     disk = FaultyDisk(monkeypatch)
     files.recover()
-    assert disk.calls["fsync"] == 1
+    assert disk.calls["fdatasync"] == 1
 
-    disk.fail("fsync")
+    disk.fail("fdatasync")
     with pytest.raises(StorageFailedError):
         files.recover()
 
@@ -196,32 +198,53 @@ def test_a_lost_acknowledged_write_is_noticed(files: LogFiles, behind: bytes) ->
 
 
 def test_damage_to_the_last_write_before_a_clean_stop_is_noticed(files: LogFiles) -> None:
-    writer = files.writer()
-    append(writer, [b"a"])
-    append(writer, [b"b"])
-    writer.finish()
+    written(files, [[b"a"]], [[b"b"]])
     whole = files.segment().read_bytes()
     for spoilt in (flip(whole, BLOCK_BYTES + 10), whole[:BLOCK_BYTES], b""):
         files.write_segment(spoilt)
-        assert_stands_still(files)
+        with pytest.raises(CorruptPartitionError, match="to 2 were acknowledged and are missing"):
+            recover_log(files.place, 0, files.pool, is_direct=files.is_direct, durable_end=2)
+        assert files.segment().read_bytes() == spoilt
 
     files.segment().unlink()
+    with pytest.raises(CorruptPartitionError, match="from 0 to 2 were acknowledged"):
+        recover_log(files.place, 0, files.pool, is_direct=files.is_direct, durable_end=2)
+
+
+def test_a_log_start_that_cannot_be_read_is_damage(files: LogFiles) -> None:
+    """Where the log starts, the segments alone do not tell."""
+    three_segments(files)
+    (files.place.directory / "log-start.json").write_bytes(b"{")
+    assert_stands_still(files)
+
+
+def test_what_retention_left_is_removed(files: LogFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was written down that the log starts behind it."""
+    values = three_segments(files)
+    save_log_start(files.place.directory, LogStart(4, 1, 5), write_file_atomically)
+    disk = FaultyDisk(monkeypatch)
+    disk.fail("unlink")
+    assert [state.base_offset for state in files.recover()] == [4]
+    assert files.values() == values[4:]
+    assert not files.segment(0).exists()
+    assert not files.segment(2).with_suffix(".idx").exists()
+
+
+def test_a_log_that_starts_behind_all_its_segments_is_empty(files: LogFiles) -> None:
+    three_segments(files)
+    save_log_start(files.place.directory, LogStart(5, 3, 7), write_file_atomically)
+    (state,) = files.recover()
+
+    assert (state.base_offset, state.end_offset) == (5, 5)
+    assert (state.last_epoch, state.last_append_time_us) == (3, 7)
+
+
+def test_an_index_that_has_lost_its_segment_is_noticed(files: LogFiles) -> None:
+    three_segments(files)
+    files.segment(2).unlink()
+    files.segment(4).unlink()
     with pytest.raises(CorruptPartitionError, match="lost its segment"):
         files.recover()
-
-
-def test_a_log_that_grew_after_a_clean_stop_is_cut_only_where_it_is_torn(files: LogFiles) -> None:
-    writer = files.writer()
-    append(writer, [b"a"])
-    writer.finish()
-    writer = files.writer()
-    append(writer, [b"b"])
-    append(writer, [b"c"])
-    writer.close()
-    stored = files.segment().read_bytes()
-    files.write_segment(flip(stored, 2 * BLOCK_BYTES + 100))
-
-    assert files.values() == [b"a", b"b"]
 
 
 # --- finished segments ----------------------------------------------------------------------------

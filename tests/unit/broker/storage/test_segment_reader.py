@@ -2,12 +2,13 @@ import os
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tailrace_broker.codec.batch import StoredBatch
 from tailrace_broker.codec.segment import INDEX_INTERVAL_BYTES
 from tailrace_broker.core.recovery import SegmentState
-from tailrace_broker.model.errors import CorruptBatchError, ReadFailedError
+from tailrace_broker.model.errors import CorruptBatchError, ReadFailedError, ReadMemoryFullError
 from tailrace_broker.storage.direct_file import BLOCK_BYTES
 from tests.storage import MEBIBYTE, LogFiles, append, records_of
 
@@ -25,6 +26,10 @@ def segment_of(
     batches = [batch for write in writes for batch in append(writer, *write)]
     writer.close()
     return writer.segments[0], batches
+
+
+def address_of(view: memoryview) -> int:
+    return int(np.frombuffer(view, np.uint8).ctypes.data)
 
 
 def ends_of(batches: list[StoredBatch]) -> list[tuple[int, int]]:
@@ -92,6 +97,7 @@ def test_a_read_starts_near_its_offset(files: LogFiles) -> None:
         files.read(state, 0, end_offset=64)
 
 
+@pytest.mark.timeout(20)
 def test_a_flipped_bit_is_never_served(files: LogFiles) -> None:
     """What stands before the damage is."""
     state, (first, second) = segment_of(files, [[b"first"], [b"second"]])
@@ -125,14 +131,40 @@ def test_a_missing_file_is_named(files: LogFiles) -> None:
         files.read(state, 0, end_offset=1)
 
 
-def test_the_buffer_of_a_failed_read_can_be_given_back_to_the_kernel(tmp_path: Path) -> None:
-    """Although the error's traceback still sees it."""
-    files = LogFiles(tmp_path, pool_bytes=4 * MEBIBYTE)
+def test_batches_stay_where_the_disk_has_put_them(files: LogFiles) -> None:
+    """The buffer is not used for another read before the last of them is gone."""
+    state, written = segment_of(files, [[b"0"], [b"1"]])
+    batches = files.read(state, 0, end_offset=2)
+    first = address_of(batches[0].contents())
+    assert first % BLOCK_BYTES == 0
+    assert address_of(batches[1].contents()) == first + batches[0].header.batch_bytes
+    assert files.pool.read_used_bytes > MEBIBYTE
+
+    last = batches.pop()
+    batches.clear()
+    other = files.read(state, 0, end_offset=2)
+    assert address_of(other[0].contents()) != first
+    assert bytes(last.contents()) == b"".join(written[1].buffers)
+    del last
+    assert address_of(files.read(state, 0, end_offset=2)[0].contents()) == first
+
+
+def test_a_failed_read_pins_nothing(files: LogFiles) -> None:
+    """Although the error is kept."""
     state, _ = segment_of(files, [[b"0"]])
     files.segment().write_bytes(bytes(BLOCK_BYTES))
     with pytest.raises(CorruptBatchError) as kept:
-        files.read(state, 0, end_offset=1, max_bytes=2 * MEBIBYTE)
+        files.read(state, 0, end_offset=1)
 
-    with files.pool.lend(2 * MEBIBYTE) as buffer:
-        assert len(buffer) == 2 * MEBIBYTE
+    assert files.pool.read_used_bytes == 0
     assert kept.value.__cause__ is not None
+
+
+def test_a_read_without_memory_does_not_wait(tmp_path: Path) -> None:
+    files = LogFiles(tmp_path, pool_bytes=2 * MEBIBYTE)
+    state, _ = segment_of(files, [[b"0"]])
+    kept = files.read(state, 0, end_offset=1)
+    with pytest.raises(ReadMemoryFullError):
+        files.read(state, 0, end_offset=1)
+    kept.clear()
+    assert len(files.read(state, 0, end_offset=1)) == 1

@@ -8,16 +8,11 @@ import pytest
 from tailrace_broker.codec.segment import decode_index
 from tailrace_broker.model.errors import DiskFullError, StorageFailedError, TailraceError
 from tailrace_broker.storage.direct_file import BLOCK_BYTES
-from tailrace_broker.storage.segment_writer import (
-    EXTENT_BYTES_MIN,
-    LARGE_WRITE_BYTES,
-    SegmentWriter,
-)
 from tests.batches import Event, body_of
-from tests.storage import FaultyDisk, LogFiles, append
+from tests.storage import FaultyDisk, LogFiles, SegmentAppends, append
 
 SMALL = b"small"
-LARGE = os.urandom(LARGE_WRITE_BYTES)  # does not compress: its write extends the file itself
+LARGE = os.urandom(64 * 1024)  # does not compress
 ROLLS_AFTER_BYTES = 3 * BLOCK_BYTES
 
 
@@ -35,7 +30,7 @@ def written_bytes(files: LogFiles) -> int:
     return files.segment().stat().st_size
 
 
-def refuse(writer: SegmentWriter, *batches: list[bytes]) -> TailraceError:
+def refuse(writer: SegmentAppends, *batches: list[bytes]) -> TailraceError:
     """An append that must fail."""
     end_offset = writer.segments[-1].end_offset
     with pytest.raises(TailraceError) as refused:
@@ -72,7 +67,7 @@ def test_batches_follow_each_other_in_offset_epoch_and_time(files: LogFiles) -> 
 def test_append_times_do_not_go_back_when_the_clock_does(files: LogFiles) -> None:
     writer = files.writer()
     (first,) = append(writer, [b"a"])
-    (second,) = writer.write([body_of([Event(b"b")])], append_time_us=1, high_watermark=1)
+    (second,) = writer.write([body_of([Event(b"b")])], append_time_us=1)
 
     assert second.header.append_time_us == first.header.append_time_us
 
@@ -89,27 +84,30 @@ def test_every_write_starts_on_a_block(files: LogFiles) -> None:
     assert starts == [0, BLOCK_BYTES, 3 * BLOCK_BYTES]
 
 
-def test_small_writes_go_to_blocks_that_the_file_has_already(
-    files: LogFiles, disk: FaultyDisk
+def test_a_write_ends_with_the_file(files: LogFiles) -> None:
+    writer = files.writer()
+    for values in ([SMALL], [LARGE], [SMALL]):
+        append(writer, values)
+        assert written_bytes(files) == writer.segments[-1].position
+
+
+def test_a_write_that_need_not_be_durable_is_not_synced(
+    files: LogFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    flags: list[int] = []
+    real = os.pwritev
+
+    def pwritev(fd: int, parts: list[memoryview], position: int, flag: int = 0) -> int:
+        flags.append(flag)
+        return real(fd, parts, position, flag)
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
     writer = files.writer()
-    append(writer, [SMALL])
-    assert written_bytes(files) == EXTENT_BYTES_MIN
+    writer.write([body_of([Event(b"a")])], is_durable=False)
+    append(writer, [b"b"])
 
-    before = disk.calls["pwritev"]
-    for _ in range(EXTENT_BYTES_MIN // BLOCK_BYTES - 1):
-        append(writer, [SMALL])
-    assert disk.calls["pwritev"] - before == EXTENT_BYTES_MIN // BLOCK_BYTES - 1
-    assert written_bytes(files) == EXTENT_BYTES_MIN
-
-    append(writer, [SMALL])
-    assert written_bytes(files) == 2 * EXTENT_BYTES_MIN
-
-
-def test_a_large_write_extends_the_file_itself(files: LogFiles) -> None:
-    writer = files.writer()
-    append(writer, [LARGE])
-    assert written_bytes(files) == writer.segments[-1].position
+    assert flags == [0, os.RWF_DSYNC]
+    assert files.values() == [b"a", b"b"]
 
 
 def test_a_reopened_log_goes_on_behind_its_end(files: LogFiles) -> None:
@@ -125,21 +123,7 @@ def test_a_reopened_log_goes_on_behind_its_end(files: LogFiles) -> None:
 # --- a write fails --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kept_bytes", [0, BLOCK_BYTES, EXTENT_BYTES_MIN - BLOCK_BYTES])
-def test_a_disk_that_fills_up_while_the_file_is_extended_stores_nothing(
-    files: LogFiles, disk: FaultyDisk, kept_bytes: int
-) -> None:
-    writer = files.writer()
-    disk.fail("pwritev", errno.ENOSPC, kept_bytes=kept_bytes)
-
-    assert isinstance(refuse(writer, [b"lost"]), DiskFullError)
-    assert written_bytes(files) == 0
-
-    append(writer, [b"a"])
-    assert files.values() == [b"a"]
-
-
-@pytest.mark.parametrize("kept_bytes", [0, BLOCK_BYTES, LARGE_WRITE_BYTES])
+@pytest.mark.parametrize("kept_bytes", [0, BLOCK_BYTES, len(LARGE)])
 @pytest.mark.parametrize(
     ("error", "kind"),
     [(errno.ENOSPC, DiskFullError), (errno.EIO, StorageFailedError)],
@@ -158,7 +142,7 @@ def test_a_write_that_fails_in_its_middle_is_cut_away(
 
     (batch,) = append(writer, [b"b"])
     assert batch.header.base_offset == 1
-    assert written_bytes(files) == end + EXTENT_BYTES_MIN
+    assert written_bytes(files) == end + BLOCK_BYTES
     assert files.values() == [b"a", b"b"]
 
 
@@ -205,7 +189,7 @@ def test_a_failed_write_that_could_not_be_cut_away_comes_back_whole_or_not_at_al
     files: LogFiles, disk: FaultyDisk
 ) -> None:
     """Its producer was told that this is unknown."""
-    for kept_bytes in range(0, LARGE_WRITE_BYTES + 4 * BLOCK_BYTES, BLOCK_BYTES):
+    for kept_bytes in range(0, len(LARGE) + 4 * BLOCK_BYTES, BLOCK_BYTES):
         writer = files.writer()
         end_offset = writer.segments[-1].end_offset
         disk.fail("pwritev", kept_bytes=kept_bytes)
@@ -245,7 +229,7 @@ def test_a_full_segment_that_was_reopened_rolls_too(files: LogFiles) -> None:
 
 
 # A roll in order: cut and sync the segment; write, sync and rename its index and sync the
-# directory; create the next segment and sync three directories; extend it and write.
+# directory; create the next segment and sync three directories; write.
 ROLL_STEPS: list[tuple[str, int]] = [
     ("ftruncate", 0),
     ("fsync", 0),
@@ -259,11 +243,10 @@ ROLL_STEPS: list[tuple[str, int]] = [
     ("fsync", 4),
     ("fsync", 5),
     ("pwritev", 0),
-    ("pwritev", 1),
 ]
 
 
-def full_writer(files: LogFiles) -> SegmentWriter:
+def full_writer(files: LogFiles) -> SegmentAppends:
     """The next append rolls."""
     writer = files.writer(segment_bytes=ROLLS_AFTER_BYTES)
     append(writer, [b"0"])
@@ -272,11 +255,11 @@ def full_writer(files: LogFiles) -> SegmentWriter:
     return writer
 
 
-def go_on(writer: SegmentWriter, files: LogFiles) -> SegmentWriter:
+def go_on(writer: SegmentAppends, files: LogFiles) -> SegmentAppends:
     return writer
 
 
-def restart(writer: SegmentWriter, files: LogFiles) -> SegmentWriter:
+def restart(writer: SegmentAppends, files: LogFiles) -> SegmentAppends:
     writer.close()
     return files.writer(segment_bytes=ROLLS_AFTER_BYTES)
 
@@ -288,7 +271,7 @@ def test_a_roll_that_fails_at_any_step_succeeds_later(
     disk: FaultyDisk,
     call: str,
     skipped: int,
-    then: Callable[[SegmentWriter, LogFiles], SegmentWriter],
+    then: Callable[[SegmentAppends, LogFiles], SegmentAppends],
 ) -> None:
     writer = full_writer(files)
     disk.fail(call, skipped=skipped)
@@ -315,6 +298,6 @@ def test_the_steps_of_a_roll_are_all_that_it_asks_of_the_disk(
 
     asked = disk.calls - before
     # Four more are opened: each directory that is synced.
-    assert asked == {"ftruncate": 1, "fsync": 6, "replace": 1, "open": 2 + 4, "pwritev": 2}
+    assert asked == {"ftruncate": 1, "fsync": 6, "replace": 1, "open": 2 + 4, "pwritev": 1}
     for call in ("ftruncate", "fsync", "replace", "pwritev"):
         assert asked[call] == sum(step == call for step, _ in ROLL_STEPS)

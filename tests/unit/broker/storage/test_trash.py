@@ -1,3 +1,4 @@
+import errno
 from pathlib import Path
 from uuid import UUID
 
@@ -5,13 +6,24 @@ import pytest
 from structlog.testing import capture_logs
 
 from tailrace_broker.core.metadata import new_topic
-from tailrace_broker.model.errors import DiskFullError
+from tailrace_broker.model.errors import (
+    DiskFullError,
+    InvalidParameterError,
+    NotInTrashError,
+    StorageFailedError,
+)
 from tailrace_broker.model.topic import Topic, TopicSettings
 from tailrace_broker.storage.trash import Trash, topic_directories
 from tests.storage import FaultyDisk
 
 TOPICS = [new_topic(name, TopicSettings(), UUID(int=n)) for n, name in enumerate("abc", start=1)]
 IDS = [str(topic.topic_id) for topic in TOPICS]
+
+
+@pytest.fixture(autouse=True)
+def small_spares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real ones take milliseconds to write."""
+    monkeypatch.setattr("tailrace_broker.storage.spare_files.SPARE_BYTES", 8192)
 
 
 @pytest.fixture
@@ -149,3 +161,177 @@ def test_a_trash_that_cannot_be_listed_is_told(trash: Trash, tmp_path: Path) -> 
         assert trash.purge(1) is None
 
     assert [entry["event"] for entry in logs] == ["trash.failed"]
+
+
+# --- restore --------------------------------------------------------------------------------------
+
+
+def test_the_latest_deletion_is_listed_first(trash: Trash, tmp_path: Path) -> None:
+    assert trash.buried() == []
+    for topic, deleted_us in zip(TOPICS, (5, 7, 6), strict=True):
+        delete(trash, tmp_path, topic, deleted_us)
+
+    found = trash.buried()
+    assert [each.deleted.topic for each in found] == [TOPICS[1], TOPICS[2], TOPICS[0]]
+    assert [each.deleted.deleted_us for each in found] == [7, 6, 5]
+    assert all(each.size_bytes() >= 4096 for each in found)
+
+
+def test_a_deleted_topic_is_found_by_its_id_and_by_a_name_that_no_other_had(
+    trash: Trash, tmp_path: Path
+) -> None:
+    namesake = new_topic("a", TopicSettings(), UUID(int=9))
+    for deleted_us, topic in enumerate((*TOPICS, namesake)):
+        delete(trash, tmp_path, topic, deleted_us)
+
+    assert trash.find("b") == TOPICS[1]
+    assert trash.find(IDS[0]) == TOPICS[0]
+    assert trash.find(str(namesake.topic_id)) == namesake
+    with pytest.raises(NotInTrashError, match="GET /v1/trash") as missing:
+        trash.find("x")
+    assert missing.value.members == {"topic": "x"}
+    with pytest.raises(InvalidParameterError) as ambiguous:
+        trash.find("a")
+    assert ambiguous.value.members == {"parameter": "topic"}
+    assert f"{namesake.topic_id}, {IDS[0]}" in ambiguous.value.detail
+
+
+def test_an_exhumed_topic_is_where_it_was_and_still_marked(trash: Trash, tmp_path: Path) -> None:
+    topic = TOPICS[0]
+    delete(trash, tmp_path, topic, 1)
+    trash.exhume(topic)
+
+    assert buried(tmp_path) == []
+    assert (tmp_path / IDS[0] / "0" / f"{0:020d}.log").read_bytes() == b"records"
+    assert (tmp_path / IDS[0] / "topic.json").exists()
+    with pytest.raises(NotInTrashError):
+        trash.exhume(topic)
+
+
+@pytest.mark.parametrize("is_in_topics_json", [False, True])
+def test_an_interrupted_restoration_is_finished_or_undone(
+    trash: Trash, tmp_path: Path, is_in_topics_json: bool
+) -> None:
+    topic = TOPICS[0]
+    delete(trash, tmp_path, topic, 1)
+    trash.exhume(topic)
+    trash.finish_deletions({topic.topic_id} if is_in_topics_json else set())
+
+    assert buried(tmp_path) == ([] if is_in_topics_json else IDS[:1])
+    assert [path.name for path in topic_directories(tmp_path)] == IDS[: int(is_in_topics_json)]
+    assert not (tmp_path / IDS[0] / "topic.json").exists()
+
+
+@pytest.mark.parametrize("call", ["rename", "fsync"])
+def test_an_exhumation_that_fails_is_told(
+    trash: Trash, tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete(trash, tmp_path, TOPICS[0], 1)
+    FaultyDisk(monkeypatch).fail(call)
+    with pytest.raises(StorageFailedError):
+        trash.exhume(TOPICS[0])
+
+    trash.finish_deletions(set())
+    assert buried(tmp_path) == IDS[:1]
+
+
+# --- a full disk ----------------------------------------------------------------------------------
+
+
+class TooMuch:
+    """Work that a disk takes when so many topics have gone from the trash."""
+
+    def __init__(self, data: Path, topics_max: int) -> None:
+        self._data = data
+        self._topics_max = topics_max
+
+    def __call__(self) -> str:
+        if len(buried(self._data)) > self._topics_max:
+            raise DiskFullError("no space left")
+        return "done"
+
+
+def test_a_full_disk_empties_the_trash_as_far_as_it_must_the_oldest_first(
+    trash: Trash, tmp_path: Path
+) -> None:
+    for topic, deleted_us in zip(TOPICS, (5, 7, 6), strict=True):
+        delete(trash, tmp_path, topic, deleted_us)
+    with capture_logs() as logs:
+        assert trash.with_room(TooMuch(tmp_path, 3)) == "done"
+        assert len(buried(tmp_path)) == 3
+        assert trash.with_room(TooMuch(tmp_path, 1)) == "done"
+
+    assert buried(tmp_path) == [IDS[1]]
+    assert [(entry["event"], entry["topic"], entry["is_early"]) for entry in logs] == [
+        ("topic.purged", "a", True),
+        ("topic.purged", "c", True),
+    ]
+    counters = trash.counters
+    assert (counters.purged_topics, counters.purged_early_topics) == (2, 2)
+    assert counters.purged_bytes == sum(entry["size_bytes"] for entry in logs) > 0
+
+
+def test_when_the_trash_is_empty_a_full_disk_is_told(trash: Trash, tmp_path: Path) -> None:
+    with pytest.raises(DiskFullError):
+        trash.with_room(_no_space)
+
+
+def _no_space() -> None:
+    raise DiskFullError("no space left")
+
+
+def test_what_a_failed_removal_left_behind_goes_too(
+    trash: Trash, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete(trash, tmp_path, TOPICS[0], 1)
+    with monkeypatch.context() as patched:
+        patched.setattr("os.rmdir", _fail)
+        with capture_logs() as logs, pytest.raises(DiskFullError):
+            trash.with_room(TooMuch(tmp_path, 0))
+    assert [entry["event"] for entry in logs] == ["topic.purged", "trash.failed"]
+
+    assert trash.with_room(TooMuch(tmp_path, 0)) == "done"
+
+
+def test_a_trash_of_which_nothing_can_be_removed_does_not_hold_the_disk_for_ever(
+    trash: Trash, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete(trash, tmp_path, TOPICS[0], 1)
+    FaultyDisk(monkeypatch).fail("rename")
+    with pytest.raises(DiskFullError):
+        trash.with_room(TooMuch(tmp_path, 0))
+
+    assert buried(tmp_path) == IDS[:1]
+
+
+def test_what_another_thread_removed_meanwhile_is_enough(trash: Trash, tmp_path: Path) -> None:
+    for topic in TOPICS:
+        delete(trash, tmp_path, topic, 1)
+    tries = []
+
+    def work() -> None:
+        tries.append(len(buried(tmp_path)))
+        if len(tries) == 1:
+            trash.with_room(TooMuch(tmp_path, 2))
+            raise DiskFullError("no space left")
+
+    trash.with_room(work)
+    assert tries == [3, 2]
+
+
+def test_a_deletion_on_a_full_disk_takes_no_space(
+    trash: Trash, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trash.spares.fill()
+    disk = FaultyDisk(monkeypatch)
+    with monkeypatch.context() as patched:
+        patched.setattr("os.mkdir", _mkdir_fails)
+        disk.fail("open", errno.ENOSPC, skipped=1)  # the one before syncs a directory
+        trash.mark(TOPICS[0], 1)
+        trash.bury(TOPICS[0].topic_id)
+
+    assert trash.find("a") == TOPICS[0]
+
+
+def _mkdir_fails(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")

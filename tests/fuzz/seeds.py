@@ -1,0 +1,113 @@
+"""Good inputs, from which fuzzing starts."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import UUID
+
+from tailrace.records_binary import encode_records
+from tailrace.wire import (
+    BATCH_CONTENT_TYPE,
+    JOURNAL_BLOCK_BYTES,
+    NDJSON_CONTENT_TYPE,
+    RECORDS_CONTENT_TYPE,
+    align_up,
+)
+from tailrace_broker.codec.batch import batch_parts
+from tailrace_broker.codec.journal import (
+    FRAME_HEADER_BYTES,
+    JournalFileHeader,
+    encode_file_header,
+    encode_frame_header,
+)
+from tailrace_broker.codec.metadata import (
+    CleanStop,
+    LogStart,
+    encode_clean_stop,
+    encode_log_start,
+)
+from tailrace_broker.codec.producers import (
+    ROW,
+    Checkpoint,
+    ProducerState,
+    Row,
+    TableEntry,
+    encode_checkpoint,
+    encode_table,
+)
+from tests.batches import Event, batch_of, body_of, log_of, place_of
+from tests.http11 import chunked, get, messages, new_topic, old, records, request
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+JOURNAL_ID = 77
+
+
+def golden(pattern: str) -> list[bytes]:
+    """Files of all versions."""
+    return [path.read_bytes() for path in sorted(GOLDEN.glob(pattern))]
+
+
+def journal_file(frames: Sequence[Sequence[bytes]]) -> bytes:
+    """A file of a journal with a frame for each of these lists of batches."""
+    header = JournalFileHeader(boot=1, journal_id=JOURNAL_ID, first_sequence=1)
+    stored = encode_file_header(header).ljust(JOURNAL_BLOCK_BYTES, b"\0")
+    for sequence, batches in enumerate(frames, start=1):
+        frame_bytes = FRAME_HEADER_BYTES + sum(map(len, batches))
+        head = encode_frame_header(
+            frame_bytes=frame_bytes,
+            journal_id=JOURNAL_ID,
+            sequence=sequence,
+            durable_sequence=sequence,
+            batch_count=len(batches),
+        )
+        frame = b"".join([head, *batches])
+        stored += frame.ljust(align_up(frame_bytes, JOURNAL_BLOCK_BYTES), b"\0")
+    return stored
+
+
+EVENTS = [Event(b'{"a":1}'), Event(None, None), Event(b"x" * 300, b"k", headers=[(b"h", b"v")])]
+BATCHES = [
+    batch_of([Event(b"1")]),
+    batch_of(EVENTS),
+    batch_of([Event(b"%d" % number) for number in range(100)], base_offset=7),
+]
+SEGMENTS = [
+    log_of([[body_of(EVENTS)], [body_of([Event(b"2")]), body_of([Event(b"3" * 9000)])]]).stored,
+    log_of([[body_of([Event(b"%d" % number)])] for number in range(5)]).stored + bytes(8192),
+]
+PRODUCER_TABLE = encode_table([TableEntry(bytes(16), 7, 0, 2)])
+PRODUCER_BATCH = b"".join(batch_parts(body_of(EVENTS, producer_table=PRODUCER_TABLE), place_of()))
+CHECKPOINT = encode_checkpoint(
+    Checkpoint(9, [ProducerState(bytes(16), 3, 5, ROW.pack(*Row(4, 8, 5, 1)))])
+)
+LOG_START = encode_log_start(LogStart(7, 1, 2))
+CLEAN_STOP = encode_clean_stop(CleanStop(1, {UUID(int=1): [3, None]}))
+JOURNAL = journal_file([BATCHES[:1], BATCHES[1:], BATCHES])
+OFFER = {"connection": "upgrade", "upgrade": "h2c"}
+LARGE = b'"%s"' % (b"x" * 17_000)
+REQUESTS = [
+    request(messages("kept", partitionKey="k"), b'{"a":1}'),
+    request(messages("kept"), LARGE),
+    chunked(messages("kept", partitionKey="k"), b"[", b"1,2", b"]"),
+    request(messages("kept"), b'1\n\n"two"\r\n[3]', content_type=NDJSON_CONTENT_TYPE),
+    request(
+        messages("kept"),
+        encode_records([b"a", b""], [b"1", None]),
+        content_type=RECORDS_CONTENT_TYPE,
+    ),
+    request(messages("kept", partition=0), BATCHES[1], content_type=BATCH_CONTENT_TYPE),
+    request(messages("kept", partitionKey="k", timestamp=1), b"1", expect="100-continue"),
+    request(messages("kept"), b"1", **OFFER),
+    old(get("/live"), b"connection: keep-alive\r\n"),
+    get(records("kept", offset=0, maxRecords=10)),
+    get(records("kept", 1, offset="latest", waitMs=100), accept=BATCH_CONTENT_TYPE),
+    get(records("kept", timestamp=5), accept="application/json"),
+    get("/v1/topic/kept/records?last=3"),
+    get("/v1/offsets?topic=kept&timestamp=1"),
+    get("/v1/topics/kept"),
+    new_topic("other", partitions=2),
+    request("/v1/topics/kept", b'{"jsonCheck":false}', method="PATCH"),
+    request("/v1/topics/other", b"", method="DELETE"),
+    get("/v1/brokers"),
+    get("/v1/openapi.json"),
+    get("/v1/problems/topic-not-found"),
+]

@@ -1,0 +1,162 @@
+"""What is fuzzed: each target takes any bytes, and may only raise what it declares."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tailrace.arrow import decode_batches
+from tailrace.cli import journals, segments
+from tailrace.errors import TailraceError as ClientError
+from tailrace.wire import HEADER, HEADER_BYTES, BatchHeader
+from tailrace_broker.codec.batch import batch_parts, decompress_payload, verify_batch
+from tailrace_broker.codec.journal import JournalFileHeader, read_file_header, read_frames
+from tailrace_broker.codec.metadata import (
+    decode_clean_stop,
+    decode_deleted,
+    decode_identity,
+    decode_log_start,
+    decode_topics,
+)
+from tailrace_broker.codec.producers import decode_checkpoint
+from tailrace_broker.codec.ready_batch import parse_ready_batch
+from tailrace_broker.codec.records import json_lines, unpack_columns
+from tailrace_broker.codec.records_binary import parse_records
+from tailrace_broker.codec.segment import decode_index
+from tailrace_broker.core.journal_replay import JournalRound, plan_replay
+from tailrace_broker.core.producers import ProducerWindows
+from tailrace_broker.model.errors import TailraceError as BrokerError
+from tests.batches import place_of, read_by_broker, read_by_client
+from tests.fuzz.http_target import FAST_DIRECTORY, http_door
+from tests.fuzz.seeds import (
+    BATCHES,
+    CHECKPOINT,
+    CLEAN_STOP,
+    JOURNAL,
+    JOURNAL_ID,
+    LOG_START,
+    PRODUCER_BATCH,
+    REQUESTS,
+    SEGMENTS,
+    golden,
+)
+from tests.storage import LogFiles
+
+# The end of the year 9999.
+TIME_END_US = 253_402_300_800_000_000
+
+# Takes any bytes; raises when they are not handled as declared.
+Check = Callable[[bytes], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`seeds`: good inputs; `opened`: what takes any."""
+
+    name: str
+    seeds: Sequence[bytes]
+    opened: Callable[[], AbstractContextManager[Check]]
+
+
+def _declared(work: Callable[[bytes], object]) -> Callable[[], AbstractContextManager[Check]]:
+    """What may raise the errors of the broker, or of the client, and no others."""
+
+    def check(data: bytes) -> None:
+        with suppress(BrokerError, ClientError):
+            work(data)
+
+    return lambda: nullcontext(check)
+
+
+def _read_stored_batch(data: bytes) -> None:
+    """As the broker reads a batch for an answer in JSON."""
+    stored = memoryview(data)
+    header = verify_batch(stored)
+    unpacked = unpack_columns(header, decompress_payload(header, stored))
+    # The only thing that a broker has checked before it stores a batch, and not in its columns.
+    known = [record for record in unpacked if 0 <= record.timestamp_us < TIME_END_US]
+    list(json_lines(header.partition, known, values_are_json=False))
+
+
+def _produce_ready_batch(data: bytes) -> None:
+    """What the broker takes, it and its clients can read."""
+    body = parse_ready_batch(data)
+    batch = b"".join(batch_parts(body, place_of()))
+    assert len(read_by_broker(batch)) == body.record_count
+    assert len(read_by_client(batch, 0)) == body.record_count
+
+
+def _read_answer(data: bytes) -> None:
+    """As clients read batches."""
+    first = data[:HEADER_BYTES].ljust(HEADER_BYTES, b"\0")
+    start = BatchHeader._make(HEADER.unpack(first)).base_offset
+    for rows in decode_batches(data, topic="t", start=start, include_headers=True):
+        rows.validate(full=True)
+
+
+def _replay_journal(data: bytes) -> None:
+    """One file of a journal, at a start."""
+    stored = memoryview(data)
+    header = read_file_header(stored)
+    known = header or JournalFileHeader(boot=1, journal_id=JOURNAL_ID, first_sequence=0)
+    frames = read_frames(stored, known.journal_id, known.first_sequence)
+    plan_replay([JournalRound(0, header, frames)])
+
+
+def _replay_producers(data: bytes) -> None:
+    """The producer table of a stored batch."""
+    stored = memoryview(data)
+    header = verify_batch(stored)
+    table = stored[HEADER_BYTES : HEADER_BYTES + header.producer_table_bytes]
+    windows = ProducerWindows()
+    windows.replay(header, table)
+    windows.validate()
+
+
+def _dump_segment(data: bytes) -> None:
+    """`tailrace dump` of a segment takes any damage."""
+    file, size_bytes = BytesIO(data), len(data)
+    list(segments.records(file, segments.entries(file, size_bytes)))
+
+
+def _dump_journal(data: bytes) -> None:
+    """The same of a journal file."""
+    list(journals.journal_documents(journals.read_journal(BytesIO(data), len(data))))
+
+
+@contextmanager
+def _recovery() -> Iterator[Check]:
+    """A segment file of any contents: what is recovered is readable, and recovered again."""
+    with TemporaryDirectory(dir=FAST_DIRECTORY) as directory:
+
+        def check(data: bytes) -> None:
+            files = LogFiles(Path(directory))
+            files.write_segment(data)
+            with suppress(BrokerError):
+                assert files.values() == files.values()
+
+        yield check
+
+
+TARGETS = [
+    Target("http", REQUESTS, http_door),
+    Target("records", golden("*/records*.bin"), _declared(parse_records)),
+    Target("ready-batch", BATCHES, _declared(_produce_ready_batch)),
+    Target("stored-batch", BATCHES, _declared(_read_stored_batch)),
+    Target("producer-table", [PRODUCER_BATCH], _declared(_replay_producers)),
+    Target("answer", [*BATCHES, b"".join(BATCHES[:2])], _declared(_read_answer)),
+    Target("segment", SEGMENTS, _recovery),
+    Target("journal", [JOURNAL], _declared(_replay_journal)),
+    Target("index", golden("*/*.idx"), _declared(decode_index)),
+    Target("producers", [CHECKPOINT], _declared(decode_checkpoint)),
+    Target("meta", golden("*/meta.json"), _declared(decode_identity)),
+    Target("topics", golden("*/topics.json"), _declared(decode_topics)),
+    Target("topic", golden("*/topic.json"), _declared(decode_deleted)),
+    Target("log-start", [LOG_START], _declared(decode_log_start)),
+    Target("clean-stop", [CLEAN_STOP], _declared(decode_clean_stop)),
+    Target("dump-segment", SEGMENTS, _declared(_dump_segment)),
+    Target("dump-journal", [JOURNAL], _declared(_dump_journal)),
+    Target("dump-index", golden("*/*.idx"), _declared(segments.read_index)),
+]

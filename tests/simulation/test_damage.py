@@ -1,0 +1,15 @@
+"""A bad block under what was acknowledged: it is told, never passed over in silence."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.crashes import SEEDS, Story
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_acknowledged_records_are_served_or_said_to_be_damaged(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Story(seed, tmp_path, monkeypatch).damage()

@@ -1,0 +1,251 @@
+"""Bugs that are planted into the storage engine, one at a time: the simulation finds each."""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import pytest
+
+from tailrace_broker.codec import segment
+from tailrace_broker.codec.journal import read_frames
+from tailrace_broker.core import recovery
+from tailrace_broker.core.journal_replay import JournalReplay, plan_replay
+from tailrace_broker.core.producers import Duplicate, Producer, ProducerWindows
+from tailrace_broker.model.errors import TailraceError
+from tailrace_broker.storage import (
+    direct_file,
+    journal_recovery,
+    log_recovery,
+    log_trim,
+    partition_log,
+)
+from tailrace_broker.storage.data_directory import DataDirectory
+from tailrace_broker.storage.direct_file import DirectFile
+from tailrace_broker.storage.journal import Journal
+from tailrace_broker.storage.producer_recovery import ProducerRecovery
+from tailrace_broker.storage.segment_writer import SegmentWriter
+from tests.simulated_disk import BLOCK_BYTES
+from tests.simulation.crashes import Story
+
+SEED_COUNT = 60
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def stale_batch_accepted_after_a_cut(patch: pytest.MonkeyPatch) -> None:
+    """What follows the log's end stays on the disk, and epochs are not compared."""
+    patch.setattr(DirectFile, "truncate", lambda self, size_bytes: None)
+    patch.setattr(
+        recovery,
+        "_follows",
+        lambda header, end_offset, last_epoch: header.base_offset == end_offset,
+    )
+
+
+def directory_not_synced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(direct_file, "sync_directory", lambda directory: None)
+
+
+def acknowledged_before_the_write_is_durable(patch: pytest.MonkeyPatch) -> None:
+    write = DirectFile.write
+    patch.setattr(
+        DirectFile,
+        "write",
+        lambda self, buffer, position, *, is_durable=True: write(
+            self, buffer, position, is_durable=False
+        ),
+    )
+
+
+def served_before_the_write_has_ended(patch: pytest.MonkeyPatch) -> None:
+    """The journal tells its logs of a frame when its write begins."""
+
+    def submit(self: Any, taken: Any, size_bytes: int, durable: bool, error: Any) -> None:
+        file, frame = self._files[self._index].file, memoryview(bytes(self._buffer[:size_bytes]))
+        write = partial(file.write, frame, self._position, is_durable=durable)
+        self._io.submit(write, lambda _, __: None)
+        on_written = partial(self._on_written, taken, size_bytes, durable, perf_counter())
+        self._io.call_soon(partial(on_written, None, error))
+
+    patch.setattr(Journal, "_submit", submit)
+
+
+def epoch_resumed_after_restart(patch: pytest.MonkeyPatch) -> None:
+    """The file that counts the starts is read, and not written."""
+    begin_boot = DataDirectory.begin_boot
+
+    def resume(self: DataDirectory) -> Any:
+        before = self.identity
+        restart = begin_boot(self)
+        self.identity = before
+        return restart
+
+    patch.setattr(DataDirectory, "begin_boot", resume)
+
+
+def journal_not_synced_at_a_start(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(DirectFile, "flush", lambda self: None)
+
+
+def journal_space_reused_too_early(patch: pytest.MonkeyPatch) -> None:
+    """What only a file holds is not brought to the segments before its next round."""
+
+    def forget(self: Journal, file: Any, done: Callable[[None], None]) -> None:
+        file.pending = Forgotten()
+        done(None)
+
+    patch.setattr(Journal, "_spill", forget)
+
+
+class Forgotten(dict[Any, None]):
+    """Logs that nobody waits for any more."""
+
+    def __delitem__(self, log: Any) -> None:
+        self.pop(log, None)
+
+    def __len__(self) -> int:
+        return 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+
+def journal_replayed_in_the_wrong_order(patch: pytest.MonkeyPatch) -> None:
+    def replay_backwards(rounds: Any) -> JournalReplay:
+        replay = plan_replay(rounds)
+        for batches in replay.batches.values():
+            batches.reverse()
+        return replay
+
+    patch.setattr(journal_recovery, "plan_replay", replay_backwards)
+
+
+def frames_of_an_older_round_accepted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        journal_recovery,
+        "read_frames",
+        lambda stored, journal_id, first_sequence: read_frames(stored, journal_id, 0),
+    )
+
+
+def journal_not_replayed(patch: pytest.MonkeyPatch) -> None:
+    def replay_nothing(rounds: Any) -> JournalReplay:
+        replay = plan_replay(rounds)
+        replay.batches.clear()
+        return replay
+
+    patch.setattr(journal_recovery, "plan_replay", replay_nothing)
+
+
+def spill_not_durable(patch: pytest.MonkeyPatch) -> None:
+    write = SegmentWriter.write
+    patch.setattr(
+        SegmentWriter,
+        "write",
+        lambda self, batches, *, is_durable: write(self, batches, is_durable=False),
+    )
+
+
+def log_start_moved_after_the_deletion(patch: pytest.MonkeyPatch) -> None:
+    save, remove = log_trim.save_log_start, log_trim.remove_segments
+    postponed: list[Callable[[], None]] = []
+
+    def remove_first(paths: Iterable[Path]) -> None:
+        remove(paths)
+        postponed.pop()()
+
+    patch.setattr(
+        partition_log, "save_log_start", lambda *start: postponed.append(partial(save, *start))
+    )
+    patch.setattr(partition_log, "remove_segments", remove_first)
+
+
+def duplicates_told_by_the_last_sequence(patch: pytest.MonkeyPatch) -> None:
+    """As if one producer's requests could not pass each other."""
+    begin = ProducerWindows.begin
+
+    def by_last(self: Any, producer: Producer, record_count: int, now_us: int) -> Any:
+        window = self._active.get(producer.id)
+        if window is not None and producer.sequence < window.highest:
+            return Duplicate(0)
+        return begin(self, producer, record_count, now_us)
+
+    patch.setattr(ProducerWindows, "begin", by_last)
+
+
+def producers_forgotten_at_a_start(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ProducerRecovery, "end", lambda self, segments, pending: None)
+
+
+def high_watermark_in_the_header_ignored(patch: pytest.MonkeyPatch) -> None:
+    """A log ends before the first damage, whatever stands behind it."""
+    follow = recovery.follow_journal
+    patch.setattr(log_recovery, "durable_end_behind", lambda scan, window: 0)
+    patch.setattr(log_recovery, "follow_journal", lambda end, batches: (follow(end, batches)[0], 0))
+
+
+def hole_taken_for_padding(patch: pytest.MonkeyPatch) -> None:
+    """And the batch behind it goes on with the log, wherever it says that it belongs."""
+    patch.setattr(recovery, "read_pad", _read_pad_or_hole)
+    patch.setattr(
+        recovery,
+        "_follows",
+        lambda header, end_offset, last_epoch: header.base_offset >= end_offset,
+    )
+
+
+def _read_pad_or_hole(stored: memoryview, position: int) -> int:
+    is_hole = len(stored) >= BLOCK_BYTES and not any(stored[:BLOCK_BYTES])
+    return BLOCK_BYTES if is_hole else segment.read_pad(stored, position)
+
+
+# Each with a seed that finds it, to save time: where it does not any more, those after it may.
+CRASHES: list[tuple[Plant, int]] = [
+    (stale_batch_accepted_after_a_cut, 24),
+    (directory_not_synced, 0),
+    (acknowledged_before_the_write_is_durable, 0),
+    (served_before_the_write_has_ended, 0),
+    (epoch_resumed_after_restart, 0),
+    (journal_not_synced_at_a_start, 0),
+    (journal_space_reused_too_early, 7),
+    (journal_replayed_in_the_wrong_order, 0),
+    (frames_of_an_older_round_accepted, 1),
+    (journal_not_replayed, 0),
+    (spill_not_durable, 0),
+    (log_start_moved_after_the_deletion, 20),
+    (duplicates_told_by_the_last_sequence, 0),
+    (producers_forgotten_at_a_start, 0),
+]
+DAMAGES: list[tuple[Plant, int]] = [
+    (high_watermark_in_the_header_ignored, 4),
+    (hole_taken_for_padding, 4),
+]
+PLANTED = [
+    *((plant, Story.tell, seed) for plant, seed in CRASHES),
+    *((plant, Story.damage, seed) for plant, seed in DAMAGES),
+]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("plant", "story", "first_seed"), PLANTED, ids=[plant.__name__ for plant, _, _ in PLANTED]
+)
+def test_a_planted_bug_is_found(
+    plant: Plant,
+    story: Callable[[Story], None],
+    first_seed: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plant(monkeypatch)
+    for seed in range(first_seed, first_seed + SEED_COUNT):
+        directory = tmp_path / str(seed)
+        directory.mkdir()
+        try:
+            story(Story(seed, directory, monkeypatch))
+        except (AssertionError, TailraceError) as error:
+            print(f"seed {seed}: {error}")
+            return
+    pytest.fail(f"{plant.__name__} was not found in {SEED_COUNT} seeds")

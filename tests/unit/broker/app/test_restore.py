@@ -1,0 +1,275 @@
+"""Deleted topics brought back, with failing disks and stops in between, and on full disks."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tailrace_broker.app.broker import LocalBroker
+from tailrace_broker.model.errors import (
+    DiskFullError,
+    InvalidParameterError,
+    InvalidTopicNameError,
+    NotInTrashError,
+    NotReadyError,
+    StorageFailedError,
+    TopicExistsError,
+)
+from tailrace_broker.model.topic import Topic, TopicSettings
+from tailrace_broker.storage.data_directory import DataDirectory
+from tests.brokers import open_broker, started_broker
+from tests.full_disk import full_disk
+from tests.storage import MEBIBYTE, Appends, FaultyDisk, records_of
+
+ONE = TopicSettings(partitions_per_range=1)
+HOUR_MS = 3_600_000
+# Not compressible, and too large for the journal.
+LARGE = Random(1).randbytes(200_000)
+
+
+def run(scenario: Callable[[], Coroutine[None, None, None]]) -> None:
+    asyncio.run(scenario())
+
+
+@pytest.fixture(autouse=True)
+def small_spares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real ones take milliseconds to write."""
+    monkeypatch.setattr("tailrace_broker.storage.spare_files.SPARE_BYTES", 8192)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
+    return FaultyDisk(monkeypatch)
+
+
+async def create_and_delete(broker: LocalBroker, *values: bytes, name: str = "t") -> Topic:
+    """A deleted topic of one partition with these records."""
+    topic, _ = await broker.create_topic(name, ONE)
+    if values:
+        await Appends(broker.hosted(name).log_of(0)).batch(list(values))
+    await broker.delete_topic(name)
+    return topic
+
+
+async def values_of(broker: LocalBroker, name: str = "t") -> list[bytes | None]:
+    batches = await broker.hosted(name).log_of(0).read(0, MEBIBYTE)
+    return [record.value for record in records_of(batches)]
+
+
+def names_of(broker: LocalBroker) -> list[str]:
+    return [hosted.topic.name for hosted in broker.topics()]
+
+
+async def trashed_names(broker: LocalBroker) -> list[str]:
+    return [each.topic.name for each in await broker.trashed_topics()]
+
+
+def test_a_restored_topic_is_what_it_was_and_stays_so(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            topic = await create_and_delete(broker, b"0", b"1")
+            restored = await broker.restore_topic("t", None)
+            assert (restored.name, restored.topic_id) == ("t", topic.topic_id)
+            assert restored.settings == topic.settings
+            assert await values_of(broker) == [b"0", b"1"]
+            assert await Appends(broker.hosted("t").log_of(0)).event(b"2") == 2
+            assert await trashed_names(broker) == []
+        async with started_broker(tmp_path) as broker:
+            assert await values_of(broker) == [b"0", b"1", b"2"]
+            await broker.delete_topic("t")
+            assert await trashed_names(broker) == ["t"]
+
+    run(scenario)
+
+
+def test_a_topic_without_a_record_comes_back_too(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            topic = await create_and_delete(broker)
+            await broker.restore_topic(str(topic.topic_id), None)
+            assert await Appends(broker.hosted("t").log_of(0)).event(b"0") == 0
+
+    run(scenario)
+
+
+def test_the_trash_tells_since_when_until_when_and_how_much(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path, delete_retention_ms=HOUR_MS) as broker:
+            before_us = broker.now_us()
+            await create_and_delete(broker, b"0", name="first")
+            await create_and_delete(broker, b"0", name="second")
+            latest, earliest = await broker.trashed_topics()
+            assert (latest.topic.name, earliest.topic.name) == ("second", "first")
+            assert before_us <= earliest.deleted_us <= latest.deleted_us <= broker.now_us()
+            assert latest.purge_us - latest.deleted_us == HOUR_MS * 1000
+            assert latest.size_bytes >= 4096
+
+    run(scenario)
+
+
+def test_a_name_that_is_in_use_again_needs_another(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            first = await create_and_delete(broker, b"first")
+            second = await create_and_delete(broker, b"second")
+            await broker.create_topic("t", ONE)
+            with pytest.raises(InvalidParameterError, match="give the id"):
+                await broker.restore_topic("t", None)
+            with pytest.raises(TopicExistsError, match="another name") as refused:
+                await broker.restore_topic(str(first.topic_id), None)
+            assert refused.value.members == {"topic": "t"}
+            with pytest.raises(InvalidTopicNameError):
+                await broker.restore_topic(str(first.topic_id), "../t")
+            await broker.restore_topic(str(first.topic_id), "old")
+            await broker.restore_topic("t", "newer")
+            assert names_of(broker) == ["newer", "old", "t"]
+            assert await values_of(broker, "old") == [b"first"]
+            assert broker.hosted("newer").topic.topic_id == second.topic_id
+        async with started_broker(tmp_path) as broker:
+            assert await values_of(broker, "newer") == [b"second"]
+
+    run(scenario)
+
+
+def test_what_is_not_there_is_not_restored(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with open_broker(tmp_path) as broker:
+            with pytest.raises(NotReadyError):
+                await broker.restore_topic("t", None)
+            with pytest.raises(NotReadyError):
+                await broker.trashed_topics()
+            await broker.start()
+            assert await trashed_names(broker) == []
+            for wanted in ("t", "../t", ""):
+                with pytest.raises(NotInTrashError):
+                    await broker.restore_topic(wanted, None)
+
+    run(scenario)
+
+
+def test_a_restoration_that_cannot_be_saved_is_none(tmp_path: Path, disk: FaultyDisk) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create_and_delete(broker, b"0")
+            for call in ("rename", "replace"):
+                disk.fail(call)
+                with pytest.raises(StorageFailedError):
+                    await broker.restore_topic("t", None)
+                assert names_of(broker) == []
+                assert await trashed_names(broker) == ["t"]
+            await broker.restore_topic("t", None)
+            assert await values_of(broker) == [b"0"]
+
+    run(scenario)
+
+
+def stop_after_exhuming(directory: DataDirectory, topic: Topic) -> None:
+    directory.trash.exhume(topic)
+
+
+def stop_after_saving(directory: DataDirectory, topic: Topic) -> None:
+    directory.trash.exhume(topic)
+    directory.save_topics([topic])
+
+
+@pytest.mark.parametrize(
+    ("stop", "is_restored"), [(stop_after_exhuming, False), (stop_after_saving, True)]
+)
+def test_a_restoration_that_was_stopped_is_finished_or_none(
+    tmp_path: Path, stop: Callable[[DataDirectory, Topic], None], is_restored: bool
+) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            topic = await create_and_delete(broker, b"0")
+        directory = DataDirectory(tmp_path)
+        stop(directory, topic)
+        directory.close()
+        async with started_broker(tmp_path) as broker:
+            assert names_of(broker) == (["t"] if is_restored else [])
+            assert await trashed_names(broker) == ([] if is_restored else ["t"])
+            if not is_restored:
+                await broker.restore_topic("t", None)
+            assert await values_of(broker) == [b"0"]
+        async with started_broker(tmp_path) as broker:
+            assert await values_of(broker) == [b"0"]
+
+    run(scenario)
+
+
+# --- a full disk ----------------------------------------------------------------------------------
+
+
+def test_a_full_disk_takes_deletions_and_restorations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await broker.create_topic("t", ONE)
+            await Appends(broker.hosted("t").log_of(0)).batch([LARGE])
+            with full_disk(monkeypatch):
+                with pytest.raises(DiskFullError):
+                    await broker.create_topic("other", ONE)
+                await broker.delete_topic("t")
+                assert names_of(broker) == []
+                assert await trashed_names(broker) == ["t"]
+        async with started_broker(tmp_path) as broker:
+            with full_disk(monkeypatch):
+                await broker.restore_topic("t", None)
+            assert await values_of(broker) == [LARGE]
+
+    run(scenario)
+
+
+def test_a_topic_without_a_record_can_be_deleted_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await broker.create_topic("t", ONE)
+            with full_disk(monkeypatch):
+                await broker.delete_topic("t")
+        async with started_broker(tmp_path) as broker:
+            assert names_of(broker) == []
+            assert await trashed_names(broker) == ["t"]
+
+    run(scenario)
+
+
+def test_an_append_to_a_full_disk_empties_the_trash_and_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            gone = await create_and_delete(broker, b"old", name="gone")
+            buried = tmp_path / "data" / "trash" / str(gone.topic_id)
+            await broker.create_topic("t", ONE)
+            appends = Appends(broker.hosted("t").log_of(0))
+            with full_disk(monkeypatch, buried.exists):
+                assert await appends.batch([LARGE]) == 0
+            assert await trashed_names(broker) == []
+            assert broker.counters.purged_early_topics == 1
+            with full_disk(monkeypatch):
+                refused = (await asyncio.gather(appends.batch([LARGE]), return_exceptions=True))[0]
+                assert isinstance(refused, DiskFullError)
+                assert refused.retriable
+                assert not refused.write_attempted
+                assert await values_of(broker) == [LARGE]
+            assert await appends.batch([LARGE]) == 1
+
+    run(scenario)
+
+
+def test_a_topic_is_created_in_the_place_of_what_was_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            gone = await create_and_delete(broker, b"old", name="gone")
+            buried = tmp_path / "data" / "trash" / str(gone.topic_id)
+            with full_disk(monkeypatch, buried.exists):
+                await broker.create_topic("t", ONE)
+            assert names_of(broker) == ["t"]
+
+    run(scenario)

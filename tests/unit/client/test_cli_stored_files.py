@@ -1,0 +1,149 @@
+"""What files of a broker tell of each other; found on directories that a test lays out."""
+
+import fcntl
+import json
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from tailrace.cli.stored_files import check_files
+from tailrace_broker.codec.metadata import (
+    CleanStop,
+    LogStart,
+    encode_clean_stop,
+    encode_log_start,
+    encode_topics,
+)
+from tailrace_broker.codec.segment import encode_pad
+from tailrace_broker.core.metadata import new_topic
+from tailrace_broker.model.topic import TopicSettings
+from tests.batches import TOPIC_ID, Event, batch_of
+
+
+def batch(offset: int) -> bytes:
+    """Of one record, behind all others."""
+    return batch_of(
+        [Event(b"1")],
+        partition=0,
+        base_offset=offset,
+        previous_epoch=min(offset, 1),
+        high_watermark=offset,
+    )
+
+
+WRITES = [batch(offset) + encode_pad(-len(batch(offset)) % 4096) for offset in range(2)]
+STORED = b"".join(WRITES)
+ENDS_AT_0 = "the log ends at offset 0, and there were records up to 1"
+ENDS_AT_1 = "the log ends at offset 1, and there were records up to 1"
+
+
+class BrokerFiles:
+    """A stopped broker's directory with one topic of one partition."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.data = root / "data"
+        self.partition = self.data / str(TOPIC_ID) / "0"
+        for directory in (self.partition, self.data / "metadata"):
+            directory.mkdir(parents=True)
+        (root / "lock").touch()
+        topic = new_topic("t", TopicSettings(partitions_per_range=1), TOPIC_ID)
+        (self.data / "metadata" / "topics.json").write_bytes(encode_topics([topic]))
+
+    def segment(self, stored: bytes) -> None:
+        """The one of the partition."""
+        (self.partition / f"{0:020d}.log").write_bytes(stored)
+
+    def found(self, directory: Path | None = None) -> list[tuple[str, str, bool]]:
+        """Names of files, what is wrong, and whether that is damage."""
+        report = check_files(directory or self.root)
+        assert report.bad_count == sum(each.is_bad for each in report.findings)
+        return [(each.file.name, each.text, each.is_bad) for each in report.findings]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> BrokerFiles:
+    return BrokerFiles(tmp_path / "broker")
+
+
+def test_files_that_fit_each_other_are_right(files: BrokerFiles) -> None:
+    files.segment(STORED)
+
+    assert files.found() == []
+    assert check_files(files.root).file_count == 2
+
+
+def test_a_clean_stop_tells_how_far_a_log_reached(files: BrokerFiles) -> None:
+    stop = encode_clean_stop(CleanStop(1, {TOPIC_ID: [2], UUID(int=1): [None]}))
+    (files.data / "clean-stop.json").write_bytes(stop)
+    nothing = files.found()
+    files.segment(WRITES[0])
+
+    assert nothing == [("0", ENDS_AT_0, True)]
+    assert files.found() == [(f"{0:020d}.log", ENDS_AT_1, True)]
+    assert files.found(files.partition) == files.found()
+
+
+def test_retention_tells_where_a_log_begins(files: BrokerFiles) -> None:
+    start = files.partition / "log-start.json"
+    start.write_bytes(encode_log_start(LogStart(2, 1, 0)))
+    (files.data / "clean-stop.json").write_bytes(encode_clean_stop(CleanStop(1, {TOPIC_ID: [2]})))
+    trimmed = files.found()
+    files.segment(STORED)
+
+    assert trimmed == []
+    assert files.found() == [], "what a stop has left of it is removed by the next start"
+
+
+def test_what_was_set_aside_for_a_damaged_log_tells_how_far_it_reached(
+    files: BrokerFiles,
+) -> None:
+    rescued = files.partition / "journaled.batches"
+    rescued.write_bytes(batch(2))
+    files.segment(STORED)
+    whole = files.found()
+    files.segment(WRITES[0])
+    missing = files.found()
+    rescued.write_bytes(batch(2)[:150] + b"x" + batch(2)[151:])
+
+    assert whole == []
+    assert missing == [(f"{0:020d}.log", ENDS_AT_1, True)]
+    assert files.found()[0] == ("journaled.batches", "no batch that matches its checksum", True)
+
+
+def test_beside_a_running_broker_a_torn_write_is_none(files: BrokerFiles) -> None:
+    files.segment(STORED + b"torn" * 1024)
+    [(_, text, is_bad)] = files.found()
+    with (files.root / "lock").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+        assert files.found() == []
+    assert not is_bad
+    assert text.endswith("the next start cuts away: it was not finished")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "text"),
+    [
+        ("metadata/topics.json", {"version": -1}, "ValueError('-1')"),
+        ("metadata/topics.json", {"topics": None}, "TypeError"),
+        ("meta.json", {"clusterId": "no"}, "ValueError('badly formed"),
+        ("clean-stop.json", {"logEnds": {"no": []}}, "ValueError('badly formed"),
+        ("clean-stop.json", {"logEnds": []}, "AttributeError"),
+        (f"{TOPIC_ID}/topic.json", {"deletedUs": None}, "ValueError('None')"),
+        (f"{TOPIC_ID}/0/log-start.json", {"logStart": "1"}, "ValueError(\"'1'\")"),
+    ],
+)
+def test_what_a_json_file_must_have_is_looked_at(
+    files: BrokerFiles, name: str, change: dict[str, object], text: str
+) -> None:
+    files.segment(STORED)
+    path = files.data / name
+    document = json.loads(path.read_bytes()) if path.exists() else {"version": 1}
+    path.write_text(json.dumps(document | change))
+
+    [(found, told, is_bad)] = [each for each in files.found() if each[0] == path.name]
+    assert (found, is_bad) == (path.name, True)
+    assert told.startswith("does not hold what it should: ")
+    assert text in told
