@@ -22,9 +22,7 @@ from tests.http11 import Connection, request
 
 WAIT_S = 20.0
 
-TRACED_CALLS = (
-    "openat,fsync,fdatasync,io_submit,io_getevents,pwritev2,write,writev,sendto,sendmsg"
-)
+TRACED_CALLS = "openat,fsync,fdatasync,io_submit,io_getevents,pwritev2,write,writev,sendto,sendmsg"
 STRACE = shutil.which("strace")
 ANSWER = r"\"topic\":\"traced\""
 

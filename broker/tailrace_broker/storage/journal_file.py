@@ -83,7 +83,7 @@ class JournalFile:
         with translated_errors(self.path):
             self.path.parent.mkdir(exist_ok=True)
             present_bytes = self.path.stat().st_size if self.path.exists() else 0
-            present_bytes -= present_bytes % JOURNAL_BLOCK_BYTES  # a part of a copy may end anywhere
+            present_bytes -= present_bytes % JOURNAL_BLOCK_BYTES  # a copy may end anywhere
             if not present_bytes:
                 DirectFile.create(self.path, is_direct=self._is_direct).close()
             file = DirectFile.open(self.path, is_direct=self._is_direct)

@@ -175,7 +175,12 @@ class PartitionLog:
         end_offset = self.high_watermark
         for state in list(self.segments):
             if state.entries and state.largest_timestamp_us >= timestamp_us:
-                offset = await self._find_in_segment(state, timestamp_us, end_offset)
+                try:
+                    offset = await self._find_in_segment(state, timestamp_us, end_offset)
+                except ReadFailedError:
+                    if state.base_offset >= self.log_start:
+                        raise
+                    continue  # retention has removed it meanwhile
                 if offset is not None:
                     return offset
         pending = self._tail.pending.find_time(timestamp_us)

@@ -11,18 +11,15 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from msgspec.structs import replace
 
 from tailrace.wire import JOURNAL_BLOCK_BYTES
 from tailrace_broker.core.producers import Producer
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import DiskFullError, StorageFailedError
-from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.storage.journal import FRAME_BYTES_MAX
 from tailrace_broker.storage.log_tail import LARGE_GROUP_BYTES
 from tests.batches import Event, body_of
 from tests.storage import (
-    SYNCED,
     Appends,
     Engine,
     FaultyDisk,
@@ -35,7 +32,6 @@ from tests.storage import (
 
 Scenario = Callable[[], Coroutine[None, None, None]]
 NOISE = Random(3)
-WRITTEN = TopicSettings(partitions_per_range=1, durability="written")
 FILE_BYTES = 128 * 1024
 # Files of this size hold two such events each, each in a frame of its own.
 EVENT_BYTES = 50_000
@@ -439,131 +435,6 @@ def test_a_frame_of_which_the_kernel_writes_less_is_written_over(
             assert await Appends(log).event(b"1") == 1
         async with open_log(files) as log:
             assert await values_in(log) == [b"0", b"1"]
-
-    run(scenario)
-
-
-# --- written --------------------------------------------------------------------------------------
-
-
-def syncs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The flags of each pwritev from now on."""
-    flags: list[int] = []
-    real = os.pwritev
-
-    def pwritev(fd: int, parts: list[memoryview], position: int, flag: int = 0) -> int:
-        flags.append(flag)
-        return real(fd, parts, position, flag)
-
-    monkeypatch.setattr(os, "pwritev", pwritev)
-    return flags
-
-
-def test_a_frame_is_synced_when_one_of_its_logs_asks_for_it(
-    files: LogFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def scenario() -> None:
-        async with open_engine_on(files, partitions=range(2), settings=WRITTEN) as engine:
-            unsynced, synced = engine.logs
-            synced.settings = SYNCED
-            await Appends(unsynced).event(b"0")
-            flags = syncs(monkeypatch)
-            await Appends(unsynced).event(b"1")
-            await Appends(synced).event(b"0")
-            await asyncio.gather(Appends(unsynced).event(b"2"), Appends(synced).event(b"1"))
-            assert flags == [0, os.RWF_DSYNC, os.RWF_DSYNC]
-
-    run(scenario)
-
-
-def test_what_is_written_is_flushed_within_its_time(files: LogFiles, disk: FaultyDisk) -> None:
-    async def scenario() -> None:
-        settings = replace(WRITTEN, flush_ms=1)
-        async with open_log(files, settings=settings) as log:
-            await Appends(log).event(b"0")
-            before = disk.calls["fdatasync"]
-            await until(lambda: disk.calls["fdatasync"] > before)
-
-    run(scenario)
-
-
-def test_what_is_written_is_flushed_when_it_is_so_much(files: LogFiles, disk: FaultyDisk) -> None:
-    async def scenario() -> None:
-        settings = replace(WRITTEN, flush_ms=3_600_000, flush_bytes=100_000)
-        async with open_log(files, settings=settings) as log:
-            await Appends(log).event(b"0")
-            before = disk.calls["fdatasync"]
-            await Appends(log).event(new_value())
-            assert disk.calls["fdatasync"] == before
-            await Appends(log).event(new_value())
-            await until(lambda: disk.calls["fdatasync"] > before)
-
-    run(scenario)
-
-
-def test_a_topic_that_becomes_synced_flushes_before_its_next_append(
-    files: LogFiles, disk: FaultyDisk
-) -> None:
-    settings = replace(WRITTEN, flush_ms=3_600_000)
-
-    async def scenario() -> None:
-        async with open_log(files, settings=settings, is_killed=True) as log:
-            await Appends(log).event(new_value(LARGE_GROUP_BYTES))
-            await Appends(log).event(b"0")
-            before = disk.calls["fdatasync"]
-            log.settings = SYNCED
-            await Appends(log).event(b"1")
-            assert disk.calls["fdatasync"] == before + 2  # of the journal, and of the segment
-            (*_, batch) = await log.read(2, 1)
-            assert batch.header.high_watermark == 2
-
-    run(scenario)
-
-
-def test_a_flush_that_fails_is_tried_again(
-    files: LogFiles, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tailrace_broker.storage.flusher.RETRY_SECONDS", 0.0)
-    settings = replace(WRITTEN, flush_ms=3_600_000)
-
-    async def scenario() -> None:
-        async with open_engine_on(files, settings=settings) as engine:
-            (log,) = engine.logs
-            await Appends(log).event(b"0")
-            disk.fail("fdatasync")
-            disk.fail("fdatasync", skipped=1)
-            assert await engine.resources.flusher.flush_all() is False
-            before = disk.calls["fdatasync"]
-            log.settings = SYNCED
-            assert await Appends(log).event(b"1") == 1
-            assert disk.calls["fdatasync"] >= before + 1
-            (*_, batch) = await log.read(1, 1)
-            assert batch.header.high_watermark == 1
-
-    run(scenario)
-
-
-def test_a_segment_that_was_removed_does_not_stop_the_flushes(files: LogFiles) -> None:
-    settings = replace(WRITTEN, flush_ms=3_600_000)
-
-    async def scenario() -> None:
-        async with open_engine_on(files, settings=settings, segment_bytes=4096) as engine:
-            (log,) = engine.logs
-            for _ in range(3):
-                await Appends(log).event(new_value(LARGE_GROUP_BYTES))
-            await log.trim(2)
-            assert not files.segment(0).exists()
-            assert await engine.resources.flusher.flush_all() is True
-
-    run(scenario)
-
-
-def test_all_that_wait_for_a_flush_learn_of_it(files: LogFiles) -> None:
-    async def scenario() -> None:
-        async with open_engine_on(files, settings=WRITTEN) as engine:
-            await Appends(engine.logs[0]).event(b"0")
-            flusher = engine.resources.flusher
-            assert await asyncio.gather(*(flusher.flush_all() for _ in range(3))) == [True] * 3
 
     run(scenario)
 

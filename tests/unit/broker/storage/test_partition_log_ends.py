@@ -22,13 +22,14 @@ from tailrace_broker.model.errors import (
     CorruptPartitionError,
     DiskFullError,
     OffsetOutOfRangeError,
+    ReadFailedError,
     StorageFailedError,
     TailraceError,
     TopicNotFoundError,
 )
 from tailrace_broker.storage.direct_file import BLOCK_BYTES
 from tailrace_broker.storage.partition_log import PartitionLog
-from tests.batches import Event
+from tests.batches import TIME_US, Event
 from tests.storage import (
     MEBIBYTE,
     SYNCED,
@@ -235,6 +236,27 @@ def test_a_read_of_what_is_trimmed_meanwhile_learns_where_the_log_starts(
             with pytest.raises(OffsetOutOfRangeError):
                 await log._read_from_disk(0, 1)
             del log.segments[0]
+
+    run(scenario)
+
+
+def test_a_find_by_time_in_what_is_trimmed_meanwhile_goes_on_behind_it(
+    files: LogFiles, disk: FaultyDisk
+) -> None:
+    async def scenario() -> None:
+        async with open_log(files, segment_bytes=BLOCK_BYTES, cache_bytes=0) as log:
+            for value in (b"0", b"1", b"2"):
+                await Appends(log).event(value)
+                await log.spilled()
+            stale = log.segments[0]
+            await log.trim(1)
+            log.segments.insert(0, stale)  # as the find saw it when it began
+            assert await log.find_timestamp(TIME_US) == 1
+            del log.segments[0]
+
+            disk.fail("preadv")
+            with pytest.raises(ReadFailedError):
+                await log.find_timestamp(TIME_US)
 
     run(scenario)
 
