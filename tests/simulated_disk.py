@@ -22,7 +22,7 @@ import io
 import os
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,6 +30,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tailrace_broker.storage import direct_file
 
 SECTOR_BYTES = 512
 BLOCK_BYTES = 4096
@@ -132,6 +134,7 @@ class SimulatedDisk:
         with pytest.MonkeyPatch.context() as patch:
             for name in CALLS:
                 patch.setattr(os, name, partial(getattr(self, f"_{name}"), getattr(os, name)))
+            patch.setattr(direct_file, "syncfs", self._syncfs)
             yield
 
     def tick(self) -> int:
@@ -294,13 +297,20 @@ class SimulatedDisk:
     def _fsync(self, real: Callable[[int], None], fd: int) -> None:
         if fd not in self._files and not self.is_dead:
             return  # of a directory above the root
+        self._sync(lambda: [self._files[fd]])
+
+    def _syncfs(self, fd: int) -> None:
+        self._sync(lambda: self._nodes)
+
+    def _sync(self, nodes: Callable[[], Sequence[Node]]) -> None:
         self._begin()
-        node = self._files[fd]
+        synced = nodes()
         self.tick()
         ended = self.tick()
-        for change in node.unsynced:
-            self._make_durable(change, ended)
-        node.unsynced.clear()
+        for node in synced:
+            for change in node.unsynced:
+                self._make_durable(change, ended)
+            node.unsynced.clear()
 
     def _fdatasync(self, real: Callable[[int], None], fd: int) -> None:
         self._fsync(real, fd)

@@ -33,6 +33,7 @@ from tailrace_broker.storage.journal_file import JOURNAL_FILES, JournalFile, jou
 from tailrace_broker.storage.journal_recovery import recover_journal
 from tailrace_broker.storage.log_recovery import RecoveredLog, recover_log
 from tailrace_broker.storage.log_resources import LogResources
+from tailrace_broker.storage.log_tail import LARGE_GROUP_BYTES
 from tailrace_broker.storage.open_segments import OpenSegments
 from tailrace_broker.storage.partition_log import PartitionLog
 from tailrace_broker.storage.segment_reader import read_batches
@@ -268,6 +269,11 @@ async def values_in(log: PartitionLog) -> list[bytes | None]:
 def append(writer: SegmentAppends, *batches: list[bytes]) -> list[StoredBatch]:
     """One durable write of batches of these values."""
     return writer.write([body_of([Event(value) for value in values]) for values in batches])
+
+
+def append_large(log: PartitionLog) -> "asyncio.Future[int]":
+    """What goes straight to the segment; its first offset."""
+    return Appends(log).batch([os.urandom(2 * LARGE_GROUP_BYTES)])
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ import pty
 import re
 import select
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -241,7 +242,11 @@ def test_consume_names_a_damaged_partition_and_reads_the_others(broker: RunningB
 
 
 def damage(data_dir: Path, partition: int) -> None:
-    """Spoil the first batch of a partition of the only topic; the second proves it damage."""
+    """Spoil the first batch of a partition of the only topic, after a clean stop.
+
+    The journal goes too: it may still have what was brought to the segment.
+    """
+    shutil.rmtree(data_dir / "data" / "journal")
     (segment,) = (data_dir / "data").rglob(f"{partition}/*.log")
     contents = bytearray(segment.read_bytes())
     contents[140] ^= 1

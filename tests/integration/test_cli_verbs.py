@@ -10,6 +10,7 @@ import pytest
 
 from tailrace import __version__
 from tailrace.sync import Client
+from tailrace.wire import HEADER_BYTES
 from tests.batches import forged_batch
 from tests.commands import (
     TIMEOUT_S,
@@ -75,7 +76,11 @@ def test_a_topic_is_described_partition_by_partition(
         "STATE",
     ]
     assert [row[:5] for row in rows] == [[str(n), "0", f"{n}/4", "0", "0"] for n in range(4)]
-    assert rows[stored][5:] == ["0", "10", "10", "4.0 KiB", "-", "open"]
+    *offsets, size, parents, state = rows[stored][5:]
+    size_bytes = document["partitionDetails"][stored]["sizeBytes"]
+    assert offsets == ["0", "10", "10"]
+    assert (size, parents, state) == (f"{size_bytes} bytes", "-", "open")
+    assert HEADER_BYTES < size_bytes < 1024  # of the batch alone: it is in the journal yet
     assert document["name"] == topic
     assert [each["partition"] for each in document["partitionDetails"]] == [0, 1, 2, 3]
     assert document["partitionDetails"][stored]["highWatermark"] == 10

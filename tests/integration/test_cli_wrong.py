@@ -64,6 +64,7 @@ def small_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBr
             client.create_topic("orders")
             client.create_topic("ten", partitions_per_range=1)
             client.produce_lines("ten", b"1\n" * 10)
+        running.restart()  # brings the events from the journal to a segment
         yield running
 
 

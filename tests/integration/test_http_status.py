@@ -19,6 +19,7 @@ from tailrace.requests import Answer
 from tailrace.wire import (
     BATCH_CONTENT_TYPE,
     HEADER_BYTES,
+    JOURNAL_BLOCK_BYTES,
     JSON_CONTENT_TYPE,
     NDJSON_CONTENT_TYPE,
     RECORDS_CONTENT_TYPE,
@@ -107,6 +108,7 @@ def test_the_ring_has_one_broker(broker: RunningBroker) -> None:
                 "directIo": only["directIo"],
                 "durableWriteMs": only["durableWriteMs"],
                 "incarnation": str(UUID(only["incarnation"])),
+                "restart": "disk",
                 "startedAt": only["startedAt"],
                 "upSeconds": only["upSeconds"],
             }
@@ -133,6 +135,7 @@ def test_the_ring_has_the_name_and_the_host_that_are_set(
     assert (said["ring"]["name"], said["names"]) == ("flights", ["tailrace-0.example"])
     assert after["ring"]["clusterId"] == said["ring"]["clusterId"]
     assert after["brokers"][0]["incarnation"] == said["brokers"][0]["incarnation"]
+    assert after["brokers"][0]["restart"] == "clean"
     assert after["brokers"][0]["startedAt"] > said["brokers"][0]["startedAt"]
 
 
@@ -168,13 +171,16 @@ def test_requests_are_counted_through_every_door(broker: RunningBroker, topic: s
         "tailrace_read_requests_total": 6,
         "tailrace_read_errors_total": 4,
         "tailrace_read_bytes_total": bodies,
-        "tailrace_log_writes_total": 2,
+        "tailrace_log_appended_batches_total": 2,
+        "tailrace_journal_writes_total": 2,
+        "tailrace_log_writes_total": 0,
         "tailrace_topics": 1,
         "tailrace_partitions": 4,
         "tailrace_produce_memory_bytes": 0,
     }.items() <= moved.items()
-    assert moved["tailrace_cache_bytes"] >= moved["tailrace_log_written_bytes_total"]
-    assert moved["tailrace_log_written_bytes_total"] > 2 * HEADER_BYTES
+    appended_bytes = moved["tailrace_log_appended_bytes_total"]
+    assert moved["tailrace_cache_bytes"] >= appended_bytes > 2 * HEADER_BYTES
+    assert moved["tailrace_journal_written_bytes_total"] == 2 * JOURNAL_BLOCK_BYTES
 
 
 @through(METRICS)

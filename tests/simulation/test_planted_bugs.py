@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tailrace_broker.app import topics
 from tailrace_broker.codec import segment
 from tailrace_broker.codec.journal import read_frames
 from tailrace_broker.core import recovery
@@ -20,12 +21,15 @@ from tailrace_broker.storage import (
     log_recovery,
     log_trim,
     partition_log,
+    spiller,
 )
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.direct_file import DirectFile
 from tailrace_broker.storage.journal import Journal
+from tailrace_broker.storage.journal_file import JournalFile
 from tailrace_broker.storage.producer_recovery import ProducerRecovery
 from tailrace_broker.storage.segment_writer import SegmentWriter
+from tailrace_broker.storage.spiller import Spiller
 from tests.simulated_disk import BLOCK_BYTES
 from tests.simulation.crashes import Story
 
@@ -85,18 +89,21 @@ def epoch_resumed_after_restart(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DataDirectory, "begin_boot", resume)
 
 
-def journal_not_synced_at_a_start(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(DirectFile, "flush", lambda self: None)
+def what_a_killed_broker_wrote_not_synced_at_a_start(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(topics, "sync_file_system", lambda path: None)
 
 
 def journal_space_reused_too_early(patch: pytest.MonkeyPatch) -> None:
     """What only a file holds is not brought to the segments before its next round."""
 
-    def forget(self: Journal, file: Any, done: Callable[[None], None]) -> None:
-        file.pending = Forgotten()
-        done(None)
+    begin_round = JournalFile.begin_round
 
-    patch.setattr(Journal, "_spill", forget)
+    def begin_at_once(self: JournalFile, header: Any) -> None:
+        self.pending = Forgotten()
+        begin_round(self, header)
+
+    patch.setattr(JournalFile, "begin_round", begin_at_once)
+    patch.setattr(Spiller, "spill_all", lambda self, logs, done: done(None))
 
 
 class Forgotten(dict[Any, None]):
@@ -140,12 +147,18 @@ def journal_not_replayed(patch: pytest.MonkeyPatch) -> None:
 
 
 def spill_not_durable(patch: pytest.MonkeyPatch) -> None:
-    write = SegmentWriter.write
+    put = SegmentWriter.put
     patch.setattr(
         SegmentWriter,
-        "write",
-        lambda self, batches, *, is_durable: write(self, batches, is_durable=False),
+        "put",
+        lambda self, batches, *, is_durable, is_synced_later=False: put(
+            self, batches, is_durable=False, is_synced_later=is_synced_later
+        ),
     )
+
+
+def many_spilled_and_not_synced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(spiller, "sync_file_system", lambda path: None)
 
 
 def log_start_moved_after_the_deletion(patch: pytest.MonkeyPatch) -> None:
@@ -208,12 +221,13 @@ CRASHES: list[tuple[Plant, int]] = [
     (acknowledged_before_the_write_is_durable, 0),
     (served_before_the_write_has_ended, 0),
     (epoch_resumed_after_restart, 0),
-    (journal_not_synced_at_a_start, 0),
+    (what_a_killed_broker_wrote_not_synced_at_a_start, 0),
     (journal_space_reused_too_early, 7),
     (journal_replayed_in_the_wrong_order, 0),
     (frames_of_an_older_round_accepted, 1),
     (journal_not_replayed, 0),
     (spill_not_durable, 0),
+    (many_spilled_and_not_synced, 0),
     (log_start_moved_after_the_deletion, 20),
     (duplicates_told_by_the_last_sequence, 0),
     (producers_forgotten_at_a_start, 0),

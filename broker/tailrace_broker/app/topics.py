@@ -29,6 +29,7 @@ from tailrace_broker.model.errors import (
 from tailrace_broker.model.topic import NEW_TOPIC, Topic, TopicSettings, check_topic_name
 from tailrace_broker.model.trashed_topic import TrashedTopic
 from tailrace_broker.storage.data_directory import DataDirectory
+from tailrace_broker.storage.direct_file import sync_file_system
 from tailrace_broker.storage.engine import Replayed
 from tailrace_broker.storage.io_threads import IoThreads
 from tailrace_broker.storage.log_resources import LogResources
@@ -92,6 +93,8 @@ class Topics:
             hosted = await open_topic(topic, directory, resources, replayed)
             self._metadata.topics[topic.name] = hosted.topic
             self.by_name[topic.name] = hosted
+        # What a killed broker wrote last, found by now and not synced by it.
+        await run(partial(sync_file_system, directory.path))
         await run(directory.trash.spares.fill)
         self.is_ready = True
         self._purger.look()
@@ -102,7 +105,12 @@ class Topics:
         self.is_ready = False
         self._purger.stop()
         self._retention.stop()
-        for log in list(self.undamaged_logs()):  # a topic may just be being created
+        logs = list(self.undamaged_logs())  # a topic may just be being created
+        for log in logs:
+            await log.drained()
+        if self._resources is not None:
+            await self._resources.journal.spill_all()
+        for log in logs:
             await log.close()
 
     def check_ready(self) -> None:

@@ -5,10 +5,11 @@ copy; else buffered (macOS, tmpfs), which `is_direct` tells. Positions, sizes an
 blocks; durable writes carry RWF_DSYNC (pwritev2(2)), so that one call writes and syncs.
 """
 
+import ctypes
 import errno
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import perf_counter
@@ -25,6 +26,7 @@ BLOCK_BYTES = 4096
 # So many durable writes tell how fast the disk is; at a slow disk's 10 ms no start notices them.
 DURABLE_WRITES = 8
 
+_libc = ctypes.CDLL(None, use_errno=True)  # gives the interpreter up while it waits
 _O_DIRECT: int = getattr(os, "O_DIRECT", 0)
 _RWF_DSYNC: int = getattr(os, "RWF_DSYNC", 0)
 # <data>/<topic id>/<partition id>/: each may be new with a partition's first segment.
@@ -44,8 +46,8 @@ class DirectFile:
         self._fd = fd
 
     @classmethod
-    def create(cls, path: Path, *, is_direct: bool) -> "DirectFile":
-        """An empty file; it and the directories above it are durable on return.
+    def create(cls, path: Path, *, is_direct: bool, is_durable: bool = True) -> "DirectFile":
+        """An empty file; it and the directories above it are durable on return, if asked for.
 
         A leftover of a failed attempt is emptied: no log names it.
         """
@@ -54,7 +56,8 @@ class DirectFile:
             file = cls(path, _open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, is_direct))
             try:
                 for directory in list(path.parents)[:_DIRECTORIES_ABOVE_A_SEGMENT]:
-                    sync_directory(directory)
+                    if is_durable:
+                        sync_directory(directory)
             except OSError:
                 file.close()
                 raise
@@ -136,6 +139,32 @@ def write_file_atomically(path: Path, contents: bytes) -> None:
         sync_directory(path.parent)
 
 
+def sync_file_system(path: Path) -> None:
+    """All that was written before, to the file system that this file is on. StorageFailedError.
+
+    For many files at once: on ext4 it took 0.06 ms a file, and a sync of each 0.8 to 3 ms.
+    """
+    with translated_errors(path):
+        _with_fd(path, syncfs)
+
+
+def syncfs(fd: int) -> None:
+    """syncfs(2), or sync(2) where there is none. OSError."""
+    if not hasattr(_libc, "syncfs"):
+        os.sync()
+    elif _libc.syncfs(fd):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _with_fd(path: Path, call: Callable[[int], None]) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        call(fd)
+    finally:
+        os.close(fd)
+
+
 def _sync_data(fd: int) -> None:
     """fdatasync(2), which macOS lacks."""
     getattr(os, "fdatasync", os.fsync)(fd)
@@ -143,11 +172,7 @@ def _sync_data(fd: int) -> None:
 
 def sync_directory(directory: Path) -> None:
     """Make the entries of a directory durable."""
-    fd = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    _with_fd(directory, os.fsync)
 
 
 def has_direct_io(directory: Path) -> bool:

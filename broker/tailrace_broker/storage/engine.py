@@ -22,6 +22,7 @@ from tailrace_broker.storage.log_resources import LogResources
 from tailrace_broker.storage.open_segments import OpenSegments
 from tailrace_broker.storage.partition_log import PartitionLog
 from tailrace_broker.storage.quarantine import Quarantine
+from tailrace_broker.storage.spiller import Spiller
 
 
 @dataclass(slots=True)
@@ -77,9 +78,11 @@ async def open_engine(
         for path in journal_paths(data)
     ]
     journal_id, replay = await io.run(partial(recover_journal, files, is_direct=is_direct))
+    spiller = Spiller(io)
     journal = Journal(
         files,
         io,
+        spiller,
         counters,
         journal_id=journal_id,
         next_sequence=replay.next_sequence,
@@ -95,6 +98,7 @@ async def open_engine(
         files=open_segments,
         journal=journal,
         flusher=Flusher(io, journal, open_segments),
+        spiller=spiller,
         quarantine=Quarantine(io, pool, is_direct=is_direct),
         counters=counters,
         now_us=now_us,

@@ -7,12 +7,16 @@ in the journal and in memory, its log's pending tail, until its log spills it (`
 State changes on the event loop only.
 """
 
+import asyncio
+import logging
 import mmap
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
+
+import structlog
 
 from tailrace.wire import JOURNAL_BLOCK_BYTES, align_up
 from tailrace_broker.codec.batch import StoredBatch
@@ -27,12 +31,16 @@ from tailrace_broker.storage.direct_file import translated
 from tailrace_broker.storage.io_threads import IoThreads
 from tailrace_broker.storage.journal_file import JournaledLog, JournalFile
 from tailrace_broker.storage.kernel_aio import KernelAio, address_of
+from tailrace_broker.storage.spiller import Spiller
 
 # A frame takes logs until it has so many bytes.
 FRAME_BYTES_MAX = 1024 * 1024
 # Of one log in a frame: appends that are larger go to its segment.
 LOG_BYTES_MAX = 128 * 1024
 _ZEROS = bytes(JOURNAL_BLOCK_BYTES)
+
+_log = structlog.get_logger()
+_levels = logging.getLogger(__name__)
 
 
 class Journal:
@@ -42,6 +50,7 @@ class Journal:
         self,
         files: Sequence[JournalFile],
         io: IoThreads,
+        spiller: Spiller,
         counters: Counters,
         *,
         journal_id: int,
@@ -56,6 +65,7 @@ class Journal:
         """
         self._files = files
         self._io = io
+        self._spiller = spiller
         self._counters = counters
         self._journal_id = journal_id
         self._boot = boot
@@ -71,6 +81,7 @@ class Journal:
         # What a power failure may take, until a flush: the last such frame of each file.
         self._unflushed: dict[JournalFile, int] = {}
         self._first_unflushed: int | None = None
+        self._is_debug = _levels.isEnabledFor(logging.DEBUG)
 
     def add(self, log: JournaledLog) -> None:
         """Ask the log soon what it has to append."""
@@ -83,6 +94,13 @@ class Journal:
     def begin_flush(self) -> tuple[list[JournalFile], Callable[[], None]]:
         """The files to be flushed, and what to call when they are: all up to now is durable."""
         return list(self._unflushed), partial(self._on_flushed, self._sequence)
+
+    async def spill_all(self) -> None:
+        """Bring what it holds to the segments, as far as the disk takes it."""
+        logs = {log: None for file in self._files for log in file.pending}
+        ended: asyncio.Future[TailraceError | None] = asyncio.get_running_loop().create_future()
+        self._spiller.spill_all(list(logs), ended.set_result)
+        await ended
 
     def close(self) -> None:
         """No log is ready, and nothing is being written."""
@@ -177,11 +195,22 @@ class Journal:
                 self._unflushed[file] = self._sequence
                 if self._first_unflushed is None:
                     self._first_unflushed = self._sequence
+            duration_s = perf_counter() - started_s
+            if self._is_debug:
+                _log.debug(
+                    "journal.written",
+                    file=str(file.path),
+                    sequence=self._sequence,
+                    partitions=len(taken),
+                    size_bytes=size_bytes,
+                    is_durable=durable,
+                    duration_ms=round(duration_s * 1000, 3),
+                )
             self._sequence += 1
             self._position += size_bytes
             self._counters.journal_writes += 1
             self._counters.journal_written_bytes += size_bytes
-            self._counters.journal_write_seconds += perf_counter() - started_s
+            self._counters.journal_write_seconds += duration_s
         else:
             self._counters.log_write_errors += 1
         for log in taken:
@@ -207,7 +236,7 @@ class Journal:
                 self._index, self._position = index, JOURNAL_BLOCK_BYTES
                 # One file ahead, so that the next round need not wait.
                 following = self._files[(index + 1) % len(self._files)]
-                self._io.call_soon(partial(self._spill, following, lambda _: None))
+                self._spiller.spill_all(list(following.pending), lambda _: None)
             write(error)
 
         def on_spilled(error: TailraceError | None) -> None:
@@ -216,15 +245,7 @@ class Journal:
             else:
                 write(error)
 
-        self._spill(file, on_spilled)
-
-    def _spill(self, file: JournalFile, done: Callable[[TailraceError | None], None]) -> None:
-        """Let the logs bring what only this file holds to their segments, one after the other."""
-        log = next(iter(file.pending), None)
-        if log is None:
-            done(None)
-        else:
-            log.spill(lambda error: done(error) if error else self._spill(file, done))
+        self._spiller.spill_all(list(file.pending), on_spilled)
 
     def _on_flushed(self, sequence: int) -> None:
         """All frames below it are durable."""

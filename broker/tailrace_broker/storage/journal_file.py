@@ -1,7 +1,7 @@
 """One file of the journal: zero-written once, then used in rounds (layout: `codec.journal`)."""
 
 import mmap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -10,12 +10,13 @@ from tailrace_broker.codec.batch import StoredBatch
 from tailrace_broker.codec.journal import JournalFileHeader, encode_file_header
 from tailrace_broker.model.errors import TailraceError
 from tailrace_broker.storage.direct_file import DirectFile, translated_errors
+from tailrace_broker.storage.spiller import SpillingLog
 
 JOURNAL_FILES = 4
 _ZEROS = memoryview(mmap.mmap(-1, 1024 * 1024))
 
 
-class JournaledLog(Protocol):
+class JournaledLog(SpillingLog, Protocol):
     """What the journal asks of a log."""
 
     def take_for_journal(self) -> Sequence[StoredBatch]:
@@ -29,9 +30,6 @@ class JournaledLog(Protocol):
         self, file: "JournalFile", error: TailraceError | None, *, is_durable: bool
     ) -> None:
         """What it gave is in this file, or failed."""
-
-    def spill(self, done: Callable[[TailraceError | None], None]) -> None:
-        """Write its pending tail to its segment, durably."""
 
 
 class JournalFile:

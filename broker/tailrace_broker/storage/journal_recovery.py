@@ -59,7 +59,6 @@ def _read(path: Path, is_direct: bool) -> memoryview:
         size_bytes = file.size_bytes() // JOURNAL_BLOCK_BYTES * JOURNAL_BLOCK_BYTES
         if not size_bytes:
             return memoryview(b"")
-        file.flush()  # what a killed broker wrote last need not be on the disk yet
         stored = memoryview(mmap.mmap(-1, size_bytes))
         return stored[: file.read(stored, 0)]
     finally:

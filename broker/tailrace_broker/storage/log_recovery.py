@@ -236,11 +236,11 @@ def _look_behind(file: DirectFile, scan: LogScan, pool: BufferPool) -> tuple[int
 
 
 def _make_end_clean(file: DirectFile, state: SegmentState, pool: BufferPool) -> None:
-    """End the log on a block boundary with nothing behind it, durably.
+    """End the log on a block boundary with nothing behind it.
 
     When a torn write left batches but not its pad, their last block gets one. It is the only time
-    that a block is written again: its write was never acknowledged as a whole. The sync is needed
-    even when nothing is cut: what a killed broker wrote last need not be on the disk yet.
+    that a block is written again: its write was never acknowledged as a whole. What a killed broker
+    wrote last need not be on the disk yet: who recovers the logs syncs them all at once.
     """
     block_start = state.position // BLOCK_BYTES * BLOCK_BYTES
     used_bytes = state.position - block_start
@@ -252,5 +252,3 @@ def _make_end_clean(file: DirectFile, state: SegmentState, pool: BufferPool) -> 
         state.position = block_start + BLOCK_BYTES
     if file.size_bytes() > state.position:
         file.truncate(state.position)
-    else:
-        file.flush()

@@ -14,6 +14,7 @@ from tailrace_broker.storage.io_threads import IoThreads
 from tailrace_broker.storage.journal import Journal
 from tailrace_broker.storage.open_segments import OpenSegments
 from tailrace_broker.storage.quarantine import Quarantine
+from tailrace_broker.storage.spiller import Spiller
 
 if TYPE_CHECKING:
     from tailrace_broker.storage.partition_log import PartitionLog
@@ -32,6 +33,7 @@ class LogResources:
     files: OpenSegments
     journal: Journal
     flusher: Flusher
+    spiller: Spiller
     quarantine: Quarantine
     counters: Counters
     now_us: Callable[[], int]

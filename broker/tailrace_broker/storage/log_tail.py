@@ -38,6 +38,7 @@ from tailrace_broker.storage.pending_tail import PendingTail
 from tailrace_broker.storage.producer_appends import ProducerAppends
 from tailrace_broker.storage.producer_recovery import save_checkpoint
 from tailrace_broker.storage.segment_writer import LogPlace, SegmentWriter
+from tailrace_broker.storage.spiller import SpillPart
 from tailrace_broker.storage.turns import Turns
 
 # A group from here on goes straight to the segment: as one write that costs less than twice.
@@ -208,7 +209,22 @@ class LogTail:
 
     def spill(self, done: Callable[[TailraceError | None], None]) -> None:
         """Bring the pending tail to the segment, durably."""
-        self.turns.take(partial(self._spill, done))
+        self._resources.spiller.spill(self, done)
+
+    def begin_spill(self) -> SpillPart:
+        """What is pending. It has the turn to write segments."""
+        return SpillPart(
+            self._segment_writer(), list(self.pending.batches), len(self._segments), perf_counter()
+        )
+
+    def end_spill(self, part: SpillPart, error: TailraceError | None) -> None:
+        """The part is in the segment, durably; or not at all."""
+        if part.batches:
+            self._count_write(error, part.started_s)
+        if error is None:
+            self.pending.drop(len(part.batches))
+        self.turns.end()
+        self._tell_sealed(part.segment_count)
 
     def begin_flush(self) -> tuple[int, Sequence[Path]]:
         """The end of what is written, and the segments that were written since the last flush."""
@@ -288,6 +304,7 @@ class LogTail:
         pending = list(self.pending.batches)
         # What the journal gives up for it must be safe.
         is_durable = self.is_synced or bool(pending)
+        segment_count, started_s = len(self._segments), perf_counter()
         written_paths: set[Path] = set()
 
         def write() -> list[StoredBatch]:
@@ -298,51 +315,30 @@ class LogTail:
             return batches
 
         def done(batches: list[StoredBatch] | None, error: TailraceError | None) -> None:
+            self._count_write(error, started_s)
             if written_paths:  # not in the thread: a flush under way has not seen it
                 self._unflushed_paths = written_paths | (self._unflushed_paths or set())
-            self._on_appended(group, batches or [], error, is_durable=is_durable)
-
-        self._write_segment(write, len(pending), done)
-
-    def _spill(self, done: Callable[[TailraceError | None], None]) -> None:
-        """It has the turn: bring what is pending to the segment."""
-        pending = list(self.pending.batches)
-        if not pending:
-            self.turns.end()
-            done(None)
-            return
-
-        def write() -> list[StoredBatch]:
-            self._segment_writer().write(pending, is_durable=True)
-            return pending
-
-        self._write_segment(write, len(pending), lambda _, error: done(error))
-
-    def _write_segment(
-        self,
-        write: Callable[[], list[StoredBatch]],
-        pending_count: int,
-        done: Callable[[list[StoredBatch] | None, TailraceError | None], None],
-    ) -> None:
-        """It has the turn: run `write`, which also brings so many pending batches, and end it."""
-        segment_count = len(self._segments)
-        started_s = perf_counter()
-
-        def written(batches: list[StoredBatch] | None, error: TailraceError | None) -> None:
-            counters = self._resources.counters
             if error is None:
-                counters.log_writes += 1
-                counters.log_write_seconds += perf_counter() - started_s
-                self.pending.drop(pending_count)
-            else:
-                counters.log_write_errors += 1
+                self.pending.drop(len(pending))
             self.turns.end()
-            done(batches, error)
-            if len(self._segments) > segment_count:
-                self.turns.take(self._save_producers)
-                self._on_sealed()
+            self._on_appended(group, batches or [], error, is_durable=is_durable)
+            self._tell_sealed(segment_count)
 
-        self._resources.io.submit(write, written)
+        self._resources.io.submit(write, done)
+
+    def _count_write(self, error: TailraceError | None, started_s: float) -> None:
+        counters = self._resources.counters
+        if error is None:
+            counters.log_writes += 1
+            counters.log_write_seconds += perf_counter() - started_s
+        else:
+            counters.log_write_errors += 1
+
+    def _tell_sealed(self, segment_count: int) -> None:
+        """If there are more segments than that now."""
+        if len(self._segments) > segment_count:
+            self.turns.take(self._save_producers)
+            self._on_sealed()
 
     def _save_producers(self) -> None:
         """It has the turn: a segment was finished."""

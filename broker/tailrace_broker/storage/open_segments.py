@@ -54,10 +54,10 @@ class OpenSegments:
                     found.file.close()
                 self._close_unused()
 
-    def create(self, path: Path) -> None:
-        """An empty file; it and the directories above it are durable on return."""
+    def create(self, path: Path, *, is_durable: bool) -> None:
+        """An empty file; it and the directories above it are durable on return, if asked for."""
         self.forget(path)
-        file = DirectFile.create(path, is_direct=self._is_direct)
+        file = DirectFile.create(path, is_direct=self._is_direct, is_durable=is_durable)
         with self._lock:
             self._open[path] = _OpenFile(file)
             self._close_unused()

@@ -225,6 +225,12 @@ class PartitionLog:
         self._tail.refuse(reason)
         self._wake_waiters()
 
+    async def drained(self) -> None:
+        """Once the appends under way have ended; none may come after."""
+        self._tail.is_open = False
+        self._wake_waiters()
+        await self._tail.drained()
+
     async def close(self) -> None:
         """Bring what is pending to the segment, once the appends under way have ended.
 
@@ -232,9 +238,7 @@ class PartitionLog:
         log that was given up it is set aside.
         """
         tail, resources = self._tail, self._resources
-        tail.is_open = False
-        self._wake_waiters()
-        await tail.drained()
+        await self.drained()
         is_spilled = await tail.spilled() is None
         if self._gone is None:
             async with tail.turns.turn():

@@ -4,9 +4,11 @@ Every write starts and ends on a block boundary and makes the file grow: appends
 urgent go to the journal, which is zero-written ahead (docs/decisions/008-journal.md).
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 from uuid import UUID
 
 import structlog
@@ -21,6 +23,7 @@ from tailrace_broker.storage.direct_file import BLOCK_BYTES, DirectFile, write_f
 from tailrace_broker.storage.open_segments import OpenSegments
 
 _log = structlog.get_logger()
+_levels = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +50,8 @@ def segment_path(directory: Path, base_offset: int) -> Path:
 class SegmentWriter:
     """The writing end of one partition's log. `segments` ends with the one that takes writes."""
 
-    __slots__ = ("_directory", "_files", "_has_file", "_needs_cut", "_pool", "_segment_bytes",
-                 "_segments")  # fmt: skip
+    __slots__ = ("_directory", "_files", "_has_file", "_is_debug", "_needs_cut", "_pool",
+                 "_segment_bytes", "_segments")  # fmt: skip
 
     def __init__(
         self,
@@ -66,6 +69,12 @@ class SegmentWriter:
         self._segment_bytes = segment_bytes
         self._has_file = segments[-1].position > 0
         self._needs_cut = False
+        self._is_debug = _levels.isEnabledFor(logging.DEBUG)
+
+    @property
+    def path(self) -> Path:
+        """The file of the last segment."""
+        return segment_path(self._directory, self._segments[-1].base_offset)
 
     def write(self, batches: Sequence[StoredBatch], *, is_durable: bool) -> Path:
         """Append batches, which go on at the end of the last segment, in one write; its file.
@@ -73,11 +82,21 @@ class SegmentWriter:
         On an error none of them is in the log. DiskFullError: nothing was written. After
         StorageFailedError they may still be found on disk by a recovery before the next write.
         """
-        path = self._ready_path()
-        state = self._segments[-1]
+        path = self.put(batches, is_durable=is_durable)
+        self.take(batches)
+        return path
+
+    def put(
+        self, batches: Sequence[StoredBatch], *, is_durable: bool, is_synced_later: bool = False
+    ) -> Path:
+        """The first half of `write`: what is put may still be cut, and else must be taken.
+
+        `is_synced_later`: the caller makes it durable, with a new file and its directories.
+        """
+        path = self._ready_path(is_synced_later=is_synced_later)
         size_bytes = sum(batch.header.batch_bytes for batch in batches)
         padded_bytes = align_up(size_bytes, BLOCK_BYTES)
-        start = state.position
+        start, started_s = self._segments[-1].position, perf_counter()
         with self._files.use(path) as file:
             if self._needs_cut:
                 self._cut(file)
@@ -88,15 +107,39 @@ class SegmentWriter:
             except TailraceError:
                 self._cut(file)
                 raise
+        if self._is_debug:
+            _log.debug(
+                "segment.written",
+                file=str(path),
+                base_offset=batches[0].header.base_offset,
+                end_offset=batches[-1].header.end_offset,
+                batches=len(batches),
+                size_bytes=padded_bytes,
+                is_durable=is_durable,
+                duration_ms=round((perf_counter() - started_s) * 1000, 3),
+            )
+        return path
+
+    def take(self, batches: Sequence[StoredBatch]) -> None:
+        """The second half: what was put is in the log."""
+        state = self._segments[-1]
         for batch in batches:
             state.add(batch.header)
-        state.position = start + padded_bytes
-        return path
+        state.position = align_up(state.position, BLOCK_BYTES)
+
+    def cut(self) -> None:
+        """What was put could not be made durable: it is not in the log. StorageFailedError.
+
+        After an error the next write tries again.
+        """
+        self._needs_cut = True
+        with self._files.use(self.path) as file:
+            self._cut(file)
 
     def roll(self) -> None:
         """Finish the last segment, index it, go on with an empty one; repeatable after an error."""
         state = self._segments[-1]
-        path = segment_path(self._directory, state.base_offset)
+        path = self.path
         with self._files.use(path) as file:
             file.truncate(state.position)
         write_file_atomically(path.with_suffix(".idx"), encode_index(index_of(state)))
@@ -110,15 +153,14 @@ class SegmentWriter:
             )
         )
 
-    def _ready_path(self) -> Path:
+    def _ready_path(self, *, is_synced_later: bool) -> Path:
         """The file of the last segment, which has room."""
         state = self._segments[-1]
         if state.position >= self._segment_bytes:
             self.roll()
-            state = self._segments[-1]
-        path = segment_path(self._directory, state.base_offset)
+        path = self.path
         if not self._has_file:
-            self._files.create(path)
+            self._files.create(path, is_durable=not is_synced_later)
             self._has_file = True
         return path
 

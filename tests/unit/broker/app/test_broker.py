@@ -12,10 +12,12 @@ from tailrace_broker.model.errors import (
     DiskFullError,
     NotReadyError,
     ProduceMemoryFullError,
+    StorageFailedError,
     TailraceError,
     TopicExistsError,
 )
 from tailrace_broker.model.topic import TopicSettings
+from tailrace_broker.storage import direct_file
 from tailrace_broker.storage.direct_file import BLOCK_BYTES
 from tests.brokers import open_broker, started_broker
 from tests.storage import MEBIBYTE, Appends, FaultyDisk
@@ -211,5 +213,39 @@ def test_produce_memory_is_given_until_it_is_used_up(tmp_path: Path) -> None:
             broker.return_produce_memory(64 * MEBIBYTE)
             broker.take_produce_memory(1)
             assert broker.produce_memory_used_bytes == 1
+
+    asyncio.run(scenario())
+
+
+def test_what_is_recovered_is_durable_before_it_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed process may have left it in the page cache, or in the disk's."""
+    was_ready = []
+
+    async def scenario() -> None:
+        async with open_broker(tmp_path) as broker:
+            monkeypatch.setattr(direct_file, "syncfs", lambda fd: was_ready.append(broker.is_ready))
+            await broker.start()
+            monkeypatch.undo()
+
+    asyncio.run(scenario())
+
+    assert was_ready == [False]
+
+
+def test_a_disk_that_does_not_sync_what_is_recovered_ends_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(fd: int) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    async def scenario() -> None:
+        async with open_broker(tmp_path) as broker:
+            monkeypatch.setattr(direct_file, "syncfs", fail)
+            with pytest.raises(StorageFailedError):
+                await broker.start()
+            monkeypatch.undo()
+            assert not broker.is_ready
 
     asyncio.run(scenario())

@@ -12,7 +12,6 @@ from tailrace_broker.model.errors import (
     CorruptBatchError,
     CorruptPartitionError,
     ReadFailedError,
-    StorageFailedError,
 )
 from tailrace_broker.storage.direct_file import BLOCK_BYTES, write_file_atomically
 from tailrace_broker.storage.log_recovery import SCAN_WINDOW_BYTES, recover_log
@@ -145,20 +144,6 @@ def test_batches_larger_than_a_window_are_found(files: LogFiles) -> None:
     files.write_segment(stored + bytes(SCAN_WINDOW_BYTES))
 
     assert recovered_values(files) == [b"a", large, b"b", b"c"]
-
-
-def test_what_is_recovered_is_durable_before_it_is_served(
-    files: LogFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A killed process may have left it in the page cache, or in the disk's."""
-    written(files, [[os.urandom(MEBIBYTE)]])
-    disk = FaultyDisk(monkeypatch)
-    files.recover()
-    assert disk.calls["fdatasync"] == 1
-
-    disk.fail("fdatasync")
-    with pytest.raises(StorageFailedError):
-        files.recover()
 
 
 def test_a_segment_that_cannot_be_read_is_no_end_of_the_log(

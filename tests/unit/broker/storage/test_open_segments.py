@@ -81,13 +81,13 @@ def test_a_file_that_goes_away_is_closed_by_its_last_user(
 def test_a_file_that_is_created_is_open_and_empty(files: OpenSegments, paths: list[Path]) -> None:
     paths[0].write_bytes(b"stale")
     use(files, paths[0])
-    files.create(paths[0])
+    files.create(paths[0], is_durable=True)
 
     assert descriptors(paths[0]) == 1
     with files.use(paths[0]) as file:
         assert file.size_bytes() == 0
     for path in paths[1:]:
-        files.create(path)
+        files.create(path, is_durable=True)
     assert len(files) == 2
 
 
