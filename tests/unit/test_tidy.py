@@ -26,6 +26,10 @@ def files_of(*folders: str) -> Iterator[Path]:
 SOURCES = {path: path.read_text() for path in files_of(*SOURCE_FOLDERS) if path.suffix == ".py"}
 
 
+TREES = {path: ast.parse(text) for path, text in SOURCES.items()}
+NODES = {path: list(ast.walk(tree)) for path, tree in TREES.items()}
+
+
 def named(path: Path, line: int) -> str:
     """How an editor opens the place."""
     return f"{path.relative_to(ROOT)}:{line}"
@@ -34,8 +38,8 @@ def named(path: Path, line: int) -> str:
 def test_no_function_is_longer_than_70_lines() -> None:
     functions = [
         (path, node)
-        for path, text in SOURCES.items()
-        for node in ast.walk(ast.parse(text))
+        for path, nodes in NODES.items()
+        for node in nodes
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
 
@@ -55,17 +59,15 @@ def test_no_file_is_longer_than_600_lines() -> None:
 
 
 def test_every_module_says_what_it_is() -> None:
-    assert [
-        named(path, 1) for path, text in SOURCES.items() if not ast.get_docstring(ast.parse(text))
-    ] == []
+    assert [named(path, 1) for path, tree in TREES.items() if not ast.get_docstring(tree)] == []
 
 
 def test_the_broker_logs_and_does_not_print() -> None:
     assert [
         named(path, node.lineno)
-        for path, text in SOURCES.items()
+        for path, nodes in NODES.items()
         if path.is_relative_to(ROOT / "broker")
-        for node in ast.walk(ast.parse(text))
+        for node in nodes
         if isinstance(node, ast.Name) and node.id == "print"
     ] == []
 

@@ -2,19 +2,22 @@
 
 import asyncio
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import msgspec
 import structlog
 
-from tailrace_broker.core.journal_replay import NO_FILE
+from tailrace_broker.core.journal_replay import JournaledBatch
 from tailrace_broker.core.ring import find_slice, token
 from tailrace_broker.model.errors import (
     CorruptPartitionError,
     NotLeaderError,
     PartitionNotFoundError,
     ReadFailedError,
+    StoredDataError,
 )
 from tailrace_broker.model.topic import Partition, Topic
 from tailrace_broker.storage.data_directory import DataDirectory
@@ -22,7 +25,12 @@ from tailrace_broker.storage.engine import Replayed
 from tailrace_broker.storage.log_recovery import recover_log
 from tailrace_broker.storage.log_resources import LogResources
 from tailrace_broker.storage.partition_log import PartitionLog
-from tailrace_broker.storage.rescued_tail import load_rescued, remove_rescued, save_rescued
+from tailrace_broker.storage.rescued_tail import (
+    RESCUED,
+    load_rescued,
+    remove_rescued,
+    save_rescued,
+)
 from tailrace_broker.storage.segment_writer import LogPlace
 
 _log = structlog.get_logger()
@@ -101,12 +109,18 @@ class HostedTopic:
 async def open_topic(
     topic: Topic, directory: DataDirectory, resources: LogResources, replayed: Replayed
 ) -> HostedTopic:
-    """Recover the logs of a topic's partitions; those that are not sealed begin an epoch."""
-    async with asyncio.TaskGroup() as tasks:
-        opening = [
-            tasks.create_task(_open_log(topic, partition, directory, resources, replayed))
-            for partition in topic.partitions
-        ]
+    """Recover the logs of a topic's partitions; those that are not sealed begin an epoch.
+
+    DiskFullError, StorageFailedError.
+    """
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            opening = [
+                tasks.create_task(_open_log(topic, partition, directory, resources, replayed))
+                for partition in topic.partitions
+            ]
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from None
     partitions, logs = zip(*(task.result() for task in opening), strict=True)
     topic = msgspec.structs.replace(topic, partitions=partitions)
     return HostedTopic(topic, list(logs), ordinal=directory.identity.ordinal)
@@ -129,16 +143,16 @@ async def _open_log(
         partition.epoch,
     )
     io = resources.io
-    journaled = replayed.batches(topic.topic_id, partition.partition)
+    replayed_batches = replayed.batches(topic.topic_id, partition.partition)
     try:
-        journaled = [*await io.run(partial(load_rescued, path)), *journaled]
+        rescued = await io.run(partial(load_rescued, path))
         recover = partial(
             recover_log,
             place,
             partition.first_offset,
             resources.pool,
             is_direct=resources.is_direct,
-            journaled=journaled,
+            journaled=[*rescued, *replayed_batches],
             durable_end=replayed.durable_end(topic.topic_id, partition.partition),
             now_us=resources.now_us(),
         )
@@ -157,12 +171,14 @@ async def _open_log(
             partition=partition.partition,
             detail=error.detail,
         )
-        if journaled:
-            await io.run(partial(save_rescued, path, [batch.stored for batch in journaled]))
+        if replayed_batches:
+            await _set_aside(path, replayed_batches, resources)
         return partition, place.damaged(error.detail)
     if sealed_end is None:
-        # The boot's, but epochs of a log never fall: the file that counts boots may be an old copy.
-        epoch = max(partition.epoch, directory.identity.boot, end.last_epoch)
+        # The boot's, but epochs of a log never fall: the file that counts boots may be an old copy,
+        # or a full disk did not take it. The journal counts, too.
+        journal_boot = replayed.replay.last_boot + 1
+        epoch = max(partition.epoch, directory.identity.boot, journal_boot, end.last_epoch)
         partition = msgspec.structs.replace(partition, epoch=epoch)
         place = replace(place, epoch=epoch)
     log = PartitionLog(
@@ -174,6 +190,20 @@ async def _open_log(
         windows=windows,
         sealed_end=sealed_end,
     )
-    if any(batch.file_index == NO_FILE for batch in journaled) and not await log.spilled():
-        await io.run(partial(remove_rescued, path))
+    if rescued and not await log.spilled():
+        try:
+            await io.run(partial(remove_rescued, path))
+        except StoredDataError as error:  # the next start finds that they are in the segments
+            _log.warning("rescued.kept", file=str(path / RESCUED), detail=error.detail)
     return partition, log
+
+
+async def _set_aside(
+    path: Path, batches: Sequence[JournaledBatch], resources: LogResources
+) -> None:
+    """What the journal holds of a damaged partition. The others go on when it fails."""
+    stored = [batch.stored for batch in batches]
+    try:
+        await resources.io.run(partial(save_rescued, path, stored, resources.write_file))
+    except StoredDataError as error:  # it stays in the journal until that goes on
+        _log.error("rescue.failed", file=str(path / RESCUED), detail=error.detail)

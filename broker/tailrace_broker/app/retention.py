@@ -65,7 +65,7 @@ class CautiousClock:
 class Retention:
     """The watched logs by when each is to be looked at. On the event loop only.
 
-    A log has one place in the heap at most, never later than it is due.
+    A log counts once in the heap, by its earliest time; later entries of it are stale.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Retention:
         self._counters = counters
         self._watched: set[PartitionLog] = set()
         self._heap: list[tuple[int, int, PartitionLog]] = []
-        self._in_heap: set[PartitionLog] = set()
+        self._due_us: dict[PartitionLog, int] = {}
         self._numbers = count()  # so that equal times never compare logs
         self._surplus: dict[PartitionLog, None] = {}
         self._is_trimming = False
@@ -95,11 +95,11 @@ class Retention:
     def forget(self, logs: Collection[PartitionLog]) -> None:
         """Their topic goes. A trim under way goes on to its end."""
         self._watched.difference_update(logs)
-        self._in_heap.difference_update(logs)
-        self._heap = [entry for entry in self._heap if entry[2] in self._in_heap]
-        heapq.heapify(self._heap)
         for log in logs:
+            self._due_us.pop(log, None)
             self._surplus.pop(log, None)
+        self._heap = [entry for entry in self._heap if self._due_us.get(entry[2]) == entry[0]]
+        heapq.heapify(self._heap)
 
     def look(self, log: PartitionLog) -> None:
         """Trim it soon if something may go, else look again when time says."""
@@ -136,11 +136,14 @@ class Retention:
         )
 
     def _look_at(self, log: PartitionLog, look_at_us: int | None) -> None:
-        """A place in the heap, unless the log has one, which is not later."""
-        if look_at_us is None or log in self._in_heap or log not in self._watched:
+        """A place in the heap, unless the log has one that is not later."""
+        known_us = self._due_us.get(log)
+        if look_at_us is None or log not in self._watched:
+            return
+        if known_us is not None and known_us <= look_at_us:
             return
         entry = (look_at_us, next(self._numbers), log)
-        self._in_heap.add(log)
+        self._due_us[log] = look_at_us
         heapq.heappush(self._heap, entry)
         if self._heap[0] is entry:
             self._set_timer()
@@ -156,9 +159,10 @@ class Retention:
     def _look_at_due(self) -> None:
         now_us = self._now_us()
         while self._heap and self._heap[0][0] <= now_us:
-            _, _, log = heapq.heappop(self._heap)
-            self._in_heap.remove(log)
-            self.look(log)
+            due_us, _, log = heapq.heappop(self._heap)
+            if self._due_us.get(log) == due_us:
+                del self._due_us[log]
+                self.look(log)
         if self._heap:
             self._set_timer()
 

@@ -22,6 +22,7 @@ from tailrace_broker.model.errors import (
     DiskFullError,
     NotReadyError,
     StorageFailedError,
+    StoredDataError,
     TailraceError,
     TopicExistsError,
     TopicNotFoundError,
@@ -34,7 +35,7 @@ from tailrace_broker.storage.engine import Replayed
 from tailrace_broker.storage.io_threads import IoThreads
 from tailrace_broker.storage.log_resources import LogResources
 from tailrace_broker.storage.partition_log import PartitionLog
-from tailrace_broker.storage.rescued_tail import save_rescued
+from tailrace_broker.storage.rescued_tail import RESCUED, save_rescued
 
 TopicUse = Callable[[HostedTopic | None, TailraceError | None], None]
 
@@ -71,6 +72,7 @@ class Topics:
         self._metadata = Metadata()
         self._creations: dict[str, list[TopicUse]] = {}
         self._metadata_lock = asyncio.Lock()
+        self._deletions: set[asyncio.Event] = set()  # under way, behind the change of the metadata
         self._retention = retention
         self._delete_retention_us = delete_retention_us
         self._purger = TrashPurger(
@@ -105,6 +107,10 @@ class Topics:
         self.is_ready = False
         self._purger.stop()
         self._retention.stop()
+        async with self._metadata_lock:  # no change is under way, and none comes
+            pass
+        for ended in list(self._deletions):
+            await ended.wait()
         logs = list(self.undamaged_logs())  # a topic may just be being created
         for log in logs:
             await log.drained()
@@ -167,7 +173,8 @@ class Topics:
             is_new = name not in self._metadata.topics
             if is_new:
                 await self._save(wanted, may_use_spare=False)
-                topic = await self._host(topic, wanted)
+            if name not in self.by_name:
+                topic = await self._host(topic)
                 _log.info("topic.created", topic=name, partitions=len(topic.partitions))
             return topic, is_new
 
@@ -185,7 +192,6 @@ class Topics:
             topic = wanted.alter_topic(name, settings)
             if topic != hosted.topic:
                 await self._save(wanted)
-                self._metadata = wanted
                 hosted.alter(topic)
                 self._retention.watch(hosted.undamaged_logs())
                 _log.info("topic.altered", topic=name, changes=dict(changes))
@@ -202,22 +208,28 @@ class Topics:
             topic = hosted.topic
             wanted = Metadata(dict(self._metadata.topics))
             wanted.delete_topic(name)
+            unmark = partial(trash.unmark, topic.topic_id)
             try:
                 await run(partial(trash.mark, topic, self._now_us()))
-                await self._save(wanted)
             except TailraceError:
-                await run(partial(trash.unmark, topic.topic_id))
+                await run(unmark)
                 raise
-            self._metadata = wanted
+            await self._save(wanted, undo=unmark)
             del self.by_name[name]
             gone = TopicNotFoundError(f'topic "{name}" was deleted', topic=name)
             self._retention.forget(hosted.undamaged_logs())
             for log in hosted.undamaged_logs():
                 log.give_up(gone)
             _log.info("topic.deleted", topic=name, id=str(topic.topic_id))
-        for log in hosted.undamaged_logs():
-            await log.close()
-        await run(partial(trash.bury, topic.topic_id))
+            ended = asyncio.Event()
+            self._deletions.add(ended)
+        try:
+            for log in hosted.undamaged_logs():
+                await log.close()
+            await run(partial(trash.bury, topic.topic_id))
+        finally:
+            self._deletions.remove(ended)
+            ended.set()
         self._purger.look()
 
     async def trashed(self) -> list[TrashedTopic]:
@@ -248,16 +260,18 @@ class Topics:
             self.check_ready()
             deleted = await run(partial(trash.find, wanted))
             topic = msgspec.structs.replace(deleted, name=new_name or deleted.name)
-            metadata = Metadata(dict(self._metadata.topics))
+            before, metadata = self._metadata, Metadata(dict(self._metadata.topics))
             metadata.restore_topic(topic)
+            bury = partial(trash.bury, topic.topic_id)
             await run(partial(trash.exhume, deleted))
+            await self._save(metadata, undo=bury)
             try:
-                await self._save(metadata)
+                topic = await self._host(topic)
             except TailraceError:
-                await run(partial(trash.bury, topic.topic_id))
+                await self._save(before)
+                await run(bury)
                 raise
             await run(partial(trash.unmark, topic.topic_id))
-            topic = await self._host(topic, metadata)
             _log.info("topic.restored", topic=topic.name, id=str(topic.topic_id))
             return topic
 
@@ -267,18 +281,32 @@ class Topics:
             f'topic "{topic}" does not exist{reason}; create it with POST /v1/topics', topic=topic
         )
 
-    async def _save(self, wanted: Metadata, *, may_use_spare: bool = True) -> None:
-        """Make the topics durable."""
-        topics = list(wanted.topics.values())
-        save = partial(self._directory.save_topics, topics, may_use_spare=may_use_spare)
-        await self._io.run(save)
+    async def _save(
+        self, wanted: Metadata, *, undo: Callable[[], None] | None = None, may_use_spare: bool = True
+    ) -> None:
+        """Make the topics durable; they are so from now on.
 
-    async def _host(self, topic: Topic, metadata: Metadata) -> Topic:
-        """Open a topic that `metadata`, which is durable, has beyond what there was."""
+        When that fails, those before are made durable again: the file may have been replaced all
+        the same. Then `undo`; if it fails too, the next start finds out what there is.
+        """
+        save, run = self._directory.save_topics, self._io.run
+        try:
+            topics = list(wanted.topics.values())
+            await run(partial(save, topics, may_use_spare=may_use_spare))
+        except TailraceError:
+            with suppress(DiskFullError, StorageFailedError):
+                await run(partial(save, list(self._metadata.topics.values())))
+                if undo is not None:
+                    await run(undo)
+            raise
+        self._metadata = wanted
+
+    async def _host(self, topic: Topic) -> Topic:
+        """Open a topic that is durable."""
         assert self._resources is not None
         hosted = await open_topic(topic, self._directory, self._resources, Replayed())
-        metadata.topics[topic.name] = hosted.topic
-        self._metadata, self.by_name[topic.name] = metadata, hosted
+        self._metadata.topics[topic.name] = hosted.topic
+        self.by_name[topic.name] = hosted
         self._retention.watch(hosted.undamaged_logs())
         return hosted.topic
 
@@ -314,8 +342,11 @@ def _rescue_deleted(directory: DataDirectory, replayed: Replayed, living: set[UU
     for (topic_id, partition), batches in replayed.replay.batches.items():
         path = directory.partition_path(UUID(bytes=topic_id), partition)
         if UUID(bytes=topic_id) not in living and path.parent.exists():
-            with suppress(DiskFullError, StorageFailedError):
-                save_rescued(path, [batch.stored for batch in batches])
+            try:
+                stored = [batch.stored for batch in batches]
+                save_rescued(path, stored, directory.trash.spares.write)
+            except StoredDataError as error:
+                _log.error("rescue.failed", file=str(path / RESCUED), detail=error.detail)
 
 
 def _not_ready() -> NotReadyError:

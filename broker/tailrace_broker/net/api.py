@@ -49,7 +49,7 @@ class PartitionLog(Protocol):
         done: Appended,
         producer: Producer | None = None,
     ) -> None:
-        """Append one event; `done` once it is durable.
+        """Append one event; `done` once it is stored as the topic's durability says.
 
         Of a `producer`'s request once alone: its retry is answered as a duplicate, or refused.
         """
@@ -57,12 +57,12 @@ class PartitionLog(Protocol):
     def append_columns(
         self, columns: RecordColumns, done: Appended, producer: Producer | None = None
     ) -> None:
-        """Append a batch; `done` once it is durable."""
+        """Append a batch; `done` as for an event."""
 
     def append_batch(
         self, body: BatchBody, done: Appended, producer: Producer | None = None
     ) -> None:
-        """Append a batch that is compressed and checked already; `done` once it is durable."""
+        """Append a batch that is compressed and checked already; `done` as for an event."""
 
     async def read(self, offset: int, max_bytes: int) -> Sequence[StoredBatch]:
         """Committed batches from the one that holds `offset`."""

@@ -1,12 +1,18 @@
 """The broker's data directory: who this disk is, the topics, and where partitions lie.
 
-<root>/data/meta.json                                   identity of the disk
-<root>/data/clean-stop.json                             where the logs ended; gone while it runs
-<root>/data/metadata/topics.json                        topics and partitions
-<root>/data/journal/<n>.journal                         small appends (`storage.journal`)
-<root>/data/<topic id>/<partition id>/<base offset>.log segments, `.idx` beside finished ones
-<root>/data/trash/                                      deleted topics (`storage.trash`)
-<root>/lock                                             held while a broker runs here
+<root>/lock                                       held while a broker runs here
+<root>/data/meta.json                             identity of the disk
+<root>/data/clean-stop.json                       where the logs ended; gone while it runs
+<root>/data/metadata/topics.json                  topics and partitions
+<root>/data/journal/<n>.journal                   small appends (`storage.journal`)
+<root>/data/spare/                                what a full disk is given (`storage.spare_files`)
+<root>/data/trash/<topic id>/                     deleted topics (`storage.trash`)
+<root>/data/<topic id>/topic.json                 marks a deletion (`storage.trash`)
+<root>/data/<topic id>/<partition id>/
+    <base offset>.log                             segments, `.idx` beside finished ones
+    log-start.json                                when retention has moved it (`storage.log_trim`)
+    producers                                     what they sent (`storage.producer_recovery`)
+    journaled.batches                             set aside from the journal (`storage.rescued_tail`)
 """
 
 import fcntl
@@ -76,12 +82,12 @@ class DataDirectory:
         self.trash = Trash(self.path)
 
     def begin_boot(self) -> Restart:
-        """Count this start; durable on return, unless the disk is full: it can still be read."""
+        """Count this start; durable on return, unless a full disk has no spare file left either."""
         restart = self._restart()
         boot, kernel_boot_id = self.identity.boot + 1, _kernel_boot_id()
         identity = msgspec.structs.replace(self.identity, boot=boot, kernel_boot_id=kernel_boot_id)
         with suppress(DiskFullError):
-            write_file_atomically(self._identity_path, encode_identity(identity))
+            self.trash.spares.write(self._identity_path, encode_identity(identity))
             self.identity = identity
         with translated_errors(self._clean_stop_path):
             self._clean_stop_path.unlink(missing_ok=True)

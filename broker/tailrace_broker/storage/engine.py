@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
+from tailrace.wire import JOURNAL_BLOCK_BYTES
 from tailrace_broker.codec.batch import StoredBatch
 from tailrace_broker.core.journal_replay import NO_FILE, JournaledBatch, JournalReplay
 from tailrace_broker.memory.pool import BufferPool
@@ -72,13 +73,13 @@ async def open_engine(
     uses_kernel_aio: bool = True,
 ) -> tuple[LogResources, Replayed]:
     """Read the journal. ReadFailedError, CorruptMetadataError."""
-    file_bytes = journal_bytes // JOURNAL_FILES
+    file_bytes = journal_bytes // JOURNAL_FILES // JOURNAL_BLOCK_BYTES * JOURNAL_BLOCK_BYTES
     files = [
         JournalFile(path, size_bytes=file_bytes, is_direct=is_direct)
         for path in journal_paths(data)
     ]
     journal_id, replay = await io.run(partial(recover_journal, files, is_direct=is_direct))
-    spiller = Spiller(io)
+    spiller = Spiller(io, data)
     journal = Journal(
         files,
         io,

@@ -5,14 +5,14 @@ journal is synced once for all of them. Nothing runs while nothing waits.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import structlog
 
-from tailrace_broker.model.errors import TailraceError
+from tailrace_broker.model.errors import StoredDataError, TailraceError
 from tailrace_broker.storage.io_threads import IoThreads
 from tailrace_broker.storage.journal import Journal
 from tailrace_broker.storage.journal_file import JournalFile
@@ -33,6 +33,9 @@ class UnflushedLog(Protocol):
     def on_flushed(self, end_offset: int) -> None:
         """All below is durable."""
 
+    def on_flush_failed(self, paths: Sequence[Path], error: TailraceError) -> None:
+        """These segments, or the journal, could not be synced."""
+
 
 class Flusher:
     """Logs with records that a power failure would take."""
@@ -45,6 +48,7 @@ class Flusher:
         self._timer: asyncio.TimerHandle | None = None
         self._due_s = 0.0
         self._is_flushing = False
+        self._is_due = False  # again, once the flush that is under way has ended
         self._waiting: list[asyncio.Future[bool]] = []
 
     def add(self, log: UnflushedLog, within_seconds: float) -> None:
@@ -76,36 +80,59 @@ class Flusher:
             self._timer.cancel()
             self._timer = None
         if self._is_flushing:
+            self._is_due = True
             return
-        self._is_flushing = True
-        logs, self._logs = self._logs, {}
+        self._is_flushing, self._is_due = True, False
+        logs, self._logs = list(self._logs), {}
         waiting, self._waiting = self._waiting, []
         journal_files, journal_flushed = self._journal.begin_flush()
-        begun = [(log, *log.begin_flush()) for log in logs]
-        paths = [path for *_end, written in begun for path in written]
+        begun = [log.begin_flush() for log in logs]
+        paths = [written for _, written in begun]
 
-        def done(_: None, error: TailraceError | None) -> None:
+        def done(errors: list[TailraceError | None], _: TailraceError | None) -> None:
             self._is_flushing = False
-            if error is None:
+            journal_error, *log_errors = errors
+            if journal_error is None:
                 journal_flushed()
-                for log, end_offset, _paths in begun:
+            for log, (end_offset, written), error in zip(logs, begun, log_errors, strict=True):
+                failed = journal_error or error
+                if failed is None:
                     log.on_flushed(end_offset)
-            else:
-                _log.error("flush.failed", detail=error.detail)
-                for log in logs:
+                else:
+                    _log.error("flush.failed", detail=failed.detail)
                     self.add(log, RETRY_SECONDS)
+                    log.on_flush_failed(written, failed)
             for waiter in waiting:
                 if not waiter.done():
-                    waiter.set_result(error is None)
-            if self._waiting or (self._logs and self._timer is None):
+                    waiter.set_result(not any(errors))
+            if self._is_due:
                 self._flush()
 
-        self._io.submit(partial(self._sync, journal_files, paths), done)
+        self._io.submit(lambda: self._sync(journal_files, paths), done)
 
-    def _sync(self, journal_files: Sequence[JournalFile], paths: Sequence[Path]) -> None:
-        """Blocks. The first that fails ends it: all are tried again."""
-        for journal_file in journal_files:
-            journal_file.file.flush()
+    def _sync(
+        self, journal_files: Sequence[JournalFile], paths: Sequence[Sequence[Path]]
+    ) -> list[TailraceError | None]:
+        """Blocks. What became of the journal, then of each log's segments."""
+        return [
+            _outcome(partial(_flush_journal, journal_files)),
+            *(_outcome(partial(self._flush_segments, of_log)) for of_log in paths),
+        ]
+
+    def _flush_segments(self, paths: Sequence[Path]) -> None:
         for path in paths:
             with self._files.use(path) as file:
                 file.flush()
+
+
+def _flush_journal(files: Sequence[JournalFile]) -> None:
+    for journal_file in files:
+        journal_file.file.flush()
+
+
+def _outcome(work: Callable[[], None]) -> TailraceError | None:
+    try:
+        work()
+    except StoredDataError as error:
+        return error
+    return None

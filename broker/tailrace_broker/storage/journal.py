@@ -240,10 +240,12 @@ class Journal:
             write(error)
 
         def on_spilled(error: TailraceError | None) -> None:
-            if error is None:
-                self._io.submit(begin, on_begun)
-            else:
+            if error is not None:
                 write(error)
+            elif file.pending:  # tails that are too large for one write
+                self._spiller.spill_all(list(file.pending), on_spilled)
+            else:
+                self._io.submit(begin, on_begun)
 
         self._spiller.spill_all(list(file.pending), on_spilled)
 

@@ -36,6 +36,7 @@ class JournalFile:
     """Created when its first round begins. `pending`: logs with batches that only it holds."""
 
     def __init__(self, path: Path, *, size_bytes: int, is_direct: bool) -> None:
+        assert size_bytes % JOURNAL_BLOCK_BYTES == 0, size_bytes
         self.path = path
         self.size_bytes = size_bytes
         self.pending: dict[JournaledLog, None] = {}
@@ -77,7 +78,7 @@ class JournalFile:
             self._file = None
 
     def _zero_written(self) -> DirectFile:
-        """The file with all its blocks: what is missing of it is written."""
+        """The file with all its blocks: what is missing of it is written, what is too much is cut."""
         with translated_errors(self.path):
             self.path.parent.mkdir(exist_ok=True)
             present_bytes = self.path.stat().st_size if self.path.exists() else 0
@@ -89,6 +90,8 @@ class JournalFile:
                 for position in range(present_bytes, self.size_bytes, len(_ZEROS)):
                     file.write(_ZEROS[: self.size_bytes - position], position, is_durable=False)
                 file.flush()
+                if file.size_bytes() > self.size_bytes:  # of a larger journal
+                    file.truncate(self.size_bytes)
             except BaseException:
                 file.close()
                 raise

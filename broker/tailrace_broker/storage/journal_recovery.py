@@ -15,6 +15,11 @@ from tailrace_broker.model.errors import CorruptMetadataError
 from tailrace_broker.storage.direct_file import DirectFile
 from tailrace_broker.storage.journal_file import JournalFile
 
+_REMEDY = (
+    "restore the file from a copy, or move it away to go on without the events that only it held: "
+    "partitions that have later ones in other files of the journal then stand still"
+)
+
 
 class RecoveredJournal(NamedTuple):
     """The journal's id and what is to be replayed."""
@@ -44,8 +49,7 @@ def recover_journal(files: Sequence[JournalFile], *, is_direct: bool) -> Recover
         index, sequence = replay.missing
         raise CorruptMetadataError(
             f"{files[index].path} is damaged: frame {sequence}, which was durable, cannot be read; "
-            "restore the file from a copy, or move it away to go on without the events that only "
-            "it held"
+            f"{_REMEDY}"
         )
     return RecoveredJournal(journal_id, replay)
 
@@ -77,7 +81,6 @@ def _journal_id(
     for file, stored in zip(files, contents, strict=True):
         if np.any(np.frombuffer(stored[JOURNAL_BLOCK_BYTES:], np.uint8)):
             raise CorruptMetadataError(
-                f"{file.path} is damaged: its first block cannot be read; restore the file from a "
-                "copy, or move it away to go on without the events that only it held"
+                f"{file.path} is damaged: its first block cannot be read; {_REMEDY}"
             )
     return int.from_bytes(os.urandom(8), "little")

@@ -90,7 +90,8 @@ class KernelAio:
 
     def _on_event(self) -> None:
         os.eventfd_read(self._eventfd)
-        self._call(*self._getevents)
+        event_count = self._call(*self._getevents)
+        assert event_count == 1, event_count
         self._finish(_IO_EVENT.unpack(self._event)[2])
 
     def _finish(self, result: int) -> None:

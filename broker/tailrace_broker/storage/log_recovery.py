@@ -196,7 +196,7 @@ def _recover_end(
         if durable_end > end_offset:
             raise place.damaged(
                 f"{path} is damaged at byte {state.position}: offsets from {end_offset} to "
-                f"{durable_end} were acknowledged and are missing. Nothing was changed; restore "
+                f"{durable_end - 1} were acknowledged and are missing. Nothing was changed; restore "
                 "the file"
             )
         if torn_bytes:

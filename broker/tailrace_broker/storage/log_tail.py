@@ -25,6 +25,7 @@ from tailrace_broker.model.appended import Appended
 from tailrace_broker.model.errors import TailraceError
 from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.storage.appends import (
+    GROUP_BYTES_MAX,
     AppendQueue,
     BatchAppend,
     EventsAppend,
@@ -54,9 +55,9 @@ class LogTail:
 
     __slots__ = (
         "_durable_end", "_end", "_flying", "_gone", "_idle", "_is_appending", "_is_linger_over",
-        "_linger", "_on_advanced", "_on_sealed", "_place", "_producers", "_queue", "_resources",
-        "_segments", "_unflushed_bytes", "_unflushed_paths", "_writer", "high_watermark", "is_open",
-        "pending", "recent", "settings", "turns",
+        "_linger", "_on_advanced", "_on_sealed", "_owes_sync", "_place", "_producers", "_queue",
+        "_resources", "_segments", "_spill_at_bytes", "_unflushed_bytes", "_unflushed_paths",
+        "_writer", "high_watermark", "is_open", "pending", "recent", "settings", "turns",
     )  # fmt: skip
 
     def __init__(
@@ -104,6 +105,8 @@ class LogTail:
         self._durable_end = self.high_watermark
         self._unflushed_bytes = 0
         self._unflushed_paths: set[Path] | None = None
+        self._spill_at_bytes = SPILL_BYTES
+        self._owes_sync = False
 
     @property
     def last_append_time_us(self) -> int:
@@ -113,7 +116,12 @@ class LogTail:
     @property
     def is_synced(self) -> bool:
         """Appends are durable when they are acknowledged."""
-        return self.settings.durability == "fsync"
+        return self.settings.durability == "fsync" or self._owes_sync
+
+    def alter(self, settings: TopicSettings) -> None:
+        """Other settings from now on; what waits already gets the durability that it came for."""
+        self._owes_sync = self.is_synced and bool(self._queue)
+        self.settings = settings
 
     # --- for producers ---
 
@@ -161,10 +169,16 @@ class LogTail:
             await self._idle.wait()
 
     async def spilled(self) -> TailraceError | None:
-        """Once what is pending now is in the segment; or why it is not."""
-        outcome: asyncio.Future[TailraceError | None] = asyncio.get_running_loop().create_future()
-        self.spill(outcome.set_result)
-        return await outcome
+        """Once what is pending now is in the segment, and its writer idle; or why it is not."""
+        end_offset = self.high_watermark
+        while True:
+            outcome: asyncio.Future[TailraceError | None]
+            outcome = asyncio.get_running_loop().create_future()
+            self.spill(partial(_tell, outcome))
+            error = await outcome
+            rest = self.pending.batches
+            if error is not None or not rest or rest[0].header.base_offset >= end_offset:
+                return error
 
     async def save_producers(self) -> None:
         """For the next start: what a scan of the last segment alone will not tell.
@@ -187,7 +201,7 @@ class LogTail:
 
     def take_for_journal(self) -> Sequence[StoredBatch]:
         """The group that is appended now; nothing when it has become large: it goes its own way."""
-        if self._queue.size_bytes >= LARGE_GROUP_BYTES:
+        if self._goes_to_segment():
             self.turns.take(self._write_group)
             return ()
         group = self._queue.take_group()
@@ -204,8 +218,10 @@ class LogTail:
         if error is None:
             self.pending.add(batches, file)
         self._on_appended(group, batches, error, is_durable=is_durable)
-        if self.pending.size_bytes >= SPILL_BYTES:
-            self.spill(lambda _: None)  # what fails is tried again by the next append
+        if self.pending.size_bytes >= self._spill_at_bytes:
+            # Not again before as much has come: while this one is under way, or when it failed.
+            self._spill_at_bytes = self.pending.size_bytes + SPILL_BYTES
+            self.spill(self._on_grown_tail_spilled)
 
     def spill(self, done: Callable[[TailraceError | None], None]) -> None:
         """Bring the pending tail to the segment, durably."""
@@ -213,33 +229,43 @@ class LogTail:
 
     def begin_spill(self) -> SpillPart:
         """What is pending. It has the turn to write segments."""
-        return SpillPart(
-            self._segment_writer(), list(self.pending.batches), len(self._segments), perf_counter()
-        )
+        batches = self.pending.first(GROUP_BYTES_MAX)
+        return SpillPart(self._segment_writer(), batches, len(self._segments), perf_counter())
 
     def end_spill(self, part: SpillPart, error: TailraceError | None) -> None:
         """The part is in the segment, durably; or not at all."""
         if part.batches:
             self._count_write(error, part.started_s)
-        if error is None:
-            self.pending.drop(len(part.batches))
+        if error is None and part.batches:
+            self.pending.drop_below(part.batches[-1].header.end_offset)
         self.turns.end()
         self._tell_sealed(part.segment_count)
 
     def begin_flush(self) -> tuple[int, Sequence[Path]]:
         """The end of what is written, and the segments that were written since the last flush."""
+        paths, self._unflushed_paths = self._unflushed_paths, None
         self._unflushed_bytes = 0
-        return self.high_watermark, () if self._gone else list(self._unflushed_paths or ())
+        return self.high_watermark, () if self._gone else list(paths or ())
 
     def on_flushed(self, end_offset: int) -> None:
         """All below is durable."""
         self._durable_end = max(self._durable_end, end_offset)
-        if self._durable_end == self.high_watermark:
-            self._unflushed_paths = None
-        if not self._is_appending:
+        self._schedule()
+
+    def on_flush_failed(self, paths: Sequence[Path], error: TailraceError) -> None:
+        """What waits for it must not wait for ever; it is tried again."""
+        self._unflushed_paths = {*paths, *(self._unflushed_paths or ())}
+        if self.is_synced and not self._is_appending:
+            while self._queue:
+                for append in self._queue.take_group():
+                    append.finish(-1, error)
             self._schedule()
 
     # --- how it is done ---
+
+    def _on_grown_tail_spilled(self, error: TailraceError | None) -> None:
+        if error is None:
+            self._spill_at_bytes = SPILL_BYTES
 
     def _admit(
         self, producer: Producer | None, record_count: int, done: Appended
@@ -259,6 +285,8 @@ class LogTail:
 
     def _schedule(self) -> None:
         """Write what waits soon: in the next turn of the loop, so that this turn's others join."""
+        if self._is_appending:
+            return
         if not self._queue:
             if self._idle is not None:
                 self._idle.set()
@@ -268,18 +296,27 @@ class LogTail:
             self._resources.flusher.add(self, 0)  # it was `written`: what is before goes first
         else:
             self._is_appending = True
-            if self._queue.size_bytes < LARGE_GROUP_BYTES:
-                self._resources.journal.add(self)
-            else:
+            if self._goes_to_segment():
                 self._resources.io.call_soon(partial(self.turns.take, self._write_group))
+            else:
+                self._resources.journal.add(self)
+
+    def _goes_to_segment(self) -> bool:
+        """The group is large; or a failed one may still stand in the segment, and be taken for it
+        by a recovery: the write to the segment cuts that away.
+        """
+        writer = self._writer
+        is_large = self._queue.size_bytes >= LARGE_GROUP_BYTES
+        return is_large or (writer is not None and writer.needs_cut)
 
     def _lingers(self) -> bool:
         """Single events wait for others, if the topic says so."""
         settings, queue = self.settings, self._queue
-        if not settings.linger_ms:
+        if not settings.linger_ms and self._linger is None:
             return False
         is_full = 0 < settings.linger_bytes <= queue.size_bytes
-        if self._is_linger_over or is_full or not self.is_open or not queue.has_only_events:
+        must_go = self._is_linger_over or is_full or not self.is_open
+        if must_go or not settings.linger_ms or not queue.has_only_events:
             if self._linger is not None:
                 self._linger.cancel()
             self._linger, self._is_linger_over = None, False
@@ -297,6 +334,10 @@ class LogTail:
 
     def _write_group(self) -> None:
         """It has the turn: write the group behind what is pending to the segment."""
+        if self.pending.size_bytes >= GROUP_BYTES_MAX:  # one write would be too large
+            self.turns.end()
+            self.spill(self._write_group_behind)
+            return
         group = self._queue.take_group()
         contents = [append.contents() for append in group]
         if sum(append.size_bytes for append in group) <= INLINE_COMPRESS_BYTES_MAX:
@@ -318,13 +359,20 @@ class LogTail:
             self._count_write(error, started_s)
             if written_paths:  # not in the thread: a flush under way has not seen it
                 self._unflushed_paths = written_paths | (self._unflushed_paths or set())
-            if error is None:
-                self.pending.drop(len(pending))
-            self.turns.end()
+            if error is None and pending:
+                self.pending.drop_below(pending[-1].header.end_offset)
             self._on_appended(group, batches or [], error, is_durable=is_durable)
+            self.turns.end()
             self._tell_sealed(segment_count)
 
         self._resources.io.submit(write, done)
+
+    def _write_group_behind(self, error: TailraceError | None) -> None:
+        """Some of a large pending tail was spilled, or could not be."""
+        if error is None:
+            self.turns.take(self._write_group)
+        else:
+            self._on_appended(self._queue.take_group(), [], error, is_durable=False)
 
     def _count_write(self, error: TailraceError | None, started_s: float) -> None:
         counters = self._resources.counters
@@ -391,6 +439,7 @@ class LogTail:
             for append, batch in zip(group, batches, strict=True):
                 append.finish(batch.header.base_offset, None)
             self._on_advanced()
+        self._owes_sync = self._owes_sync and bool(self._queue)
         self._is_appending = False
         self._schedule()
 
@@ -417,3 +466,9 @@ class LogTail:
             resources.cache.add(self.recent, batch)
         resources.counters.log_appended_batches += len(batches)
         resources.counters.log_appended_bytes += size_bytes
+
+
+def _tell(outcome: "asyncio.Future[TailraceError | None]", error: TailraceError | None) -> None:
+    """Unless nobody waits any more."""
+    if not outcome.cancelled():
+        outcome.set_result(error)

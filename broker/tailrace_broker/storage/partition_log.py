@@ -94,7 +94,7 @@ class PartitionLog:
 
     @settings.setter
     def settings(self, settings: TopicSettings) -> None:
-        self._tail.settings = settings
+        self._tail.alter(settings)
 
     @property
     def high_watermark(self) -> int:
@@ -246,7 +246,7 @@ class PartitionLog:
         elif not is_spilled:
             with suppress(DiskFullError, StorageFailedError):
                 await resources.io.run(partial(self._set_aside, tail.pending.batches))
-            tail.pending.drop(len(tail.pending.batches))
+            tail.pending.drop_below(tail.high_watermark)
         resources.files.forget(*map(self._path_of, self.segments))
         resources.quarantine.forget(self)
 

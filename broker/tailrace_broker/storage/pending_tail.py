@@ -29,13 +29,18 @@ class PendingTail:
             self._file_ends[file] = batches[-1].header.end_offset
             file.pending[self._log] = None
 
-    def drop(self, count: int) -> None:
-        """The first `count` are in the segments, durably: the journal need not keep them."""
+    def first(self, max_bytes: int) -> list[StoredBatch]:
+        """What has been here longest, up to `max_bytes`, at least one batch; or none."""
+        return self.read(self.batches[0].header.base_offset, max_bytes) if self.batches else []
+
+    def drop_below(self, offset: int) -> None:
+        """What is below is in the segments, durably: the journal need not keep it."""
+        count = bisect_right(self.batches, offset, key=_end_offset)
         dropped, self.batches = self.batches[:count], self.batches[count:]
         self.size_bytes -= sum(batch.header.batch_bytes for batch in dropped)
-        rest_offset = self.batches[0].header.base_offset if self.batches else None
+        rest_offset = self.batches[0].header.base_offset if self.batches else offset
         for file, end_offset in list(self._file_ends.items()):
-            if rest_offset is None or end_offset <= rest_offset:
+            if end_offset <= rest_offset:
                 del self._file_ends[file], file.pending[self._log]
 
     def read(self, offset: int, max_bytes: int) -> list[StoredBatch]:
@@ -59,3 +64,7 @@ class PendingTail:
 
 def _base_offset(batch: StoredBatch) -> int:
     return batch.header.base_offset
+
+
+def _end_offset(batch: StoredBatch) -> int:
+    return batch.header.end_offset

@@ -7,13 +7,15 @@ is ahead of the log, of which a power failure took the unflushed end, what was t
 """
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import structlog
 
 from tailrace.wire import HEADER_BYTES, BatchHeader
+from tailrace_broker.codec.batch import read_header, verify_batch
 from tailrace_broker.codec.producers import Checkpoint, decode_checkpoint, encode_checkpoint
+from tailrace_broker.codec.segment import find_position, read_pad
 from tailrace_broker.core.journal_replay import JournaledBatch
 from tailrace_broker.core.producers import NOTHING, ProducerWindows, WindowLimits, cut_checkpoint
 from tailrace_broker.core.recovery import SegmentState
@@ -25,12 +27,12 @@ from tailrace_broker.model.errors import (
     StorageFailedError,
 )
 from tailrace_broker.storage.direct_file import (
+    DirectFile,
     sync_directory,
     translated_errors,
     write_file_atomically,
 )
-from tailrace_broker.storage.open_segments import OpenSegments
-from tailrace_broker.storage.segment_reader import read_batches
+from tailrace_broker.storage.segment_reader import window_at
 from tailrace_broker.storage.segment_writer import segment_path
 
 # Beside the segments.
@@ -109,27 +111,40 @@ class ProducerRecovery:
         for state in segments:
             if state.last_append_time_us <= self._old_us:
                 continue
-            offset = max(from_offset, state.base_offset)
-            with suppress(CorruptBatchError):  # its readers are told
-                while offset < state.end_offset:
-                    offset = self._replay_from(state, offset)
+            if state.end_offset > from_offset:
+                with suppress(CorruptBatchError):  # its readers are told
+                    self._replay_segment(state, from_offset)
 
-    def _replay_from(self, state: SegmentState, offset: int) -> int:
-        """Some batches; the offset behind them."""
-        files = OpenSegments(is_direct=self._is_direct)
-        batches = read_batches(
-            files,
-            segment_path(self._directory, state.base_offset),
-            state,
-            self._pool,
-            offset=offset,
-            end_offset=state.end_offset,
-            max_bytes=_READ_BYTES,
-        )
-        files.close()
-        for batch in batches:
-            self._replay_batch(batch.header, b"".join(batch.buffers))
-        return batches[-1].header.end_offset
+    def _replay_segment(self, state: SegmentState, from_offset: int) -> None:
+        """From the index entry on that is nearest. With a buffer of the I/O share, as all scans."""
+        position = find_position(state.entries, from_offset - state.base_offset)
+        path = segment_path(self._directory, state.base_offset)
+        wanted_bytes = HEADER_BYTES
+        with closing(DirectFile.open(path, is_direct=self._is_direct)) as file:
+            while position < state.position:
+                window_bytes = max(wanted_bytes, _READ_BYTES)
+                with window_at(file, self._pool, position, window_bytes) as window:
+                    if len(window) < wanted_bytes:
+                        raise CorruptBatchError(f"{path} ends at byte {position + len(window)}")
+                    taken_bytes, wanted_bytes = self._replay_window(window)
+                position += taken_bytes
+
+    def _replay_window(self, window: memoryview) -> tuple[int, int]:
+        """Bytes of the batches and pads that stand whole in it, and of what stands next."""
+        taken_bytes = 0
+        while True:
+            rest = window[taken_bytes:]
+            size_bytes = read_pad(rest, 0)
+            if not size_bytes:
+                if len(rest) < HEADER_BYTES:
+                    return taken_bytes, HEADER_BYTES
+                header = read_header(rest)
+                size_bytes = header.batch_bytes
+                if size_bytes <= len(rest):
+                    self._replay_batch(verify_batch(rest), rest)
+            if size_bytes > len(rest):
+                return taken_bytes, size_bytes
+            taken_bytes += size_bytes
 
     def _replay_batch(self, header: BatchHeader, stored: bytes | memoryview) -> None:
         if header.producer_table_bytes:

@@ -9,6 +9,7 @@ restored, the next start takes them as it would have taken them from the journal
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from tailrace.wire import HEADER_BYTES
 from tailrace_broker.codec.batch import verify_batch
 from tailrace_broker.core.journal_replay import NO_FILE, JournaledBatch
 from tailrace_broker.model.errors import CorruptBatchError, ReadFailedError
@@ -26,18 +27,44 @@ def save_rescued(
     batches: Iterable[bytes | memoryview],
     write_file: Callable[[Path, bytes], None] = write_file_atomically,
 ) -> None:
-    """Durable on return. DiskFullError, StorageFailedError."""
-    with translated_errors(directory):
+    """Behind those that were set aside before, each once; durable on return.
+
+    DiskFullError, StorageFailedError.
+    """
+    path = directory / RESCUED
+    with translated_errors(path):
         directory.mkdir(parents=True, exist_ok=True)
         sync_directory(directory.parent)
-    write_file(directory / RESCUED, b"".join(batches))
+        kept = {_header_of(each.stored): each.stored for each in _batches_in(path)}
+    kept_count = len(kept)
+    for stored in batches:
+        kept.setdefault(_header_of(stored), memoryview(stored))
+    if len(kept) > kept_count:
+        write_file(path, b"".join(kept.values()))
 
 
 def load_rescued(directory: Path) -> list[JournaledBatch]:
     """In their order, up to the first that is damaged. ReadFailedError."""
     path = directory / RESCUED
     with translated_errors(path, ReadFailedError):
-        stored = memoryview(path.read_bytes() if path.exists() else b"")
+        return _batches_in(path)
+
+
+def remove_rescued(directory: Path) -> None:
+    """They are in the segments. StorageFailedError."""
+    path = directory / RESCUED
+    with translated_errors(path):
+        path.unlink(missing_ok=True)
+        sync_directory(directory)
+
+
+def _header_of(stored: bytes | memoryview) -> bytes:
+    """With its offset, epoch and checksums: no two batches of a log have the same."""
+    return bytes(stored[:HEADER_BYTES])
+
+
+def _batches_in(path: Path) -> list[JournaledBatch]:
+    stored = memoryview(path.read_bytes() if path.exists() else b"")
     batches = []
     try:
         while stored:
@@ -47,11 +74,3 @@ def load_rescued(directory: Path) -> list[JournaledBatch]:
     except CorruptBatchError:
         pass  # those behind it do not follow: the headers of later ones tell that some are missing
     return batches
-
-
-def remove_rescued(directory: Path) -> None:
-    """They are in the segments. StorageFailedError."""
-    path = directory / RESCUED
-    with translated_errors(path):
-        path.unlink(missing_ok=True)
-        sync_directory(directory)

@@ -50,8 +50,8 @@ def segment_path(directory: Path, base_offset: int) -> Path:
 class SegmentWriter:
     """The writing end of one partition's log. `segments` ends with the one that takes writes."""
 
-    __slots__ = ("_directory", "_files", "_has_file", "_is_debug", "_needs_cut", "_pool",
-                 "_segment_bytes", "_segments")  # fmt: skip
+    __slots__ = ("_directory", "_files", "_has_file", "_is_debug", "_pool",
+                 "_segment_bytes", "_segments", "needs_cut")  # fmt: skip
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class SegmentWriter:
         self._files = files
         self._segment_bytes = segment_bytes
         self._has_file = segments[-1].position > 0
-        self._needs_cut = False
+        self.needs_cut = False  # a failed write may still stand behind the end
         self._is_debug = _levels.isEnabledFor(logging.DEBUG)
 
     @property
@@ -98,13 +98,14 @@ class SegmentWriter:
         padded_bytes = align_up(size_bytes, BLOCK_BYTES)
         start, started_s = self._segments[-1].position, perf_counter()
         with self._files.use(path) as file:
-            if self._needs_cut:
+            if self.needs_cut:
                 self._cut(file)
             try:
                 with self._pool.lend(padded_bytes) as buffer:
                     _fill(buffer, batches, padded_bytes - size_bytes)
                     file.write(buffer[:padded_bytes], start, is_durable=is_durable)
             except TailraceError:
+                self._forget_new_file()
                 self._cut(file)
                 raise
         if self._is_debug:
@@ -132,7 +133,8 @@ class SegmentWriter:
 
         After an error the next write tries again.
         """
-        self._needs_cut = True
+        self.needs_cut = True
+        self._forget_new_file()
         with self._files.use(self.path) as file:
             self._cut(file)
 
@@ -164,14 +166,18 @@ class SegmentWriter:
             self._has_file = True
         return path
 
+    def _forget_new_file(self) -> None:
+        """Its directories may not be synced: the next write makes it anew."""
+        self._has_file = self._segments[-1].position > 0
+
     def _cut(self, file: DirectFile) -> None:
         """Remove what a failed write left behind the log's end.
 
         Else a later, shorter write could leave a stale batch that recovery takes for the log's.
         """
-        self._needs_cut = True
+        self.needs_cut = True
         file.truncate(self._segments[-1].position)
-        self._needs_cut = False
+        self.needs_cut = False
 
 
 def index_of(state: SegmentState) -> SegmentIndex:

@@ -10,6 +10,7 @@ them takes none. File systems that never write in place (btrfs, ZFS) may refuse 
 import os
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 
 from tailrace_broker.model.errors import DiskFullError, StoredDataError
 from tailrace_broker.storage.direct_file import (
@@ -34,10 +35,12 @@ class SpareFiles:
         self._path = data / "spare"
         self._files = [self._path / f"file-{number}" for number in range(SPARE_COUNT)]
         self._directories = [self._path / f"directory-{number}" for number in range(SPARE_COUNT)]
+        # No two threads take the same one; none is filled that has just become another file.
+        self._lock = Lock()
 
     def fill(self) -> None:
         """Make those that are missing, as far as there is space; so does a write that has space."""
-        with suppress(StoredDataError), translated_errors(self._path):
+        with self._lock, suppress(StoredDataError), translated_errors(self._path):
             for directory in (self._path, *self._directories):
                 directory.mkdir(exist_ok=True)
             for path in self._files:
@@ -53,13 +56,14 @@ class SpareFiles:
             if not all(each.exists() for each in self._files):
                 self.fill()
         except DiskFullError:
-            spare = self._spare_for(len(contents))
-            if spare is None:
-                raise
-            with translated_errors(path):
-                _write_over(spare, contents)
-                spare.replace(path)
-                sync_directory(path.parent)
+            with self._lock:
+                spare = self._spare_for(len(contents))
+                if spare is None:
+                    raise
+                with translated_errors(path):
+                    _write_over(spare, contents)
+                    spare.replace(path)
+                    sync_directory(path.parent)
 
     def make_directory(self, path: Path) -> None:
         """Unless there is one; on a full disk it is a spare one. Its entry is not synced."""
@@ -67,11 +71,12 @@ class SpareFiles:
             with translated_errors(path):
                 path.mkdir(exist_ok=True)
         except DiskFullError:
-            spare = next((each for each in self._directories if each.exists()), None)
-            if spare is None:
-                raise
-            with translated_errors(path):
-                spare.rename(path)
+            with self._lock:
+                spare = next((each for each in self._directories if each.exists()), None)
+                if spare is None:
+                    raise
+                with translated_errors(path):
+                    spare.rename(path)
 
     def _spare_for(self, size_bytes: int) -> Path | None:
         """One that has room for so much."""

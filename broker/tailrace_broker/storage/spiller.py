@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from tailrace_broker.codec.batch import StoredBatch
@@ -51,8 +52,10 @@ class Spiller:
     ever. A log alone waits for nobody but itself.
     """
 
-    def __init__(self, io: IoThreads) -> None:
+    def __init__(self, io: IoThreads, data: Path) -> None:
+        """`data`: on the file system of all segments."""
         self._io = io
+        self._data = data
         self._waiting: deque[tuple[Sequence[SpillingLog], SpillDone]] = deque()
         self._is_busy = False
 
@@ -113,7 +116,7 @@ class Spiller:
         is_together = sum(bool(part.batches) for part in parts) > 1
         errors = [self._put(part, is_together=is_together) for part in parts]
         put = [part for part, error in zip(parts, errors, strict=True) if not error]
-        sync_error = _sync(put) if is_together else None
+        sync_error = self._sync() if is_together else None
         for part in put:
             if sync_error is None:
                 part.writer.take(part.batches)
@@ -138,12 +141,9 @@ class Spiller:
             return error
         return None
 
-
-def _sync(put: Sequence[SpillPart]) -> TailraceError | None:
-    path = next((part.writer.path for part in put if part.batches), None)
-    try:
-        if path is not None:
-            sync_file_system(path)
-    except StoredDataError as error:
-        return error
-    return None
+    def _sync(self) -> TailraceError | None:
+        try:
+            sync_file_system(self._data)
+        except StoredDataError as error:
+            return error
+        return None

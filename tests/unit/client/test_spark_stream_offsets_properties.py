@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass, field
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -20,7 +21,7 @@ from tailrace.spark.stream_offsets import (
 )
 from tailrace.values import PartitionOffsets
 
-pytestmark = pytest.mark.timeout(30)  # two seconds alone; hypothesis marks no state machine
+pytestmark = pytest.mark.timeout(30)  # hypothesis marks no state machine
 
 OPTIONS = parse_read_options(
     {"url": "http://a:9250", "subscribe": "t", "startingOffsets": "earliest"}, Read.STREAM
@@ -156,3 +157,4 @@ class StreamMachine(RuleBasedStateMachine):
 
 
 TestStream = StreamMachine.TestCase
+TestStream.settings = settings(max_examples=40, deadline=None)  # each of fifty steps

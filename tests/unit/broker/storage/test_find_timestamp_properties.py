@@ -16,7 +16,7 @@ from tests.storage import Appends, LogFiles, open_log
 TIMES = st.integers(0, 12) | st.sampled_from([2**62, 5_000])
 # The larger ones are what gives a segment more than one index entry.
 SIZES = st.sampled_from([0, 3_000, 30_000, 70_000])
-BATCHES = st.lists(st.tuples(st.lists(TIMES, min_size=1, max_size=4), SIZES), max_size=12)
+BATCHES = st.lists(st.tuples(st.lists(TIMES, min_size=1, max_size=4), SIZES), max_size=8)
 NOISE = Random(1).randbytes(80_000)  # does not compress
 
 
@@ -28,7 +28,8 @@ async def check_all_times(log: PartitionLog, times: list[int]) -> None:
 
 
 @pytest.mark.timeout(60)
-@settings(max_examples=50, deadline=None)
+# Few: each example opens real files up to four times.
+@settings(max_examples=15, deadline=None)
 @given(lives=st.lists(BATCHES, min_size=1, max_size=3), cache_bytes=st.sampled_from([0, 40_000]))
 def test_the_first_record_of_a_time_or_later_is_found(
     tmp_path_factory: pytest.TempPathFactory,

@@ -16,10 +16,10 @@ from tailrace.wire import JOURNAL_BLOCK_BYTES
 from tailrace_broker.core.producers import Producer
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import DiskFullError, StorageFailedError
-from tailrace_broker.storage.journal import FRAME_BYTES_MAX
 from tailrace_broker.storage.log_tail import LARGE_GROUP_BYTES
 from tests.batches import Event, body_of
 from tests.storage import (
+    MEBIBYTE,
     Appends,
     Engine,
     FaultyDisk,
@@ -33,6 +33,7 @@ from tests.storage import (
 Scenario = Callable[[], Coroutine[None, None, None]]
 NOISE = Random(3)
 FILE_BYTES = 128 * 1024
+SMALL_FRAME_BYTES = 128 * 1024
 # Files of this size hold two such events each, each in a frame of its own.
 EVENT_BYTES = 50_000
 
@@ -205,29 +206,33 @@ def fill_with_events_between_batches(engine: Engine, _: int) -> None:
     ids=["incompressible", "just not large", "tiny batches", "long keys", "batches and events"],
 )
 def test_a_frame_holds_what_its_bounds_let_in(
-    files: LogFiles, fill: Callable[[Engine, int], None], size_bytes: int
+    files: LogFiles,
+    monkeypatch: pytest.MonkeyPatch,
+    fill: Callable[[Engine, int], None],
+    size_bytes: int,
 ) -> None:
-    """Each log brings the most that it may, until the frame is full."""
+    """Each log brings the most that it may, until the frame is full: here after two or three."""
+    monkeypatch.setattr("tailrace_broker.storage.journal.FRAME_BYTES_MAX", SMALL_FRAME_BYTES)
     counters = Counters()
 
     async def scenario() -> None:
         async with open_engine_on(
             files,
-            partitions=range(40),
+            partitions=range(7),
             counters=counters,
-            journal_file_bytes=2 * FRAME_BYTES_MAX,
+            journal_file_bytes=2 * MEBIBYTE,
             is_killed=True,
         ) as engine:
             fill(engine, size_bytes)
             await until(lambda: all(log.high_watermark for log in engine.logs))
             kept = await all_values(engine)
-        async with open_engine_on(files, partitions=range(40)) as engine:
+        async with open_engine_on(files, partitions=range(7)) as engine:
             assert await all_values(engine) == kept
 
     run(scenario)
     assert counters.log_write_errors == 0
     assert counters.journal_writes >= 3
-    assert counters.journal_written_bytes / counters.journal_writes > FRAME_BYTES_MAX // 2
+    assert counters.journal_written_bytes / counters.journal_writes > SMALL_FRAME_BYTES // 2
 
 
 def test_batches_that_are_mostly_header_are_not_taken_for_small(files: LogFiles) -> None:

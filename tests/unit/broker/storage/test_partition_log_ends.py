@@ -355,7 +355,7 @@ def test_a_damaged_batch_that_the_journal_alone_held_is_a_loss_of_its_partition(
 ) -> None:
     run(lambda: append_two(files, spills_first=False))
     spoil_journal(files, batch=0, at=130)
-    with pytest.raises(CorruptPartitionError, match="from 0 to 1 were acknowledged and are missin"):
+    with pytest.raises(CorruptPartitionError, match="from 0 to 0 were acknowledged and are missin"):
         files.recover_all()
 
 
@@ -412,7 +412,7 @@ def test_a_segment_that_has_lost_what_the_journal_follows_is_a_loss(files: LogFi
     second = stored.index(b"TRLJ", stored.index(b"TRLJ") + 1)
     head = encode_file_header(JournalFileHeader(1, read_id(stored), 2))
     path.write_bytes(head.ljust(BLOCK_BYTES, b"\0") + stored[second:])
-    with pytest.raises(CorruptPartitionError, match="from 0 to 1 were acknowledged and are missin"):
+    with pytest.raises(CorruptPartitionError, match="from 0 to 0 were acknowledged and are missin"):
         files.recover_all()
 
 

@@ -90,7 +90,8 @@ async def live(files: LogFiles, disk: FaultyDisk, model: Model, actions: list[Ac
 
 
 @pytest.mark.timeout(60)
-@settings(max_examples=40, deadline=None)
+# Few: each example opens real files up to three times.
+@settings(max_examples=20, deadline=None)
 @given(lives=LIVES)
 def test_a_log_is_the_list_of_what_it_acknowledged(
     tmp_path_factory: pytest.TempPathFactory, lives: list[list[Action]]

@@ -47,13 +47,19 @@ def test_the_files_know_which_logs_they_hold_something_of(
     tail: PendingTail, journal: list[JournalFile]
 ) -> None:
     assert (holders(journal), tail.size_bytes) == ([True, True, False], 3 * SIZE)
-    tail.drop(1)
-    assert (holders(journal), tail.size_bytes) == ([True, True, False], 2 * SIZE)
-    tail.drop(1)
+    for offset in (2, 3, 2):  # a batch of which a part is below stays
+        tail.drop_below(offset)
+        assert (holders(journal), tail.size_bytes) == ([True, True, False], 2 * SIZE)
+    tail.drop_below(4)
     assert (holders(journal), tail.size_bytes) == ([False, True, False], SIZE)
-    tail.drop(1)
-    assert (holders(journal), tail.size_bytes) == ([False, False, False], 0)
-    tail.drop(0)
+    for _ in range(2):
+        tail.drop_below(6)
+        assert (holders(journal), tail.size_bytes) == ([False, False, False], 0)
+
+
+def test_what_has_been_here_longest_is_taken_first(tail: PendingTail) -> None:
+    assert [tail.first(size) for size in (1, 2 * SIZE)] == [BATCHES[:1], BATCHES[:2]]
+    assert PendingTail(LOG).first(1) == []
 
 
 def test_what_no_file_holds_keeps_none(journal: list[JournalFile]) -> None:
@@ -61,7 +67,7 @@ def test_what_no_file_holds_keeps_none(journal: list[JournalFile]) -> None:
     tail.add(BATCHES[:1], None)
     tail.add(BATCHES[1:], journal[2])
     assert holders(journal) == [False, False, True]
-    tail.drop(3)
+    tail.drop_below(6)
     assert holders(journal) == [False, False, False]
 
 
@@ -77,7 +83,7 @@ def test_a_read_begins_with_the_batch_that_holds_the_offset(
 
 
 def test_what_is_before_the_tail_is_not_there(tail: PendingTail) -> None:
-    tail.drop(1)
+    tail.drop_below(2)
     assert tail.read(1, 100) == []
     assert PendingTail(LOG).read(0, 100) == []
 

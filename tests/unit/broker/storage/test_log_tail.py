@@ -1,0 +1,164 @@
+"""What a log's tail does when settings change, disks fail, and writes overtake each other."""
+
+import asyncio
+import errno
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tailrace_broker.model.counters import Counters
+from tailrace_broker.model.errors import DiskFullError, StorageFailedError
+from tailrace_broker.model.topic import TopicSettings
+from tailrace_broker.storage import log_tail
+from tests.storage import (
+    SYNCED,
+    Appends,
+    FaultyDisk,
+    LogFiles,
+    append_large,
+    open_engine_on,
+    open_log,
+    until,
+    values_in,
+)
+
+LINGERS = replace(SYNCED, linger_ms=60_000)
+NOISE = Random(3)
+WRITTEN = TopicSettings(partitions_per_range=1, durability="written", flush_ms=3_600_000)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> LogFiles:
+    return LogFiles(tmp_path)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
+    return FaultyDisk(monkeypatch)
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(scenario())
+
+
+def test_a_linger_that_is_altered_away_is_over(files: LogFiles, disk: FaultyDisk) -> None:
+    """Its timer must not start a second write beside the first."""
+
+    async def scenario() -> None:
+        async with open_log(files, settings=LINGERS) as log:
+            first = Appends(log).event(b"0")
+            log.settings = SYNCED
+            disk.hold_writes()
+            large = append_large(log)
+            await disk.wait_for_held_write()
+            assert log._tail._linger is None
+            small = Appends(log).event(b"1")
+            log._tail._end_linger()  # as a timer that was late
+            disk.let_writes_go_on()
+            assert [await first, await large, await small] == [0, 1, 2]
+            assert (await values_in(log))[::2] == [b"0", b"1"]
+
+    run(scenario)
+
+
+def test_a_failed_group_that_could_not_be_cut_is_not_taken_for_a_later_one(
+    files: LogFiles, disk: FaultyDisk
+) -> None:
+    async def scenario() -> None:
+        async with open_log(files) as log:
+            await Appends(log).event(b"0")
+            await log.spilled()
+            disk.fail("pwritev", kept_bytes=1 << 30)  # it reaches the disk all the same
+            disk.fail("ftruncate")
+            with pytest.raises(StorageFailedError):
+                await append_large(log)
+            assert await Appends(log).event(b"1") == 1
+        async with open_log(files, is_killed=True) as log:
+            assert await values_in(log) == [b"0", b"1"]
+
+    run(scenario)
+
+
+def test_a_tail_that_grew_while_the_disk_was_full_comes_in_writes_of_a_bounded_size(
+    files: LogFiles, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_tail, "SPILL_BYTES", 1 << 30)
+    counters = Counters()
+
+    async def scenario() -> None:
+        async with open_log(files, counters=counters) as log:
+            for number in range(9):
+                await Appends(log).event(NOISE.randbytes(30_000) + b"%d" % number)
+            monkeypatch.setattr(log_tail, "GROUP_BYTES_MAX", 100_000)
+            disk.fail("open", errno.ENOSPC)
+            with pytest.raises(DiskFullError):
+                await append_large(log)
+            assert (counters.log_writes, log.high_watermark) == (0, 9)
+            assert await append_large(log) == 9
+            # Three of 90 KB are spilled alone, the last goes with the group.
+            assert (log.pending_bytes, counters.log_writes) == (0, 3)
+            assert [value[-1:] for value in await values_in(log) if value][:9] == [
+                b"%d" % number for number in range(9)
+            ]
+
+    run(scenario)
+
+
+def test_a_tail_is_not_spilled_again_while_it_is_being_spilled(
+    files: LogFiles, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counters = Counters()
+
+    async def scenario() -> None:
+        async with open_engine_on(
+            files, counters=counters, uses_kernel_aio=True, journal_file_bytes=1 << 22
+        ) as engine:
+            [log] = engine.logs
+            await Appends(log).event(b"0")  # which begins a round
+            disk.hold_writes()
+            for _ in range(20):
+                await Appends(log).event(NOISE.randbytes(30_000))
+            disk.let_writes_go_on()
+            await until(lambda: log.pending_bytes < log_tail.SPILL_BYTES)
+            assert counters.log_writes == 2
+
+    run(scenario)
+
+
+def test_what_came_for_a_synced_append_gets_it(files: LogFiles, disk: FaultyDisk) -> None:
+    """The topic was altered to `written` while it waited."""
+
+    async def scenario() -> None:
+        async with open_log(files) as log:
+            disk.hold_writes()
+            first = Appends(log).event(b"0")
+            await disk.wait_for_held_write()
+            second = Appends(log).event(b"1")
+            log.settings = WRITTEN
+            assert log._tail.is_synced
+            disk.let_writes_go_on()
+            assert [await first, await second] == [0, 1]
+            assert log._tail._durable_end == 2
+            await Appends(log).event(b"2")
+            assert log._tail._durable_end == 2
+
+    run(scenario)
+
+
+def test_an_append_that_waits_for_a_flush_that_fails_is_told(
+    files: LogFiles, disk: FaultyDisk
+) -> None:
+    async def scenario() -> None:
+        async with open_log(files, settings=WRITTEN, is_killed=True) as log:
+            await Appends(log).event(b"0")
+            log.settings = SYNCED
+            disk.fail("fdatasync")
+            with pytest.raises(StorageFailedError):
+                await Appends(log).event(b"lost")
+            assert await Appends(log).event(b"1") == 1
+
+    run(scenario)
