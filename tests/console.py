@@ -20,7 +20,10 @@ MASKS = [
     (r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z", "<time>"),
     (r"\b1\d{15}\b", "<µs>"),  # since the epoch, until the year 2033
     (r'(Ms|Seconds|Bytes)":[\d.]+', r'\1":<figure>'),
-    (r"\b\d[\d,]*(?:\.\d+)? ?(?:µs|ms|s|m|h|d|[KMGT](?:iB)?|bytes?|/s)(?!\w)", "<figure>"),
+    (
+        r"(?:(?<=\s)-)?\b\d[\d,]*(?:\.\d+)? ?(?:µs|ms|s|m|h|d|[KMGT](?:iB)?|bytes?|/s)(?!\w)",
+        "<figure>",
+    ),
     (r"\b[0-9a-f]{4}(?=  +<figure>$)", "<incarnation>"),  # `tailrace status`: before UP
     (r"  +", " "),  # the width of a table's columns follows its figures
     (r" +$", ""),

@@ -40,6 +40,8 @@ NOT_RUN = {
     "make fmt": "it changes files",
     "make check": "it takes a minute, and this test is run beside it",
     "make test": "this test is part of it",
+    "make simulation": "it is a test that CI runs",
+    "make fuzz": "it is a test that CI runs",
     "make up": "CI runs it: .ci/run",
     ".venv/bin/pytest": "this test is part of it",
     "tailrace dev": "the broker of this test stands for it; test_cli.py runs it",

@@ -282,20 +282,25 @@ class Topics:
         )
 
     async def _save(
-        self, wanted: Metadata, *, undo: Callable[[], None] | None = None, may_use_spare: bool = True
+        self,
+        wanted: Metadata,
+        *,
+        undo: Callable[[], None] | None = None,
+        may_use_spare: bool = True,
     ) -> None:
         """Make the topics durable; they are so from now on.
 
-        When that fails, those before are made durable again: the file may have been replaced all
-        the same. Then `undo`; if it fails too, the next start finds out what there is.
+        When that fails, those before are made durable again, and `undo` is done. When that fails
+        too, the next start goes by what the file says.
         """
         save, run = self._directory.save_topics, self._io.run
         try:
             topics = list(wanted.topics.values())
             await run(partial(save, topics, may_use_spare=may_use_spare))
-        except TailraceError:
+        except TailraceError as error:
             with suppress(DiskFullError, StorageFailedError):
-                await run(partial(save, list(self._metadata.topics.values())))
+                if not isinstance(error, DiskFullError):  # the file may be replaced all the same
+                    await run(partial(save, list(self._metadata.topics.values())))
                 if undo is not None:
                     await run(undo)
             raise

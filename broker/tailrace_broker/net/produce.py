@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -26,6 +26,7 @@ from tailrace_broker.codec.columns import (
     column_of_values,
     offsets_of_lengths,
     pack_columns,
+    pack_events,
 )
 from tailrace_broker.codec.ndjson import check_json, split_lines
 from tailrace_broker.codec.ready_batch import parse_ready_batch
@@ -49,6 +50,9 @@ TIMESTAMP_US_MAX = 10**18 - 1
 # Plain integers: an operation on an enum costs a microsecond, a third of an event's JSON check.
 _JSON_VALUES = int(Flag.JSON_VALUES)
 _BROKER_TIMESTAMPS = int(Flag.BROKER_TIMESTAMPS)
+
+# Of a request's records for one partition, up to here a loop is cheaper than vector operations.
+FEW_RECORDS = 64
 
 Indices = npt.NDArray[np.intp]
 T = TypeVar("T")
@@ -298,9 +302,13 @@ def _columns_of(broker: Broker, records: ProducedRecords, chosen: Indices) -> Re
         flags = _BROKER_TIMESTAMPS
     else:
         timestamps_us, flags = records.timestamps_us[chosen], 0
+    values, keys = pick(records.values), pick(records.keys)
+    if len(values) <= FEW_RECORDS and records.headers is None and None not in values:
+        present = cast(list[bytes], values)
+        return pack_events(present, keys, timestamps_us.tolist(), flags=flags)
     return pack_columns(
-        column_of_values(pick(records.values)),
-        column_of_values(pick(records.keys)),
+        column_of_values(values),
+        column_of_values(keys),
         timestamps_us,
         headers=records.headers and _headers_of(records.headers, chosen),
         flags=flags,

@@ -12,7 +12,7 @@
     <base offset>.log                             segments, `.idx` beside finished ones
     log-start.json                                when retention has moved it (`storage.log_trim`)
     producers                                     what they sent (`storage.producer_recovery`)
-    journaled.batches                             set aside from the journal (`storage.rescued_tail`)
+    journaled.batches                             out of the journal (`storage.rescued_tail`)
 """
 
 import fcntl

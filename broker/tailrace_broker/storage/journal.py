@@ -26,7 +26,7 @@ from tailrace_broker.codec.journal import (
     encode_frame_header,
 )
 from tailrace_broker.model.counters import Counters
-from tailrace_broker.model.errors import StorageFailedError, TailraceError
+from tailrace_broker.model.errors import DiskFullError, StorageFailedError, TailraceError
 from tailrace_broker.storage.direct_file import translated
 from tailrace_broker.storage.io_threads import IoThreads
 from tailrace_broker.storage.journal_file import JournaledLog, JournalFile
@@ -240,14 +240,30 @@ class Journal:
             write(error)
 
         def on_spilled(error: TailraceError | None) -> None:
-            if error is not None:
+            if isinstance(error, DiskFullError):
                 write(error)
+            elif error is not None:  # of some logs: they must not stop all others
+                self._set_aside(file, on_set_aside)
             elif file.pending:  # tails that are too large for one write
                 self._spiller.spill_all(list(file.pending), on_spilled)
             else:
                 self._io.submit(begin, on_begun)
 
+        def on_set_aside(error: TailraceError | None) -> None:
+            if error is None:
+                self._io.submit(begin, on_begun)
+            else:
+                write(error)
+
         self._spiller.spill_all(list(file.pending), on_spilled)
+
+    def _set_aside(self, file: JournalFile, done: Callable[[TailraceError | None], None]) -> None:
+        """One after the other, until nothing is only in this file."""
+        log = next(iter(file.pending), None)
+        if log is None:
+            done(None)
+        else:
+            log.set_aside(lambda error: done(error) if error else self._set_aside(file, done))
 
     def _on_flushed(self, sequence: int) -> None:
         """All frames below it are durable."""

@@ -1,7 +1,7 @@
 """One file of the journal: zero-written once, then used in rounds (layout: `codec.journal`)."""
 
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -30,6 +30,9 @@ class JournaledLog(SpillingLog, Protocol):
         self, file: "JournalFile", error: TailraceError | None, *, is_durable: bool
     ) -> None:
         """What it gave is in this file, or failed."""
+
+    def set_aside(self, done: Callable[[TailraceError | None], None]) -> None:
+        """Its segment cannot be written: keep its pending tail where it harms no other log."""
 
 
 class JournalFile:
@@ -78,7 +81,7 @@ class JournalFile:
             self._file = None
 
     def _zero_written(self) -> DirectFile:
-        """The file with all its blocks: what is missing of it is written, what is too much is cut."""
+        """The file with all its blocks: what is missing is written, what is too much is cut."""
         with translated_errors(self.path):
             self.path.parent.mkdir(exist_ok=True)
             present_bytes = self.path.stat().st_size if self.path.exists() else 0

@@ -196,8 +196,8 @@ def _recover_end(
         if durable_end > end_offset:
             raise place.damaged(
                 f"{path} is damaged at byte {state.position}: offsets from {end_offset} to "
-                f"{durable_end - 1} were acknowledged and are missing. Nothing was changed; restore "
-                "the file"
+                f"{durable_end - 1} were acknowledged and are missing. Nothing was changed; "
+                "restore the file"
             )
         if torn_bytes:
             _log.warning(

@@ -22,7 +22,7 @@ from tailrace_broker.codec.columns import RecordColumns
 from tailrace_broker.core.producers import Producer, ProducerWindows
 from tailrace_broker.core.recovery import SegmentState
 from tailrace_broker.model.appended import Appended
-from tailrace_broker.model.errors import TailraceError
+from tailrace_broker.model.errors import DiskFullError, TailraceError
 from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.storage.appends import (
     GROUP_BYTES_MAX,
@@ -38,6 +38,7 @@ from tailrace_broker.storage.log_resources import LogResources
 from tailrace_broker.storage.pending_tail import PendingTail
 from tailrace_broker.storage.producer_appends import ProducerAppends
 from tailrace_broker.storage.producer_recovery import save_checkpoint
+from tailrace_broker.storage.rescued_tail import save_rescued
 from tailrace_broker.storage.segment_writer import LogPlace, SegmentWriter
 from tailrace_broker.storage.spiller import SpillPart
 from tailrace_broker.storage.turns import Turns
@@ -56,8 +57,9 @@ class LogTail:
     __slots__ = (
         "_durable_end", "_end", "_flying", "_gone", "_idle", "_is_appending", "_is_linger_over",
         "_linger", "_on_advanced", "_on_sealed", "_owes_sync", "_place", "_producers", "_queue",
-        "_resources", "_segments", "_spill_at_bytes", "_unflushed_bytes", "_unflushed_paths",
-        "_writer", "high_watermark", "is_open", "pending", "recent", "settings", "turns",
+        "_resources", "_segments", "_spill_at_bytes", "_stuck", "_unflushed_bytes",
+        "_unflushed_paths", "_writer", "high_watermark", "is_open", "pending", "recent", "settings",
+        "turns",
     )  # fmt: skip
 
     def __init__(
@@ -107,6 +109,8 @@ class LogTail:
         self._unflushed_paths: set[Path] | None = None
         self._spill_at_bytes = SPILL_BYTES
         self._owes_sync = False
+        # Why the segment cannot be written: what is pending waits, and nothing is added to it.
+        self._stuck: TailraceError | None = None
 
     @property
     def last_append_time_us(self) -> int:
@@ -122,6 +126,12 @@ class LogTail:
         """Other settings from now on; what waits already gets the durability that it came for."""
         self._owes_sync = self.is_synced and bool(self._queue)
         self.settings = settings
+        if self._durable_end < self.high_watermark:
+            self._resources.flusher.add(self, settings.flush_ms / 1000)
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+            self._schedule()
 
     # --- for producers ---
 
@@ -236,10 +246,27 @@ class LogTail:
         """The part is in the segment, durably; or not at all."""
         if part.batches:
             self._count_write(error, part.started_s)
+            self._stuck = None if isinstance(error, DiskFullError) else error
         if error is None and part.batches:
             self.pending.drop_below(part.batches[-1].header.end_offset)
         self.turns.end()
         self._tell_sealed(part.segment_count)
+
+    def set_aside(self, done: Callable[[TailraceError | None], None]) -> None:
+        """Keep the pending tail in a file of its own: the segment cannot be written."""
+
+        def saved(_: None, error: TailraceError | None) -> None:
+            if error is None:
+                self.pending.release()
+            done(error)
+
+        self._resources.io.submit(self.setting_aside(), saved)
+
+    def setting_aside(self) -> Callable[[], None]:
+        """For an I/O thread."""
+        contents = [batch.contents() for batch in self.pending.batches]
+        write_file = self._resources.write_file
+        return partial(save_rescued, self._place.directory, contents, write_file)
 
     def begin_flush(self) -> tuple[int, Sequence[Path]]:
         """The end of what is written, and the segments that were written since the last flush."""
@@ -271,8 +298,10 @@ class LogTail:
         self, producer: Producer | None, record_count: int, done: Appended
     ) -> Appended | None:
         """What to call when it is appended; None: it is answered, or waits for another's answer."""
-        if self._gone:
-            done(-1, self._gone)
+        if self._gone or self._stuck:
+            done(-1, self._gone or self._stuck)
+            if self._stuck:
+                self.spill(lambda _: None)  # what is mended takes appends again
             return None
         if producer is None:
             return done

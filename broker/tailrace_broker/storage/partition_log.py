@@ -36,7 +36,6 @@ from tailrace_broker.storage.journal_file import JournalFile
 from tailrace_broker.storage.log_resources import LogResources
 from tailrace_broker.storage.log_tail import LogTail
 from tailrace_broker.storage.log_trim import remove_segments, save_log_start
-from tailrace_broker.storage.rescued_tail import save_rescued
 from tailrace_broker.storage.segment_reader import (
     find_offset_of_time,
     first_of_time,
@@ -245,7 +244,7 @@ class PartitionLog:
                 await tail.save_producers()
         elif not is_spilled:
             with suppress(DiskFullError, StorageFailedError):
-                await resources.io.run(partial(self._set_aside, tail.pending.batches))
+                await resources.io.run(tail.setting_aside())
             tail.pending.drop_below(tail.high_watermark)
         resources.files.forget(*map(self._path_of, self.segments))
         resources.quarantine.forget(self)
@@ -272,11 +271,6 @@ class PartitionLog:
         self._tail.forget_unflushed(removed)
         self._resources.files.forget(*removed)
         await io.run(partial(remove_segments, removed))
-
-    def _set_aside(self, batches: Sequence[StoredBatch]) -> None:
-        """In an I/O thread."""
-        contents = [batch.contents() for batch in batches]
-        save_rescued(self.place.directory, contents, self._resources.write_file)
 
     def _wake_waiters(self) -> None:
         """Let them look again, all in this turn of the loop."""

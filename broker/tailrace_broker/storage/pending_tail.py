@@ -43,6 +43,12 @@ class PendingTail:
             if end_offset <= rest_offset:
                 del self._file_ends[file], file.pending[self._log]
 
+    def release(self) -> None:
+        """The journal need not keep any of it: it is safe elsewhere."""
+        for file in self._file_ends:
+            del file.pending[self._log]
+        self._file_ends.clear()
+
     def read(self, offset: int, max_bytes: int) -> list[StoredBatch]:
         """Batches from the one that holds `offset`, up to `max_bytes`, at least one; or none."""
         batches = self.batches

@@ -228,7 +228,7 @@ def test_each_start_begins_an_epoch(tmp_path: Path) -> None:
 
 
 def test_epochs_do_not_fall_when_the_count_of_starts_does(tmp_path: Path) -> None:
-    """An old copy of the file that counts them was put back: the log must not end here."""
+    """An old copy of the file that counts them was put back; the journal counts, too."""
     path = tmp_path / "data" / "meta.json"
 
     async def scenario() -> None:
@@ -242,7 +242,7 @@ def test_epochs_do_not_fall_when_the_count_of_starts_does(tmp_path: Path) -> Non
                 contents.append(path.read_bytes())
         async with started_broker(tmp_path) as broker:
             batches = await read_all(broker.hosted("t").log_of(0))
-            assert [batch.header.epoch for batch in batches] == [1, 2, 3, 3]
+            assert [batch.header.epoch for batch in batches] == [1, 2, 3, 4]
 
     run(scenario)
 

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from tailrace_broker.app.broker import LocalBroker
@@ -227,6 +228,34 @@ def test_a_trim_that_fails_is_told_and_tried_again(
                 await each.until_start_is(4)
             failed = [line for line in logs if line["event"] == "trim.failed"]
             assert [(line["topic"], line["log_level"]) for line in failed] == [("t", "warning")]
+
+    run(scenario)
+
+
+def test_an_earlier_time_counts_and_a_later_one_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trim by size is tried again soon, though time makes nothing old for years."""
+    monkeypatch.setattr("tailrace_broker.app.retention.RETRY_US", 1)
+    disk = FaultyDisk(monkeypatch)
+    both = replace(LATER, retention_bytes=MEBIBYTE)
+
+    async def scenario() -> None:
+        async with watched(tmp_path, FOR_EVER) as each:
+            await each.append(7)
+            each.log.settings = LATER
+            each.retention.watch([each.log])
+            each.log.settings = both
+            disk.fail("replace")
+            with capture_logs() as logs:
+                each.retention.look(each.log)
+                await each.until_start_is(4)
+            assert [line["event"] for line in logs].count("trim.failed") == 1
+
+            each.log.settings = LATER
+            each.clock.ahead_us = 2**40 * 1000 + MINUTE_US
+            each.retention.look(each.log)
+            await each.until_start_is(7)
 
     run(scenario)
 

@@ -23,6 +23,12 @@ TOPIC = new_topic("orders", TopicSettings(partitions_per_range=3, json_check=Fal
 OTHER_TOPIC = new_topic("flights", TopicSettings(), UUID(int=7))
 
 
+@pytest.fixture(autouse=True)
+def small_spares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real ones take milliseconds to write."""
+    monkeypatch.setattr("tailrace_broker.storage.spare_files.SPARE_BYTES", 8192)
+
+
 def reopened(directory: DataDirectory, root: Path) -> DataDirectory:
     directory.close()
     return DataDirectory(root)
@@ -51,16 +57,18 @@ def test_starts_are_counted(tmp_path: Path) -> None:
         directory.close()
 
 
-def test_a_start_on_a_full_disk_is_not_counted(
+def test_a_start_on_a_full_disk_takes_a_spare_file_or_is_not_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is there can still be read."""
     directory = DataDirectory(tmp_path)
     directory.begin_boot()
     disk = FaultyDisk(monkeypatch)
-    disk.fail("replace", errno.ENOSPC)
-    directory.begin_boot()
-    assert directory.identity.boot == 1
+    for boot in (2, 3, 3):  # there are two
+        disk.fail("open", errno.ENOSPC)
+        directory.begin_boot()
+        assert directory.identity.boot == boot
+        assert json.loads((tmp_path / "data" / "meta.json").read_text())["boot"] == boot
 
     disk.fail("replace", errno.EIO)
     with pytest.raises(StorageFailedError, match=r"meta\.json"):

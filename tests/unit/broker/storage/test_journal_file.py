@@ -58,9 +58,12 @@ def test_a_later_round_writes_its_header_alone(tmp_path: Path, disk: FaultyDisk)
     file.close()
 
 
-@pytest.mark.parametrize("present_bytes", [0, BLOCK_BYTES, 2 * 1024 * 1024])
+@pytest.mark.parametrize(
+    "present_bytes",
+    [0, 100, BLOCK_BYTES, 2 * 1024 * 1024 + 100, SIZE_BYTES + 100, SIZE_BYTES + BLOCK_BYTES],
+)
 def test_a_file_that_is_not_whole_is_made_so(tmp_path: Path, present_bytes: int) -> None:
-    """As a stop left it, or with a larger journal."""
+    """As a stop left it, or a journal that was smaller or larger."""
     file = new_file(tmp_path)
     file.path.parent.mkdir()
     file.path.write_bytes(bytes(present_bytes))

@@ -77,6 +77,26 @@ def test_a_write_that_fails_names_its_error_and_the_next_works(tmp_path: Path) -
     asyncio.run(scenario())
 
 
+def test_a_wake_up_without_an_event_is_a_bug() -> None:
+    """It must not end the write that is under way."""
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        problem: asyncio.Future[BaseException] = loop.create_future()
+        loop.set_exception_handler(lambda _, context: problem.set_result(context["exception"]))
+        aio = KernelAio.open()
+        assert aio is not None
+        results: list[int] = []
+        aio._done = results.append
+        os.eventfd_write(aio._eventfd, 1)
+        assert isinstance(await problem, AssertionError)
+        assert results == []
+        aio._done = None
+        aio.close()
+
+    asyncio.run(scenario())
+
+
 def test_where_there_is_none_threads_do_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         with pytest.raises(OSError, match="not implemented"):

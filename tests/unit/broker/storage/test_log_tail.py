@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from random import Random
@@ -14,6 +15,7 @@ from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import DiskFullError, StorageFailedError
 from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.storage import log_tail
+from tailrace_broker.storage.rescued_tail import RESCUED
 from tests.storage import (
     SYNCED,
     Appends,
@@ -55,7 +57,6 @@ def test_a_linger_that_is_altered_away_is_over(files: LogFiles, disk: FaultyDisk
             disk.hold_writes()
             large = append_large(log)
             await disk.wait_for_held_write()
-            assert log._tail._linger is None
             small = Appends(log).event(b"1")
             log._tail._end_linger()  # as a timer that was late
             disk.let_writes_go_on()
@@ -160,5 +161,63 @@ def test_an_append_that_waits_for_a_flush_that_fails_is_told(
             with pytest.raises(StorageFailedError):
                 await Appends(log).event(b"lost")
             assert await Appends(log).event(b"1") == 1
+
+    run(scenario)
+
+
+def test_a_log_that_cannot_be_written_stops_no_other(
+    files: LogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the journal held of it is set aside when the ring needs the space."""
+    real_open = os.open
+    stuck = str(files.place_of(0).directory)
+    is_mended = False
+
+    def open_or_fail(path: Any, *args: Any, **options: Any) -> int:
+        if str(path).startswith(stuck) and str(path).endswith(".log") and not is_mended:
+            raise OSError(errno.EIO, "input/output error")
+        return real_open(path, *args, **options)
+
+    monkeypatch.setattr(os, "open", open_or_fail)
+
+    async def scenario() -> None:
+        nonlocal is_mended
+        async with open_engine_on(files, partitions=range(2), is_killed=True) as engine:
+            stuck_log, other = engine.logs
+            await Appends(stuck_log).event(b"0")
+            for number in range(60):  # several rounds of the ring
+                assert await Appends(other).event(NOISE.randbytes(30_000)) == number
+            assert await values_in(stuck_log) == [b"0"]
+            with pytest.raises(StorageFailedError):
+                await Appends(stuck_log).event(b"refused")
+            assert [stuck_log in file.pending for file in engine.replayed.files] == [False] * 4
+            assert (files.place_of(0).directory / RESCUED).exists()
+            is_mended = True
+            with pytest.raises(StorageFailedError):
+                await Appends(stuck_log).event(b"refused, and told that it is mended")
+            await until(lambda: not stuck_log.pending_bytes)
+            assert await Appends(stuck_log).event(b"1") == 1
+        async with open_engine_on(files, partitions=range(2)) as engine:
+            assert await values_in(engine.logs[0]) == [b"0", b"1"]
+
+    run(scenario)
+
+
+def test_a_shorter_linger_is_in_force_at_once(files: LogFiles) -> None:
+    async def scenario() -> None:
+        async with open_log(files, settings=LINGERS) as log:
+            waiting = Appends(log).event(b"0")
+            log.settings = replace(SYNCED, linger_ms=1)
+            assert await waiting == 0
+
+    run(scenario)
+
+
+def test_a_shorter_time_to_the_flush_is_in_force_at_once(files: LogFiles) -> None:
+    async def scenario() -> None:
+        async with open_log(files, settings=WRITTEN) as log:
+            await Appends(log).event(b"0")
+            log.settings = replace(WRITTEN, flush_ms=1)
+            await until(lambda: log._tail._durable_end == 1)
 
     run(scenario)

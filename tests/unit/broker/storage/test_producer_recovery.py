@@ -61,13 +61,13 @@ class Log:
         save_checkpoint(self.directory, self.windows.checkpoint(end_offset))
 
     def recover(
-        self, *, pending: tuple[int, ...] = (), now_minute: int = 9
+        self, *, pending: tuple[int, ...] = (), now_minute: int = 9, pool: BufferPool | None = None
     ) -> ProducerWindows | None:
         """As at a start: the last segment is scanned between `begin` and `end`."""
         *finished, last = self.segments
         unscanned = SegmentState(last.base_offset, last.base_offset, 1 if finished else 0)
         now_us = TIME_US + now_minute * MINUTE_US
-        pool = BufferPool(POOL_BYTES)
+        pool = pool or BufferPool(POOL_BYTES)
         recovery = ProducerRecovery(self.directory, pool, is_direct=False, now_us=now_us)
         recovery.begin([*finished, unscanned])
         stored = segment_path(self.directory, last.base_offset).read_bytes()
@@ -110,6 +110,10 @@ def known(windows: ProducerWindows | None) -> list[int]:
             assert verdict == Duplicate(sequence)
             found.append(sequence)
     return found
+
+
+def open_descriptors() -> set[str]:
+    return {link.name for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
 
 
 def test_without_producers_nothing_is_remembered(tmp_path: Path) -> None:
@@ -197,6 +201,37 @@ def test_damage_in_a_segment_hides_what_stands_behind_it_there(log: Log) -> None
     path.write_bytes(stored)
 
     assert known(log.recover()) == [0, 2, 3, 4, 5]
+
+
+def test_a_segment_that_is_cut_hides_what_stood_behind(log: Log) -> None:
+    path = segment_path(log.directory, 0)
+    path.write_bytes(path.read_bytes()[: BLOCK_BYTES + 50])
+
+    assert known(log.recover()) == [0, 2, 3, 4, 5]
+
+
+def test_batches_are_found_through_small_windows(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    for window_bytes in (1, BLOCK_BYTES - 20, 2 * BLOCK_BYTES):
+        monkeypatch.setattr("tailrace_broker.storage.producer_recovery._READ_BYTES", window_bytes)
+        assert known(log.recover()) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_recovery_needs_nothing_of_what_readers_hold(log: Log) -> None:
+    pool = BufferPool(POOL_BYTES, POOL_BYTES)
+    answer = pool.lease(POOL_BYTES)
+
+    assert known(log.recover(pool=pool)) == [0, 1, 2, 3, 4, 5]
+    assert answer.size_bytes == POOL_BYTES
+
+
+def test_damage_keeps_no_file_open(log: Log) -> None:
+    path = segment_path(log.directory, 0)
+    path.write_bytes(bytes(path.stat().st_size))
+    log.recover()
+    before = open_descriptors()
+    log.recover()
+
+    assert open_descriptors() == before
 
 
 def test_a_checkpoint_that_cannot_be_read_is_an_error(log: Log) -> None:

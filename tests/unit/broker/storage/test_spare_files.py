@@ -1,10 +1,15 @@
 import errno
+import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tailrace_broker.model.errors import DiskFullError, StorageFailedError
 from tailrace_broker.storage.spare_files import SPARE_BYTES, SPARE_COUNT, SpareFiles
+from tests.full_disk import full_disk
 from tests.storage import FaultyDisk
 
 
@@ -82,6 +87,63 @@ def test_a_full_disk_takes_as_many_directories_as_there_are_spare_ones(
             spares.make_directory(tmp_path / "c")
     spares.fill()
     assert names_in(tmp_path) == ["directory-0", "directory-1", "file-0", "file-1"]
+
+
+class SlowDisk:
+    """A call that waits until another thread has ended, or waits itself for what the call holds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, call: str, other: Callable[[], None]):
+        self._real = getattr(os, call)
+        self._other = threading.Thread(target=other)
+        monkeypatch.setattr(os, call, self)
+
+    def __call__(self, *args: Any) -> Any:
+        if not self._other.ident:
+            self._other.start()
+            self._other.join(0.005)
+        return self._real(*args)
+
+    def join(self) -> None:
+        self._other.join()
+
+
+def test_two_threads_never_take_the_same_spare_file(
+    spares: SpareFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = SlowDisk(monkeypatch, "pwritev", lambda: spares.write(tmp_path / "b", b"second"))
+    with full_disk(monkeypatch):
+        spares.write(tmp_path / "a", b"1")
+        slow.join()
+
+    assert ((tmp_path / "a").read_bytes(), (tmp_path / "b").read_bytes()) == (b"1", b"second")
+
+
+def test_two_threads_never_take_the_same_spare_directory(
+    spares: SpareFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = SlowDisk(monkeypatch, "rename", lambda: spares.make_directory(tmp_path / "b"))
+    with full_disk(monkeypatch):
+        spares.make_directory(tmp_path / "a")
+        slow.join()
+
+    assert (tmp_path / "a").is_dir()
+    assert (tmp_path / "b").is_dir()
+
+
+def test_a_spare_file_that_has_become_another_is_not_filled(
+    spares: SpareFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: FaultyDisk
+) -> None:
+    (tmp_path / "spare" / "file-0").write_bytes(bytes(100))
+
+    def become_another() -> None:
+        disk.fail("open", errno.ENOSPC)
+        spares.write(tmp_path / "a", b"1")
+
+    slow = SlowDisk(monkeypatch, "pwritev", become_another)
+    spares.fill()
+    slow.join()
+
+    assert (tmp_path / "a").read_bytes() == b"1"
 
 
 def test_a_spare_file_is_as_large_as_the_disk_lets_it_become(
