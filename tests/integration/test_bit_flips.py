@@ -17,7 +17,7 @@ from tailrace.cli.journals import read_journal
 from tailrace.cli.segments import pieces
 from tailrace.cli.stored_files import check_files
 from tailrace.sync import Client
-from tailrace.wire import JOURNAL_FILE_HEADER, BatchHeader
+from tailrace.wire import JOURNAL_FILE_HEADER, JOURNAL_FRAME_HEADER, BatchHeader
 from tailrace_broker.codec.batch import StoredBatch
 from tailrace_broker.model.errors import CorruptPartitionError, TailraceError
 from tailrace_broker.model.topic import TopicSettings
@@ -32,6 +32,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 SEED = 20_261
 FLIPS = 500  # of each image
+LAST_FRAME_FLIPS = 40  # of these
 SETTINGS: dict[str, Any] = {
     "segment_bytes": 1 << 20,
     "journal_bytes": 8 << 20,
@@ -105,12 +106,28 @@ async def _produce(root: Path, killed: Path) -> dict[Place, StoredBatch]:
 def flips_of(image: Image) -> Iterator[tuple[Path, int, int]]:
     """File, byte and bit; each file as often as any other, up to its last byte that is not 0."""
     generator = random.Random(SEED)
+    yield from _flips_of_last_frame(image, generator)
     files = [path for path in sorted(image.root.rglob("*")) if path.suffix in SUFFIXES]
     used_bytes = {path: len(path.read_bytes().rstrip(b"\0")) for path in files}
-    for _ in range(FLIPS):
+    for _ in range(FLIPS - LAST_FRAME_FLIPS):
         path = generator.choice(files)
         place = path.relative_to(image.root)
         yield place, generator.randrange(used_bytes[path]), generator.randrange(8)
+
+
+def _flips_of_last_frame(image: Image, generator: random.Random) -> Iterator[tuple[Path, int, int]]:
+    """In its header and in its batches alike: nothing that follows tells that it was there."""
+    rounds = []
+    for path in sorted(image.root.rglob("*.journal")):
+        with path.open("rb") as file:
+            journal = read_journal(file, path.stat().st_size)
+        assert journal is not None
+        rounds.append((journal.frames[-1].sequence, path, journal.frames[-1]))
+    _, path, frame = max(rounds)
+    for count in range(LAST_FRAME_FLIPS):
+        size_bytes = JOURNAL_FRAME_HEADER.size if count % 2 else frame.size_bytes
+        position = frame.position + generator.randrange(size_bytes)
+        yield path.relative_to(image.root), position, generator.randrange(8)
 
 
 async def look(root: Path, seen: Seen) -> None:
@@ -128,7 +145,7 @@ async def look(root: Path, seen: Seen) -> None:
                         await _read(topic, log, seen)
         except* TailraceError as refused:
             seen.refusal = str(refused.exceptions)
-    seen.has_cut = any(line["event"] == "log.cut" for line in lines)
+    seen.has_cut = any(line["event"] in ("log.cut", "journal.cut") for line in lines)
 
 
 async def _read(topic: str, log: PartitionLog, seen: Seen) -> None:

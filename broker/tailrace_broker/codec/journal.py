@@ -106,6 +106,26 @@ def read_frames(stored: memoryview, journal_id: int, first_sequence: int) -> lis
     return frames
 
 
+def has_traces(stored: memoryview, journal_id: int, sequence: int) -> bool:
+    """Whether a file shows a frame of this sequence that cannot be read: torn, or damaged.
+
+    Two of magic, journal id and sequence are right, and the header as a whole is not; or it is.
+    """
+    words = np.frombuffer(stored[: len(stored) // JOURNAL_BLOCK_BYTES * JOURNAL_BLOCK_BYTES], "<u8")
+    blocks = words.reshape(-1, JOURNAL_BLOCK_BYTES // words.itemsize)
+    right = (
+        ((blocks[:, 0] & 0xFFFF_FFFF) == JOURNAL_FRAME_MAGIC).astype(np.int8)
+        + (blocks[:, 2] == np.uint64(journal_id))
+        + (blocks[:, 3] == np.uint64(sequence))
+    )
+    for block in np.flatnonzero(right >= 2).tolist():
+        raw = stored[block * JOURNAL_BLOCK_BYTES :][:FRAME_HEADER_BYTES]
+        _, version, crc, _, _, found, *_ = JOURNAL_FRAME_HEADER.unpack(raw)
+        if (version, crc) != (JOURNAL_VERSION, _crc(raw)) or found == sequence:
+            return True
+    return False
+
+
 def _read_frame(
     stored: memoryview, journal_id: int, expected_sequence: int
 ) -> tuple[JournalFrame, int] | None:

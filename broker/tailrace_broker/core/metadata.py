@@ -34,7 +34,8 @@ class Metadata:
             self.topics[name] = new_topic(name, settings, topic_id)
         elif existing.settings != settings:
             raise TopicExistsError(
-                f'topic "{name}" exists with other settings; choose another name', topic=name
+                f'topic "{name}" exists with other settings; alter it, or choose another name',
+                topic=name,
             )
         return self.topics[name]
 

@@ -7,9 +7,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import structlog
 
 from tailrace.wire import JOURNAL_BLOCK_BYTES
-from tailrace_broker.codec.journal import JournalFileHeader, read_file_header, read_frames
+from tailrace_broker.codec.journal import (
+    JournalFileHeader,
+    has_traces,
+    read_file_header,
+    read_frames,
+)
 from tailrace_broker.core.journal_replay import JournalReplay, JournalRound, plan_replay
 from tailrace_broker.model.errors import CorruptMetadataError
 from tailrace_broker.storage.direct_file import DirectFile
@@ -19,6 +25,9 @@ _REMEDY = (
     "restore the file from a copy, or move it away to go on without the events that only it held: "
     "partitions that have later ones in other files of the journal then stand still"
 )
+
+
+_log = structlog.get_logger()
 
 
 class RecoveredJournal(NamedTuple):
@@ -51,6 +60,11 @@ def recover_journal(files: Sequence[JournalFile], *, is_direct: bool) -> Recover
             f"{files[index].path} is damaged: frame {sequence}, which was durable, cannot be read; "
             f"{_REMEDY}"
         )
+    newest, frames = contents[replay.last_used], rounds[replay.last_used].frames
+    is_torn = has_traces(newest, journal_id, replay.next_sequence)
+    if is_torn or (frames and frames[-1].damaged):
+        # The last write before a kill, or damage to it: one cannot be told from the other.
+        _log.warning("journal.cut", file=str(files[replay.last_used].path))
     return RecoveredJournal(journal_id, replay)
 
 

@@ -127,7 +127,8 @@ def _round_findings(
             yield _lost(path, position, expected, durable_sequence, "is missing")
         for piece in frame.batches:
             if piece.checksum == BAD:
-                text = "has a batch that does not match its checksum"
+                is_header = piece.position == frame.position
+                text = "cannot be read" if is_header else "has a batch of a wrong checksum"
                 yield _lost(path, piece.position, frame.sequence, durable_sequence, text)
         position = frame.position + align_up(frame.size_bytes, JOURNAL_BLOCK_BYTES)
         expected = frame.sequence + 1
@@ -148,7 +149,9 @@ def _frames(
     """Those of this round; what an older one has left behind is not told."""
     position, expected = JOURNAL_BLOCK_BYTES, first_sequence
     while position < size_bytes:
-        frame = _frame_at(file, position, size_bytes, journal_id)
+        frame = _frame_at(file, position, size_bytes, journal_id) or _trace_at(
+            file, position, journal_id, expected
+        )
         if frame is None or frame.sequence < expected:
             position += JOURNAL_BLOCK_BYTES
             continue
@@ -177,6 +180,19 @@ def _frame_at(file: BinaryIO, position: int, size_bytes: int, journal_id: int) -
     verdicts = {checksum, *(piece.checksum for piece in batches)}
     worst = next(each for each in (BAD, UNCHECKED, OK) if each in verdicts)
     return Frame(position, frame_bytes, sequence, durable_sequence, worst, batches)
+
+
+def _trace_at(file: BinaryIO, position: int, journal_id: int, expected: int) -> Frame | None:
+    """A frame whose header is damaged: two of magic, journal id and sequence are right."""
+    raw = read_at(file, position, JOURNAL_FRAME_HEADER.size)
+    if len(raw) < JOURNAL_FRAME_HEADER.size:
+        return None
+    magic, _, crc, _, found_id, sequence, _, _ = JOURNAL_FRAME_HEADER.unpack(raw)
+    rights = (magic == JOURNAL_FRAME_MAGIC, found_id == journal_id, sequence == expected)
+    if sum(rights) < len(rights) - 1 or verdict(_all_but_crc(raw), crc) != BAD:
+        return None
+    damage = Piece("damage", position, JOURNAL_BLOCK_BYTES, BAD)
+    return Frame(position, JOURNAL_BLOCK_BYTES, expected, 0, BAD, [damage])
 
 
 def _batches(file: BinaryIO, position: int, end: int, count: int) -> Iterator[Piece]:

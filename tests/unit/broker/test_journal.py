@@ -11,6 +11,7 @@ from tailrace_broker.codec.journal import (
     JournalFrame,
     encode_file_header,
     encode_frame_header,
+    has_traces,
     read_file_header,
     read_frames,
 )
@@ -195,3 +196,21 @@ def test_a_forged_frame_in_a_torn_one_has_another_id() -> None:
 
     assert torn[BLOCK : BLOCK + 4] == b"TRLJ"
     assert frames_in(file_of(torn)) == []
+
+
+@pytest.mark.parametrize("bit", [*range(FRAME_HEADER_BYTES * 8), BLOCK * 8])
+def test_of_a_frame_that_cannot_be_read_traces_are_left(bit: int) -> None:
+    """Whatever bit of its header is flipped, or one of its batches."""
+    frames = [frame_of(SMALL), frame_of(LARGE, sequence=8)]
+    stored = file_of(*frames, size_bytes=20 * BLOCK)
+    damaged = flipped(stored, 2 * BLOCK + bit // 8, bit % 8)
+
+    assert has_traces(memoryview(damaged), ID, 8)
+
+
+def test_frames_that_can_be_read_are_no_traces() -> None:
+    """Nor are those of an older round."""
+    stored = file_of(frame_of(SMALL), frame_of(LARGE, sequence=8), frame_of(SMALL, sequence=3))
+
+    assert not has_traces(memoryview(stored), ID, 9)
+    assert not has_traces(memoryview(b""), ID, 8)

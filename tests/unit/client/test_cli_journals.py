@@ -121,7 +121,7 @@ def test_a_whole_journal_has_no_findings(tmp_path: Path) -> None:
 @pytest.mark.parametrize("position", [FIRST, FIRST + 9, FIRST + 30])
 def test_a_frame_that_a_later_one_says_was_durable_is_missed(tmp_path: Path, position: int) -> None:
     assert findings_of(tmp_path, flipped(THREE, position)) == [
-        ("0.journal", FIRST, "frame 5 is missing", True)
+        ("0.journal", FIRST, "frame 5 cannot be read", True)
     ]
 
 
@@ -131,7 +131,7 @@ def test_the_last_frame_of_a_file_is_missed_when_the_next_goes_on_behind_it(
     newer = journal_of(8, frame(8, BATCHES[4]))
 
     assert findings_of(tmp_path, newer, flipped(THREE, THIRD)) == [
-        ("1.journal", THIRD, "frame 7 is missing", True)
+        ("1.journal", THIRD, "frame 7 cannot be read", True)
     ]
 
 
@@ -140,7 +140,7 @@ def test_a_damaged_batch_of_a_durable_frame_is_damage(tmp_path: Path, at: int) -
     position = FIRST + 48 + len(BATCHES[0])
 
     assert findings_of(tmp_path, flipped(THREE, position + at)) == [
-        ("0.journal", position, "frame 5 has a batch that does not match its checksum", True)
+        ("0.journal", position, "frame 5 has a batch of a wrong checksum", True)
     ]
 
 
@@ -154,9 +154,12 @@ def test_a_frame_that_nobody_says_was_durable_may_be_torn(tmp_path: Path) -> Non
         (
             "0.journal",
             THIRD + 48,
-            f"frame 7 has a batch that does not match its checksum: {torn}",
+            f"frame 7 has a batch of a wrong checksum: {torn}",
             False,
         )
+    ]
+    assert findings_of(tmp_path, flipped(THREE, THIRD + 1)) == [
+        ("0.journal", THIRD, f"frame 7 cannot be read: {torn}", False)
     ]
     assert findings_of(tmp_path, unsynced) == [
         ("0.journal", SECOND, f"frame 6 is missing: {torn}", False)

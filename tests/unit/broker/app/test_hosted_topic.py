@@ -1,11 +1,15 @@
 import asyncio
+import errno
+import os
 import shutil
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
+from tailrace_broker.codec.batch import read_header
 from tailrace_broker.codec.journal import encode_file_header, read_file_header
 from tailrace_broker.core.ring import token
 from tailrace_broker.model.errors import (
@@ -16,9 +20,11 @@ from tailrace_broker.model.errors import (
 from tailrace_broker.model.topic import Partition, Topic, TopicSettings
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.direct_file import BLOCK_BYTES
+from tailrace_broker.storage.rescued_tail import save_rescued
 from tests.batches import SPLIT_TOPIC
 from tests.brokers import started_broker
-from tests.storage import MEBIBYTE, Appends, read_all, records_of, values_in
+from tests.full_disk import full_disk
+from tests.storage import MEBIBYTE, Appends, FaultyDisk, read_all, records_of, values_in
 
 LOW_KEY = next(b"%d" % n for n in range(100) if token(b"%d" % n) < 0)
 HIGH_KEY = next(b"%d" % n for n in range(100) if token(b"%d" % n) >= 0)
@@ -170,8 +176,12 @@ def test_what_the_journal_holds_of_a_damaged_partition_is_kept_until_it_is_resto
         whole = segment.read_bytes()
         segment.write_bytes(bytes(len(whole)))
         keep_frames_behind_the_first(killed / "data" / "journal")
-        async with started_broker(killed) as broker:
-            assert broker.damaged_count == 1
+        sizes = []
+        for _ in range(3):
+            async with started_broker(killed) as broker:
+                assert broker.damaged_count == 1
+            sizes.append((partition / "journaled.batches").stat().st_size)
+        assert len(set(sizes)) == 1
         shutil.rmtree(killed / "data" / "journal")
         segment.write_bytes(whole)
         for _ in range(2):
@@ -179,6 +189,152 @@ def test_what_the_journal_holds_of_a_damaged_partition_is_kept_until_it_is_resto
                 found = broker.hosted("split").log_of(LOW_CHILD)
                 assert await values_in(found) == [b"5", b"6", b"7"]
         assert not (partition / "journaled.batches").exists()
+
+    run(scenario)
+
+
+class Killed:
+    """Topic "t" of two events: the first in a segment, now damaged, the second in the journal."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root / "killed"
+        self.directory = Path()
+        self.rescued = Path()
+        self._segment = Path()
+        self._kept = b""
+
+    async def make(self) -> None:
+        live = self.root.parent / "live"
+        async with started_broker(live) as broker:
+            topic, _ = await broker.create_topic("t", TopicSettings(partitions_per_range=1))
+            log = broker.hosted("t").log_of(0)
+            await Appends(log).event(b"0")
+            await log.spilled()
+            await Appends(log).event(b"1")
+            shutil.copytree(live, self.root)
+        keep_frames_behind_the_first(self.root / "data" / "journal")
+        self.directory = self.root / "data" / str(topic.topic_id) / "0"
+        self.rescued = self.directory / "journaled.batches"
+        (self._segment,) = self.directory.glob("*.log")
+        self._kept = self._segment.read_bytes()
+        self._segment.write_bytes(bytes(len(self._kept)))
+
+    def restore_segment(self) -> None:
+        self._segment.write_bytes(self._kept)
+
+    def set_segment_aside(self) -> None:
+        """As if its batch had been in the journal, too, at an earlier start."""
+        batch = memoryview(self._kept)
+        self._segment.unlink()
+        save_rescued(self.directory, [batch[: read_header(batch).batch_bytes]])
+
+    def lose_journal(self) -> None:
+        shutil.rmtree(self.root / "data" / "journal")
+
+    async def values(self) -> list[bytes | None]:
+        """After another start."""
+        async with started_broker(self.root) as broker:
+            return await values_in(broker.hosted("t").log_of(0))
+
+
+def test_a_full_disk_takes_what_the_journal_holds_of_a_damaged_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        killed = Killed(tmp_path)
+        await killed.make()
+        with full_disk(monkeypatch):
+            async with started_broker(killed.root) as broker:
+                assert broker.damaged_count == 1
+        killed.lose_journal()
+        killed.restore_segment()
+        assert await killed.values() == [b"0", b"1"]
+
+    run(scenario)
+
+
+def test_a_disk_that_does_not_take_it_stops_no_start_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        killed = Killed(tmp_path)
+        await killed.make()
+        disk = FaultyDisk(monkeypatch)
+        disk.fail("replace", skipped=1)  # the first counts the start
+        with capture_logs() as logs:
+            async with started_broker(killed.root) as broker:
+                assert broker.damaged_count == 1
+        (failed,) = [line for line in logs if line["event"] == "rescue.failed"]
+        assert (failed["file"], failed["log_level"]) == (str(killed.rescued), "error")
+        assert not killed.rescued.exists()
+        killed.restore_segment()
+        assert await killed.values() == [b"0", b"1"]
+
+    run(scenario)
+
+
+def test_what_was_set_aside_and_cannot_be_removed_is_no_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        killed = Killed(tmp_path)
+        await killed.make()
+        async with started_broker(killed.root):
+            assert killed.rescued.exists()
+        killed.restore_segment()
+        unlink = os.unlink
+
+        def failing(path: Path) -> None:
+            if path == killed.rescued:
+                raise OSError(errno.EIO, "I/O error")
+            unlink(path)
+
+        with monkeypatch.context() as patched, capture_logs() as logs:
+            patched.setattr(os, "unlink", failing)
+            assert await killed.values() == [b"0", b"1"]
+        kept = [line["log_level"] for line in logs if line["event"] == "rescued.kept"]
+        assert kept == ["warning"]
+        assert killed.rescued.exists()
+        assert await killed.values() == [b"0", b"1"]
+        assert not killed.rescued.exists()
+
+    run(scenario)
+
+
+def stop_behind_the_deletion(killed: Killed) -> None:
+    """Between the file of topics and the move to the trash."""
+    directory = DataDirectory(killed.root)
+    directory.trash.mark(directory.load_topics()[0], 10**18)
+    directory.save_topics([])
+    directory.close()
+
+
+def test_a_deletion_keeps_what_was_set_aside_before(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        killed = Killed(tmp_path)
+        await killed.make()
+        killed.set_segment_aside()
+        stop_behind_the_deletion(killed)
+        async with started_broker(killed.root) as broker:
+            await broker.restore_topic("t", None)
+            assert await values_in(broker.hosted("t").log_of(0)) == [b"0", b"1"]
+
+    run(scenario)
+
+
+def test_a_deletion_of_which_nothing_can_be_set_aside_is_one_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        killed = Killed(tmp_path)
+        await killed.make()
+        stop_behind_the_deletion(killed)
+        FaultyDisk(monkeypatch).fail("replace", skipped=1)
+        with capture_logs() as logs:
+            async with started_broker(killed.root) as broker:
+                assert broker.topics() == []
+        failed = [line["log_level"] for line in logs if line["event"] == "rescue.failed"]
+        assert failed == ["error"]
 
     run(scenario)
 

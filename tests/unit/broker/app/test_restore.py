@@ -1,6 +1,7 @@
 """Deleted topics brought back, with failing disks and stops in between, and on full disks."""
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from random import Random
@@ -19,6 +20,7 @@ from tailrace_broker.model.errors import (
 )
 from tailrace_broker.model.topic import Topic, TopicSettings
 from tailrace_broker.storage.data_directory import DataDirectory
+from tailrace_broker.storage.direct_file import BLOCK_BYTES
 from tests.brokers import open_broker, started_broker
 from tests.full_disk import full_disk
 from tests.storage import MEBIBYTE, Appends, FaultyDisk, records_of
@@ -161,6 +163,61 @@ def test_a_restoration_that_cannot_be_saved_is_none(tmp_path: Path, disk: Faulty
                 assert await trashed_names(broker) == ["t"]
             await broker.restore_topic("t", None)
             assert await values_of(broker) == [b"0"]
+
+    run(scenario)
+
+
+async def delete_with_a_torn_end(root: Path, broker: LocalBroker, value: bytes) -> None:
+    """So that to open it again is to cut it, which a disk can refuse."""
+    topic = await create_and_delete(broker, value)
+    (segment,) = (root / "data" / "trash" / str(topic.topic_id) / "0").glob("*.log")
+    with segment.open("ab") as file:
+        file.write(bytes(BLOCK_BYTES))
+
+
+def names_on_disk(root: Path) -> list[str]:
+    stored = json.loads((root / "data" / "metadata" / "topics.json").read_bytes())
+    return [each["name"] for each in stored["topics"]]
+
+
+def test_a_topic_that_cannot_be_opened_goes_back_to_the_trash(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await delete_with_a_torn_end(tmp_path, broker, b"0")
+            disk.fail("ftruncate")
+            with pytest.raises(StorageFailedError):
+                await broker.restore_topic("t", None)
+            assert (names_of(broker), names_on_disk(tmp_path)) == ([], [])
+            assert await trashed_names(broker) == ["t"]
+            await broker.create_topic("other", ONE)
+            await broker.restore_topic("t", None)
+            assert await values_of(broker) == [b"0"]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("is_created", [False, True])
+def test_a_topic_that_cannot_go_back_either_is_opened_later(
+    tmp_path: Path, disk: FaultyDisk, is_created: bool
+) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await delete_with_a_torn_end(tmp_path, broker, b"0")
+            disk.fail("ftruncate")
+            disk.fail("replace", skipped=1)
+            with pytest.raises(StorageFailedError):
+                await broker.restore_topic("t", None)
+            await broker.create_topic("other", ONE)
+            assert sorted(names_on_disk(tmp_path)) == ["other", "t"]
+            if is_created:
+                _, is_new = await broker.create_topic("t", ONE)
+                assert not is_new
+                assert await values_of(broker) == [b"0"]
+        async with started_broker(tmp_path) as broker:
+            assert await values_of(broker) == [b"0"]
+            assert await trashed_names(broker) == []
 
     run(scenario)
 

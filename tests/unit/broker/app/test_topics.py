@@ -2,6 +2,8 @@
 
 import asyncio
 import errno
+import json
+import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from uuid import UUID
@@ -355,6 +357,90 @@ def test_data_of_no_topic_is_left_alone_and_no_start_fails(tmp_path: Path) -> No
         async with started_broker(tmp_path) as broker:
             assert names_of(broker) == []
             assert (living_path(tmp_path, topic) / "0").is_dir()
+
+    run(scenario)
+
+
+def test_a_file_of_topics_that_was_replaced_all_the_same_is_replaced_again(
+    tmp_path: Path, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What fails is the sync of its directory, behind the replacement."""
+    path = tmp_path / "data" / "metadata" / "topics.json"
+
+    def names_on_disk() -> list[str]:
+        return [each["name"] for each in json.loads(path.read_bytes())["topics"]]
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            topic = await create_with_records(broker, b"0")
+            replace = os.replace
+
+            def replace_and_fail(source: Path, target: Path) -> None:
+                replace(source, target)
+                if not names_on_disk():
+                    disk.fail("fsync")
+
+            monkeypatch.setattr(os, "replace", replace_and_fail)
+            with pytest.raises(StorageFailedError):
+                await broker.delete_topic("t")
+            assert names_on_disk() == ["t"]
+            assert not (living_path(tmp_path, topic) / "topic.json").exists()
+            assert await values_of(broker) == [b"0"]
+
+    run(scenario)
+
+
+def test_a_mark_stays_when_the_file_of_topics_cannot_be_replaced_again(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    """The next start finds out whether the topic is deleted."""
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            topic = await create_with_records(broker, b"0")
+            for _ in range(2):
+                disk.fail("replace", skipped=1)
+            with pytest.raises(StorageFailedError):
+                await broker.delete_topic("t")
+            assert (living_path(tmp_path, topic) / "topic.json").exists()
+            assert names_of(broker) == ["t"]
+        async with started_broker(tmp_path) as broker:
+            assert await values_of(broker) == [b"0"]
+            assert not (living_path(tmp_path, topic) / "topic.json").exists()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("is_closing", [False, True])
+def test_a_stop_waits_for_a_deletion_under_way(
+    tmp_path: Path, disk: FaultyDisk, is_closing: bool
+) -> None:
+    async def let_writes_go_on() -> None:
+        for _ in range(20):  # the stop goes as far as it can
+            await asyncio.to_thread(bool)
+        disk.let_writes_go_on()
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create_with_records(broker, b"0")
+            log = broker.hosted("t").log_of(0)
+            appends = Appends(log)
+            disk.hold_writes()
+            appends.event(b"1")
+            await disk.wait_for_held_write()
+            appends.event(b"2")
+            deleting = asyncio.create_task(broker.delete_topic("t"))
+            if is_closing:
+                await log.wait_beyond(1)
+            await asyncio.sleep(0)
+            going_on = asyncio.create_task(let_writes_go_on())
+        async with asyncio.timeout(5):
+            assert await appends.outcomes() == [1, 2]
+            await deleting
+            await going_on
+        async with started_broker(tmp_path) as broker:
+            await broker.restore_topic("t", None)
+            assert await values_of(broker) == [b"0", b"1", b"2"]
 
     run(scenario)
 
