@@ -138,6 +138,7 @@ class BrokerStatus:
     leads: int
     replicates: int
     damaged: int
+    quarantined: int
     lag_max: int
     disk_used_bytes: int | None
     disk_bytes: int | None

@@ -102,6 +102,7 @@ def test_the_ring_has_one_broker(broker: RunningBroker) -> None:
                 "leads": 3,
                 "replicates": 3,
                 "damaged": 0,
+                "quarantined": 0,
                 "lagMax": 0,
                 "diskUsedBytes": only["diskUsedBytes"],
                 "diskBytes": only["diskBytes"],

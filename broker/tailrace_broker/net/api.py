@@ -137,6 +137,10 @@ class Broker(Protocol):
         """When the process started, µs since the epoch."""
 
     @property
+    def quarantined_count(self) -> int:
+        """Batches that are known to be damaged."""
+
+    @property
     def damaged_count(self) -> int:
         """Partitions that stand still because their data is damaged."""
 

@@ -29,6 +29,9 @@ class BrokerAnswer(msgspec.Struct, rename="camel", kw_only=True):
     leads: Annotated[int, Meta(description="Partitions that it leads.")]
     replicates: Annotated[int, Meta(description="Partitions that it has a copy of.")]
     damaged: Annotated[int, Meta(description="Partitions that stand still.")]
+    quarantined: Annotated[
+        int, Meta(description="Damaged batches that the scrub or a read has met.")
+    ]
     lag_max: Annotated[int, Meta(description="Records that its furthest behind copy lacks.")]
     disk_used_bytes: Annotated[
         int | None, Meta(description="Of the file system that holds the data.")
@@ -119,6 +122,7 @@ async def brokers(broker: Broker, _: Call) -> Response:
         leads=broker.partition_count,
         replicates=broker.partition_count,
         damaged=broker.damaged_count,
+        quarantined=broker.quarantined_count,
         lag_max=0,
         disk_used_bytes=used_bytes,
         disk_bytes=all_bytes,

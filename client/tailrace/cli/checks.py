@@ -104,6 +104,13 @@ def _of_broker(broker: BrokerStatus) -> Iterator[Check]:
             "partitions",
             f"{broker.damaged} damaged: restore the files that its log names, and start it again",
         )
+    elif broker.quarantined:
+        yield Check(
+            FAILED,
+            "partitions",
+            f"{broker.quarantined} damaged batches cannot be read: restore the files that its log "
+            "names, and start it again",
+        )
     else:
         yield Check(OK, "partitions", "none damaged")
     yield _disk_check(broker)

@@ -26,6 +26,7 @@ BROKER = BrokerStatus(
     leads=4,
     replicates=4,
     damaged=0,
+    quarantined=0,
     lag_max=0,
     disk_used_bytes=10 * GIBIBYTE,
     disk_bytes=100 * GIBIBYTE,
@@ -77,6 +78,7 @@ def test_a_healthy_broker_is_all_ok() -> None:
     ("name", "changed", "state", "detail"),
     [
         ("partitions", {"damaged": 2}, FAILED, "2 damaged: restore"),
+        ("partitions", {"quarantined": 3}, FAILED, "3 damaged batches cannot be read: restore"),
         ("disk", {"disk_used_bytes": 85 * GIBIBYTE}, WARNING, "85G of 100G used (85%): free some"),
         ("disk", {"disk_used_bytes": 95 * GIBIBYTE}, FAILED, "(95%): free some, or enlarge it"),
         ("disk", {"disk_bytes": None, "disk_used_bytes": None}, FAILED, "cannot reach its data"),

@@ -71,6 +71,7 @@ BROKER: dict[str, object] = {
     "leads": 4,
     "replicates": 12,
     "damaged": 0,
+    "quarantined": 0,
     "lagMax": 0,
     "diskUsedBytes": 1,
     "diskBytes": 2,

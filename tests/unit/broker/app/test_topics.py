@@ -4,6 +4,7 @@ import asyncio
 import errno
 import json
 import os
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from uuid import UUID
@@ -411,15 +412,42 @@ def test_a_mark_stays_when_the_file_of_topics_cannot_be_replaced_again(
     run(scenario)
 
 
-@pytest.mark.parametrize("is_closing", [False, True])
-def test_a_stop_waits_for_a_deletion_under_way(
-    tmp_path: Path, disk: FaultyDisk, is_closing: bool
-) -> None:
-    async def let_writes_go_on() -> None:
-        for _ in range(20):  # the stop goes as far as it can
-            await asyncio.to_thread(bool)
-        disk.let_writes_go_on()
+async def see_that_no_stop_ends(root: Path, go_on: Callable[[], None]) -> None:
+    """Beside a stop that goes as far as it can; then let it `go_on`."""
+    for _ in range(30):
+        await asyncio.to_thread(bool)
+    has_ended = (root / "data" / "clean-stop.json").exists()
+    go_on()
+    assert not has_ended
 
+
+def test_a_stop_waits_for_a_deletion_that_is_being_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace, began, may_go_on = os.replace, threading.Event(), threading.Event()
+
+    def slow_replace(source: Path, target: Path) -> None:
+        if target.name == "topic.json":
+            began.set()
+            assert may_go_on.wait(5)
+        replace(source, target)
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            topic = await create_with_records(broker, b"0")
+            monkeypatch.setattr(os, "replace", slow_replace)
+            deleting = asyncio.create_task(broker.delete_topic("t"))
+            assert await asyncio.to_thread(began.wait, 5)
+            seeing = asyncio.create_task(see_that_no_stop_ends(tmp_path, may_go_on.set))
+        async with asyncio.timeout(5):
+            await seeing
+            await deleting
+        assert trash_path(tmp_path, topic).is_dir()
+
+    run(scenario)
+
+
+def test_a_stop_waits_for_the_logs_that_a_deletion_closes(tmp_path: Path, disk: FaultyDisk) -> None:
     async def scenario() -> None:
         async with started_broker(tmp_path) as broker:
             await create_with_records(broker, b"0")
@@ -430,14 +458,12 @@ def test_a_stop_waits_for_a_deletion_under_way(
             await disk.wait_for_held_write()
             appends.event(b"2")
             deleting = asyncio.create_task(broker.delete_topic("t"))
-            if is_closing:
-                await log.wait_beyond(1)
-            await asyncio.sleep(0)
-            going_on = asyncio.create_task(let_writes_go_on())
+            await log.wait_beyond(1)  # it takes no more appends
+            seeing = asyncio.create_task(see_that_no_stop_ends(tmp_path, disk.let_writes_go_on))
         async with asyncio.timeout(5):
+            await seeing
             assert await appends.outcomes() == [1, 2]
             await deleting
-            await going_on
         async with started_broker(tmp_path) as broker:
             await broker.restore_topic("t", None)
             assert await values_of(broker) == [b"0", b"1", b"2"]

@@ -380,7 +380,9 @@ def test_a_frame_that_cannot_be_told_at_all_keeps_the_broker_from_starting(
     before = path.read_bytes()
     spoil_journal(files, batch=0, at=20)  # its header
     damaged = path.read_bytes()
-    with pytest.raises(CorruptMetadataError, match=r"\.journal is damaged: frame 1, which was"):
+    with pytest.raises(
+        CorruptMetadataError, match=r"\.journal is damaged: frame 1, which was .* stand still"
+    ):
         files.recover_all()
     assert path.read_bytes() == damaged
     path.write_bytes(before)
@@ -393,7 +395,9 @@ def test_a_journal_whose_only_head_is_damaged_keeps_the_broker_from_starting(
     run(lambda: append_two(files, spills_first=False))
     (path,) = files.journal()
     path.write_bytes(bytes(BLOCK_BYTES) + path.read_bytes()[BLOCK_BYTES:])
-    with pytest.raises(CorruptMetadataError, match="first block cannot be read; restore the file"):
+    with pytest.raises(
+        CorruptMetadataError, match="first block cannot be read; restore .* stand still"
+    ):
         files.recover_all()
 
     path.unlink()  # as it says: to go on without the events that only it held
