@@ -21,9 +21,9 @@ from tailrace.wire import (
 from tailrace_broker.codec.batch import (
     BatchBody,
     BatchPlace,
-    batch_parts,
     compress_columns,
     decompress_payload,
+    stamp_batch,
     verify_batch,
 )
 from tailrace_broker.codec.columns import (
@@ -109,7 +109,7 @@ def place_of(**changes: Any) -> BatchPlace:
 
 def batch_of(events: Sequence[Event], **place: Any) -> bytes:
     """The whole batch; keywords as for `place_of`."""
-    return b"".join(batch_parts(body_of(events), place_of(**place)))
+    return b"".join(stamp_batch(body_of(events), place_of(**place)).buffers)
 
 
 def forged_batch(payload: bytes, **fields: Any) -> bytes:
@@ -192,7 +192,7 @@ def log_of(writes: Sequence[Sequence[BatchBody]]) -> Log:
                 previous_epoch=1 if end_offset else 0,
                 high_watermark=high_watermark,
             )
-            parts = batch_parts(body, place)
+            parts = stamp_batch(body, place).buffers
             header = BatchHeader._make(HEADER.unpack(parts[0]))
             start = len(stored)
             stored += b"".join(parts)

@@ -12,7 +12,7 @@ from tailrace.wire import (
     RECORDS_CONTENT_TYPE,
     align_up,
 )
-from tailrace_broker.codec.batch import batch_parts
+from tailrace_broker.codec.batch import stamp_batch
 from tailrace_broker.codec.journal import (
     FRAME_HEADER_BYTES,
     JournalFileHeader,
@@ -75,7 +75,9 @@ SEGMENTS = [
     log_of([[body_of([Event(b"%d" % number)])] for number in range(5)]).stored + bytes(8192),
 ]
 PRODUCER_TABLE = encode_table([TableEntry(bytes(16), 7, 0, 2)])
-PRODUCER_BATCH = b"".join(batch_parts(body_of(EVENTS, producer_table=PRODUCER_TABLE), place_of()))
+PRODUCER_BATCH = b"".join(
+    stamp_batch(body_of(EVENTS, producer_table=PRODUCER_TABLE), place_of()).buffers
+)
 CHECKPOINT = encode_checkpoint(
     Checkpoint(9, [ProducerState(bytes(16), 3, 5, ROW.pack(*Row(4, 8, 5, 1)))])
 )

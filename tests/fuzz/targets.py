@@ -11,7 +11,7 @@ from tailrace.arrow import decode_batches
 from tailrace.cli import journals, segments
 from tailrace.errors import TailraceError as ClientError
 from tailrace.wire import HEADER, HEADER_BYTES, BatchHeader
-from tailrace_broker.codec.batch import batch_parts, decompress_payload, verify_batch
+from tailrace_broker.codec.batch import decompress_payload, stamp_batch, verify_batch
 from tailrace_broker.codec.journal import JournalFileHeader, read_file_header, read_frames
 from tailrace_broker.codec.metadata import (
     decode_clean_stop,
@@ -83,7 +83,7 @@ def _read_stored_batch(data: bytes) -> None:
 def _produce_ready_batch(data: bytes) -> None:
     """What the broker takes, it and its clients can read."""
     body = parse_ready_batch(data)
-    batch = b"".join(batch_parts(body, place_of()))
+    batch = b"".join(stamp_batch(body, place_of()).buffers)
     assert len(read_by_broker(batch)) == body.record_count
     assert len(read_by_client(batch, 0)) == body.record_count
 

@@ -18,7 +18,7 @@ from tailrace.wire import (
     Codec,
     Flag,
 )
-from tailrace_broker.codec.batch import batch_parts
+from tailrace_broker.codec.batch import stamp_batch
 from tailrace_broker.net.http_connection import DIRECT_BODY_BYTES_MIN, RECEIVE_BUFFER_BYTES
 from tests.batches import TIME_US, Event, body_of, place_of, read_by_broker, records_of
 from tests.fixtures import RunningBroker
@@ -211,7 +211,7 @@ INCOMPRESSIBLE = [Event(random.Random(1).randbytes(1_000))]
 def ready_batch(events: list[Event], flags: int = 0, codec: Codec = Codec.LZ4) -> bytes:
     """As a client makes it: what only the leader may say is nonsense."""
     place = place_of(base_offset=999, epoch=77, append_time_us=1, range_id=8, high_watermark=5)
-    return b"".join(batch_parts(body_of(events, flags=flags, codec=codec), place))
+    return b"".join(stamp_batch(body_of(events, flags=flags, codec=codec), place).buffers)
 
 
 def header_of(batch: bytes) -> BatchHeader:

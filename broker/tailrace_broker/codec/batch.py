@@ -143,11 +143,6 @@ def stamp_batch(body: BatchBody, place: BatchPlace) -> StoredBatch:
     )
 
 
-def batch_parts(body: BatchBody, place: BatchPlace) -> tuple[bytes | memoryview, ...]:
-    """The whole batch as buffers to be written or sent one after the other."""
-    return stamp_batch(body, place).buffers
-
-
 def read_header(stored: memoryview, position: int = 0) -> BatchHeader:
     """The header at `position`, its own checksum verified; CorruptBatchError names what is wrong.
 

@@ -11,7 +11,6 @@ from tailrace.wire import BATCH_ALIGNMENT_BYTES, HEADER, HEADER_BYTES, PRODUCER_
 from tailrace_broker.codec.batch import (
     COMPRESS_BYTES_MIN,
     BatchBody,
-    batch_parts,
     compress_columns,
     decompress_payload,
     read_header,
@@ -125,7 +124,7 @@ def test_threads_compress_and_inflate_at_the_same_time(codec: Codec) -> None:
 
     def there_and_back(payload: bytes) -> bytes:
         body = compress_columns(RecordColumns(1, 0, payload, 0, 0), codec=codec)
-        stored = memoryview(b"".join(batch_parts(body, place_of())))
+        stored = memoryview(b"".join(stamp_batch(body, place_of()).buffers))
         return bytes(decompress_payload(verify_batch(stored), stored))
 
     with ThreadPoolExecutor(4) as threads:
@@ -140,7 +139,7 @@ def test_the_columns_come_back_from_a_batch_amid_others(
 ) -> None:
     columns = columns_of(events)
     body = compress_columns(columns, bytes(range(PRODUCER_ENTRY.size)) * entries, codec)
-    batch = b"".join(batch_parts(body, place_of()))
+    batch = b"".join(stamp_batch(body, place_of()).buffers)
     stored = memoryview(SMALL_BATCH + batch + SMALL_BATCH)
 
     header = verify_batch(stored, len(SMALL_BATCH))
@@ -155,7 +154,7 @@ def test_the_columns_come_back_from_a_batch_amid_others(
 def test_every_batch_ends_on_its_alignment(value_bytes: int) -> None:
     body = BatchBody(1, 0, Codec.NONE, bytes(value_bytes), value_bytes, 0, 0, 0, b"")
 
-    batch = b"".join(batch_parts(body, place_of()))
+    batch = b"".join(stamp_batch(body, place_of()).buffers)
 
     assert len(batch) % BATCH_ALIGNMENT_BYTES == 0
     assert len(batch) - HEADER_BYTES - value_bytes < BATCH_ALIGNMENT_BYTES
@@ -195,7 +194,7 @@ def test_a_refusal_says_where_the_batch_is() -> None:
 
 
 def test_fill_that_is_not_zero_is_refused() -> None:
-    batch = b"".join(batch_parts(body_of([Event(b"1", key=None)]), place_of()))
+    batch = b"".join(stamp_batch(body_of([Event(b"1", key=None)]), place_of()).buffers)
     header = read_header(memoryview(batch))
     assert header.batch_bytes > HEADER_BYTES + header.payload_bytes
 
@@ -203,7 +202,7 @@ def test_fill_that_is_not_zero_is_refused() -> None:
 
 
 def long_batch(codec: Codec) -> bytes:
-    return b"".join(batch_parts(body_of(LARGE_EVENTS, codec=codec), place_of()))
+    return b"".join(stamp_batch(body_of(LARGE_EVENTS, codec=codec), place_of()).buffers)
 
 
 @pytest.mark.parametrize(

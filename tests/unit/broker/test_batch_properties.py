@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.wire import HEADER_BYTES, PRODUCER_ENTRY, BatchHeader, Codec, Flag
-from tailrace_broker.codec.batch import batch_parts, decompress_payload, verify_batch
+from tailrace_broker.codec.batch import decompress_payload, stamp_batch, verify_batch
 from tailrace_broker.codec.records import unpack_columns
 from tailrace_broker.model.errors import CorruptBatchError
 from tests.batches import (
@@ -47,7 +47,7 @@ def test_events_survive_a_batch(
 ) -> None:
     table = bytes(PRODUCER_ENTRY.size * entries)
     body = body_of(given_events, flags=flags, producer_table=table, codec=codec)
-    stored = b"".join(batch_parts(body, place_of(base_offset=base_offset)))
+    stored = b"".join(stamp_batch(body, place_of(base_offset=base_offset)).buffers)
     header = verify_batch(memoryview(stored))
 
     assert header.batch_bytes == len(stored)
@@ -61,7 +61,7 @@ def test_the_client_reads_the_records_that_the_broker_reads(
     given_events: list[Event], base_offset: int, codec: Codec
 ) -> None:
     body = body_of(given_events, codec=codec)
-    batch = b"".join(batch_parts(body, place_of(base_offset=base_offset)))
+    batch = b"".join(stamp_batch(body, place_of(base_offset=base_offset)).buffers)
 
     assert read_by_client(batch, base_offset) == read_by_broker(batch)
 
@@ -79,7 +79,9 @@ def test_a_payload_with_a_spoilt_byte_is_read_or_refused(
     given_events: list[Event], codec: Codec, draw: st.DataObject
 ) -> None:
     """Behind a right checksum, as a faulty writer leaves it."""
-    stored = bytearray(b"".join(batch_parts(body_of(given_events, codec=codec), place_of())))
+    stored = bytearray(
+        b"".join(stamp_batch(body_of(given_events, codec=codec), place_of()).buffers)
+    )
     header = verify_batch(memoryview(stored))
     index = draw.draw(st.integers(HEADER_BYTES, len(stored) - 1))
     stored[index] ^= draw.draw(st.integers(1, 255))

@@ -16,7 +16,7 @@ import pytest
 
 from tailrace.records_binary import encode_records
 from tailrace.wire import JOURNAL_BLOCK_BYTES, PRODUCER_ENTRY, Codec, Flag
-from tailrace_broker.codec.batch import BatchBody, batch_parts, verify_batch
+from tailrace_broker.codec.batch import BatchBody, stamp_batch, verify_batch
 from tailrace_broker.codec.journal import (
     FRAME_HEADER_BYTES,
     JournalFileHeader,
@@ -197,7 +197,7 @@ TUNED_DELETED = DeletedTopic(TUNED_TOPICS[1], deleted_us=TIME_US)
 
 
 def write_batch(body: BatchBody) -> bytes:
-    return b"".join(batch_parts(body, PLACE))
+    return b"".join(stamp_batch(body, PLACE).buffers)
 
 
 def write_journal() -> bytes:

@@ -5,7 +5,7 @@ import pytest
 from zstandard import ZstdCompressor
 
 from tailrace.wire import Codec, Flag
-from tailrace_broker.codec.batch import batch_parts
+from tailrace_broker.codec.batch import stamp_batch
 from tailrace_broker.codec.columns import EVENTS_MAX, PAYLOAD_BYTES_MAX, RECORD_HEADERS_MAX
 from tailrace_broker.codec.ready_batch import parse_ready_batch
 from tailrace_broker.model.errors import BodyTooLargeError, InvalidBodyError
@@ -207,7 +207,7 @@ def test_a_batch_of_any_codec_is_stored_as_it_is(codec: Codec) -> None:
     events = [Event(b'{"origin":"SFO"}')] * 30
     body = body_of(events, codec=codec)
 
-    stored = parse_ready_batch(b"".join(batch_parts(body, place_of())))
+    stored = parse_ready_batch(b"".join(stamp_batch(body, place_of()).buffers))
 
     assert stored == body
     assert stored.codec == codec

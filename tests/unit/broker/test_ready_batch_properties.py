@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.wire import Codec, Flag
-from tailrace_broker.codec.batch import batch_parts
+from tailrace_broker.codec.batch import stamp_batch
 from tailrace_broker.codec.ready_batch import parse_ready_batch
 from tailrace_broker.model.errors import BodyTooLargeError, InvalidBodyError
 from tests.batches import (
@@ -41,16 +41,18 @@ flags = st.integers(0, sum(Flag)) | st.integers(0, 2**16 - 1)
 
 def check_refused_or_readable(batch: bytes) -> None:
     with suppress(InvalidBodyError, BodyTooLargeError):
-        stored = b"".join(batch_parts(parse_ready_batch(batch), place_of(base_offset=7)))
+        stored = b"".join(stamp_batch(parse_ready_batch(batch), place_of(base_offset=7)).buffers)
         assert read_by_broker(stored) == read_by_client(stored, 7)
 
 
 @given(event_lists, flags, codecs)
 def test_any_whole_batch_is_taken(given_events: list[Event], promised: int, codec: Codec) -> None:
     promises = promised & int(Flag.JSON_VALUES | Flag.BROKER_TIMESTAMPS)
-    sent = b"".join(batch_parts(body_of(given_events, flags=promises, codec=codec), place_of()))
+    sent = b"".join(
+        stamp_batch(body_of(given_events, flags=promises, codec=codec), place_of()).buffers
+    )
     body = parse_ready_batch(sent)
-    stored = b"".join(batch_parts(body, place_of()))
+    stored = b"".join(stamp_batch(body, place_of()).buffers)
 
     assert body == body_of(given_events, codec=codec)
     assert read_by_broker(stored) == read_by_client(stored, 0) == records_of(given_events, 0)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tailrace.arrow import SCHEMA, SCHEMA_WITH_HEADERS, coalesce, decode_batches, split_batches
 from tailrace.errors import CorruptBatchError
 from tailrace.wire import HEADER, BatchHeader, Codec, Flag
-from tailrace_broker.codec.batch import BatchPlace, batch_parts, compress_columns
+from tailrace_broker.codec.batch import BatchPlace, compress_columns, stamp_batch
 from tailrace_broker.codec.columns import (
     HeaderColumns,
     column_of_values,
@@ -216,7 +216,7 @@ def encode_by_broker(records: list[Record], base_offset: int) -> bytes:
         append_time_us=records[0].timestamp_us,
         high_watermark=base_offset,
     )
-    return b"".join(batch_parts(compress_columns(columns), place))
+    return b"".join(stamp_batch(compress_columns(columns), place).buffers)
 
 
 @given(record_lists)
