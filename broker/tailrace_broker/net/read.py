@@ -4,7 +4,7 @@ import asyncio
 import heapq
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from itertools import groupby
 from typing import Annotated, Any, Literal
 
@@ -145,7 +145,8 @@ async def read_last(broker: Broker, call: Call) -> Response:
     return Response(_count(broker, _as_text(lines, content_type)), content_type, lease=lease)
 
 
-def preferred_type(accept: str, offered: Sequence[str]) -> str:
+@lru_cache(maxsize=64)
+def preferred_type(accept: str, offered: tuple[str, ...]) -> str:
     """The offered content type that `Accept` prefers (RFC 9110, 12.5.1), the first when it does
     not care; NotAcceptableError when it wants none.
     """

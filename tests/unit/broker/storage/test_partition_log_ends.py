@@ -396,7 +396,7 @@ def test_a_journal_whose_only_head_is_damaged_keeps_the_broker_from_starting(
     (path,) = files.journal()
     path.write_bytes(bytes(BLOCK_BYTES) + path.read_bytes()[BLOCK_BYTES:])
     with pytest.raises(
-        CorruptMetadataError, match="first block cannot be read; restore .* stand still"
+        CorruptMetadataError, match=r"first block cannot be read; restore .* stand still"
     ):
         files.recover_all()
 
