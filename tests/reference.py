@@ -225,7 +225,7 @@ def type_text(schema: Mapping[str, Any]) -> str:
     if "enum" in schema:
         return " or ".join(f"`{each}`" for each in schema["enum"])
     if schema.get("type") == "array":
-        return f"array of {type_text(schema['items'])}"
+        return f"array of {type_text(schema.get('items', {}))}"
     kind = schema.get("format") or schema.get("type") or "any JSON"
     if "minimum" not in schema:
         return str(kind)

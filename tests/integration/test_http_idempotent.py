@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tailrace.errors import ConnectionFailedError, ProblemError
-from tailrace.producer import Producer
 from tailrace.records_binary import encode_records
+from tailrace.request_producer import RequestProducer
 from tailrace.requests import Answer
 from tailrace.sync import Client
 from tailrace.wire import (
@@ -378,7 +378,7 @@ def test_a_producer_of_the_client_goes_on_through_a_kill(tmp_path: Path) -> None
         Client(broker.url) as other,
         ThreadPoolExecutor(1) as thread,
     ):
-        producer = Producer(client)
+        producer = RequestProducer(client)
         first = producer.produce_lines("t", b"1\n")
 
         def produce() -> list[int]:
@@ -401,7 +401,7 @@ def test_a_producer_of_the_client_raises_at_once_what_stored_nothing(
     shared_broker: RunningBroker,
 ) -> None:
     with Client(shared_broker.url) as client, pytest.raises(ProblemError) as caught:
-        Producer(client).produce_lines("__t", b"1\n")
+        RequestProducer(client).produce_lines("__t", b"1\n")
 
     assert not caught.value.write_attempted
 
@@ -411,4 +411,4 @@ def test_a_producer_of_the_client_gives_up_when_its_patience_ends(tmp_path: Path
         client.produce("t", b"1")
         broker.kill()
         with pytest.raises(ConnectionFailedError):
-            Producer(client, patience_s=0).produce_records("t", [b"k"], [b"1"])
+            RequestProducer(client, patience_s=0).produce_records("t", [b"k"], [b"1"])

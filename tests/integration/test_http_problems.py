@@ -31,6 +31,7 @@ from tailrace_broker.net.problems import PROBLEMS
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.io_threads import IoThreads
 from tests.batches import Event, batch_of
+from tests.consumers import ask, poll, register
 from tests.fixtures import RunningBroker, free_port_base, start_broker
 from tests.http11 import (
     METRICS,
@@ -234,7 +235,10 @@ REFUSED: dict[str, tuple[tuple[int, ...], bytes]] = {
     "invalid-parameter isolation": (READS, get(records_target("t", isolation="none"))),
     "invalid-parameter last": (READS, get("/v1/topic/t/records?last=0")),
     "invalid-parameter partition": (READS, get("/v1/topic/t/partitions/x/records")),
+    "invalid-parameter consumerId": (READS, request("/v1/consumer/register?topic=t")),
     "topic-not-found": (PRODUCES, request(messages("none"), b"1")),
+    "consumer-not-registered": (READS, poll("c")),
+    "group-not-found": (TOPICS, get("/v1/groups/nobody")),
     "topic-not-found of a read": (READS, get(records_target("none"))),
     "topic-not-found of offsets": (READS, get("/v1/offsets?topic=t&topic=none")),
     "topic-not-found to delete": (TOPICS, request("/v1/topics/none", method="DELETE")),
@@ -274,6 +278,10 @@ PROVOKED = {
     "corrupt-partition",
     "not-ready",
     "not-leader",
+    "consumer-exists",
+    "stale-assignment",
+    "stale-delivery",
+    "group-not-idle",
     "sequence-unknown",
     "sequence-reused",
     "too-many-producers",
@@ -342,6 +350,25 @@ def test_sequence_reused(broker: RunningBroker, golden: Golden, door: int) -> No
     with Connection(broker.port + door) as connection:
         assert connection.exchange(numbered("till-7", 5, b"1\n2")).status == 200
         golden("sequence-reused", connection.exchange(numbered("till-7", 5)))
+
+
+@pytest.mark.parametrize("door", READS)
+def test_problems_of_consumers_that_are_registered(
+    broker: RunningBroker, golden: Golden, door: int
+) -> None:
+    other = {"tailrace_delivery": 7}
+    with Connection(broker.port) as public, Connection(broker.port + door) as connection:
+        old = register(connection, "c", "t", group="g")["assignmentEpoch"]
+        for name, body in (
+            ("group-not-idle", b'{"to":"earliest"}'),
+            ("invalid-parameter offset above the end", b'{"offsets":{"t":{"0":1}},"dryRun":true}'),
+        ):
+            golden(name, public.exchange(request("/v1/groups/g/reset", body)))
+        golden("consumer-exists", connection.exchange(ask("register", "c", topic="t", group="h")))
+        golden("stale-delivery", connection.exchange(ask("commit", "c", headers=other)))
+        assert connection.exchange(ask("goodbye", "c")).status == 200
+        register(connection, "c", "t", group="g")
+        golden("stale-assignment", connection.exchange(poll("c", epoch=old)))
 
 
 @pytest.mark.parametrize("door", PRODUCES)
@@ -532,6 +559,8 @@ def test_not_ready_while_it_recovers(tmp_path: Path, golden: Golden) -> None:
     produce = request(messages("t"), b"1")
     read, newest = get(records_target("t")), get("/v1/topic/t/records")
     offsets, status = get("/v1/offsets"), get("/status")
+    of_consumers = [ask("register", "c", topic="t"), poll("c"), ask("commit", "c")]
+    of_groups = [*of_consumers, get("/v1/groups"), get("/v1/groups/g")]
     of_topics = [
         new_topic("t"),
         get("/v1/topics"),
@@ -540,9 +569,9 @@ def test_not_ready_while_it_recovers(tmp_path: Path, golden: Golden) -> None:
         request("/v1/topics/t", method="DELETE"),
     ]
     asked = {
-        PUBLIC: [produce, read, *of_topics, get("/v1/brokers"), get("/ready"), status],
+        PUBLIC: [produce, read, *of_topics, *of_groups, get("/v1/brokers"), get("/ready"), status],
         PRODUCE: [produce, status],
-        READ: [read, newest, offsets, get("/v1/offsets?topic=t"), status],
+        READ: [read, newest, offsets, get("/v1/offsets?topic=t"), status, *of_consumers],
     }
     with recovering_broker(tmp_path) as port:
         for door, requests in asked.items():

@@ -27,6 +27,7 @@ from tailrace.wire import (
 from tailrace_broker.net.doors import ROUTES
 from tailrace_broker.net.openapi import openapi
 from tailrace_broker.net.problems import PROBLEMS
+from tests.consumers import FORMS, ask, poll
 from tests.fixtures import RunningBroker, start_broker
 from tests.http11 import (
     METRICS,
@@ -288,6 +289,41 @@ PROVOKED: list[tuple[str, str, int, bytes]] = [
     ("GET", "/v1/openapi.json", 200, get("/v1/openapi.json")),
     ("GET", "/docs", 200, get("/docs")),
     ("GET", "/", 302, get("/")),
+    *(
+        (
+            method,
+            "/v1/consumer/register",
+            200,
+            request("/v1/consumer/register?consumerId=c&topic=t", method=method),
+        )
+        for method in ("POST", "PUT")
+    ),
+    (
+        "POST",
+        "/v1/consumer/register",
+        200,
+        ask("register", "d", topic="t", group="g", onNewGroup="startFromEarliest"),
+    ),
+    ("POST", "/v1/consumer/poll", 204, poll("c")),
+    *(("POST", "/v1/consumer/poll", 200, poll("d", delivery=0, accept=form)) for form in FORMS),
+    ("POST", "/v1/consumer/commit", 204, ask("commit", "d")),
+    ("GET", "/v1/groups", 200, get("/v1/groups")),
+    ("GET", "/v1/groups/{group}", 200, get("/v1/groups/g")),
+    ("POST", "/v1/consumer/goodbye", 200, ask("goodbye", "d")),
+    (
+        "POST",
+        "/v1/groups/{group}/reset",
+        200,
+        request("/v1/groups/g/reset", b'{"to":"earliest"}'),
+    ),
+    ("GET", "/v1/groups/{group}", 200, get("/v1/groups/g")),
+    (
+        "PUT",
+        "/v1/groups/{group}/offsets",
+        204,
+        request("/v1/groups/s/offsets", b'{"source":"s","offsets":{}}', method="PUT"),
+    ),
+    ("DELETE", "/v1/groups/{group}", 204, request("/v1/groups/s", method="DELETE")),
     ("DELETE", "/v1/topics/{topic}", 204, request("/v1/topics/t", method="DELETE")),
     ("GET", "/v1/trash", 200, get("/v1/trash")),
     ("POST", "/v1/trash/{topic}/restore", 200, request("/v1/trash/t/restore?as=u")),

@@ -8,6 +8,7 @@ from typing import Any
 
 import structlog
 
+from tailrace_broker.app.groups import Groups
 from tailrace_broker.app.retention import CautiousClock, Retention, passed_us
 from tailrace_broker.app.scrubber import Scrubber
 from tailrace_broker.app.settings import Settings
@@ -75,6 +76,7 @@ class LocalBroker:
             delete_retention_us=settings.delete_retention_ms * 1000,
         )
         self._topics = topics
+        self.groups = Groups(topics, spawn, self.now_us, self.counters)
         # The doors ask the broker; its topics answer.
         self.check_ready = topics.check_ready
         self.topics = topics.all
@@ -110,6 +112,8 @@ class LocalBroker:
         )
         replayed.log_ends = restart.log_ends
         await self._topics.open(self._resources, replayed)
+        await self.groups.open()
+        self._topics.serve()
         if settings.scrub_bytes_per_second:
             self._scrubber = Scrubber(
                 self._topics.undamaged_logs,
@@ -125,6 +129,7 @@ class LocalBroker:
         is_whole = self._topics.is_ready
         if self._scrubber is not None:
             self._scrubber.stop()
+        await self.groups.close()
         await self._topics.close()
         if self._resources is None:
             return
@@ -146,13 +151,14 @@ class LocalBroker:
 
     @property
     def partition_count(self) -> int:
-        """Partitions on this broker."""
+        """Partitions of topics on this broker."""
         return sum(len(hosted.logs) for hosted in self._topics.by_name.values())
 
     @property
     def damaged_count(self) -> int:
-        """Partitions that stand still because their data is damaged."""
-        return self.partition_count - sum(1 for _ in self._topics.undamaged_logs())
+        """Partitions that stand still because their data is damaged, of its own topics too."""
+        hosted = self._topics.all_hosted()
+        return sum(len(each.logs) - len(each.undamaged_logs()) for each in hosted)
 
     @property
     def quarantined_count(self) -> int:

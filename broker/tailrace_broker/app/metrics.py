@@ -1,11 +1,13 @@
 """`/metrics`: the counters and sizes of the broker in Prometheus' text format.
 
 Named by Prometheus' rules: prefix, base units (bytes, seconds) last, counters end in `_total`.
-There are no labels but the version's: partitions are told by `GET /v1/topics/{topic}`.
+Labels are the version's and the names of groups: partitions are told by `GET /v1/topics/{topic}`.
 docs/metrics.md is the list.
 """
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from importlib.metadata import version
 from math import nan
@@ -17,6 +19,19 @@ from prometheus_client.registry import Collector
 
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.model.counters import Counters
+from tailrace_broker.model.errors import CorruptPartitionError, NotReadyError
+from tailrace_broker.net.api import GroupView
+
+# Groups whose lag is computed in one turn of the event loop.
+_GROUPS_A_TURN = 100
+
+
+class GroupScrape(NamedTuple):
+    """What one scrape sees of a group."""
+
+    name: str
+    lag: float
+    lost: int
 
 
 class Scrape(NamedTuple):
@@ -26,6 +41,8 @@ class Scrape(NamedTuple):
     connection_count: int
     disk_used_bytes: float
     disk_bytes: float
+    groups: Sequence[GroupScrape]
+    member_count: int
 
 
 COUNTERS = {
@@ -38,6 +55,9 @@ COUNTERS = {
     "read_errors": "Reads answered with a problem",
     "read_bytes": "Body bytes of read answers",
     "slow_readers_dropped": "Connections cut off because their peers took their answers too slowly",
+    "group_polls": "Polls of registered consumers, those that wait or get nothing included",
+    "group_delivered_records": "Records in answers to polls, those that come again included",
+    "group_commits": "Commits; confirmations by polls are none",
     "log_writes": "Writes to segments, each of one or more batches",
     "log_write_errors": "Writes to the journal or to segments that failed",
     "log_write_seconds": "Time from the start of a segment write to its end",
@@ -122,6 +142,11 @@ GAUGES: dict[str, tuple[str, Callable[[Scrape], float]]] = {
         "Reads that wait for records (waitMs)",
         lambda scrape: scrape.broker.waiting_read_count,
     ),
+    "groups": ("Consumer groups, those without consumers too", lambda scrape: len(scrape.groups)),
+    "group_members": (
+        "Consumers that are registered, of all groups",
+        lambda scrape: scrape.member_count,
+    ),
 }
 assert set(COUNTERS) == {field.name for field in fields(Counters)}
 
@@ -144,12 +169,50 @@ class ScrapeCollector(Collector):
             yield CounterMetricFamily(f"tailrace_{name}", text, value)
         for name, (text, gauge) in GAUGES.items():
             yield GaugeMetricFamily(f"tailrace_{name}", text, gauge(self._scrape))
+        lag = GaugeMetricFamily(
+            "tailrace_group_lag_records",
+            "Records that a group has not dealt with; NaN when a partition is damaged",
+            labels=["group"],
+        )
+        lost = CounterMetricFamily(
+            "tailrace_group_lost_records",
+            "Records that a group never got, since retention was faster; over restarts too",
+            labels=["group"],
+        )
+        for group in self._scrape.groups:
+            lag.add_metric([group.name], group.lag)
+            lost.add_metric([group.name], group.lost)
+        yield lag
+        yield lost
 
 
 async def metrics_text(broker: LocalBroker, *, connection_count: int) -> bytes:
     """All metrics of the process; on Linux with those of the kernel."""
-    disk_bytes = await broker.disk_bytes() or (nan, nan)
+    used_bytes, disk_bytes = await broker.disk_bytes() or (nan, nan)
+    groups: list[GroupScrape] = []
+    member_count = 0
+    with suppress(NotReadyError):
+        for number, view in enumerate(broker.groups.views(), start=1):
+            groups.append(GroupScrape(view.group.name, _lag(view), view.group.lost))
+            member_count += len(view.group.members)
+            if number % _GROUPS_A_TURN == 0:
+                await asyncio.sleep(0)
+    scrape = Scrape(broker, connection_count, used_bytes, disk_bytes, groups, member_count)
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(ScrapeCollector(Scrape(broker, connection_count, *disk_bytes)))
+    registry.register(ScrapeCollector(scrape))
     ProcessCollector(registry=registry)
     return generate_latest(registry)
+
+
+def _lag(view: GroupView) -> float:
+    """What retention has removed is no lag."""
+    lag = 0
+    for hosted in view.topics.values():
+        for partition in hosted.topic.partitions:
+            try:
+                log = hosted.log_of(partition.partition)
+            except CorruptPartitionError:
+                return nan
+            position = max(view.group.position(hosted.topic, partition), log.log_start)
+            lag += max(0, log.high_watermark - position)
+    return lag

@@ -27,7 +27,13 @@ from tailrace_broker.model.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
-from tailrace_broker.model.topic import NEW_TOPIC, Topic, TopicSettings, check_topic_name
+from tailrace_broker.model.topic import (
+    NEW_TOPIC,
+    Topic,
+    TopicSettings,
+    check_topic_name,
+    is_internal,
+)
 from tailrace_broker.model.trashed_topic import TrashedTopic
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.direct_file import sync_file_system
@@ -63,6 +69,8 @@ class Topics:
         """`auto_create`: by the first produce; `delete_retention_us`: until the trash is purged."""
         self.is_ready = False
         self.by_name: dict[str, HostedTopic] = {}
+        self.internal: dict[str, HostedTopic] = {}  # the broker's own: no door knows them
+        self.on_changed: Callable[[], None] = lambda: None  # a topic has come, or gone
         self._auto_create = auto_create
         self._directory = directory
         self._io = io
@@ -84,7 +92,7 @@ class Topics:
         )
 
     async def open(self, resources: LogResources, replayed: Replayed) -> None:
-        """Recover every partition, then be ready. CorruptMetadataError."""
+        """Recover every partition. CorruptMetadataError."""
         directory, run = self._directory, self._io.run
         self._resources = resources
         topics = await run(directory.load_topics)
@@ -92,12 +100,13 @@ class Topics:
         await run(partial(_rescue_deleted, directory, replayed, living))
         await run(partial(directory.trash.finish_deletions, living))
         for topic in topics:
-            hosted = await open_topic(topic, directory, resources, replayed)
-            self._metadata.topics[topic.name] = hosted.topic
-            self.by_name[topic.name] = hosted
+            self._keep(await open_topic(topic, directory, resources, replayed))
         # What a killed broker wrote last, found by now and not synced by it.
         await run(partial(sync_file_system, directory.path))
         await run(directory.trash.spares.fill)
+
+    def serve(self) -> None:
+        """Let the doors in."""
         self.is_ready = True
         self._purger.look()
         self._retention.watch(list(self.undamaged_logs()))
@@ -126,7 +135,7 @@ class Topics:
 
     def log_ends(self) -> dict[UUID, list[int | None]]:
         """By topic and partition id; null: damaged."""
-        return {hosted.topic.topic_id: hosted.log_ends() for hosted in self.by_name.values()}
+        return {hosted.topic.topic_id: hosted.log_ends() for hosted in self.all_hosted()}
 
     def all(self) -> list[HostedTopic]:
         """By name. NotReadyError."""
@@ -144,7 +153,7 @@ class Topics:
 
     def undamaged_logs(self) -> Iterator[PartitionLog]:
         """Of all topics, whether they are all recovered or not."""
-        return chain.from_iterable(hosted.undamaged_logs() for hosted in self.by_name.values())
+        return chain.from_iterable(hosted.undamaged_logs() for hosted in self.all_hosted())
 
     def with_topic(self, topic: str, use: TopicUse) -> None:
         """Call `use` with the topic, at once when it is there, else when it has been created.
@@ -161,6 +170,21 @@ class Topics:
         else:
             self._create_for(topic, use)
 
+    async def internal_topic(self, name: str, settings: TopicSettings) -> HostedTopic:
+        """The broker's own topic of this name, made when it is first needed; durable on return.
+
+        NotReadyError, DiskFullError, StorageFailedError.
+        """
+        async with self._metadata_lock:
+            if name not in self.internal:
+                self.check_ready()
+                wanted = Metadata(dict(self._metadata.topics))
+                topic = wanted.add_topic(name, settings, uuid4())
+                if name not in self._metadata.topics:
+                    await self._save(wanted, may_use_spare=False)
+                await self._host(topic)
+            return self.internal[name]
+
     async def create(self, name: str, settings: TopicSettings) -> tuple[Topic, bool]:
         """The topic, and whether it is new; durable on return.
 
@@ -176,6 +200,7 @@ class Topics:
             if name not in self.by_name:
                 topic = await self._host(topic)
                 _log.info("topic.created", topic=name, partitions=len(topic.partitions))
+                self.on_changed()
             return topic, is_new
 
     async def alter(self, name: str, changes: Mapping[str, Any]) -> Topic:
@@ -216,6 +241,7 @@ class Topics:
                 raise
             await self._save(wanted, undo=unmark)
             del self.by_name[name]
+            self.on_changed()
             gone = TopicNotFoundError(f'topic "{name}" was deleted', topic=name)
             self._retention.forget(hosted.undamaged_logs())
             for log in hosted.undamaged_logs():
@@ -272,6 +298,7 @@ class Topics:
                 await run(bury)
                 raise
             await run(partial(trash.unmark, topic.topic_id))
+            self.on_changed()
             _log.info("topic.restored", topic=topic.name, id=str(topic.topic_id))
             return topic
 
@@ -310,10 +337,18 @@ class Topics:
         """Open a topic that is durable."""
         assert self._resources is not None
         hosted = await open_topic(topic, self._directory, self._resources, Replayed())
-        self._metadata.topics[topic.name] = hosted.topic
-        self.by_name[topic.name] = hosted
+        self._keep(hosted)
         self._retention.watch(hosted.undamaged_logs())
         return hosted.topic
+
+    def _keep(self, hosted: HostedTopic) -> None:
+        topic = hosted.topic
+        self._metadata.topics[topic.name] = topic
+        (self.internal if is_internal(topic.name) else self.by_name)[topic.name] = hosted
+
+    def all_hosted(self) -> Iterator[HostedTopic]:
+        """The broker's own topics too, whether they are all recovered or not."""
+        return chain(self.by_name.values(), self.internal.values())
 
     def _create_for(self, topic: str, use: TopicUse) -> None:
         """First produce to an unknown topic."""

@@ -31,12 +31,21 @@ class Record(NamedTuple):
     headers: list[tuple[bytes, bytes]]
 
 
-def unpack_columns(
-    header: BatchHeader, columns: memoryview, *, first: int = 0, last: int | None = None
-) -> list[Record]:
-    """Records `[first, last)` of a batch, by default all, from its uncompressed payload.
+class CutColumns(NamedTuple):
+    """The columns of some records of a batch; None is null."""
 
-    CorruptBatchError when a column is out of bounds. Cost: about 0.3 µs a record.
+    timestamps: list[int]
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    headers: list[list[tuple[bytes, bytes]]]
+
+
+def cut_columns(
+    header: BatchHeader, columns: memoryview, *, first: int = 0, last: int | None = None
+) -> CutColumns:
+    """Of records `[first, last)` of a batch, by default all, from its uncompressed payload.
+
+    CorruptBatchError when a column is out of bounds.
     """
     reader = ColumnReader(columns)
     count = header.record_count
@@ -66,8 +75,17 @@ def unpack_columns(
             for key, value in zip(header_keys, header_values, strict=True)
         ]
         headers = [pairs[start - bounds[0] : end - bounds[0]] for start, end in pairwise(bounds)]
-    offsets = range(header.base_offset + wanted.start, header.base_offset + wanted.stop)
-    return list(map(Record, offsets, timestamps[wanted].tolist(), keys, values, headers))
+    return CutColumns(timestamps[wanted].tolist(), keys, values, headers)
+
+
+def unpack_columns(
+    header: BatchHeader, columns: memoryview, *, first: int = 0, last: int | None = None
+) -> list[Record]:
+    """Records `[first, last)` of a batch, as `cut_columns`. Cost: about 0.3 µs a record."""
+    timestamps, keys, values, headers = cut_columns(header, columns, first=first, last=last)
+    base_offset = header.base_offset + first
+    offsets = range(base_offset, base_offset + len(values))
+    return list(map(Record, offsets, timestamps, keys, values, headers))
 
 
 def find_record_of_time(header: BatchHeader, columns: memoryview, timestamp_us: int) -> int:
@@ -82,13 +100,16 @@ def find_record_of_time(header: BatchHeader, columns: memoryview, timestamp_us: 
     return header.base_offset + int(is_later.argmax())
 
 
-def json_lines(partition: int, records: list[Record], *, values_are_json: bool) -> Iterator[bytes]:
-    """Each record as one line of JSON, without line end.
+def json_lines(
+    partition: int, records: list[Record], *, values_are_json: bool, topic: str | None = None
+) -> Iterator[bytes]:
+    """Each record as one line of JSON, without line end; with `topic` it begins with its name.
 
     Values checked at produce are embedded as they are; others are checked one by one.
     """
-    template = (
-        b'{"partition":%d,"offset":%%d,"timestamp":"%%s","key":%%s,"value":%%s%%s}' % partition
+    template = b'{%s"partition":%d,"offset":%%d,"timestamp":"%%s","key":%%s,"value":%%s%%s}' % (
+        b"" if topic is None else b'"topic":"%s",' % topic.encode(),
+        partition,
     )
     for record in records:
         value = record.value
@@ -99,12 +120,12 @@ def json_lines(partition: int, records: list[Record], *, values_are_json: bool) 
             has_line_ends = b"\n" in value or b"\r" in value
             text = value.translate(_LINE_ENDS_TO_SPACES) if has_line_ends else value
         else:
-            text = _base64(value)
+            text = base64_text(value)
         headers = b"" if not record.headers else b',"headers":' + _headers_text(record.headers)
         yield template % (
             record.offset,
             format_timestamp(record.timestamp_us),
-            _key_text(record.key),
+            key_text(record.key),
             text,
             headers,
         )
@@ -121,20 +142,22 @@ def _format_seconds(seconds: int) -> bytes:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()
 
 
-def _key_text(key: bytes | None) -> bytes:
+def key_text(key: bytes | None) -> bytes:
+    """A key as JSON."""
     if key is None:
         return b"null"
     try:
         return msgspec.json.encode(key.decode())
     except UnicodeDecodeError:
-        return _base64(key)
+        return base64_text(key)
 
 
 def _headers_text(headers: list[tuple[bytes, bytes]]) -> bytes:
     return b"[%s]" % b",".join(
-        b'{"key":%s,"value":%s}' % (_key_text(key), _base64(value)) for key, value in headers
+        b'{"key":%s,"value":%s}' % (key_text(key), base64_text(value)) for key, value in headers
     )
 
 
-def _base64(value: bytes) -> bytes:
+def base64_text(value: bytes) -> bytes:
+    """Any bytes as JSON."""
     return b'{"base64":"%s"}' % b64encode(value)

@@ -29,14 +29,18 @@ class Metadata:
         InvalidTopicNameError; TopicExistsError when it exists with other settings.
         """
         check_topic_name(name)
-        existing = self.topics.get(name)
-        if existing is None:
-            self.topics[name] = new_topic(name, settings, topic_id)
-        elif existing.settings != settings:
+        topic = self.add_topic(name, settings, topic_id)
+        if topic.settings != settings:
             raise TopicExistsError(
                 f'topic "{name}" exists with other settings; alter it, or choose another name',
                 topic=name,
             )
+        return topic
+
+    def add_topic(self, name: str, settings: TopicSettings, topic_id: UUID) -> Topic:
+        """The topic that exists, or a new one; its name may be one of the broker's own."""
+        if name not in self.topics:
+            self.topics[name] = new_topic(name, settings, topic_id)
         return self.topics[name]
 
     def alter_topic(self, name: str, settings: TopicSettings) -> Topic:

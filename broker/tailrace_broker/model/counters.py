@@ -16,6 +16,9 @@ class Counters:
     read_errors: int = 0
     read_bytes: int = 0
     slow_readers_dropped: int = 0
+    group_polls: int = 0
+    group_delivered_records: int = 0
+    group_commits: int = 0
     log_writes: int = 0
     log_write_errors: int = 0
     log_write_seconds: float = 0.0

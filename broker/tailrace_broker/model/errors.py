@@ -20,6 +20,12 @@
     │   ├── NotInTrashError
     │   ├── SequenceUnknownError
     │   ├── SequenceReusedError
+    │   ├── ConsumerExistsError
+    │   ├── ConsumerNotRegisteredError
+    │   ├── StaleAssignmentError
+    │   ├── StaleDeliveryError
+    │   ├── GroupNotFoundError
+    │   ├── GroupNotIdleError
     │   └── OffsetOutOfRangeError
     ├── OverloadError               try again later; nothing was stored
     │   ├── RequestTimeoutError
@@ -137,6 +143,30 @@ class SequenceUnknownError(CallerError):
 
 class SequenceReusedError(CallerError):
     """The producer sent another request under this sequence before; member `sequence`."""
+
+
+class ConsumerExistsError(CallerError):
+    """A consumer of this id is registered with other values; member `consumerId`."""
+
+
+class ConsumerNotRegisteredError(CallerError):
+    """No such consumer, or it was not seen for too long: it registers again; `consumerId`."""
+
+
+class StaleAssignmentError(CallerError):
+    """The consumer has registered again since: another process is it now; `assignmentEpoch`."""
+
+
+class StaleDeliveryError(CallerError):
+    """The delivery that a commit names is not the consumer's last; member `delivery`."""
+
+
+class GroupNotFoundError(CallerError):
+    """No such consumer group; member `group`."""
+
+
+class GroupNotIdleError(CallerError):
+    """The group has consumers, and this needs it to have none; members `group`, `members`."""
 
 
 class OffsetOutOfRangeError(CallerError):

@@ -119,9 +119,14 @@ class Topic(msgspec.Struct, frozen=True, rename="camel"):
     partitions: tuple[Partition, ...]
 
 
+def is_internal(name: str) -> bool:
+    """A name of the broker's own topics, which users may not give."""
+    return name.startswith("__")
+
+
 def check_topic_name(name: str) -> None:
     """Refuse a name that users may not give: InvalidTopicNameError."""
-    if _TOPIC_NAME.fullmatch(name) and name not in {".", ".."} and not name.startswith("__"):
+    if _TOPIC_NAME.fullmatch(name) and name not in {".", ".."} and not is_internal(name):
         return
     raise InvalidTopicNameError(
         "a topic name is 1 to 249 of A-Z a-z 0-9 . _ -, not . or .., and does not start with __",

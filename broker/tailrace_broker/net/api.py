@@ -2,17 +2,19 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from tailrace_broker.codec.batch import BatchBody, StoredBatch
 from tailrace_broker.codec.columns import RecordColumns
+from tailrace_broker.core.group import Group, Piece
 from tailrace_broker.core.producers import Producer
 from tailrace_broker.memory.read_memory import ReadMemory
 from tailrace_broker.model.appended import Appended
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.damage import Damage
 from tailrace_broker.model.errors import TailraceError
+from tailrace_broker.model.group import Confirmation, Place, Subscription
 from tailrace_broker.model.topic import Topic, TopicSettings
 from tailrace_broker.model.trashed_topic import TrashedTopic
 
@@ -101,8 +103,85 @@ class ClientView:
     ring_name: str
 
 
+class GroupPoll(NamedTuple):
+    """What a consumer may read now, and what `Groups.deliver` needs to know of the poll.
+
+    Without pieces there is nothing; `is_assigned`: some partition is this consumer's.
+    """
+
+    consumer_id: str
+    turn: int
+    pieces: Sequence[tuple[Piece, PartitionLog]]
+    is_assigned: bool
+    epoch: int  # of the group's assignment
+    confirmed: int  # the last delivery that was; 0: none
+
+
+class GroupView(NamedTuple):
+    """A group, to look at, with those of its topics that exist, by name."""
+
+    group: Group
+    topics: Mapping[str, HostedTopic]
+    coordinator: int  # the partition of `__groups` that keeps it
+
+
+class Groups(Protocol):
+    """The consumer groups; every method can raise NotReadyError and CorruptPartitionError (the
+    log that keeps the group), what stores something DiskFullError and StorageFailedError.
+    """
+
+    async def register(self, wanted: Subscription) -> int:
+        """The assignment epoch that the consumer joined in; it is stored.
+
+        ConsumerExistsError; of its topics TopicNotFoundError, InvalidTopicNameError.
+        """
+
+    async def poll(self, consumer_id: str, said: Confirmation, wait_ms: int) -> GroupPoll:
+        """What can be read now, or within `wait_ms`.
+
+        ConsumerNotRegisteredError, StaleAssignmentError.
+        """
+
+    def deliver(self, poll: GroupPoll, ends: Sequence[int]) -> int | None:
+        """The delivery's number: of each piece in turn what is read, from its start to this end.
+
+        None: answer with nothing; what was read must not be sent.
+        """
+
+    def withdraw(self, poll: GroupPoll, delivery: int) -> None:
+        """The answer did not leave: the next poll does not confirm it."""
+
+    async def commit(self, consumer_id: str, said: Confirmation) -> None:
+        """Confirm, and store the group's positions.
+
+        ConsumerNotRegisteredError, StaleAssignmentError, StaleDeliveryError.
+        """
+
+    async def goodbye(self, consumer_id: str, *, commits: bool) -> None:
+        """Remove a consumer; what it got last counts as dealt with when it `commits`."""
+
+    def views(self) -> Sequence[GroupView]:
+        """All groups by name."""
+
+    def view(self, group: str) -> GroupView:
+        """GroupNotFoundError."""
+
+    async def reset(self, group: str, offsets: Mapping[Place, int]) -> None:
+        """Move a group's positions. GroupNotFoundError, GroupNotIdleError."""
+
+    async def publish(self, group: str, source: str, offsets: Mapping[Place, int]) -> None:
+        """Store what a reader that keeps its offsets itself has read. GroupNotIdleError."""
+
+    async def delete(self, group: str) -> None:
+        """Forget a group. GroupNotFoundError, GroupNotIdleError."""
+
+
 class Broker(Protocol):
     """The broker behind the doors."""
+
+    @property
+    def groups(self) -> Groups:
+        """The consumer groups."""
 
     @property
     def client_view(self) -> ClientView:

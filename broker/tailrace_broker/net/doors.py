@@ -13,8 +13,19 @@ from tailrace.wire import (
     RECORDS_CONTENT_TYPE,
 )
 from tailrace_broker.model import errors
-from tailrace_broker.net import openapi, produce, read, status, topics, trash
+from tailrace_broker.net import (
+    consumers,
+    group_bodies,
+    groups,
+    openapi,
+    produce,
+    read,
+    status,
+    topics,
+    trash,
+)
 from tailrace_broker.net.api import Broker
+from tailrace_broker.net.consumer_headers import ConsumerHeaders
 from tailrace_broker.net.producer_headers import ProducerHeaders
 from tailrace_broker.net.routes import (
     AnswerForm,
@@ -37,6 +48,12 @@ _LOG_PROBLEMS = (
     errors.ReadFailedError,
 )
 _STORE_PROBLEMS = (errors.DiskFullError, errors.StorageFailedError)
+_KEPT_PROBLEMS = (errors.NotReadyError, errors.CorruptPartitionError)  # where groups are
+_CONSUMER_PROBLEMS = (
+    *_KEPT_PROBLEMS,
+    errors.ConsumerNotRegisteredError,
+    errors.StaleAssignmentError,
+)
 _RECORDS = {NDJSON_CONTENT_TYPE: read.RecordAnswer, JSON_CONTENT_TYPE: list[read.RecordAnswer]}
 
 
@@ -131,6 +148,149 @@ ROUTES: tuple[Route, ...] = (
             errors.NotAcceptableError,
         ),
         kind=Kind.READ,
+    ),
+    *(
+        Route(
+            method,
+            "/v1/consumer/register",
+            Doors.PUBLIC | Doors.READ,
+            "Register a consumer with its group; safe to repeat with the same values.",
+            (_json(200, "The consumer.", consumers.RegisteredAnswer),),
+            handle=consumers.register,
+            parameters=consumers.RegisterParameters,
+            bodies=(BodyForm(JSON_CONTENT_TYPE, "In place of parameters.", consumers.NewConsumer),),
+            problems=(
+                *_KEPT_PROBLEMS,
+                *_STORE_PROBLEMS,
+                errors.ConsumerExistsError,
+                errors.InvalidBodyError,
+                errors.InvalidTopicNameError,
+                errors.TopicNotFoundError,
+            ),
+            is_body_optional=True,
+        )
+        for method in ("POST", "PUT")
+    ),
+    Route(
+        "POST",
+        "/v1/consumer/poll",
+        Doors.PUBLIC | Doors.READ,
+        "Take what a consumer has not read yet; the next poll confirms it.",
+        (
+            AnswerForm(
+                200,
+                "Records; whole batches when `Accept` asks for them.",
+                {
+                    JSON_CONTENT_TYPE: list[consumers.PolledPartition],
+                    NDJSON_CONTENT_TYPE: consumers.PolledRecord,
+                    BATCH_CONTENT_TYPE: None,
+                },
+            ),
+            AnswerForm(204, "There are none now; `Retry-After` says when to ask again."),
+        ),
+        handle=consumers.poll,
+        parameters=consumers.PollParameters,
+        headers=ConsumerHeaders,
+        problems=(
+            *_CONSUMER_PROBLEMS,
+            errors.ReadFailedError,
+            errors.ReadMemoryFullError,
+            errors.NotAcceptableError,
+        ),
+        kind=Kind.READ,
+        is_given_up=True,
+    ),
+    Route(
+        "POST",
+        "/v1/consumer/commit",
+        Doors.PUBLIC | Doors.READ,
+        "Confirm what was delivered; answered when this is on disk.",
+        (AnswerForm(204, "Stored."),),
+        handle=consumers.commit,
+        parameters=consumers.ConsumerParameters,
+        headers=ConsumerHeaders,
+        problems=(*_CONSUMER_PROBLEMS, *_STORE_PROBLEMS, errors.StaleDeliveryError),
+    ),
+    Route(
+        "POST",
+        "/v1/consumer/goodbye",
+        Doors.PUBLIC | Doors.READ,
+        "Remove a consumer; others of its group get its partitions.",
+        (_json(200, "Removed.", dict[str, str]),),
+        handle=consumers.goodbye,
+        parameters=consumers.GoodbyeParameters,
+        problems=(*_KEPT_PROBLEMS, *_STORE_PROBLEMS, errors.ConsumerNotRegisteredError),
+    ),
+    Route(
+        "GET",
+        "/v1/groups",
+        Doors.PUBLIC,
+        "All consumer groups, sorted by name.",
+        (_json(200, "The groups.", group_bodies.GroupsAnswer),),
+        handle=groups.list_groups,
+        problems=(errors.NotReadyError, errors.ReadMemoryFullError),
+    ),
+    Route(
+        "GET",
+        "/v1/groups/{group}",
+        Doors.PUBLIC,
+        "Describe a consumer group.",
+        (_json(200, "The group.", group_bodies.GroupDescription),),
+        handle=groups.describe_group,
+        parameters=group_bodies.GroupPath,
+        problems=(errors.NotReadyError, errors.GroupNotFoundError, errors.ReadMemoryFullError),
+    ),
+    Route(
+        "DELETE",
+        "/v1/groups/{group}",
+        Doors.PUBLIC,
+        "Forget a consumer group that has no consumers.",
+        (AnswerForm(204, "Deleted."),),
+        handle=groups.delete_group,
+        parameters=group_bodies.GroupPath,
+        problems=(
+            *_KEPT_PROBLEMS,
+            *_STORE_PROBLEMS,
+            errors.GroupNotFoundError,
+            errors.GroupNotIdleError,
+        ),
+    ),
+    Route(
+        "POST",
+        "/v1/groups/{group}/reset",
+        Doors.PUBLIC,
+        "Move a consumer group that has no consumers.",
+        (_json(200, "What was moved.", group_bodies.GroupResetAnswer),),
+        handle=groups.reset_group,
+        parameters=group_bodies.GroupPath,
+        bodies=(BodyForm(JSON_CONTENT_TYPE, "Where to.", group_bodies.GroupReset),),
+        problems=(
+            *_TOPIC_PROBLEMS,
+            *_LOG_PROBLEMS,
+            *_STORE_PROBLEMS,
+            errors.GroupNotFoundError,
+            errors.GroupNotIdleError,
+            errors.InvalidBodyError,
+            errors.ReadMemoryFullError,
+        ),
+    ),
+    Route(
+        "PUT",
+        "/v1/groups/{group}/offsets",
+        Doors.PUBLIC,
+        "Tell how far a reader is that keeps its offsets itself.",
+        (AnswerForm(204, "Stored."),),
+        handle=groups.publish_offsets,
+        parameters=group_bodies.GroupPath,
+        bodies=(BodyForm(JSON_CONTENT_TYPE, "The offsets.", group_bodies.PublishedOffsets),),
+        problems=(
+            *_TOPIC_PROBLEMS,
+            *_STORE_PROBLEMS,
+            errors.PartitionNotFoundError,
+            errors.CorruptPartitionError,
+            errors.GroupNotIdleError,
+            errors.InvalidBodyError,
+        ),
     ),
     Route(
         "GET",

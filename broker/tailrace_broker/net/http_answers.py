@@ -66,6 +66,7 @@ class AnswerQueue:
         self._is_starting = False
         self._is_debug = _levels.isEnabledFor(logging.DEBUG)
         self.written_bytes = 0  # handed to the transport
+        self._unsent: list[Callable[[], None]] = []  # `on_lost` of answers that are under way
         self.can_write = asyncio.Event()  # the peer takes bytes
         self.can_write.set()
 
@@ -76,18 +77,33 @@ class AnswerQueue:
     def detach(self) -> None:
         """The peer has gone: what it asked for is not started any more.
 
-        What runs is given up only when it changes nothing (RFC 9110, 9.2.1).
+        What runs is given up only when it changes nothing (RFC 9110, 9.2.1), or says so itself.
         """
         self._transport = None
+        lost, self._unsent = self._unsent, []
         self.can_write.set()
-        if self._serving is not None and self._waiting[0].route.method == "GET":
-            self._serving.cancel()
+        serving = self._serving
+        if serving and (self.needs_peer or self._waiting[0].route.method == "GET"):
+            serving.cancel()
             self._serving = None  # its error keeps what the handler had
             self.return_memory(self._waiting[0])
         while len(self._waiting) > self._started:
             self.return_memory(self._waiting.pop())
         for exchange in self._waiting:  # not only when the garbage of this connection is collected
             exchange.answer = exchange.lease = None
+            exchange.lose()
+        for on_lost in lost:
+            on_lost()
+
+    @property
+    def needs_peer(self) -> bool:
+        """What runs now must end when the peer may have gone."""
+        return self._serving is not None and self._waiting[0].route.is_given_up
+
+    def on_all_sent(self) -> None:
+        """The peer has taken all that was written."""
+        self._unsent.clear()
+        self.can_write.set()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -137,12 +153,14 @@ class AnswerQueue:
         assert handle is not None
         try:
             response = await handle(self._broker, exchange.call())
+            exchange.on_lost = response.on_lost
             if isinstance(response.body, AsyncIterator):
                 await self._answer_stream(exchange, response, response.body)
             else:
                 self._serving = None
                 self._answer_whole(exchange, response)
         except TailraceError as error:
+            exchange.lose()
             self._serving = None
             self._answer(exchange, 0, b"", error)
 
@@ -206,11 +224,15 @@ class AnswerQueue:
         self.return_memory(exchange)
         transport = self._transport
         exchange.answer = rest if transport is not None else None
+        if transport is None:
+            exchange.lose()
         while transport is not None and self._waiting:
             first = self._waiting[0]
             if first.answer is None:
                 break
             self._write(transport, first.answer, first.lease)
+            if first.on_lost is not None and not self.can_write.is_set():
+                self._unsent.append(first.on_lost)
             self._started -= 1
             if not self._waiting.popleft().keeps_alive:
                 self._on_ended()

@@ -162,7 +162,14 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._idle_check.cancel()
 
     def eof_received(self) -> bool:
-        """The peer sends no more; True: it still waits for answers."""
+        """The peer sends no more; True: it still waits for answers.
+
+        Or it has gone, which looks the same: what only a peer that is there may get is given up.
+        """
+        if self._answers.needs_peer:
+            self._answers.detach()
+            self.abort()
+            return False
         waits = len(self._answers) > 0
         if waits:
             self.end()
@@ -208,7 +215,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """The peer has taken all."""
         self._active_s = self._loop.time()
         self._stop_pace_check()
-        self._answers.can_write.set()
+        self._answers.on_all_sent()
         if self._is_last_sent:
             self._linger()
         else:

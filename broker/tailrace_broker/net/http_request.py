@@ -4,8 +4,9 @@ The parser (llhttp, strict) refuses what breaks the syntax of RFC 9112; here is 
 and a server behind or before us could read otherwise.
 """
 
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from types import MappingProxyType
 
 from tailrace.wire import JSON_CONTENT_TYPE
 from tailrace_broker.memory.pool import Lease
@@ -23,6 +24,12 @@ from tailrace_broker.net.routes import DIGITS_MAX, Call, Kind, Matched, Route, s
 _PRODUCE, _READ = Kind.PRODUCE, Kind.READ
 _CHUNKED = b"chunked"
 _CONTINUE = b"100-continue"
+_OWN_HEADERS = (
+    b"tailrace-producer-id",
+    b"tailrace-sequence",
+    b"tailrace-delivery",
+    b"tailrace-assignment-epoch",
+)
 
 
 class Exchange:
@@ -40,8 +47,7 @@ class Exchange:
     content_type: bytes = b""
     accept: bytes = b""
     expectation: bytes = b""
-    producer_id: bytes | None = None
-    sequence: bytes | None = None
+    own_headers: Mapping[bytes, bytes] = MappingProxyType({})  # Tailrace's, in lower case
     transfer_coding: bytes = b""
     content_bytes: int = 0
     header_bytes: int = 0  # request line and headers that are parsed
@@ -55,6 +61,7 @@ class Exchange:
     memory_bytes: int = 0  # of produce memory, returned with the answer
     lease: Lease | None = None  # of read memory, until the answer is sent
     answer: list[bytes | memoryview] | None = None
+    on_lost: Callable[[], None] | None = None  # the answer will not reach the peer
 
     @property
     def route(self) -> Route:
@@ -84,9 +91,14 @@ class Exchange:
             media_type(self.content_type),
             media_type_list(self.accept),
             self.body,
-            self.producer_id,
-            self.sequence,
+            self.own_headers,
         )
+
+    def lose(self) -> None:
+        """The answer does not reach the peer."""
+        on_lost, self.on_lost = self.on_lost, None
+        if on_lost is not None:
+            on_lost()
 
     def count(self, counters: Counters, *, is_error: bool) -> None:
         """Count the answer. What found no route is not counted."""
@@ -130,7 +142,11 @@ def check_matched(exchange: Exchange) -> None:
         shown = shortened(exchange.expectation.decode("latin-1"))
         raise ExpectationFailedError(f"Expect {shown} is not known; leave it out")
     known_types = matched.body_types
-    if known_types and media_type(exchange.content_type) not in known_types:
+    if (
+        known_types
+        and media_type(exchange.content_type) not in known_types
+        and (exchange.has_body or not matched.route.is_body_optional)
+    ):
         known = ", ".join(known_types)
         shown = shortened(exchange.content_type.decode("latin-1"))
         raise UnsupportedMediaTypeError(
@@ -178,16 +194,11 @@ def _read_expect(exchange: Exchange, value: bytes) -> None:
     exchange.expectation = value.strip() or b"nothing"
 
 
-def _read_producer_id(exchange: Exchange, value: bytes) -> None:
-    """Two of them become a list, which is no id."""
-    before = exchange.producer_id
-    exchange.producer_id = value.strip() if before is None else before + b", " + value
-
-
-def _read_sequence(exchange: Exchange, value: bytes) -> None:
-    """Two of them become a list, which is no number."""
-    before = exchange.sequence
-    exchange.sequence = value.strip() if before is None else before + b", " + value
+def _read_own(name: bytes, exchange: Exchange, value: bytes) -> None:
+    """Two of one name become a list, which is none of the values that it can have."""
+    before = exchange.own_headers.get(name)
+    whole = value.strip() if before is None else before + b", " + value
+    exchange.own_headers = {**exchange.own_headers, name: whole}
 
 
 # What reads a header that says something here; InvalidRequestError is left to `check_head`.
@@ -198,6 +209,5 @@ HEADERS: dict[bytes, Callable[[Exchange, bytes], None]] = {
     b"content-type": _read_content_type,
     b"accept": _read_accept,
     b"expect": _read_expect,
-    b"tailrace-producer-id": _read_producer_id,
-    b"tailrace-sequence": _read_sequence,
+    **{name: partial(_read_own, name) for name in _OWN_HEADERS},
 }

@@ -105,7 +105,10 @@ def _operation(route: Route) -> dict[str, Any]:
     }
     if route.bodies:
         content = {form.content_type: _body(form) for form in route.bodies}
-        operation["requestBody"] = {"required": True, "content": content}
+        operation["requestBody"] = {
+            "required": not route.is_body_optional,
+            "content": content,
+        }
     return operation
 
 

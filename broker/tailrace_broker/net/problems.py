@@ -97,6 +97,40 @@ PROBLEMS: dict[type[TailraceError], Problem] = {
         "Sequence reused",
         "the producer sent another number of events under this sequence before",
     ),
+    errors.ConsumerExistsError: Problem(
+        "consumer-exists",
+        400,
+        "Consumer exists",
+        "a consumer of this id is registered with another group, other topics or other options",
+    ),
+    errors.ConsumerNotRegisteredError: Problem(
+        "consumer-not-registered",
+        409,
+        "Consumer not registered",
+        "the consumer was never registered, has said goodbye, or was not seen for `sessionMs`",
+    ),
+    errors.StaleAssignmentError: Problem(
+        "stale-assignment",
+        409,
+        "Stale assignment",
+        "another process has registered under this consumer id since",
+    ),
+    errors.StaleDeliveryError: Problem(
+        "stale-delivery",
+        409,
+        "Stale delivery",
+        "the delivery that is to be committed is not the last one of the consumer; nothing was "
+        "committed, and the next poll gives its records again",
+    ),
+    errors.GroupNotFoundError: Problem(
+        "group-not-found", 404, "No such group", "no consumer group of this name"
+    ),
+    errors.GroupNotIdleError: Problem(
+        "group-not-idle",
+        409,
+        "Group not idle",
+        "the group has consumers; what was asked needs it to have none",
+    ),
     errors.BodyTooLargeError: Problem(
         "body-too-large",
         413,

@@ -120,7 +120,7 @@ def produce(broker: Broker, call: Call, answer: Answer) -> None:
     append, foreign = _APPENDS[call.content_type]
     try:
         _check(call, foreign)
-        sender = read_sender(call.producer_id, call.sequence)
+        sender = read_sender(call.headers)
     except TailraceError as error:
         answer(0, b"", error)
     else:

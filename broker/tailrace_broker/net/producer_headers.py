@@ -1,6 +1,7 @@
 """`Tailrace-Producer-Id` and `Tailrace-Sequence`: a produce request that may be sent again."""
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, NamedTuple
 
 from msgspec import Meta
@@ -12,6 +13,7 @@ from tailrace_broker.net.routes import DIGITS_MAX, INT64_MAX, Parameters, shorte
 PRODUCER_ID = "Tailrace-Producer-Id"
 SEQUENCE = "Tailrace-Sequence"
 
+_PRODUCER_ID, _SEQUENCE = PRODUCER_ID.lower().encode(), SEQUENCE.lower().encode()
 _NAME = re.compile(rb"[!-~]{1,128}")
 
 
@@ -53,8 +55,11 @@ class Sender(NamedTuple):
     producer: Producer
 
 
-def read_sender(name: bytes | None, sequence: bytes | None) -> Sender | None:
+def read_sender(headers: Mapping[bytes, bytes]) -> Sender | None:
     """Of the headers as they came; None: there were none of them. InvalidParameterError."""
+    if not headers:
+        return None
+    name, sequence = headers.get(_PRODUCER_ID), headers.get(_SEQUENCE)
     if name is None and sequence is None:
         return None
     if name is None:
@@ -63,10 +68,15 @@ def read_sender(name: bytes | None, sequence: bytes | None) -> Sender | None:
         raise _missing(SEQUENCE, PRODUCER_ID)
     if not _NAME.fullmatch(name):
         raise _wrong(PRODUCER_ID, name, "1 to 128 visible ASCII characters")
-    is_number = sequence.isdigit() and len(sequence) <= DIGITS_MAX
-    if not is_number or int(sequence) > INT64_MAX:
-        raise _wrong(SEQUENCE, sequence, f"a whole number from 0 to {INT64_MAX}")
-    return Sender(name, Producer.named(name, int(sequence)))
+    return Sender(name, Producer.named(name, read_number(SEQUENCE, sequence)))
+
+
+def read_number(header: str, value: bytes) -> int:
+    """A header that is a whole number from 0 on. InvalidParameterError."""
+    is_number = value.isdigit() and len(value) <= DIGITS_MAX
+    if not is_number or int(value) > INT64_MAX:
+        raise _wrong(header, value, f"a whole number from 0 to {INT64_MAX}")
+    return int(value)
 
 
 def _missing(header: str, other: str) -> InvalidParameterError:

@@ -2,7 +2,7 @@
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import groupby
@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from tailrace.wire import BATCH_CONTENT_TYPE, JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE, Flag
+from tailrace.wire import BATCH_CONTENT_TYPE, JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
 from tailrace_broker.codec.batch import StoredBatch, decompress_payload
-from tailrace_broker.codec.records import json_lines, unpack_columns
+from tailrace_broker.codec.records import unpack_columns
 from tailrace_broker.memory.pool import Lease
 from tailrace_broker.memory.read_memory import ReadMemory
 from tailrace_broker.model.errors import (
@@ -23,6 +23,7 @@ from tailrace_broker.model.errors import (
 )
 from tailrace_broker.model.topic import Partition
 from tailrace_broker.net.api import Broker, HostedTopic, PartitionLog
+from tailrace_broker.net.record_texts import TextBytes, as_text, counted, lines_of, unpinned_bytes
 from tailrace_broker.net.routes import (
     DIGITS_MAX,
     INT64_MAX,
@@ -40,10 +41,6 @@ READ_BYTES_DEFAULT = 1024 * 1024
 READ_BYTES_MAX = 16 * 1024 * 1024
 WAIT_MS_MAX = 60_000
 LAST_RECORDS_MAX = 1_000
-# Of a batch's columns that become text at once.
-PIECE_BYTES = 512 * 1024
-# Of an answer at most so much text is under way: a piece, what is ready, and what is being sent.
-TEXT_BYTES_MAX = 4 * 1024 * 1024
 
 _TEXT_TYPES = (NDJSON_CONTENT_TYPE, JSON_CONTENT_TYPE)
 
@@ -142,7 +139,7 @@ async def read_last(broker: Broker, call: Call) -> Response:
     places = [(partition, offset) for _, partition, offset in sorted(newest)]
     lease = broker.read_memory.lease()
     lines = _lines_at(broker.read_memory, lease, hosted, places)
-    return Response(_count(broker, _as_text(lines, content_type)), content_type, lease=lease)
+    return Response(counted(broker, as_text(lines, content_type)), content_type, lease=lease)
 
 
 @lru_cache(maxsize=64)
@@ -222,7 +219,7 @@ async def _read(
         next_offset = min(offset + parameters.max_records, high_watermark)
         part = parameters.partition, offset, next_offset
         lines = _json_lines(broker.read_memory, lease, log, *part, batches)
-        body = _count(broker, _as_text(lines, content_type))
+        body = counted(broker, as_text(lines, content_type))
     headers = {
         "tailrace-next-offset": str(next_offset),
         "tailrace-high-watermark": str(high_watermark),
@@ -238,25 +235,15 @@ async def _read_unchanged(
 ) -> Sequence[StoredBatch]:
     """Batches to be sent as they are. ReadMemoryFullError."""
     batches = await log.read(offset, max_bytes)
-    lease.resize(_unpinned_bytes(batches))
+    lease.resize(unpinned_bytes(batches))
     return batches
 
 
 async def _read_for_text(lease: Lease, log: PartitionLog, offset: int) -> Sequence[StoredBatch]:
     """Batches to be unpacked one after the other. ReadMemoryFullError."""
     batches = await log.read(offset, READ_BYTES_DEFAULT)
-    columns_bytes = [batch.header.uncompressed_bytes for batch in batches]
-    text_bytes = min(sum(columns_bytes), TEXT_BYTES_MAX)
-    lease.resize(_unpinned_bytes(batches) + max(columns_bytes, default=0) + text_bytes)
+    lease.resize(unpinned_bytes(batches) + TextBytes().with_batches(batches).held_bytes)
     return batches
-
-
-def _unpinned_bytes(batches: Sequence[StoredBatch]) -> int:
-    """Of batches in memory: they may leave the cache before they are sent.
-
-    Those of a disk read are views of a pinned buffer, which counts by itself.
-    """
-    return sum(batch.header.batch_bytes for batch in batches if isinstance(batch.buffers[0], bytes))
 
 
 def _state_headers(partition: Partition, next_offset: int) -> dict[str, str]:
@@ -306,17 +293,6 @@ async def _lines_at(
             yield lines
 
 
-async def _count(broker: Broker, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Count what is sent."""
-    async for piece in pieces:
-        broker.counters.read_bytes += len(piece)
-        yield piece
-
-
-def _as_text(lines: AsyncIterator[list[bytes]], content_type: str) -> AsyncIterator[bytes]:
-    return _as_array(lines) if content_type == JSON_CONTENT_TYPE else _as_lines(lines)
-
-
 async def _json_lines(
     memory: ReadMemory,
     lease: Lease,
@@ -331,7 +307,7 @@ async def _json_lines(
     An empty piece before it waits for memory: who waits holds none.
     """
     while True:
-        for lines in _lines_of(partition, batches, offset, end):
+        for lines in lines_of(partition, batches, offset, end):
             yield lines
         offset = batches[-1].header.end_offset if batches else offset
         if offset >= end:
@@ -344,36 +320,3 @@ async def _json_lines(
             yield []
             lease.resize(0)
             batches = await memory.run(read)
-
-
-def _lines_of(
-    partition: int, batches: Sequence[StoredBatch], offset: int, end: int
-) -> Iterator[list[bytes]]:
-    """Of the records of these batches in `[offset, end)`."""
-    for batch in batches:
-        header = batch.header
-        columns = decompress_payload(header, batch.contents())
-        is_json = bool(header.flags & Flag.JSON_VALUES)
-        piece_records = max(1, header.record_count * PIECE_BYTES // len(columns))
-        while offset < min(end, header.end_offset):
-            last = min(offset + piece_records, end, header.end_offset)
-            first = offset - header.base_offset
-            records = unpack_columns(header, columns, first=first, last=last - header.base_offset)
-            yield list(json_lines(partition, records, values_are_json=is_json))
-            offset = last
-
-
-async def _as_lines(texts: AsyncIterator[list[bytes]]) -> AsyncIterator[bytes]:
-    async for some in texts:
-        yield b"\n".join([*some, b""])
-
-
-async def _as_array(texts: AsyncIterator[list[bytes]]) -> AsyncIterator[bytes]:
-    before = b"["
-    async for some in texts:
-        if not some:
-            yield b""
-            continue
-        yield before + b",".join(some)
-        before = b","
-    yield b"]" if before == b"," else b"[]"

@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -38,7 +38,12 @@ _SHOWN_CHARACTERS_MAX = 40
 
 
 class Parameters(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Base of every route's path and query parameters; without fields: it takes none."""
+    """Base of every route's path and query parameters; without fields: it takes none.
+
+    `aliases`: other names of query parameters, with the wire name of the field.
+    """
+
+    aliases: ClassVar[Mapping[str, str]] = {}
 
 
 TopicName = Annotated[str, Meta(description="The topic's name.")]
@@ -69,8 +74,7 @@ class Call(NamedTuple):
     content_type: str
     accept: str
     body: bytes | bytearray
-    producer_id: bytes | None = None  # headers as they came
-    sequence: bytes | None = None
+    headers: Mapping[bytes, bytes] = {}  # Tailrace's own as they came, by name in lower case
 
 
 class Response(NamedTuple):
@@ -81,6 +85,7 @@ class Response(NamedTuple):
     status: int = 200
     headers: Mapping[str, str] = {}
     lease: Lease | None = None  # of read memory, given back when the answer is sent
+    on_lost: Callable[[], None] | None = None  # when the peer goes before all of it is sent
 
 
 # Answers a request: the status and body of a success, or an error; once, maybe later.
@@ -110,7 +115,8 @@ class AnswerForm(NamedTuple):
 class Route(NamedTuple):
     """One method of one path, with `handle` or `immediate`.
 
-    `problems`: those beyond what every request can meet.
+    `problems`: those beyond what every request can meet. `is_given_up`: when its peer may
+    have gone, since what it answers counts as received; a GET is when the peer has gone for sure.
     """
 
     method: str
@@ -125,6 +131,8 @@ class Route(NamedTuple):
     bodies: Sequence[BodyForm] = ()
     problems: Sequence[type[TailraceError]] = ()
     kind: Kind = Kind.OTHER
+    is_body_optional: bool = False
+    is_given_up: bool = False
 
 
 class Matched(NamedTuple):
@@ -191,6 +199,7 @@ class _RouteReader:
             field.encode_name: _FieldReader(field)
             for field in msgspec.structs.fields(route.parameters)
         }
+        self._aliases = route.parameters.aliases
 
     def read(self, in_path: Mapping[str, bytes], query: bytes) -> Parameters:
         """Path segments and query pairs, percent-decoded, as the route's struct."""
@@ -198,6 +207,7 @@ class _RouteReader:
         for pair in filter(None, query.split(b"&")):
             raw_name, _, raw_value = pair.partition(b"=")
             name = _decoded(raw_name)
+            name = self._aliases.get(name, name)
             if name not in self._fields:
                 known = ", ".join(name for name in self._fields if name not in in_path) or "none"
                 raise InvalidParameterError(

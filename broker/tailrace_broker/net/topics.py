@@ -28,8 +28,8 @@ from tailrace_broker.net.routes import INT64_MAX, Call, Parameters, Response, To
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-# How msgspec names the field that does not fit.
-_FIELD = re.compile(r"(?:field `|at `\$\.)([^`]+)`")
+# How msgspec names the field that does not fit, or what it is in.
+_FIELD = re.compile(r"(?:field `|`\$\.)([^`\[]+)")
 
 
 def _bounds(field: str) -> dict[str, int]:
@@ -230,7 +230,7 @@ async def list_topics(broker: Broker, _: Call) -> Response:
 
 async def create_topic(broker: Broker, call: Call) -> Response:
     """201 when it is new, 200 when it exists with the settings that are given."""
-    wanted = _parse(call.body, NewTopic)
+    wanted = parse_body(call.body, NewTopic)
     given = _given(wanted)
     name = given.pop("name")
     try:
@@ -253,7 +253,7 @@ async def describe_topic(broker: Broker, call: Call) -> Response:
 async def alter_topic(broker: Broker, call: Call) -> Response:
     """The topic with its changed settings."""
     topic = broker.hosted(call.parameters.topic).topic
-    changes = _given(_parse(call.body, TopicChanges))
+    changes = _given(parse_body(call.body, TopicChanges))
     return json_response(_answer(await broker.alter_topic(topic.name, changes)))
 
 
@@ -273,7 +273,7 @@ async def list_offsets(broker: Broker, call: Call) -> Response:
         states = [_state(each, partition) for partition in each.topic.partitions]
         if parameters.timestamp is not None:
             for state in states:
-                log = _log_or_none(each, state["partition"])
+                log = log_or_none(each, state["partition"])
                 found = await log.find_timestamp(parameters.timestamp) if log else None
                 state["timestamp_offset"] = found
         topics.append(TopicOffsets(each.topic.name, [PartitionState(**state) for state in states]))
@@ -285,7 +285,7 @@ def json_response(answer: object, *, status: int = 200) -> Response:
     return Response((msgspec.json.encode(answer),), status=status)
 
 
-def _parse(body: bytes | bytearray, kind: type[T]) -> T:
+def parse_body(body: bytes | bytearray, kind: type[T]) -> T:
     """InvalidParameterError names a field; InvalidBodyError when it is not even JSON."""
     try:
         return msgspec.json.decode(body, type=kind)
@@ -316,7 +316,7 @@ def _answer(topic: Topic) -> TopicAnswer:
 
 def _state(hosted: HostedTopic, partition: Partition) -> dict[str, Any]:
     """The members of a PartitionState."""
-    log = _log_or_none(hosted, partition.partition)
+    log = log_or_none(hosted, partition.partition)
     is_sealed = partition.sealed_end is not None
     return {
         "partition": partition.partition,
@@ -333,7 +333,7 @@ def _state(hosted: HostedTopic, partition: Partition) -> dict[str, Any]:
 
 
 def _details(hosted: HostedTopic, partition: Partition) -> PartitionDetails:
-    log = _log_or_none(hosted, partition.partition)
+    log = log_or_none(hosted, partition.partition)
     slices = hosted.topic.settings.partitions_per_range
     starts = [start for start, _ in slice_bounds(TOKEN_MIN, UNITS, slices)]
     return PartitionDetails(
@@ -352,7 +352,7 @@ def _details(hosted: HostedTopic, partition: Partition) -> PartitionDetails:
     )
 
 
-def _log_or_none(hosted: HostedTopic, partition: int) -> PartitionLog | None:
+def log_or_none(hosted: HostedTopic, partition: int) -> PartitionLog | None:
     """None: the partition's data is damaged."""
     try:
         return hosted.log_of(partition)

@@ -192,12 +192,21 @@ class PartitionLog:
         """Until the high watermark is above `offset`, or the log takes no more appends."""
         while self.high_watermark <= offset and self._tail.is_open:
             waiter = asyncio.get_running_loop().create_future()
-            waiters = self._waiters = self._waiters or set()
-            waiters.add(waiter)
+            self.add_waiter(waiter)
             try:
                 await waiter
             finally:
-                waiters.discard(waiter)
+                self.remove_waiter(waiter)
+
+    def add_waiter(self, waiter: asyncio.Future[None]) -> None:
+        """It is done when the high watermark moves or the log closes; one may wait at many logs."""
+        self._waiters = self._waiters or set()
+        self._waiters.add(waiter)
+
+    def remove_waiter(self, waiter: asyncio.Future[None]) -> None:
+        """It does not wait any more."""
+        if self._waiters is not None:
+            self._waiters.discard(waiter)
 
     # --- its start and its end ---
 
@@ -210,6 +219,20 @@ class PartitionLog:
             await self.spilled()
         async with self._tail.turns.turn():
             await self._trim(log_start)
+
+    async def roll(self) -> int:
+        """Begin a new segment; its base offset, below which `trim` can remove all.
+
+        DiskFullError, StorageFailedError.
+        """
+        failed = await self.spilled()
+        if failed is not None:
+            raise failed
+        async with self._tail.turns.turn():
+            last = self.segments[-1]
+            if last.base_offset < last.end_offset:
+                await self._tail.roll()
+            return self.segments[-1].base_offset
 
     async def spilled(self) -> TailraceError | None:
         """Once what is pending now is in the segment; or why it is not."""

@@ -17,6 +17,7 @@ import pytest
 from tailrace.records_binary import encode_records
 from tailrace.wire import JOURNAL_BLOCK_BYTES, PRODUCER_ENTRY, Codec, Flag
 from tailrace_broker.codec.batch import BatchBody, stamp_batch, verify_batch
+from tailrace_broker.codec.groups import decode_fact, encode_fact
 from tailrace_broker.codec.journal import (
     FRAME_HEADER_BYTES,
     JournalFileHeader,
@@ -60,6 +61,17 @@ from tailrace_broker.codec.segment import (
 from tailrace_broker.core.metadata import new_topic
 from tailrace_broker.core.recovery import LogScan, SegmentState
 from tailrace_broker.model.errors import CorruptBatchError
+from tailrace_broker.model.group import (
+    Committed,
+    Deleted,
+    Fact,
+    Joined,
+    Left,
+    Moved,
+    Published,
+    Snapshot,
+    Subscription,
+)
 from tailrace_broker.model.topic import NEW_TOPIC, TopicSettings
 from tailrace_broker.storage.segment_writer import index_of
 from tests.batches import (
@@ -195,6 +207,19 @@ TUNED_TOPICS = [
 ]
 TUNED_DELETED = DeletedTopic(TUNED_TOPICS[1], deleted_us=TIME_US)
 
+SUBSCRIPTION = Subscription("c1", "g1", ("flights", "orders"), "startFromEarliest", 30_000)
+OFFSETS = {TOPIC_ID: {0: BASE_OFFSET, 3: 0}}
+FACTS: list[Fact] = [
+    Joined(SUBSCRIPTION, 1, OFFSETS),
+    Left("c1", 2, "expired"),
+    Committed(OFFSETS, lost=41),
+    Moved(OFFSETS),
+    Published("spark", OFFSETS),
+    Deleted(),
+    Snapshot(7, ((SUBSCRIPTION, 1),), OFFSETS, lost=41),
+    Snapshot(0, (), OFFSETS, source="spark"),
+]
+
 
 def write_batch(body: BatchBody) -> bytes:
     return b"".join(stamp_batch(body, PLACE).buffers)
@@ -230,6 +255,7 @@ ENCODED: dict[str, Callable[[], bytes]] = {
     "version_1/0.journal": write_journal,
     "version_1/clean-stop.json": lambda: encode_clean_stop(CLEAN_STOP),
     "version_1/log-start.json": lambda: encode_log_start(LOG_START),
+    "version_1/groups.ndjson": lambda: b"".join(encode_fact(fact) + b"\n" for fact in FACTS),
     "version_3/meta.json": lambda: encode_identity(IDENTITY),
     "version_2/segment.idx": lambda: encode_index(SEGMENT_INDEX),
     "version_2/long.idx": lambda: encode_index(LONG_INDEX),
@@ -364,6 +390,10 @@ def test_the_json_files_are_read() -> None:
     assert decode_log_start(golden("version_1/log-start.json")) == LOG_START
     assert decode_topics(golden("version_3/topics.json")) == TUNED_TOPICS
     assert decode_deleted(golden("version_3/topic.json")) == TUNED_DELETED
+
+
+def test_the_facts_of_groups_are_read() -> None:
+    assert [decode_fact(line) for line in golden("version_1/groups.ndjson").splitlines()] == FACTS
 
 
 def test_topics_of_before_there_were_more_settings_keep_all_that_they_hold() -> None:

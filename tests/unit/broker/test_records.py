@@ -117,6 +117,13 @@ def test_a_line_says_where_and_when_the_record_is() -> None:
     )
 
 
+def test_a_line_can_begin_with_its_topic() -> None:
+    record = record_of(b"1", key=b"SFO")
+    (line,) = json_lines(3, [record], values_are_json=True, topic="flights")
+
+    assert line == b'{"topic":"flights",' + line_of(record).removeprefix(b"{")
+
+
 @pytest.mark.parametrize(
     ("value", "shown"),
     [

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from tailrace_broker.app.metrics import metrics_text
+from tailrace_broker.model.errors import CorruptPartitionError
+from tailrace_broker.model.group import Confirmation, Place, Subscription
 from tailrace_broker.model.topic import TopicSettings
 from tests.brokers import open_broker, started_broker
 from tests.metrics import families_of, page_families
@@ -18,8 +20,9 @@ HEAD = (
     "Of `http://HOST:9253/metrics`, Prometheus' text format. Made from"
     " [`app/metrics.py`](../broker/tailrace_broker/app/metrics.py); those of the process come from"
     " the Prometheus client, on Linux alone.\n"
-    "Counters count from the start of the process. The only label is the version's, so that their"
-    " number stays bounded; a topic's partitions are told by `GET /v1/topics/{topic}`.\n\n"
+    "Counters count from the start of the process, but for a group's lost records. Labels are the"
+    " version's and `group`, of the two metrics that each group has; a topic's partitions are told"
+    " by `GET /v1/topics/{topic}`, a group's by `GET /v1/groups/{group}`.\n\n"
     "| metric | type | unit | meaning |\n|---|---|---|---|\n"
 )
 UNITS = ("bytes", "seconds")
@@ -113,5 +116,45 @@ def test_the_metrics_follow_what_is_stored(tmp_path: Path) -> None:
         assert (
             value_of(text, "tailrace_disk_bytes") > value_of(text, "tailrace_disk_used_bytes") > 0
         )
+
+    asyncio.run(scenario())
+
+
+def test_a_group_is_told_with_its_lag_and_what_it_lost(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await broker.create_topic("t", TopicSettings(partitions_per_range=2))
+            hosted = broker.hosted("t")
+            for consumer_id, group in (("c1", "g"), ("c2", "g"), ("c3", 'other "g"')):
+                wanted = Subscription(consumer_id, group, ("t",), "startFromEarliest")
+                await broker.groups.register(wanted)
+            log = hosted.log_of(0)
+            await Appends(log).batch([b"0", b"1", b"2"])
+            found = broker.groups.view("g").group
+            owner = found.owners[Place(hosted.topic.topic_id, 0)]
+            poll = await broker.groups.poll(owner, Confirmation(0), 0)
+            number = broker.groups.deliver(poll, [2])
+            await broker.groups.commit(owner, Confirmation(number))
+            found.lost = 7
+            text = (await metrics_text(broker, connection_count=0)).decode()
+            undamaged, hosted.logs[1] = hosted.logs[1], CorruptPartitionError("made up")
+            damaged = (await metrics_text(broker, connection_count=0)).decode()
+            hosted.logs[1] = undamaged
+
+        lag, lost = "tailrace_group_lag_records", "tailrace_group_lost_records_total"
+        other = r'{group="other \\"g\\""}'
+        wanted_values = {
+            "tailrace_groups": 2,
+            "tailrace_group_members": 3,
+            lag + '{group="g"}': 1,
+            lag + other: 3,
+            lost + '{group="g"}': 7,
+            lost + other: 0,
+            "tailrace_group_polls_total": 1,
+            "tailrace_group_delivered_records_total": 2,
+            "tailrace_group_commits_total": 1,
+        }
+        assert {name: value_of(text, name) for name in wanted_values} == wanted_values
+        assert str(value_of(damaged, lag + '{group="g"}')) == "nan"
 
     asyncio.run(scenario())

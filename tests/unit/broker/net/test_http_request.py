@@ -58,16 +58,26 @@ def test_an_accept_header_is_read_in_small_letters() -> None:
     assert media_type_list(b"Text/HTML;Q=0.5") == "text/html;q=0.5"
 
 
-def test_the_headers_of_a_producer_are_kept_as_they_came() -> None:
-    exchange = exchange_of((b"Tailrace-Producer-Id", b"till-7 "), (b"tailrace-sequence", b"41"))
+def test_headers_of_our_own_are_kept_as_they_came() -> None:
+    exchange = exchange_of((b"Tailrace-Producer-Id", b"till-7 "), (b"tailrace-delivery", b"41"))
 
-    assert (exchange.producer_id, exchange.sequence) == (b"till-7", b"41")
+    assert exchange.own_headers == {b"tailrace-producer-id": b"till-7", b"tailrace-delivery": b"41"}
+    assert Exchange().own_headers == {}
 
 
-def test_a_producer_s_headers_given_twice_are_a_list() -> None:
-    exchange = exchange_of(*[(b"Tailrace-Producer-Id", b"a"), (b"Tailrace-Sequence", b"1")] * 2)
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"tailrace-producer-id",
+        b"tailrace-sequence",
+        b"tailrace-delivery",
+        b"tailrace-assignment-epoch",
+    ],
+)
+def test_a_header_of_our_own_given_twice_is_a_list(name: bytes) -> None:
+    exchange = exchange_of((name.title(), b"1"), (name, b""), (name, b" 1"))
 
-    assert (exchange.producer_id, exchange.sequence) == (b"a, a", b"1, 1")
+    assert exchange.own_headers == {name: b"1, ,  1"}
 
 
 HOST = (b"Host", b"a")

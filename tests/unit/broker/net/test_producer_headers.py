@@ -10,8 +10,16 @@ SEQUENCE_WANTED = "it is a whole number from 0 to 9223372036854775807"
 ID_WANTED = "it is 1 to 128 visible ASCII characters"
 
 
+def headers_of(name: bytes | None, sequence: bytes | None) -> dict[bytes, bytes]:
+    """As a request has them, beside one of another kind."""
+    given = {b"tailrace-producer-id": name, b"tailrace-sequence": sequence}
+    known = {header: value for header, value in given.items() if value is not None}
+    return {**known, b"tailrace-delivery": b"1"}
+
+
 def test_without_the_headers_nobody_is_named() -> None:
-    assert read_sender(None, None) is None
+    assert read_sender({}) is None
+    assert read_sender(headers_of(None, None)) is None
 
 
 @pytest.mark.parametrize("name", [b"a", b"till-7", b"!~", b"x" * 128])
@@ -19,7 +27,7 @@ def test_without_the_headers_nobody_is_named() -> None:
 def test_a_name_and_a_sequence_are_a_producer(name: bytes, sequence: int) -> None:
     sender = Sender(name, Producer.named(name, sequence))
 
-    assert read_sender(name, str(sequence).encode()) == sender
+    assert read_sender(headers_of(name, str(sequence).encode())) == sender
 
 
 @pytest.mark.parametrize(
@@ -50,7 +58,7 @@ def test_what_is_wrong_with_a_header_is_told_by_its_name(
     name: bytes | None, sequence: bytes | None, header: str, detail: str
 ) -> None:
     with pytest.raises(InvalidParameterError) as refused:
-        read_sender(name, sequence)
+        read_sender(headers_of(name, sequence))
 
     assert refused.value.detail == f"{header} {detail}"
     assert refused.value.members == {"parameter": header}

@@ -1,6 +1,6 @@
 """Request lines -> routes and typed parameters."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import pytest
 from msgspec import Meta
@@ -14,6 +14,8 @@ from tailrace_broker.net.routes import Doors, Match, Parameters, Route, matcher
 
 
 class ThingParameters(Parameters, frozen=True):
+    aliases: ClassVar = {"like": "likeThis"}
+
     name: str
     count: Annotated[int, Meta(ge=0, le=99)]
     like_this: str | None = None
@@ -54,6 +56,17 @@ def refusal(match: Match, target: str) -> tuple[str, object]:
     error = match(b"GET", target.encode()).parameters
     assert isinstance(error, InvalidParameterError)
     return error.detail, error.members["parameter"]
+
+
+@pytest.mark.parametrize("name", ["likeThis", "like"])
+def test_a_parameter_can_have_another_name(match: Match, name: str) -> None:
+    assert found(match, f"/things/a/parts/7?{name}=x").like_this == "x"
+
+
+def test_a_parameter_under_both_names_is_given_twice(match: Match) -> None:
+    refused = refusal(match, "/things/a/parts/7?like=x&likeThis=x")
+
+    assert refused == ("likeThis is given twice", "likeThis")
 
 
 def test_what_is_left_out_has_its_default(match: Match) -> None:

@@ -1,0 +1,135 @@
+"""One group's facts on their way to `__groups`: what is appended, what waits for it.
+
+A fact is carried out when it is stored. Positions run ahead of what is stored: while one append of
+them is under way, those that move meanwhile gather, and go with the next.
+"""
+
+import asyncio
+from collections.abc import Callable, Container
+from functools import partial
+from uuid import UUID
+
+import structlog
+
+from tailrace_broker.app.group_log import GroupLog
+from tailrace_broker.core.group import Group
+from tailrace_broker.model.errors import TailraceError
+from tailrace_broker.model.group import Fact
+
+Waiter = asyncio.Future[None]
+_Done = Callable[[TailraceError | None], None]
+
+_log = structlog.get_logger()
+
+
+class GroupWriter:
+    """Changes on the event loop only. DiskFullError, StorageFailedError, CorruptPartitionError."""
+
+    def __init__(
+        self,
+        group: Group,
+        log: GroupLog,
+        now_us: Callable[[], int],
+        *,
+        on_stored: Callable[[Fact], None],
+        on_ended: Callable[[], None],
+    ) -> None:
+        """`on_stored`: a fact is, in the order of the log; `on_ended`: an append has."""
+        self._group = group
+        self._log = log
+        self._now_us = now_us
+        self._on_stored = on_stored
+        self._on_ended = on_ended
+        self._appends = 0  # under way
+        self._is_saving = False  # positions are under way
+        self._unsaved: list[Waiter] = []  # for the save that begins next
+        self._when_settled: list[Callable[[], None]] = []  # no append is under way
+
+    async def store(self, fact: Fact) -> None:
+        """Append a fact; it has been carried out on return."""
+        waiter: Waiter = asyncio.get_running_loop().create_future()
+
+        def done(error: TailraceError | None) -> None:
+            if error is None:
+                self._group.apply(fact, self._now_us())
+                self._on_stored(fact)
+            end(waiter, error)
+
+        self._append(fact, done)
+        await waiter
+
+    def save(self) -> None:
+        """Store the positions; those that move meanwhile when that has ended."""
+        if self._is_saving:
+            return
+        committed = self._group.uncommitted()
+        told, self._unsaved = self._unsaved, []
+
+        def done(error: TailraceError | None) -> None:
+            self._is_saving = False
+            if error is None and committed is not None:
+                self._group.apply(committed, self._now_us())
+            elif error is not None:  # the next poll or commit tries again
+                _log.warning("commit.failed", group=self._group.name, detail=error.detail)
+            for waiter in told:
+                end(waiter, error)
+
+        if committed is None:
+            done(None)
+        else:
+            self._is_saving = True
+            self._append(committed, done)
+
+    async def saved(self) -> None:
+        """Once the positions of now are stored; a save that fails is tried once more."""
+        waiter: Waiter = asyncio.get_running_loop().create_future()
+        self._unsaved.append(waiter)
+        self.save()
+        await waiter
+
+    async def append_snapshot(
+        self, topic_ids: Container[UUID], is_kept: Callable[[], bool]
+    ) -> None:
+        """All of the group, when nothing of it is under way: a snapshot must know what it follows.
+
+        Positions in other topics than these are left out; `is_kept`: the group exists then.
+        """
+        waiter: Waiter = asyncio.get_running_loop().create_future()
+
+        def append() -> None:
+            if is_kept():
+                self._append(self._group.snapshot(topic_ids), partial(end, waiter))
+            else:
+                end(waiter)
+
+        if self._appends:
+            self._when_settled.append(append)
+        else:
+            append()
+        await waiter
+
+    def _append(self, fact: Fact, done: _Done) -> None:
+        def ended(error: TailraceError | None) -> None:
+            self._appends -= 1
+            done(error)
+            while self._when_settled and not self._appends:
+                self._when_settled.pop()()
+            if self._unsaved or error is None:
+                self.save()
+            self._on_ended()
+
+        self._appends += 1
+        try:
+            self._log.append(self._group.name, fact, ended)
+        except TailraceError as error:
+            ended(error)
+
+
+def end(waiter: Waiter, error: TailraceError | None = None) -> None:
+    """What it waits for, unless nobody waits any more."""
+    if waiter.done():
+        return
+    if error is None:
+        waiter.set_result(None)
+    else:
+        waiter.set_exception(error)

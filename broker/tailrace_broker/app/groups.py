@@ -1,0 +1,520 @@
+"""The coordinator of the consumer groups: their machine decides, here are log, clock and waiting.
+
+A change is appended to `__groups` and carried out when it is stored (`app.group_writer`).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import Any, Literal
+
+import structlog
+
+from tailrace_broker.app.group_log import GroupLog
+from tailrace_broker.app.group_writer import GroupWriter, Waiter, end
+from tailrace_broker.app.hosted_topic import HostedTopic
+from tailrace_broker.app.topics import Topics
+from tailrace_broker.core.group import Group, Piece, not_registered
+from tailrace_broker.model.counters import Counters
+from tailrace_broker.model.errors import (
+    ConsumerExistsError,
+    CorruptPartitionError,
+    GroupNotFoundError,
+    NotReadyError,
+    TailraceError,
+)
+from tailrace_broker.model.group import (
+    Confirmation,
+    Deleted,
+    Fact,
+    Joined,
+    Left,
+    Place,
+    Subscription,
+)
+from tailrace_broker.model.topic import Topic
+from tailrace_broker.net.api import GroupPoll, GroupView
+from tailrace_broker.storage.partition_log import PartitionLog
+
+# Between two looks at consumers that may be gone.
+_EXPIRY_SECONDS_MIN = 0.1
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True, eq=False)
+class _Coordinated:
+    """A group and what goes on around it."""
+
+    group: Group
+    partition: int  # of `__groups`
+    writer: GroupWriter = field(init=False)
+    changing: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by who adds a fact
+    is_stored: bool = False  # some fact of it
+    waiters: dict[str, Waiter] = field(default_factory=dict)  # polls, by consumer
+    expiry: asyncio.TimerHandle | None = None
+
+
+class Groups:
+    """All groups of this broker. State changes on the event loop only."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        now_us: Callable[[], int],
+        counters: Counters,
+    ) -> None:
+        self._topics = topics
+        self._spawn = spawn
+        self._now_us = now_us
+        self._counters = counters
+        self._log = GroupLog(topics, now_us)
+        self._by_name: dict[str, _Coordinated] = {}
+        self._by_consumer: dict[str, _Coordinated] = {}
+        self._compacting: set[int] = set()
+        self._numbers = count(1)  # of deliveries; a consumer may come from another group
+        self.is_open = False
+
+    async def open(self) -> None:
+        """Read what is stored, before anything is appended to a topic. ReadFailedError.
+
+        A log may have lost its end: what comes next under those offsets is new to its groups.
+        """
+        now_us = self._now_us()
+        async for partition, name, fact in self._log.facts():
+            found = self._by_name.get(name) or self._add(name, partition)
+            found.group.apply(fact, now_us)
+            found.is_stored = True
+            if isinstance(fact, Deleted):
+                del self._by_name[name]
+        for found in list(self._by_name.values()):
+            with suppress(CorruptPartitionError):
+                self._log.partition_of(found.group.name)
+                self._by_consumer |= dict.fromkeys(found.group.members, found)
+                self._rebalance(found)
+                self._watch_expiry(found)
+                continue
+            del self._by_name[found.group.name]
+        self._topics.on_changed = self._on_topics_changed
+        await self._fit_all()
+        self.is_open = True
+
+    async def _fit_all(self) -> None:
+        """Bring all positions to where the logs are."""
+        logs = {
+            Place(hosted.topic.topic_id, log.place.partition): log
+            for hosted in self._topics.by_name.values()
+            for log in hosted.undamaged_logs()
+        }
+        for found in self._by_name.values():
+            group = found.group
+            for place in group.positions.keys() & logs.keys():
+                group.fit(place, logs[place].log_start, logs[place].high_watermark)
+            if group.uncommitted() is not None:
+                _log.warning("group.moved", group=group.name, lost_records=group.lost)
+                with suppress(TailraceError):  # the next poll tries again
+                    await found.writer.saved()
+
+    async def close(self) -> None:
+        """End what waits, and store all positions."""
+        self.is_open = False
+        for found in self._by_name.values():
+            self._wake(found)
+            if found.expiry is not None:
+                found.expiry.cancel()
+        for found in list(self._by_name.values()):
+            with suppress(TailraceError):  # what is not stored is delivered again
+                await found.writer.saved()
+
+    def check_open(self) -> None:
+        """NotReadyError until all are recovered, and from a stop on."""
+        self._topics.check_ready()
+        if not self.is_open:
+            raise NotReadyError("the broker is recovering its groups, or stopping")
+
+    # --- consumers ---
+
+    async def register(self, wanted: Subscription) -> int:
+        """See `net.api.Groups`."""
+        self.check_open()
+        for name in wanted.topics:
+            await self._find_or_create(name)
+        await self._log.make()
+        async with self._changing(wanted.group, self._group) as found:
+            return await self._join(found, wanted)
+
+    async def poll(self, consumer_id: str, said: Confirmation, wait_ms: int) -> GroupPoll:
+        """See `net.api.Groups`."""
+        self.check_open()
+        found = self._of_consumer(consumer_id)
+        group = found.group
+        turn = group.begin_poll(consumer_id, said, self._now_us())
+        self._counters.group_polls += 1
+        self._on_confirmed(found)
+        waiter = found.waiters.pop(consumer_id, None)
+        if waiter is not None:  # of a poll before, which gets nothing
+            end(waiter)
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + wait_ms / 1000
+        while True:
+            self.check_open()
+            if consumer_id not in group.members:
+                raise not_registered(consumer_id)
+            is_last = group.members[consumer_id].turn == turn
+            logs = self._logs_of(found, consumer_id) if is_last else []
+            pieces = [
+                each for each in logs if each[0].start < (each[0].end or each[1].high_watermark)
+            ]
+            if pieces or not is_last or loop.time() >= ends_s:
+                member = group.members[consumer_id]
+                first = turn % len(pieces) if pieces else 0  # each partition has its turn
+                return GroupPoll(
+                    consumer_id,
+                    turn,
+                    [*pieces[first:], *pieces[:first]],
+                    group.is_owner(consumer_id),
+                    group.epoch,
+                    member.confirmed,
+                )
+            await self._wait(found, consumer_id, [log for _, log in logs], ends_s)
+
+    def deliver(self, poll: GroupPoll, ends: Sequence[int]) -> int | None:
+        """See `net.api.Groups`."""
+        found = self._by_consumer.get(poll.consumer_id)
+        if found is None or not self.is_open:
+            return None
+        ranges = {
+            piece.place: (piece.start, end)
+            for (piece, _), end in zip(poll.pieces, ends, strict=True)
+            if end > piece.start
+        }
+        number = found.group.deliver(poll.consumer_id, poll.turn, ranges)
+        self._wake_when_freed(found)
+        if number is not None:
+            self._counters.group_delivered_records += sum(
+                end - start for start, end in ranges.values()
+            )
+        return number
+
+    def withdraw(self, poll: GroupPoll, delivery: int) -> None:
+        """See `net.api.Groups`."""
+        found = self._by_consumer.get(poll.consumer_id)
+        if found is not None:
+            found.group.withdraw(poll.consumer_id, delivery)
+            self._wake_when_freed(found)
+
+    async def commit(self, consumer_id: str, said: Confirmation) -> None:
+        """See `net.api.Groups`."""
+        self.check_open()
+        found = self._of_consumer(consumer_id)
+        found.group.confirm(consumer_id, said, self._now_us())
+        self._counters.group_commits += 1
+        self._on_confirmed(found)
+        await found.writer.saved()
+
+    async def goodbye(self, consumer_id: str, *, commits: bool) -> None:
+        """See `net.api.Groups`."""
+        self.check_open()
+        found = self._of_consumer(consumer_id)
+        if commits:
+            found.group.confirm(consumer_id, Confirmation(), self._now_us())
+            await found.writer.saved()
+        await self._remove(found, consumer_id, "goodbye")
+
+    # --- groups ---
+
+    def views(self) -> list[GroupView]:
+        """See `net.api.Groups`."""
+        self.check_open()
+        return [self.view(name) for name in sorted(self._by_name) if self._by_name[name].is_stored]
+
+    def view(self, group: str) -> GroupView:
+        """See `net.api.Groups`."""
+        found = self._stored(group)
+        known = {place.topic_id for place in found.group.positions}
+        subscribed = found.group.topics_of_members()
+        topics = {
+            name: hosted
+            for name, hosted in self._topics.by_name.items()
+            if hosted.topic.topic_id in known or name in subscribed
+        }
+        return GroupView(found.group, topics, found.partition)
+
+    async def reset(self, group: str, offsets: Mapping[Place, int]) -> None:
+        """See `net.api.Groups`."""
+        async with self._changing(group, self._stored) as found:
+            await found.writer.store(found.group.reset(offsets))
+
+    async def publish(self, group: str, source: str, offsets: Mapping[Place, int]) -> None:
+        """See `net.api.Groups`."""
+        self.check_open()
+        await self._log.make()
+        async with self._changing(group, self._group) as found:
+            await found.writer.store(found.group.publish(source, offsets))
+
+    async def delete(self, group: str) -> None:
+        """See `net.api.Groups`."""
+        async with self._changing(group, self._stored) as found:
+            await found.writer.store(found.group.delete())
+
+    # --- finding ---
+
+    def _of_consumer(self, consumer_id: str) -> _Coordinated:
+        found = self._by_consumer.get(consumer_id)
+        if found is None:
+            raise not_registered(consumer_id)
+        return found
+
+    def _stored(self, group: str) -> _Coordinated:
+        """GroupNotFoundError."""
+        self.check_open()
+        found = self._by_name.get(group)
+        if found is None or not found.is_stored:
+            raise GroupNotFoundError(
+                f'group "{group}" does not exist; GET /v1/groups lists those that do', group=group
+            )
+        return found
+
+    def _group(self, name: str) -> _Coordinated:
+        """The one that is there, or a new one; its log is there. CorruptPartitionError."""
+        found = self._by_name.get(name)
+        if found is None:
+            found = self._add(name, self._log.partition_of(name))
+        return found
+
+    def _add(self, name: str, partition: int) -> _Coordinated:
+        epoch = self._log.epoch_of(partition)
+        found = _Coordinated(Group(name, epoch, self._numbers), partition)
+        found.writer = GroupWriter(
+            found.group,
+            self._log,
+            self._now_us,
+            on_stored=partial(self._on_stored, found),
+            on_ended=partial(self._look_at_size, partition),
+        )
+        self._by_name[name] = found
+        return found
+
+    @asynccontextmanager
+    async def _changing(
+        self, name: str, find: Callable[[str], _Coordinated]
+    ) -> AsyncIterator[_Coordinated]:
+        """The group, which nobody else changes or deletes meanwhile."""
+        while True:
+            found = find(name)
+            async with found.changing:
+                if self._by_name.get(name) is found:
+                    yield found
+                    return
+
+    async def _find_or_create(self, topic: str) -> HostedTopic:
+        """As the first produce does. TopicNotFoundError, InvalidTopicNameError."""
+        outcome: asyncio.Future[HostedTopic] = asyncio.get_running_loop().create_future()
+
+        def use(hosted: HostedTopic | None, error: TailraceError | None) -> None:
+            if outcome.cancelled():
+                return
+            if hosted is not None:
+                outcome.set_result(hosted)
+            elif error is not None:
+                outcome.set_exception(error)
+
+        self._topics.with_topic(topic, use)
+        return await outcome
+
+    def _topics_of(self, found: _Coordinated) -> dict[str, Topic]:
+        """What its consumers subscribe to, as far as it exists."""
+        by_name = self._topics.by_name
+        names = found.group.topics_of_members()
+        return {name: by_name[name].topic for name in sorted(names) if name in by_name}
+
+    # --- reading and waiting ---
+
+    def _logs_of(self, found: _Coordinated, consumer_id: str) -> list[tuple[Piece, PartitionLog]]:
+        """What a consumer may read, whether there is something or not yet; undamaged ones."""
+        group, topics = found.group, self._topics_of(found)
+        logs: list[tuple[Piece, PartitionLog]] = []
+        has_moved = False
+        for piece in group.pieces(consumer_id, topics):
+            hosted = self._topics.by_name[piece.topic.name]
+            with suppress(CorruptPartitionError):
+                log = hosted.log_of(piece.partition.partition)
+                if not log.log_start <= piece.start <= log.high_watermark:
+                    group.fit(piece.place, log.log_start, log.high_watermark)
+                    has_moved = True
+                logs.append((piece, log))
+        if not has_moved:
+            return logs
+        _log.warning("group.moved", group=group.name, lost_records=group.lost)
+        self._on_confirmed(found)
+        return self._logs_of(found, consumer_id)
+
+    async def _wait(
+        self, found: _Coordinated, consumer_id: str, logs: Sequence[PartitionLog], ends_s: float
+    ) -> None:
+        """Until there may be something, or time is up. Who waits is there."""
+        waiter: Waiter = asyncio.get_running_loop().create_future()
+        found.waiters[consumer_id] = waiter
+        for log in logs:
+            log.add_waiter(waiter)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(ends_s):
+                    await waiter
+        finally:
+            for log in logs:
+                log.remove_waiter(waiter)
+            if found.waiters.get(consumer_id) is waiter:
+                del found.waiters[consumer_id]
+        if consumer_id in found.group.members:
+            found.group.touch(consumer_id, self._now_us())
+
+    def _wake(self, found: _Coordinated) -> None:
+        """Its waiting polls look again."""
+        for waiter in found.waiters.values():
+            end(waiter)
+
+    def _wake_when_freed(self, found: _Coordinated) -> None:
+        if found.group.has_freed:
+            found.group.has_freed = False
+            self._wake(found)
+
+    def _on_confirmed(self, found: _Coordinated) -> None:
+        """Positions have moved."""
+        found.writer.save()
+        if found.group.reads_sealed:  # children may follow
+            self._rebalance(found)
+        self._wake_when_freed(found)
+
+    # --- changing ---
+
+    async def _join(self, found: _Coordinated, wanted: Subscription) -> int:
+        """Holding `changing`."""
+        other = self._by_consumer.get(wanted.consumer_id)
+        if other is not None and other is not found:
+            raise ConsumerExistsError(
+                f'consumer "{wanted.consumer_id}" is registered with group '
+                f'"{other.group.name}"; let it say goodbye first, or choose another consumerId',
+                consumerId=wanted.consumer_id,
+            )
+        hosted = [
+            self._topics.by_name[name] for name in wanted.topics if name in self._topics.by_name
+        ]
+        logs = {
+            Place(each.topic.topic_id, partition): (log.log_start, log.high_watermark)
+            for each in hosted
+            for partition, log in enumerate(each.logs)
+            if isinstance(log, PartitionLog)
+        }
+        topics = {each.topic.name: each.topic for each in hosted}
+        joined = found.group.join(wanted, topics, logs, self._now_us())
+        if joined is not None:
+            await found.writer.store(joined)
+            _log.info("consumer.joined", group=wanted.group, consumer=wanted.consumer_id)
+        return found.group.members[wanted.consumer_id].joined_epoch
+
+    async def _remove(
+        self, found: _Coordinated, consumer_id: str, reason: Literal["goodbye", "expired"]
+    ) -> None:
+        """Unless it has gone meanwhile, or has come back."""
+        async with found.changing:
+            is_gone = reason == "goodbye" or consumer_id in found.group.expired(self._now_us())
+            if is_gone and consumer_id in found.group.members:
+                await found.writer.store(found.group.leave(consumer_id, reason))
+                _log.info(
+                    "consumer.left", group=found.group.name, consumer=consumer_id, reason=reason
+                )
+
+    def _on_stored(self, found: _Coordinated, fact: Fact) -> None:
+        """The group has been changed."""
+        found.is_stored = True
+        if isinstance(fact, Joined):
+            self._by_consumer[fact.subscription.consumer_id] = found
+        elif isinstance(fact, Left):
+            if self._by_consumer.get(fact.consumer_id) is found:
+                del self._by_consumer[fact.consumer_id]
+            waiter = found.waiters.get(fact.consumer_id)
+            if waiter is not None:
+                end(waiter)
+        elif isinstance(fact, Deleted):
+            self._by_name.pop(found.group.name, None)
+        self._rebalance(found)
+        self._wake_when_freed(found)
+        self._watch_expiry(found)
+
+    # --- compaction ---
+
+    def _look_at_size(self, partition: int) -> None:
+        """Of a partition of `__groups` that has grown."""
+        if not self.is_open or partition in self._compacting:
+            return
+        with suppress(CorruptPartitionError):
+            if self._log.needs_compaction(partition):
+                self._compacting.add(partition)
+                self._spawn(self._compact(partition))
+
+    async def _compact(self, partition: int) -> None:
+        try:
+            await self._log.compact(partition, partial(self._append_snapshots, partition))
+        except TailraceError as error:  # when it has grown further it is tried again
+            _log.warning("compaction.failed", partition=partition, detail=error.detail)
+        self._compacting.discard(partition)
+
+    async def _append_snapshots(self, partition: int) -> None:
+        """The state of each group of a partition; positions in topics that are gone are left out.
+
+        Each at a moment when nothing of its group is under way: it must not stand behind a fact
+        that it does not know.
+        """
+        topic_ids = {hosted.topic.topic_id for hosted in self._topics.by_name.values()}
+        topic_ids |= {each.topic.topic_id for each in await self._topics.trashed()}
+        async with asyncio.TaskGroup() as tasks:
+            for found in self._by_name.values():
+                if found.partition == partition:
+                    is_kept = partial(self._is_kept, found)
+                    tasks.create_task(found.writer.append_snapshot(topic_ids, is_kept))
+
+    def _is_kept(self, found: _Coordinated) -> bool:
+        return found.is_stored and self._by_name.get(found.group.name) is found
+
+    # --- assignment and sessions ---
+
+    def _rebalance(self, found: _Coordinated) -> None:
+        if found.group.rebalance(self._topics_of(found)):
+            self._wake(found)
+
+    def _on_topics_changed(self) -> None:
+        for found in self._by_name.values():
+            self._rebalance(found)
+            self._wake(found)
+
+    def _watch_expiry(self, found: _Coordinated) -> None:
+        """One timer a group, for the consumer that may be gone first."""
+        if found.expiry is not None:
+            found.expiry.cancel()
+            found.expiry = None
+        expires_us = found.group.next_expiry_us()
+        if expires_us is not None:
+            in_seconds = max(_EXPIRY_SECONDS_MIN, (expires_us - self._now_us()) / 1e6)
+            loop = asyncio.get_running_loop()
+            found.expiry = loop.call_later(in_seconds, self._expire, found)
+
+    def _expire(self, found: _Coordinated) -> None:
+        """Remove consumers that were not seen for too long."""
+        now_us = self._now_us()
+        for consumer_id in found.waiters:
+            if consumer_id in found.group.members:
+                found.group.touch(consumer_id, now_us)
+        for consumer_id in found.group.expired(now_us):
+            self._spawn(self._remove_expired(found, consumer_id))
+        self._watch_expiry(found)
+
+    async def _remove_expired(self, found: _Coordinated, consumer_id: str) -> None:
+        try:
+            await self._remove(found, consumer_id, "expired")
+        except TailraceError as error:  # the timer comes again
+            _log.warning("removal.failed", group=found.group.name, detail=error.detail)

@@ -1,0 +1,81 @@
+"""A poll's answer as JSON: arrays, one a column (docs/protocol.md, "Consumer groups")."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from tailrace.wire import BatchHeader, Flag
+from tailrace_broker.codec.ndjson import is_json
+from tailrace_broker.codec.records import base64_text, cut_columns, format_timestamp, key_text
+from tailrace_broker.model.topic import Partition, Topic
+
+
+class TextColumns(NamedTuple):
+    """Some records in a row, at least one: a column is JSON texts with commas between them."""
+
+    values: bytes
+    keys: bytes
+    timestamps: bytes
+
+
+def text_columns(header: BatchHeader, columns: memoryview, *, first: int, last: int) -> TextColumns:
+    """Records `[first, last)` of a batch. CorruptBatchError. Cost: about 0.3 µs a record."""
+    cut = cut_columns(header, columns, first=first, last=last)
+    return TextColumns(
+        _value_texts(cut.values, values_are_json=bool(header.flags & Flag.JSON_VALUES)),
+        _key_texts(cut.keys),
+        _timestamp_texts(cut.timestamps),
+    )
+
+
+def element_head(topic: Topic, partition: Partition) -> bytes:
+    """How an element of the answer's array begins: whose records follow.
+
+    `token` is where the partition's range starts, `rangeIndex` which slice of the range it is.
+    """
+    starts = sorted(
+        each.token_start for each in topic.partitions if each.range_id == partition.range_id
+    )
+    return b'{"topic":"%s","partition":%d,"token":"%d","rangeIndex":%d,"version":%d' % (
+        topic.name.encode(),
+        partition.partition,
+        starts[0],
+        starts.index(partition.token_start),
+        partition.epoch,
+    )
+
+
+def element(head: bytes, start_offset: int, rows: Sequence[TextColumns]) -> bytes:
+    """Records in a row, the first at `start_offset`."""
+    return b'%s,"startOffset":"%d","values":[%s],"keys":[%s],"timestamps":[%s]}' % (
+        head,
+        start_offset,
+        b",".join([each.values for each in rows]),
+        b",".join([each.keys for each in rows]),
+        b",".join([each.timestamps for each in rows]),
+    )
+
+
+def _value_texts(values: list[bytes | None], *, values_are_json: bool) -> bytes:
+    """Values checked at produce are embedded as they are; others are checked one by one."""
+    texts = [b"null" if value is None else value for value in values]
+    if not values_are_json:
+        texts = [text if is_json(text) else base64_text(text) for text in texts]
+    return b",".join(texts)
+
+
+def _key_texts(keys: list[bytes | None]) -> bytes:
+    """All at once, unless one of them is no UTF-8."""
+    try:
+        return msgspec.json.encode([None if key is None else key.decode() for key in keys])[1:-1]
+    except UnicodeDecodeError:
+        return b",".join(map(key_text, keys))
+
+
+def _timestamp_texts(timestamps: list[int]) -> bytes:
+    """Mostly they are one: a request's, or its batch's."""
+    first, count = timestamps[0], len(timestamps)
+    if timestamps.count(first) == count:
+        return b",".join([b'"%s"' % format_timestamp(first)] * count)
+    return b",".join([b'"%s"' % format_timestamp(each) for each in timestamps])

@@ -1,0 +1,63 @@
+"""Which consumer of a group reads which partition: a plan, the same for the same members.
+
+Each partition goes to one consumer that subscribes to its topic. A partition stays where it is
+unless that is unfair: consumers with the same topics differ by one partition at most.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from tailrace_broker.model.group import Place
+
+
+def assign(
+    places: Mapping[str, Sequence[Place]],
+    subscriptions: Mapping[str, Collection[str]],
+    owners: Mapping[Place, str],
+) -> dict[Place, str]:
+    """The owner of each place; places of topics that nobody subscribes to have none.
+
+    `places` by topic; `subscriptions` are topics by consumer; `owners` as it was before.
+    O(places * consumers) for each pass; a pass moves what the one before left unfair.
+    """
+    takers = {
+        topic: sorted(consumer for consumer, topics in subscriptions.items() if topic in topics)
+        for topic in places
+    }
+    wanted = [(place, takers[topic]) for topic in sorted(places) for place in sorted(places[topic])]
+    wanted = [(place, consumers) for place, consumers in wanted if consumers]
+    load = dict.fromkeys(subscriptions, 0)
+    planned: dict[Place, str] = {}
+    for place, consumers in wanted:
+        owner = owners.get(place)
+        if owner in consumers:
+            planned[place] = owner
+            load[owner] += 1
+    for place, consumers in wanted:
+        if place not in planned:
+            planned[place] = owner = _least(consumers, load)
+            load[owner] += 1
+
+    def move(is_unfair: Callable[[int, int, int], bool]) -> bool:
+        """Give what is unfair to the consumer with the least; whether there was any."""
+        has_moved = False
+        for place, consumers in wanted:
+            owner, least = planned[place], _least(consumers, load)
+            fair_share = -(-sum(load[each] for each in consumers) // len(consumers))
+            if is_unfair(load[owner], load[least], fair_share):
+                planned[place] = least
+                load[owner] -= 1
+                load[least] += 1
+                has_moved = True
+        return has_moved
+
+    # First what is above the fair share, so that nothing moves twice.
+    move(lambda has, least, fair_share: has > max(fair_share, least + 1))
+    # This ends: each move makes the sum of the squares of the loads smaller.
+    while move(lambda has, least, _: has > least + 1):
+        pass
+    return planned
+
+
+def _least(consumers: Sequence[str], load: Mapping[str, int]) -> str:
+    """The one with the fewest partitions, of several the first."""
+    return min(consumers, key=load.__getitem__)

@@ -1,0 +1,309 @@
+"""Consumer groups, to look at and to move (docs/protocol.md, "Consumer groups")."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from msgspec import UNSET
+
+from tailrace_broker.codec.records import format_timestamp
+from tailrace_broker.core.group import Group
+from tailrace_broker.model.errors import (
+    CorruptPartitionError,
+    InvalidBodyError,
+    InvalidParameterError,
+    OffsetOutOfRangeError,
+    ReadFailedError,
+    TopicNotFoundError,
+)
+from tailrace_broker.model.group import Place
+from tailrace_broker.model.topic import Partition, Topic
+from tailrace_broker.net.api import Broker, GroupView, HostedTopic, PartitionLog
+from tailrace_broker.net.consumers import check_name
+from tailrace_broker.net.group_bodies import (
+    AssignedPartition,
+    ConsumerAnswer,
+    Coordinator,
+    GroupAnswer,
+    GroupDescription,
+    GroupPartition,
+    GroupReset,
+    GroupResetAnswer,
+    GroupsAnswer,
+    MovedPartition,
+    PublishedOffsets,
+)
+from tailrace_broker.net.routes import Call, Response
+from tailrace_broker.net.topics import json_response, log_or_none, parse_body
+
+# Where groups are kept.
+_GROUPS_TOPIC = "__groups"
+# What a group's state can be without being its source.
+_STATES = ("active", "idle")
+
+
+async def list_groups(broker: Broker, _: Call) -> Response:
+    """All groups."""
+    answers = []
+    for view in broker.groups.views():
+        partitions = await _partitions(broker, view)
+        answers.append(GroupAnswer(**_members(view, partitions)))
+    return json_response(GroupsAnswer(answers))
+
+
+async def describe_group(broker: Broker, call: Call) -> Response:
+    """A group with its consumers and partitions."""
+    view = broker.groups.view(call.parameters.group)
+    partitions = await _partitions(broker, view)
+    return json_response(
+        GroupDescription(
+            **_members(view, partitions),
+            assignment_epoch=view.group.epoch,
+            coordinator=Coordinator(_GROUPS_TOPIC, view.coordinator),
+            consumers=_consumers(view, broker.now_us()),
+            partitions=partitions,
+        )
+    )
+
+
+async def reset_group(broker: Broker, call: Call) -> Response:
+    """Move a group that has no consumers."""
+    name = call.parameters.group
+    group = broker.groups.view(name).group
+    wanted = parse_body(call.body, GroupReset)
+    if not wanted.dry_run:
+        group.check_idle()  # before the logs are asked
+    targets = await _targets(broker, broker.groups.view(name), wanted)
+    moved = [
+        MovedPartition(
+            topic=each.topic.name,
+            partition=each.partition.partition,
+            from_=each.position(group),
+            to=offset,
+        )
+        for each, offset in targets
+    ]
+    if not wanted.dry_run:
+        await broker.groups.reset(name, {each.place: offset for each, offset in targets})
+    return json_response(
+        GroupResetAnswer(
+            group=name,
+            dry_run=wanted.dry_run,
+            is_idle=not group.members,
+            partitions=moved,
+            moved_back=sum(max(0, each.from_ - each.to) for each in moved),
+            moved_forward=sum(max(0, each.to - each.from_) for each in moved),
+        )
+    )
+
+
+async def publish_offsets(broker: Broker, call: Call) -> Response:
+    """204 when what a reader says of itself is stored."""
+    name = call.parameters.group
+    check_name(name, "group")
+    wanted = parse_body(call.body, PublishedOffsets)
+    check_name(wanted.source, "source")
+    if wanted.source in _STATES:
+        raise InvalidParameterError(
+            f"source is {wanted.source}, which is said of groups with consumers; it is the name of "
+            "what reads",
+            parameter="source",
+        )
+    offsets = {}
+    for each, offset in _places_of(broker, wanted.offsets):
+        if offset > each.log.high_watermark:
+            raise _outside(each, offset)
+        offsets[each.place] = offset
+    await broker.groups.publish(name, wanted.source, offsets)
+    return Response(content_type="", status=204)
+
+
+async def delete_group(broker: Broker, call: Call) -> Response:
+    """204 when the group is forgotten."""
+    await broker.groups.delete(call.parameters.group)
+    return Response(content_type="", status=204)
+
+
+# --- what a group looks like ----------------------------------------------------------------------
+
+
+async def _partitions(broker: Broker, view: GroupView) -> list[GroupPartition]:
+    """Of all its topics, by name."""
+    partitions = []
+    for _, hosted in sorted(view.topics.items()):
+        topic = hosted.topic
+        for partition in topic.partitions:
+            log = log_or_none(hosted, partition.partition)
+            position = view.group.position(topic, partition)
+            place = Place(topic.topic_id, partition.partition)
+            lag = None if log is None else _lag(log, position)
+            partitions.append(
+                GroupPartition(
+                    topic=topic.name,
+                    partition=partition.partition,
+                    consumer=view.group.owners.get(place),
+                    position=position,
+                    committed=view.group.stored.get(place, partition.first_offset),
+                    log_start=None if log is None else log.log_start,
+                    high_watermark=None if log is None else log.high_watermark,
+                    lag=lag,
+                    state="damaged" if log is None else _state(view.group, topic, partition),
+                    oldest_unread=await _oldest_unread(broker, log, position) if lag else None,
+                )
+            )
+    return partitions
+
+
+def _members(view: GroupView, partitions: list[GroupPartition]) -> dict[str, Any]:
+    """The members of a GroupAnswer."""
+    group = view.group
+    lags = [each.lag for each in partitions]
+    unread = [each.oldest_unread for each in partitions if each.oldest_unread is not None]
+    return {
+        "group": group.name,
+        "state": "active" if group.members else group.source or "idle",
+        "members": len(group.members),
+        "topics": sorted(view.topics),
+        "lag": None if None in lags else sum(lag for lag in lags if lag is not None),
+        "oldest_unread": min(unread, default=None),  # texts of one length and zone
+        "lost": group.lost,
+    }
+
+
+def _consumers(view: GroupView, now_us: int) -> list[ConsumerAnswer]:
+    names = {hosted.topic.topic_id: name for name, hosted in view.topics.items()}
+    owned: dict[str, list[AssignedPartition]] = {}
+    for place, owner in view.group.owners.items():
+        if place.topic_id in names:
+            assigned = AssignedPartition(names[place.topic_id], place.partition)
+            owned.setdefault(owner, []).append(assigned)
+    return [
+        ConsumerAnswer(
+            consumer_id=name,
+            topics=member.subscription.topics,
+            on_new_group=member.subscription.on_new_group,
+            session_ms=member.subscription.session_ms,
+            idle_ms=max(0, now_us - member.seen_us) // 1000,
+            partitions=sorted(owned.get(name, ()), key=lambda each: (each.topic, each.partition)),
+        )
+        for name, member in sorted(view.group.members.items())
+    ]
+
+
+def _state(group: Group, topic: Topic, partition: Partition) -> str:
+    """Of an undamaged partition."""
+    if _is_done(group, topic, partition):
+        return "done"
+    known = len(topic.partitions)
+    parents = [topic.partitions[each] for each in partition.parents if each < known]
+    if not all(_is_done(group, topic, parent) for parent in parents):
+        return "waiting"
+    return "sealed" if partition.is_sealed else "open"
+
+
+def _is_done(group: Group, topic: Topic, partition: Partition) -> bool:
+    end = partition.sealed_end
+    return end is not None and group.position(topic, partition) >= end
+
+
+def _lag(log: PartitionLog, position: int) -> int:
+    return max(0, log.high_watermark - max(position, log.log_start))
+
+
+async def _oldest_unread(broker: Broker, log: PartitionLog | None, position: int) -> str | None:
+    """When the record at the position was appended; None when it cannot be read."""
+    assert log is not None
+
+    async def read() -> int | None:
+        batches = await log.read(max(position, log.log_start), 1)
+        return batches[0].header.append_time_us if batches else None
+
+    try:
+        append_time_us = await broker.read_memory.run(read)
+    except (CorruptPartitionError, ReadFailedError, OffsetOutOfRangeError, TopicNotFoundError):
+        return None
+    return None if append_time_us is None else format_timestamp(append_time_us).decode()
+
+
+# --- where a group is to go on --------------------------------------------------------------------
+
+
+class _Reset(NamedTuple):
+    """A partition that a group is moved in."""
+
+    topic: Topic
+    partition: Partition
+    log: PartitionLog
+
+    @property
+    def place(self) -> Place:
+        """Its partition."""
+        return Place(self.topic.topic_id, self.partition.partition)
+
+    def position(self, group: Group) -> int:
+        """Where the group would go on now."""
+        position = group.position(self.topic, self.partition)
+        return min(max(position, self.log.log_start), self.log.high_watermark)
+
+
+async def _targets(broker: Broker, view: GroupView, wanted: GroupReset) -> list[tuple[_Reset, int]]:
+    """Each partition with the offset to go on at. InvalidParameterError, InvalidBodyError."""
+    given = [name for name in ("to", "timestamp", "offsets") if getattr(wanted, name) is not UNSET]
+    if len(given) != 1:
+        raise InvalidBodyError(
+            f"a reset has one of to, timestamp and offsets; {', '.join(given) or 'none'} is given"
+        )
+    if wanted.offsets is not UNSET:
+        if wanted.topics is not UNSET:
+            raise InvalidParameterError(
+                "topics beside offsets, which name their topics themselves", parameter="topics"
+            )
+        targets = _places_of(broker, wanted.offsets)
+        for each, offset in targets:
+            if not each.log.log_start <= offset <= each.log.high_watermark:
+                raise _outside(each, offset)
+        return targets
+    topics = sorted(view.topics) if wanted.topics is UNSET else sorted(set(wanted.topics))
+    resets = [
+        _reset_of(hosted, partition.partition)
+        for hosted in map(broker.hosted, topics)
+        for partition in hosted.topic.partitions
+    ]
+    return [(each, await _target(broker, each.log, wanted)) for each in resets]
+
+
+async def _target(broker: Broker, log: PartitionLog, wanted: GroupReset) -> int:
+    if isinstance(wanted.timestamp, int):
+        found = await broker.read_memory.run(partial(log.find_timestamp, wanted.timestamp))
+        return log.high_watermark if found is None else found
+    return log.log_start if wanted.to == "earliest" else log.high_watermark
+
+
+def _places_of(
+    broker: Broker, offsets: Mapping[str, Mapping[int, int]]
+) -> list[tuple[_Reset, int]]:
+    """TopicNotFoundError, PartitionNotFoundError, CorruptPartitionError."""
+    return [
+        (_reset_of(hosted, partition), offset)
+        for name, by_partition in sorted(offsets.items())
+        for hosted in (broker.hosted(name),)
+        for partition, offset in sorted(by_partition.items())
+    ]
+
+
+def _reset_of(hosted: HostedTopic, partition: int) -> _Reset:
+    log = hosted.log_of(partition)
+    return _Reset(hosted.topic, hosted.topic.partitions[partition], log)
+
+
+def _outside(reset: _Reset, offset: int) -> InvalidParameterError:
+    log, partition = reset.log, reset.partition.partition
+    return InvalidParameterError(
+        f'offset {offset} of partition {partition} of topic "{reset.topic.name}" is not in '
+        f"[{log.log_start}, {log.high_watermark}]",
+        parameter="offsets",
+        topic=reset.topic.name,
+        partition=partition,
+        logStart=log.log_start,
+        highWatermark=log.high_watermark,
+    )

@@ -1,0 +1,108 @@
+"""Batches -> JSON text in pieces, and what an answer of them holds (docs/protocol.md, "Read")."""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import NamedTuple
+
+from tailrace.wire import JSON_CONTENT_TYPE, BatchHeader, Flag
+from tailrace_broker.codec.batch import StoredBatch, decompress_payload
+from tailrace_broker.codec.records import json_lines, unpack_columns
+from tailrace_broker.net.api import Broker
+
+# Of a batch's columns that become text at once.
+PIECE_BYTES = 512 * 1024
+# Of an answer at most so much text is under way: a piece, what is ready, and what is being sent.
+TEXT_BYTES_MAX = 4 * 1024 * 1024
+
+
+class Cut(NamedTuple):
+    """Records `[first, last)` of a batch, and where they are: as much as becomes text at once."""
+
+    header: BatchHeader
+    columns: memoryview
+    first: int
+    last: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Their part of the columns."""
+        return len(self.columns) * (self.last - self.first) // self.header.record_count
+
+
+def cuts_of(batches: Sequence[StoredBatch], offset: int, end: int) -> Iterator[Cut]:
+    """The records of these batches in `[offset, end)`."""
+    for batch in batches:
+        header = batch.header
+        columns = decompress_payload(header, batch.contents())
+        cut_records = max(1, header.record_count * PIECE_BYTES // len(columns))
+        while offset < min(end, header.end_offset):
+            last = min(offset + cut_records, end, header.end_offset)
+            yield Cut(header, columns, offset - header.base_offset, last - header.base_offset)
+            offset = last
+
+
+def lines_of(
+    partition: int,
+    batches: Sequence[StoredBatch],
+    offset: int,
+    end: int,
+    *,
+    topic: str | None = None,
+) -> Iterator[list[bytes]]:
+    """Lines of JSON of the records of these batches in `[offset, end)`, with the topic's name."""
+    for header, columns, first, last in cuts_of(batches, offset, end):
+        records = unpack_columns(header, columns, first=first, last=last)
+        is_json = bool(header.flags & Flag.JSON_VALUES)
+        yield list(json_lines(partition, records, values_are_json=is_json, topic=topic))
+
+
+def unpinned_bytes(batches: Sequence[StoredBatch]) -> int:
+    """Of batches in memory: they may leave the cache before they are sent.
+
+    Those of a disk read are views of a pinned buffer, which counts by itself.
+    """
+    return sum(batch.header.batch_bytes for batch in batches if isinstance(batch.buffers[0], bytes))
+
+
+class TextBytes(NamedTuple):
+    """What batches take while they become text one after the other."""
+
+    columns_bytes: int = 0
+    largest_bytes: int = 0
+
+    def with_batches(self, batches: Sequence[StoredBatch]) -> "TextBytes":
+        """These too."""
+        sizes = [batch.header.uncompressed_bytes for batch in batches]
+        return TextBytes(self.columns_bytes + sum(sizes), max(self.largest_bytes, *sizes, 0))
+
+    @property
+    def held_bytes(self) -> int:
+        """The columns of one, and the text that is under way."""
+        return self.largest_bytes + min(self.columns_bytes, TEXT_BYTES_MAX)
+
+
+async def counted(broker: Broker, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Count what is sent."""
+    async for piece in pieces:
+        broker.counters.read_bytes += len(piece)
+        yield piece
+
+
+def as_text(lines: AsyncIterator[list[bytes]], content_type: str) -> AsyncIterator[bytes]:
+    """Lines, or one array of them."""
+    return _as_array(lines) if content_type == JSON_CONTENT_TYPE else _as_lines(lines)
+
+
+async def _as_lines(texts: AsyncIterator[list[bytes]]) -> AsyncIterator[bytes]:
+    async for some in texts:
+        yield b"\n".join([*some, b""])
+
+
+async def _as_array(texts: AsyncIterator[list[bytes]]) -> AsyncIterator[bytes]:
+    before = b"["
+    async for some in texts:
+        if not some:
+            yield b""
+            continue
+        yield before + b",".join(some)
+        before = b","
+    yield b"]" if before == b"," else b"[]"
