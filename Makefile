@@ -48,7 +48,7 @@ check: setup
 	@$(BIN)/mypy -p tailrace -p pyspark_tailrace -p tailrace_broker
 	@$(BIN)/mypy .ci/leave_nothing.py examples benchmarks tests
 	@$(BIN)/lint-imports --no-logo
-	@$(BIN)/pytest --quiet --cov --cov-report=term-missing:skip-covered tests/unit
+	@$(BIN)/pytest --quiet --numprocesses auto --cov --cov-report=term-missing:skip-covered tests/unit
 
 integration: setup
 	@$(BIN)/pytest --quiet tests/integration
@@ -72,5 +72,5 @@ bench: setup
 # Keeps the versions that still fit; delete a lock file first to renew all of it.
 lock:
 	@command -v uv >/dev/null || { echo "make lock needs uv (pip install uv)." >&2; exit 1; }
-	@uv pip compile $(LOCK_OPTIONS) --extra arrow --extra broker --extra dev pyproject.toml --output-file requirements.lock
+	@uv pip compile $(LOCK_OPTIONS) --extra aio --extra arrow --extra broker --extra dev pyproject.toml --output-file requirements.lock
 	@grep -o 'pyspark>[^"]*' pyproject.toml | uv pip compile $(LOCK_OPTIONS) - --output-file requirements-spark.lock

@@ -4,16 +4,28 @@
         CorruptBatchError           bytes that are no valid batch
         PartitionDamagedError       a partition that cannot be read
         ConnectionFailedError       no broker answered
+            UntrustedCertificateError   one did, with a certificate that is not trusted
+        BufferFullError             a producer's memory stays full
+        NotStoredError              what a producer could not store by its end
         UnexpectedAnswerError       what answered does not speak Tailrace's protocol
         ProblemError                the broker refused and said why (RFC 9457)
             TopicNotFoundError
             OffsetOutOfRangeError
+            GroupNotFoundError
+            GroupNotIdleError
+            ConsumerNotRegisteredError
+            StaleDeliveryError
+            StaleAssignmentError
 
 `retriable`: trying again may help. `write_attempted`: a retry may store the records twice.
 The problem types and their members: docs/protocol.md.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tailrace.values import Produced
 
 PROBLEM_TYPE_PREFIX = "/v1/problems/"
 
@@ -57,12 +69,61 @@ class ConnectionFailedError(TailraceError):
         self.write_attempted = write_attempted
 
 
+class UntrustedCertificateError(ConnectionFailedError):
+    """What answers at `url` has a certificate that is not trusted; nothing was asked of it."""
+
+    retriable = False
+
+    def __init__(self, url: str, reason: str) -> None:
+        TailraceError.__init__(
+            self,
+            f"the certificate of {url} is not trusted ({reason}). Name the file of the CA that "
+            "issued it with ca_file or TAILRACE_CA_FILE; the URL's host must stand in it",
+        )
+        self.url = url
+        self.reason = reason
+
+
+class BufferFullError(TailraceError):
+    """A producer's memory stayed full of records that are on their way; this one was not taken."""
+
+    retriable = True
+
+    def __init__(self, buffer_bytes: int, waited_s: float) -> None:
+        super().__init__(
+            f"the producer's buffer_bytes ({buffer_bytes:,}) stayed full for {waited_s:g} s: "
+            "send more slowly, or give it more memory"
+        )
+        self.buffer_bytes = buffer_bytes
+
+
+class NotStoredError(TailraceError):
+    """Of a producer's records `count` were not stored since the last flush; `first` says why.
+
+    Each one's own error is in its future.
+    """
+
+    def __init__(self, count: int, first: TailraceError) -> None:
+        were = "1 record was" if count == 1 else f"{count:,} records were"
+        perhaps = ", or perhaps was without an answer" if first.write_attempted else ""
+        super().__init__(f"{were} not stored{perhaps}: {first}")
+        self.count = count
+        self.first = first
+        self.retriable = first.retriable
+        self.write_attempted = first.write_attempted
+
+
 class UnexpectedAnswerError(TailraceError):
     """A success whose content is not what the protocol says; likely another server's port."""
 
 
 class ProblemError(TailraceError):
-    """The broker's own words: a problem document; `members` are those beyond RFC 9457's."""
+    """The broker's own words: a problem document; `members` are those beyond RFC 9457's.
+
+    `parts`: of a produce whose partitions fared differently, what became of each.
+    """
+
+    parts: "Sequence[Produced | ProblemError]" = ()
 
     def __init__(
         self,
@@ -108,9 +169,34 @@ class OffsetOutOfRangeError(ProblemError):
         return _int_member(self.members, "highWatermark")
 
 
+class GroupNotFoundError(ProblemError):
+    """No consumer of this group has ever registered, or the group was deleted."""
+
+
+class GroupNotIdleError(ProblemError):
+    """The group has consumers; they stop first."""
+
+
+class ConsumerNotRegisteredError(ProblemError):
+    """The consumer was not seen for its whole session, or has said goodbye: it registers again."""
+
+
+class StaleDeliveryError(ProblemError):
+    """The delivery is not the consumer's last: nothing was committed, its records come again."""
+
+
+class StaleAssignmentError(ProblemError):
+    """Another process has registered as this consumer since."""
+
+
 _CLASS_BY_TYPE: Mapping[str, type[ProblemError]] = {
     "topic-not-found": TopicNotFoundError,
     "offset-out-of-range": OffsetOutOfRangeError,
+    "group-not-found": GroupNotFoundError,
+    "group-not-idle": GroupNotIdleError,
+    "consumer-not-registered": ConsumerNotRegisteredError,
+    "stale-delivery": StaleDeliveryError,
+    "stale-assignment": StaleAssignmentError,
 }
 _COMMON_MEMBERS = frozenset({"type", "title", "status", "detail", "retriable", "writeAttempted"})
 

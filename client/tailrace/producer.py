@@ -1,78 +1,277 @@
-"""Sends requests again until it is known that they are stored, and has them stored once."""
+"""A producer that gathers records into requests, and sends these in threads of its own.
+
+How records of one key keep their order: `tailrace.batching`; what is tried again:
+`tailrace.retries`. `tailrace.aio_producer` is the same for asyncio, `tailrace.request_producer`
+sends requests that the caller makes.
+"""
 
 import time
 from collections.abc import Callable, Sequence
-from itertools import count
-from typing import TypeVar
-from uuid import uuid4
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from functools import partial
+from threading import Condition, Lock, Thread
+from types import TracebackType
+from typing import Self, Unpack
 
-from tailrace.errors import TailraceError
-from tailrace.requests import Numbered
+from tailrace.batching import Batch, Outgoing
+from tailrace.errors import BufferFullError, NotStoredError, ProblemError, TailraceError
+from tailrace.sending import Headers, Outcome, ProducerOptions, Sending, Settled, Stored
 from tailrace.sync import Client
 from tailrace.values import Produced
 
-# Longer than a broker takes to start again.
-PATIENCE_S = 30.0
-_PAUSE_S_MIN, _PAUSE_S_MAX = 0.05, 1.0
-
-T = TypeVar("T")
+Sent = Future[Stored]
+OnOutcome = Callable[[Outgoing[Sent], Outcome], object]
 
 
 class Producer:
-    """Numbers the requests that it sends by a client, under an id that nobody else has.
+    """Stores records in the background, each once, those of one key in the order of their sends.
 
-    Raises what the client does: at once what a retry does not mend, and when no broker is there
-    from the start; else after `patience_s`. Events without a key go to one partition, in order.
+    Threads may share one. `send` returns at once; the outcome is in its future, and `flush` and
+    `close` raise NotStoredError for what was not stored. Memory is bounded: when it is full, `send`
+    waits. Records without a key go to one partition, in order (idempotent=False: to any). What a
+    program has not stored when it ends without `close` is lost: use `with`.
     """
 
     def __init__(
-        self, client: Client, *, id: str | None = None, patience_s: float = PATIENCE_S
+        self,
+        client: Client,
+        *,
+        on_outcome: OnOutcome | None = None,
+        **options: Unpack[ProducerOptions],
     ) -> None:
-        """`id` None: a random one."""
-        self.id = id or uuid4().hex
+        """Makes connections of its own to where `client` does. ValueError: a bad option.
+
+        `on_outcome` is called with each record and its outcome, by a thread that sends: it must
+        not wait for this producer. What it raises is logged.
+        """
         self._client = client
-        self._patience_s = patience_s
-        self._sequences = count()
-        self._has_stored = False
+        self._on_outcome = on_outcome
+        self._sending = Sending[Sent](client.url, now_us=time.time_ns() // 1000, **options)
+        self._lock = Lock()
+        self._has_work = Condition(self._lock)  # a request may be due earlier than known
+        self._has_outcomes = Condition(self._lock)  # there is room, or a flush may be done
+        self._threads: list[Thread] = []
+        self._idle_count = 0
+        self._end_reason: str | None = None  # nothing is taken any more
+        self._is_abandoned = False  # nor sent
 
-    def produce_lines(
-        self, topic: str, ndjson: bytes, *, key: bytes | str | None = None
-    ) -> Produced:
-        """`Client.produce_lines`, stored once."""
-        return self._send(
-            lambda numbered: self._client.produce_lines(topic, ndjson, key=key, **numbered)
-        )
+    @property
+    def id(self) -> str:
+        """What brokers know it by."""
+        return self._sending.id
 
-    def produce_records(
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """As `close`; an error of the block itself comes first."""
+        try:
+            self.close()
+        except NotStoredError:
+            if error is None:
+                raise
+
+    def send(
         self,
         topic: str,
-        keys: Sequence[bytes | None],
-        values: Sequence[bytes | None],
-        timestamps_us: Sequence[int] | None = None,
-    ) -> list[Produced]:
-        """`Client.produce_records`, stored once."""
-        return self._send(
-            lambda numbered: self._client.produce_records(
-                topic, keys, values, timestamps_us, **numbered
-            )
-        )
+        value: bytes | None,
+        *,
+        key: bytes | str | None = None,
+        timestamp_us: int | None = None,
+        headers: Headers = (),
+    ) -> Sent:
+        """The future of one record: where it is stored, or the error why it is not.
 
-    def _send(self, send: Callable[[Numbered], T]) -> T:
-        """Until its outcome is known."""
-        numbered = Numbered(producer_id=self.id, sequence=next(self._sequences))
-        deadline_s = time.monotonic() + self._patience_s
-        pause_s = _PAUSE_S_MIN
-        may_be_stored = False
+        BufferFullError: there was no room for it in `block_s`. Without `timestamp_us` it gets the
+        broker's time. None is a null value.
+        """
+        sent = Sent()
+        record = self._sending.outgoing(
+            topic, value, key=key, timestamp_us=timestamp_us, headers=headers, ticket=sent
+        )
+        sent.set_running_or_notify_cancel()  # it is on its way and cannot be called back
+        if self._on_outcome is not None:
+            sent.add_done_callback(partial(_tell, self._on_outcome, record))
+        with self._lock:
+            self._wait_for_room(record.size_bytes)
+            if self._sending.add(record, time.monotonic()):
+                self._wake_thread()
+        return sent
+
+    def flush(self) -> None:
+        """Wait until all that was sent before has its outcome; nothing of it lingers.
+
+        NotStoredError: what was not stored since the last flush.
+        """
+        with self._lock:
+            self._flush()
+            failure = self._sending.take_failure()
+        if failure is not None:
+            raise failure
+
+    def close(self) -> None:
+        """`flush`, and take no more. Safe to repeat."""
+        try:
+            with self._lock:
+                self._end_reason = self._end_reason or "it is closed"
+                self._flush()
+        except BaseException:  # Ctrl-C, most likely
+            self._abandon("it was closed in a hurry")
+            raise
+        with self._lock:
+            self._has_work.notify_all()
+            failure = self._sending.take_failure()
+        for thread in self._threads:
+            thread.join()
+        if failure is not None:
+            raise failure
+
+    # --- with the lock held -----------------------------------------------------------------------
+
+    def _wait_for_room(self, size_bytes: int) -> None:
+        settings = self._sending.settings
+        deadline_s = time.monotonic() + settings.block_s
         while True:
-            try:
-                answer = send(numbered)
-            except TailraceError as error:
-                may_be_stored = error.write_attempted = error.write_attempted or may_be_stored
-                is_worth_it = error.retriable and (may_be_stored or self._has_stored)
-                if not is_worth_it or time.monotonic() + pause_s > deadline_s:
-                    raise
+            if self._end_reason is not None:
+                raise RuntimeError(f"the producer takes no more records: {self._end_reason}")
+            if self._sending.batching.has_room(size_bytes):
+                return
+            if not self._has_outcomes.wait(max(deadline_s - time.monotonic(), 0)):
+                raise BufferFullError(settings.buffer_bytes, settings.block_s)
+
+    def _wake_thread(self) -> None:
+        """One that looks what is due: an idle one, else one more while there is use for it."""
+        wanted_count = min(
+            self._sending.settings.connections_max, self._sending.batching.lane_count
+        )
+        if self._idle_count:
+            self._has_work.notify()
+        elif len(self._threads) < wanted_count:
+            # As a daemon: a program that forgot `close` ends all the same.
+            thread = Thread(target=self._run, name="tailrace-producer", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _flush(self) -> None:
+        number = self._sending.batching.hurry()
+        self._has_work.notify_all()
+        while not self._sending.batching.is_done_to(number):
+            self._has_outcomes.wait()
+
+    # --- in the threads ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        clients: dict[str, Client] = {}
+        try:
+            while (batch := self._next_batch()) is not None:
+                self._process(batch, clients)
+        except BaseException as error:
+            self._abandon(f"it failed: {error!r}")
+            raise
+        finally:
+            for client in clients.values():
+                client.close()
+
+    def _next_batch(self) -> Batch[Sent] | None:
+        """When it is due; None at the end."""
+        with self._lock:
+            while not self._is_abandoned:
+                now_s = time.monotonic()
+                batch = self._sending.take(now_s)
+                due_s = self._sending.batching.due_s()
+                if batch is not None:
+                    if due_s is not None:
+                        self._wake_thread()  # for what this one will not see
+                    return batch
+                if self._end_reason is not None and self._sending.batching.is_empty:
+                    self._has_work.notify_all()
+                    return None
+                self._idle_count += 1
+                self._has_work.wait(None if due_s is None else max(due_s - now_s, 0))
+                self._idle_count -= 1
+        return None
+
+    def _process(self, batch: Batch[Sent], clients: dict[str, Client]) -> None:
+        """Send it once, and settle its records if that tells their outcome."""
+        self._learn_if_wanted(batch, (), clients)
+        client = self._client_of(batch.url, clients)
+        error: TailraceError | None = None
+        parts: Sequence[Produced | ProblemError] = ()
+        try:
+            parts = stored = client.produce_encoded(
+                batch.topic, batch.body(), **self._sending.numbered(batch)
+            )
+        except TailraceError as caught:
+            error, parts = caught, getattr(caught, "parts", ())
+        if parts:
+            self._learn_if_wanted(batch, parts, clients)
+        with self._lock:
+            if self._is_abandoned:
+                return
+            if error is None:
+                settled: Settled[Sent] | None = self._sending.stored(batch, stored)
             else:
-                self._has_stored = True
-                return answer
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+                settled = self._sending.failed(batch, error, time.monotonic())
+        if settled is None:
+            return
+        _settle(settled)
+        with self._lock:
+            if not self._is_abandoned:
+                self._sending.batching.finish(batch)
+            self._has_outcomes.notify_all()
+
+    def _learn_if_wanted(
+        self,
+        batch: Batch[Sent],
+        parts: Sequence[Produced | ProblemError],
+        clients: dict[str, Client],
+    ) -> None:
+        with self._lock:
+            if not self._sending.wants_routing(batch, parts, time.monotonic()):
+                return
+        client = self._client_of(self._client.url, clients)
+        try:
+            ring, details = client.brokers(), client.topic(batch.topic)
+        except TailraceError:
+            return  # what is known will do: any broker takes any record
+        with self._lock:
+            self._sending.learn(ring, details, time.monotonic())
+
+    def _client_of(self, url: str, clients: dict[str, Client]) -> Client:
+        """One a thread and broker: a client is used by one thread at a time."""
+        if url not in clients:
+            clients[url] = self._client.twin(url)
+        return clients[url]
+
+    def _abandon(self, reason: str) -> None:
+        """End with what is under way; whatever is left was not stored, or perhaps was."""
+        with self._lock:
+            self._end_reason = reason
+            self._is_abandoned = True
+            settled = self._sending.abandon(f"the producer did not wait for an answer: {reason}")
+        _settle(settled)
+        with self._lock:
+            self._has_work.notify_all()
+            self._has_outcomes.notify_all()
+
+
+def _settle(settled: Settled[Sent]) -> None:
+    """Outside of the lock, since futures call their callbacks."""
+    for record, outcome in settled:
+        with suppress(InvalidStateError):  # abandoned meanwhile
+            if isinstance(outcome, Stored):
+                record.ticket.set_result(outcome)
+            else:
+                record.ticket.set_exception(outcome)
+
+
+def _tell(on_outcome: OnOutcome, record: Outgoing[Sent], sent: Sent) -> None:
+    error = sent.exception()
+    assert error is None or isinstance(error, TailraceError)
+    on_outcome(record, error or sent.result())

@@ -19,6 +19,7 @@ NULL_LENGTH = -1  # of a null key or value
 _LENGTH_BYTES = 4  # i32
 
 Column = bytes | memoryview
+Header = tuple[bytes, bytes]  # a name in UTF-8 and a value; of one record, names may repeat
 
 
 class ByteColumn(NamedTuple):
@@ -40,17 +41,20 @@ def encode_records(
     keys: Sequence[bytes | None],
     values: Sequence[bytes | None],
     timestamps_us: Sequence[int] | None = None,
+    headers: Sequence[Sequence[Header]] | None = None,
 ) -> bytes:
-    """A body of records without headers; None is a null key or value.
+    """A body of these records; None is a null key or value.
 
     ValueError when the sequences differ in length. O(bytes), one copy of the data.
     """
-    if not len(keys) == len(values) == len(values if timestamps_us is None else timestamps_us):
-        raise ValueError("keys, values and timestamps_us must have one element a record")
+    given = [each for each in (keys, values, timestamps_us, headers) if each is not None]
+    if any(len(each) != len(keys) for each in given):
+        raise ValueError("keys, values, timestamps_us and headers must have one element a record")
     times = None
     if timestamps_us is not None:
         times = struct.pack(f"<{len(timestamps_us)}q", *timestamps_us)
-    return assemble_body(_byte_column(keys), _byte_column(values), times)
+    header_columns = None if headers is None else _header_columns(headers)
+    return assemble_body(_byte_column(keys), _byte_column(values), times, header_columns)
 
 
 def assemble_body(
@@ -84,6 +88,13 @@ def assemble_body(
 def _byte_column(values: Sequence[bytes | None]) -> ByteColumn:
     lengths = [NULL_LENGTH if value is None else len(value) for value in values]
     return ByteColumn(struct.pack(f"<{len(values)}i", *lengths), b"".join(filter(None, values)))
+
+
+def _header_columns(headers: Sequence[Sequence[Header]]) -> HeaderColumns:
+    counts = struct.pack(f"<{len(headers)}i", *map(len, headers))
+    names = [name for record in headers for name, _ in record]
+    values = [value for record in headers for _, value in record]
+    return HeaderColumns(counts, _byte_column(names), _byte_column(values))
 
 
 def _size_bytes(column: Column) -> int:

@@ -115,19 +115,19 @@ def topics_request() -> Request:
 
 def parse_topics(answer: Answer) -> list[TopicInfo]:
     """Sorted by name."""
-    return _parse_json(
+    return parse_json(
         answer, lambda document: [from_document(TopicInfo, each) for each in document["topics"]]
     )
 
 
 def create_topic_request(name: str, **settings: Unpack[NewTopicSettings]) -> Request:
     """Settings that are not given are those of any new topic."""
-    return _json_request("POST", "/v1/topics", {"name": name, **settings})
+    return json_request("POST", "/v1/topics", {"name": name, **settings})
 
 
 def alter_topic_request(name: str, **settings: Unpack[TopicSettings]) -> Request:
     """Settings that are not given stay as they are."""
-    return _json_request("PATCH", _topic_target(name), settings)
+    return json_request("PATCH", _topic_target(name), settings)
 
 
 def delete_topic_request(name: str) -> Request:
@@ -137,7 +137,7 @@ def delete_topic_request(name: str) -> Request:
 
 def parse_deleted(answer: Answer) -> None:
     """Nothing is told but that it is done."""
-    _check_status(answer)
+    check_status(answer)
 
 
 def deleted_topics_request() -> Request:
@@ -147,7 +147,7 @@ def deleted_topics_request() -> Request:
 
 def parse_deleted_topics(answer: Answer) -> list[DeletedTopic]:
     """The latest deletion first."""
-    return _parse_json(
+    return parse_json(
         answer, lambda document: [from_document(DeletedTopic, each) for each in document["topics"]]
     )
 
@@ -165,12 +165,12 @@ def topic_request(name: str) -> Request:
 
 def parse_topic(answer: Answer) -> TopicInfo:
     """The topic as created or altered, or as it exists with the same settings."""
-    return _parse_json(answer, lambda document: from_document(TopicInfo, document))
+    return parse_json(answer, lambda document: from_document(TopicInfo, document))
 
 
 def parse_topic_details(answer: Answer) -> TopicDetails:
     """Partitions in the broker's order."""
-    return _parse_json(
+    return parse_json(
         answer,
         lambda document: TopicDetails(
             from_document(TopicInfo, document),
@@ -188,7 +188,7 @@ def offsets_request(topics: Iterable[str] = (), timestamp_us: int | None = None)
 
 def parse_offsets(answer: Answer) -> list[PartitionOffsets]:
     """One element a partition, topics and partitions in the broker's order."""
-    return _parse_json(
+    return parse_json(
         answer,
         lambda document: [
             from_document(PartitionOffsets, partition, topic=topic["topic"])
@@ -205,7 +205,7 @@ def brokers_request() -> Request:
 
 def parse_brokers(answer: Answer) -> RingStatus:
     """Brokers in the order of their ordinals."""
-    return _parse_json(
+    return parse_json(
         answer,
         lambda document: from_document(
             RingStatus,
@@ -249,7 +249,7 @@ def parse_produced(answer: Answer) -> list[Produced]:
     """What was stored, by partition. A partition that failed raises its problem for all:
     `write_attempted` then also says that other partitions did store their records.
     """
-    return _parse_json(answer, _produced_elements)
+    return parse_json(answer, _produced_elements)
 
 
 # --- read -----------------------------------------------------------------------------------------
@@ -283,8 +283,8 @@ def lines_request(
 
 def parse_fetched(answer: Answer) -> Fetched:
     """The body unread, with the offsets of the answer's headers."""
-    _check_status(answer)
-    return _read(answer, lambda: _fetched(answer))
+    check_status(answer)
+    return read_answer(answer, lambda: _fetched(answer))
 
 
 def last_lines_request(topic: str, count: int) -> Request:
@@ -295,7 +295,7 @@ def last_lines_request(topic: str, count: int) -> Request:
 
 def parse_last_lines(answer: Answer) -> bytes:
     """The body unread."""
-    _check_status(answer)
+    check_status(answer)
     return answer.body
 
 
@@ -306,7 +306,7 @@ def _topic_target(name: str) -> str:
     return f"/v1/topics/{quote(name, safe='')}"
 
 
-def _json_request(method: str, target: str, members: Mapping[str, object]) -> Request:
+def json_request(method: str, target: str, members: Mapping[str, object]) -> Request:
     """A body of these members, under their names in JSON."""
     body = json.dumps({wire_name(name): value for name, value in members.items()}).encode()
     return Request(method, target, {"Content-Type": JSON_CONTENT_TYPE}, body)
@@ -334,7 +334,7 @@ def _fetched(answer: Answer) -> Fetched:
     )
 
 
-def _check_status(answer: Answer) -> None:
+def check_status(answer: Answer) -> None:
     """Raise what the broker refused with; a proxy's error page counts as a problem without type."""
     if 200 <= answer.status < 300:
         return
@@ -348,13 +348,13 @@ def _check_status(answer: Answer) -> None:
     raise problem
 
 
-def _parse_json(answer: Answer, parse: Callable[[Any], Parsed]) -> Parsed:
+def parse_json(answer: Answer, parse: Callable[[Any], Parsed]) -> Parsed:
     """A success's document, read by `parse`."""
-    _check_status(answer)
-    return _read(answer, lambda: parse(json.loads(answer.body)))
+    check_status(answer)
+    return read_answer(answer, lambda: parse(json.loads(answer.body)))
 
 
-def _read(answer: Answer, read: Callable[[], Parsed]) -> Parsed:
+def read_answer(answer: Answer, read: Callable[[], Parsed]) -> Parsed:
     """The border to what the peer sent: whatever does not fit becomes one error."""
     try:
         return read()
@@ -375,15 +375,21 @@ def _produced_elements(document: Any) -> list[Produced]:
     elements = document if isinstance(document, list) else [document]
     if not elements:
         raise ValueError("a produce is answered for one partition at least")
-    failed = [element for element in elements if "problem" in element]
-    if failed:
-        raise _partition_problem(failed[0], others_stored=len(failed) < len(elements))
-    return [from_document(Produced, element) for element in elements]
+    parts = [
+        _partition_problem(element) if "problem" in element else from_document(Produced, element)
+        for element in elements
+    ]
+    produced = [part for part in parts if isinstance(part, Produced)]
+    if len(produced) < len(parts):
+        # An error of its own for all of the request, so that each part's says what it is.
+        error = _partition_problem(next(each for each in elements if "problem" in each))
+        error.write_attempted = error.write_attempted or bool(produced)
+        error.parts = parts
+        raise error
+    return produced
 
 
-def _partition_problem(element: Any, *, others_stored: bool) -> ProblemError:
+def _partition_problem(element: Any) -> ProblemError:
     """A partition's problem; `partition` joins its members."""
     problem = element["problem"]
-    error = problem_error(problem["status"], {"partition": element["partition"], **problem})
-    error.write_attempted = error.write_attempted or others_stored
-    return error
+    return problem_error(problem["status"], {"partition": element["partition"], **problem})

@@ -6,15 +6,15 @@ One thread at a time per client.
 """
 
 import http.client
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from selectors import EVENT_READ, DefaultSelector
 from socket import socket
 from types import TracebackType
-from typing import Self, Unpack
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Literal, Self, Unpack
 
-from tailrace import requests
+from tailrace import ClientOptions, requests
+from tailrace.endpoint import authorization, connection_failed, parse_endpoint, tls_context
 from tailrace.errors import ConnectionFailedError
 from tailrace.records_binary import encode_records
 from tailrace.requests import (
@@ -36,19 +36,50 @@ from tailrace.values import (
 )
 from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
 
+if TYPE_CHECKING:
+    from tailrace.group_requests import Named, PollParameters
+    from tailrace.group_values import (
+        GroupDetails,
+        GroupInfo,
+        GroupReset,
+        OnNewGroup,
+        Polled,
+        Registered,
+    )
+    from tailrace.reading import Reading, ReadingParameters
+
 
 class Client:
-    """One broker at `url` (http://host:port); connects when first used. ValueError: a bad URL.
+    """One broker at `url` (http[s]://host:port); connects when first used. ValueError: a bad URL.
 
-    Every method raises ConnectionFailedError when no broker answers within `timeout_s` (of each
-    wait on the socket) and ProblemError when it refuses.
+    `token` goes with each request as `Authorization: Bearer`; https trusts the certificates of
+    `ca_file` (PEM), without it those of the system. Every method raises ConnectionFailedError when
+    no broker answers within `timeout_s` (of each wait on the socket) and ProblemError when it
+    refuses.
     """
 
-    def __init__(self, url: str, *, timeout_s: float = 30.0) -> None:
-        host, port = _host_and_port(url)
-        self.url = url.rstrip("/")
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_s: float = 30.0,
+        token: str | None = None,
+        ca_file: str | None = None,
+    ) -> None:
+        endpoint = parse_endpoint(url)
+        self.url = endpoint.url
+        self._options: ClientOptions = {"timeout_s": timeout_s, "token": token, "ca_file": ca_file}
+        self._authorization = authorization(token)
+        context = tls_context(endpoint, ca_file)
         # http.client sets TCP_NODELAY itself.
-        self._connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+        if context is None:
+            self._connection = http.client.HTTPConnection(
+                endpoint.host, endpoint.port, timeout=timeout_s
+            )
+        else:
+            self._connection = http.client.HTTPSConnection(
+                endpoint.host, endpoint.port, timeout=timeout_s, context=context
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -64,6 +95,10 @@ class Client:
     def close(self) -> None:
         """Close the connection; a later call opens it again."""
         self._connection.close()
+
+    def twin(self, url: str | None = None) -> Self:
+        """A client like this one with a connection of its own, to another broker of the ring."""
+        return type(self)(url or self.url, **self._options)
 
     def is_ready(self) -> bool:
         """Whether the broker serves; False also while none answers, for loops that wait."""
@@ -212,6 +247,116 @@ class Client:
         """
         return requests.parse_last_lines(self._exchange(requests.last_lines_request(topic, count)))
 
+    def read(self, topic: str, **parameters: "Unpack[ReadingParameters]") -> "Reading":
+        """Records of all partitions, as Arrow, pandas or Polars: see `tailrace.reading`.
+
+        Nothing is asked before they are wanted.
+        """
+        from tailrace.reading import Reading
+
+        return Reading(self, topic, **parameters)
+
+    # --- consumers and groups: what they need is loaded when it is used ---
+
+    def register(
+        self,
+        consumer_id: str,
+        group: str,
+        topics: Iterable[str],
+        *,
+        on_new_group: "OnNewGroup | None" = None,
+        session_ms: int | None = None,
+    ) -> "Registered":
+        """Join a group; safe to repeat with the same values. `tailrace.consumer` does it for you.
+
+        The broker's defaults: startFromLatest, and 120 s. TopicNotFoundError.
+        """
+        from tailrace import group_requests
+
+        request = group_requests.register_request(
+            consumer_id, group, topics, on_new_group=on_new_group, session_ms=session_ms
+        )
+        return group_requests.parse_registered(self._exchange(request))
+
+    def poll(self, consumer_id: str, **parameters: "Unpack[PollParameters]") -> "Polled":
+        """What the consumer may read now; ConsumerNotRegisteredError, StaleAssignmentError.
+
+        Without `delivery` it confirms what was delivered last. With it safe to repeat: when the
+        answer was lost the same records come again.
+        """
+        from tailrace import group_requests
+
+        request = group_requests.poll_request(consumer_id, **parameters)
+        return group_requests.parse_polled(self._exchange(request))
+
+    def commit(self, consumer_id: str, **named: "Unpack[Named]") -> None:
+        """Confirm a delivery, on disk at return; safe to repeat.
+
+        ConsumerNotRegisteredError, StaleAssignmentError, StaleDeliveryError: nothing is committed.
+        """
+        from tailrace import group_requests
+
+        request = group_requests.commit_request(consumer_id, **named)
+        group_requests.parse_done(self._exchange(request))
+
+    def goodbye(self, consumer_id: str, *, commit: bool = True) -> None:
+        """Leave the group; without `commit` the last delivery goes to another consumer."""
+        from tailrace import group_requests
+
+        request = group_requests.goodbye_request(consumer_id, commit=commit)
+        group_requests.parse_done(self._exchange(request))
+
+    def groups(self) -> "list[GroupInfo]":
+        """All groups, sorted by name."""
+        from tailrace import group_requests
+
+        return group_requests.parse_groups(self._exchange(group_requests.groups_request()))
+
+    def group(self, name: str) -> "GroupDetails":
+        """One group, its consumers and how far it is in each partition; GroupNotFoundError."""
+        from tailrace import group_requests
+
+        return group_requests.parse_group(self._exchange(group_requests.group_request(name)))
+
+    def reset_group(
+        self,
+        name: str,
+        *,
+        to: Literal["earliest", "latest"] | None = None,
+        timestamp_us: int | None = None,
+        offsets: Mapping[str, Mapping[int, int]] | None = None,
+        topics: Iterable[str] | None = None,
+        dry_run: bool = False,
+    ) -> "GroupReset":
+        """Have an idle group go on elsewhere, in these topics or all; GroupNotIdleError.
+
+        One of `to`, `timestamp_us` and `offsets` (by topic and partition) says where.
+        """
+        from tailrace import group_requests
+
+        request = group_requests.reset_group_request(
+            name, to=to, timestamp_us=timestamp_us, offsets=offsets, topics=topics, dry_run=dry_run
+        )
+        return group_requests.parse_group_reset(self._exchange(request))
+
+    def publish_offsets(
+        self, name: str, source: str, offsets: Mapping[str, Mapping[int, int]]
+    ) -> None:
+        """Tell how far a reader is that keeps its offsets itself; GroupNotIdleError.
+
+        `source` says what it is, and is the group's state.
+        """
+        from tailrace import group_requests
+
+        request = group_requests.publish_offsets_request(name, source, offsets)
+        group_requests.parse_done(self._exchange(request))
+
+    def delete_group(self, name: str) -> None:
+        """Forget a group and its offsets; GroupNotFoundError, GroupNotIdleError."""
+        from tailrace import group_requests
+
+        group_requests.parse_done(self._exchange(group_requests.delete_group_request(name)))
+
     def _exchange(self, request: Request) -> Answer:
         """One request, one answer. A failure closes the connection, so the next call opens one."""
         is_connected = is_sent = False
@@ -220,25 +365,23 @@ class Client:
             is_connected = True
             # A broker that refuses a large body answers before it has read it: read that answer.
             with suppress(BrokenPipeError):
-                self._connection.request(
-                    request.method, request.target, request.body, dict(request.headers)
-                )
+                headers = {**request.headers, **self._authorization}
+                self._connection.request(request.method, request.target, request.body, headers)
                 is_sent = True
             response = self._connection.getresponse()
-            headers = {name.lower(): value for name, value in response.getheaders()}
+            answered = {name.lower(): value for name, value in response.getheaders()}
             body = response.read()
             if not is_sent:
                 self._connection.close()  # the broker has closed its end
-            return Answer(response.status, headers, body)
+            return Answer(response.status, answered, body)
         except (
             OSError,
             http.client.HTTPException,
             UnicodeError,
         ) as error:  # no host name: the last
             self._connection.close()
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise ConnectionFailedError(
-                self.url, reason, write_attempted=is_connected and request.method == "POST"
+            raise connection_failed(
+                self.url, error, write_attempted=is_connected and request.method == "POST"
             ) from error
 
     def _connect(self) -> None:
@@ -247,16 +390,6 @@ class Client:
             self._connection.close()  # nothing was asked, so what is there to read is its end
         if self._connection.sock is None:
             self._connection.connect()
-
-
-def _host_and_port(url: str) -> tuple[str, int | None]:
-    """ValueError: a bad URL."""
-    with suppress(ValueError):  # an address that is none, or a port that none can be
-        parts = urlsplit(url)
-        is_base_url = parts.path in ("", "/") and not parts.query and not parts.fragment
-        if parts.scheme == "http" and parts.hostname and is_base_url:
-            return parts.hostname, parts.port
-    raise ValueError(f'"{url}" is not a broker\'s URL, like http://127.0.0.1:9250')
 
 
 def _is_readable(connected: socket) -> bool:

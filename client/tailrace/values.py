@@ -10,7 +10,13 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value", bound="DataclassInstance")
 # Members whose name in JSON is not ours in camelCase.
-_WIRE_NAMES = {"range_id": "range", "now_us": "now", "timestamp_us": "timestamp"}
+_WIRE_NAMES = {
+    "range_id": "range",
+    "now_us": "now",
+    "timestamp_us": "timestamp",
+    "from_offset": "from",
+    "to_offset": "to",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import pytest
 
 from tailrace.cli.main import VERBS
 from tailrace.sync import Client
-from tests.commands import TIMEOUT_S, environment, ndjson
+from tests.commands import TAILRACE, TIMEOUT_S, environment, ndjson
 from tests.fixtures import RunningBroker, free_port_base, start_broker
 
 pytestmark = pytest.mark.integration
@@ -27,6 +27,7 @@ EXAMPLES = [(name, example) for name, verb in VERBS.items() for example in verb.
 ENDLESS = {
     "tailrace dev": "✓ broker 0 ready",
     "tailrace consume orders --last 1 -f": '{"partition":',
+    "tailrace consume orders --group billing -f": '{"topic":',
 }
 
 
@@ -69,6 +70,8 @@ def prepare(broker: RunningBroker, segments: Path, folder: Path) -> None:
             RECORDS_PER_PARTITION
         ):
             client.produce_lines("orders", EVENTS)  # without keys: to all partitions in turn
+        client.register("c", "billing", ["orders"], on_new_group="startFromEarliest")
+        client.goodbye("c")
 
 
 @pytest.mark.parametrize(("name", "example"), EXAMPLES)
@@ -83,10 +86,15 @@ def test_an_example_works(
     command = example.replace("/tmp/events", "events").replace(" --port 19250", "")
     if name == "dev":
         command += f" --port {free_port_base()}"
+    home = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config"), "TOKEN": "secret"}
+    surroundings = environment(broker.url) | home
+    if name in ("context use", "context delete"):
+        context = ("context", "set", "staging", broker.url)
+        subprocess.run([TAILRACE, *context], env=surroundings, capture_output=True, check=True)
     process = subprocess.Popen(
         [BASH, "-o", "pipefail", "-c", f"exec {command}" if "|" not in command else command],
         cwd=tmp_path,
-        env=environment(broker.url) | {"HOME": str(tmp_path)},
+        env=surroundings,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

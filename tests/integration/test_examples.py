@@ -5,6 +5,8 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -94,41 +96,71 @@ def test_the_producer_says_what_it_could_not_store() -> None:
     assert result.stderr.decode().startswith("error: after 0 events: no broker answers at ")
 
 
-def test_the_consumer_goes_on_where_it_stopped(broker: RunningBroker, tmp_path: Path) -> None:
-    arguments = ("orders", "--offsets", tmp_path / "orders.json")
-    with Client(broker.url) as client:
-        client.produce("orders", b'{"n":1}', key="a")
-        first = python(broker.url, "consumer.py", *arguments)
-        client.produce("orders", b'{"n":2}', key="a")
-        second = python(broker.url, "consumer.py", *arguments)
-    third = python(broker.url, "consumer.py", *arguments)
+@contextmanager
+def started(url: str, *words: str | Path) -> "Iterator[subprocess.Popen[bytes]]":
+    """An example that goes on until it is ended."""
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(url), process_group=0
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
-    assert first.split(maxsplit=1)[1] == '0 a {"n": 1}\n'
-    assert second.split(maxsplit=1)[1] == '1 a {"n": 2}\n'
-    assert third == ""
+
+def line_of(process: "subprocess.Popen[bytes]") -> str:
+    """The next one that it prints."""
+    assert process.stdout
+    return process.stdout.readline().decode()
 
 
-def test_the_consumer_follows_until_it_is_interrupted(
-    broker: RunningBroker, tmp_path: Path
+CONSUMERS = [
+    pytest.param(["python", EXAMPLES / "consumer.py", "orders", "--group", "g"], id="python"),
+    pytest.param(["sh", EXAMPLES / "consumer.sh", "orders", "g"], id="sh"),
+]
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("words", CONSUMERS)
+def test_a_consumer_goes_on_where_the_one_before_has_stopped(
+    broker: RunningBroker, words: list[str | Path], end: signal.Signals
 ) -> None:
-    words = ["orders", "--follow", "--offsets", str(tmp_path / "orders.json")]
     with Client(broker.url) as client:
-        client.create_topic("orders")
-        with subprocess.Popen(
-            ["python", "-u", EXAMPLES / "consumer.py", *words],
-            stdout=subprocess.PIPE,
-            env=environment(broker.url),
-        ) as process:
-            assert process.stdout
-            try:
-                for number in range(3):
-                    client.produce("orders", b"%d" % number, key="a")
-                    line = process.stdout.readline().split()
-                    assert line[1:] == [b"%d" % number, b"a", b"%d" % number]
-                process.send_signal(signal.SIGINT)
-                assert process.wait() == 0
-            finally:
-                process.kill()
+        for number in ("1001", "1002"):
+            client.produce("orders", number.encode(), key="a")
+            with started(broker.url, *words) as consumer:
+                line = line_of(consumer)
+                consumer.send_signal(end)
+                rest, errors = consumer.communicate()
+            assert number in line
+            assert (rest, errors) == (b"", b"")
+        group = client.group("g")
+
+    assert (group.info.members, group.info.lag) == (0, 0)
+
+
+@pytest.mark.parametrize("words", CONSUMERS)
+def test_a_consumer_gets_what_a_killed_one_had_not_confirmed(
+    broker: RunningBroker, words: list[str | Path]
+) -> None:
+    with Client(broker.url) as client:
+        client.register("dead", "g", ["orders"], session_ms=1000)
+        client.produce("orders", b"1001", key="a")
+        assert client.poll("dead", delivery=0, wait_ms=1000).body
+
+    with started(broker.url, *words) as consumer:
+        assert "1001" in line_of(consumer)
+
+
+def test_the_shell_consumer_says_why_it_cannot(broker: RunningBroker) -> None:
+    usage = run(broker.url, "sh", EXAMPLES / "consumer.sh", "orders")
+    refused = run(broker.url, "sh", EXAMPLES / "consumer.sh", "orders", "a/b")
+
+    assert b"usage: consumer.sh TOPIC GROUP [CONSUMER]" in usage.stderr
+    assert usage.returncode != 0
+    assert b"/v1/problems/invalid-parameter" in refused.stderr
+    assert refused.returncode != 0
 
 
 @pytest.mark.spark

@@ -1,4 +1,4 @@
-"""`tailrace completion`: what a shell needs to complete verbs, options and live topic names.
+"""`tailrace completion`: what a shell needs to complete verbs, options and live names.
 
 The scripts call `tailrace __complete LINE`, which prints the words that may come next, one a line;
 when it prints none, the shell offers files.
@@ -11,6 +11,9 @@ from tailrace.cli.parser import Parameter, UsageError, Verb, parameter
 from tailrace.errors import TailraceError
 
 BROKER_TIMEOUT_S = 0.5  # nobody waits longer for a Tab
+LIVE_KINDS = ("topic", "group", "context")
+
+Names = Callable[[str, str | None], Sequence[str]]  # kind, URL
 
 SCRIPTS = {
     "bash": """\
@@ -48,30 +51,31 @@ def completion(*, shell: str) -> None:
     print(SCRIPTS[shell], end="")
 
 
-def words_after(
-    line: str, verbs: Mapping[str, Verb], topics: Callable[[str | None], Sequence[str]]
-) -> list[str]:
-    """What may stand where `line` ends; `topics`: their names, by the URL on the line."""
+def words_after(line: str, verbs: Mapping[str, Verb], names: Names) -> list[str]:
+    """What may stand where `line` ends; `names`: of a kind, by the URL on the line."""
     typed = line.split()[1:]
     current = "" if line[-1:].isspace() or not typed else typed.pop()
-    found = _candidates(typed, current, verbs, topics)
+    found = _candidates(typed, current, verbs, names)
     return [word for word in found if word.startswith(current)]
 
 
-def live_topics(url: str | None) -> list[str]:
-    """Those of the broker; none when it does not answer at once."""
+def live_names(kind: str, url: str | None) -> list[str]:
+    """Those of the broker, or of this user's contexts; none when it does not answer at once."""
     try:
+        if kind == "context":
+            from tailrace.cli.context_file import load
+
+            return sorted(load().by_name)
         with connect(url, timeout_s=BROKER_TIMEOUT_S) as client:
+            if kind == "group":
+                return [each.group for each in client.groups()]
             return [topic.name for topic in client.topics()]
-    except (TailraceError, UsageError):
+    except (TailraceError, UsageError, OSError):
         return []
 
 
 def _candidates(
-    typed: Sequence[str],
-    current: str,
-    verbs: Mapping[str, Verb],
-    topics: Callable[[str | None], Sequence[str]],
+    typed: Sequence[str], current: str, verbs: Mapping[str, Verb], names: Names
 ) -> Sequence[str]:
     for count in (2, 1):
         verb = verbs.get(" ".join(typed[:count]))
@@ -87,8 +91,8 @@ def _candidates(
         wanted = positional[len(values[""])]
     if wanted is None:
         return []
-    if wanted.complete == "topic":
-        return topics(next(iter(values.get("--url", [])), None))
+    if wanted.complete in LIVE_KINDS:
+        return names(wanted.complete, next(iter(values.get("--url", [])), None))
     return list(wanted.settings.get("choices", ()))
 
 

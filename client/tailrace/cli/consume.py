@@ -1,4 +1,4 @@
-"""`tailrace consume`: print what a topic holds when asked, and with -f what comes after."""
+"""`tailrace consume`: print what a topic holds or has for a group, with -f also what comes."""
 
 import argparse
 import re
@@ -8,18 +8,23 @@ from io import BytesIO
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from tailrace.cli.options import OUTPUT, TOPIC, URL, connect
+from tailrace.cli.options import OUTPUT, TOPIC, URL, connect, group_name
 from tailrace.cli.parser import DIGITS_MAX, UsageError, Verb, parameter, shown, whole_number
+from tailrace.cli.times import TIME_EXAMPLE, time_us
 from tailrace.errors import TailraceError, UnexpectedAnswerError
 
 if TYPE_CHECKING:
     from tailrace.cli.progress import Progress
+    from tailrace.group_values import OnNewGroup
     from tailrace.sync import Client
     from tailrace.values import PartitionOffsets
 
 PAGE_RECORDS_MAX = 1_000  # bounds memory: a page is held as a whole
 LAST_RECORDS_MAX = 1_000  # docs/protocol.md, "Read"
-TIME_EXAMPLE = "2026-11-21T09:00Z"
+_STARTS_OF_GROUPS: "Mapping[str, OnNewGroup]" = {
+    "earliest": "startFromEarliest",
+    "latest": "startFromLatest",
+}
 
 Starts = Mapping[int, int]  # partition, first offset to print
 Pages = Iterator[bytes]  # records as the broker writes them, a line each
@@ -33,11 +38,36 @@ def consume(
     last: int | None,
     max_records: int | None,
     partition: int | None,
+    group: str | None,
+    consumer: str | None,
     follow: bool,
     output: str,
     url: str | None,
 ) -> None:
-    """Print a topic's records, partition by partition; with -f also those that come."""
+    """Print a topic's records, partition by partition; with -f also those that come.
+
+    With --group those that the group has not read yet, each at least once: what was printed is
+    confirmed, and what was not, as after a broken pipe, comes again.
+    """
+    if group is not None:
+        if at_us is not None or last is not None or partition is not None:
+            raise UsageError(
+                "--group goes on from the group's position, so --at, --last and --partition do "
+                "not go with it. Move it: tailrace group reset"
+            )
+        _consume_by_group(
+            topic=topic,
+            group=group,
+            consumer=consumer,
+            start=start,
+            max_records=max_records,
+            follow=follow,
+            output=output,
+            url=url,
+        )
+        return
+    if consumer is not None:
+        raise UsageError("--consumer is a name within a group: give --group too")
     if sum(each is not None for each in (start, at_us, last)) > 1:
         raise UsageError("--from, --at and --last exclude each other")
     if last is not None and partition is not None:
@@ -54,7 +84,7 @@ def consume(
             starts = {each.partition: start_offset(start, at_us, each) for each in partitions}
         page_records = min(max_records or PAGE_RECORDS_MAX, PAGE_RECORDS_MAX)
         if follow:
-            pages = _followed(client.url, topic, partitions, starts, page_records)
+            pages = _followed(client, topic, partitions, starts, page_records)
         else:
             pages = _stored_pages(client, partitions, starts, page_records)
         total = None if follow else sum(ends.values()) - sum(starts.values())
@@ -94,6 +124,50 @@ def limited(pages: Pages, max_records: int | None) -> Pages:
         lines = _lines_of(page)[:remaining]
         remaining -= len(lines)
         yield b"".join(lines)
+
+
+# --- by a group -----------------------------------------------------------------------------------
+
+
+def _consume_by_group(
+    *,
+    topic: str,
+    group: str,
+    consumer: str | None,
+    start: str | None,
+    max_records: int | None,
+    follow: bool,
+    output: str,
+    url: str | None,
+) -> None:
+    if start not in (None, *_STARTS_OF_GROUPS):
+        raise UsageError(
+            f"--from {start}: a group starts at earliest or latest. Move one that has started: "
+            "tailrace group reset"
+        )
+    from tailrace.cli.deliveries import Deliveries
+
+    with connect(url) as client:
+        client.offsets([topic])  # TopicNotFoundError; to register could create it
+        with Deliveries(
+            client,
+            group=group,
+            topic=topic,
+            consumer_id=consumer or _random_consumer_id(),
+            on_new_group=_STARTS_OF_GROUPS[start or "earliest"],
+            page_records=PAGE_RECORDS_MAX,
+            note=_note,
+        ) as deliveries:
+            _print(deliveries.pages(max_records, follow=follow), output, None)
+
+
+def _random_consumer_id() -> str:
+    """One that tells where it runs."""
+    import secrets
+    import socket
+
+    host = "".join(filter(str.isalnum, socket.gethostname()))[:200]
+    return f"{host}-{secrets.token_hex(4)}"
 
 
 # --- pages ----------------------------------------------------------------------------------------
@@ -148,7 +222,7 @@ def _lines_of(page: bytes) -> list[bytes]:
 
 
 def _followed(
-    url: str,
+    client: "Client",
     topic: str,
     partitions: "Sequence[PartitionOffsets]",
     starts: Starts,
@@ -156,10 +230,11 @@ def _followed(
 ) -> Pages:
     from tailrace.cli.follow import follow
 
-    def note(text: str) -> None:
-        print(f"note: {text}", file=sys.stderr, flush=True)
+    return follow(client, topic, partitions, starts, page_records=page_records, note=_note)
 
-    return follow(url, topic, partitions, starts, page_records=page_records, note=note)
+
+def _note(text: str) -> None:
+    print(f"note: {text}", file=sys.stderr, flush=True)
 
 
 # --- printing -------------------------------------------------------------------------------------
@@ -218,19 +293,6 @@ def _start(word: str) -> str:
     )
 
 
-def _time_us(word: str) -> int:
-    """Microseconds since the epoch; times before it are those of no record."""
-    from datetime import UTC, datetime, timedelta
-
-    try:
-        time = datetime.fromisoformat(word)
-    except ValueError:
-        time = None
-    if time is None or time.tzinfo is None:
-        raise argparse.ArgumentTypeError(f"{shown(word)} is not a time like {TIME_EXAMPLE}")
-    return max(0, (time - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1))
-
-
 VERB = Verb(
     consume,
     (
@@ -240,13 +302,14 @@ VERB = Verb(
             dest="start",
             metavar="START",
             type=_start,
-            help="earliest (the default), latest, an offset, or -N: N before each partition's end",
+            help="earliest (the default), latest, an offset, or -N: N before each partition's end; "
+            "of a group, one of the first two, where it starts when it is new",
         ),
         parameter(
             "--at",
             dest="at_us",
             metavar="TIME",
-            type=_time_us,
+            type=time_us,
             help=f"from this time on, like {TIME_EXAMPLE}",
         ),
         parameter(
@@ -266,6 +329,19 @@ VERB = Verb(
             "--partition", metavar="P", type=whole_number(0), help="read this partition only"
         ),
         parameter(
+            "--group",
+            metavar="GROUP",
+            type=group_name,
+            help="read as a consumer of this group, on from where it is",
+            complete="group",
+        ),
+        parameter(
+            "--consumer",
+            metavar="NAME",
+            type=group_name,
+            help="this consumer's name in the group; default: a random one",
+        ),
+        parameter(
             "-f", "--follow", action="store_true", help="go on with what comes, until Ctrl-C"
         ),
         OUTPUT._replace(
@@ -279,5 +355,6 @@ VERB = Verb(
         "tailrace consume orders --partition 3 --from 1700",
         "tailrace consume orders --at 2026-11-21T09:00Z -o table",
         "tailrace consume orders --last 1 -f",
+        "tailrace consume orders --group billing -f",
     ),
 )

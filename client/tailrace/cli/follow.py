@@ -59,7 +59,7 @@ Event = Page | Waiting | Resumed | Ended | Failed
 class Place(NamedTuple):
     """What a thread reads."""
 
-    url: str
+    client: Client
     topic: str
     partition: int
     page_records: int
@@ -99,7 +99,7 @@ class Lineage:
 
 
 def follow(
-    url: str,
+    client: Client,
     topic: str,
     partitions: Iterable[PartitionOffsets],
     starts: Mapping[int, int],
@@ -116,7 +116,7 @@ def follow(
         lineage.add(each.partition, each.parents)
     while True:
         for partition in lineage.take_startable():
-            place = Place(url, topic, partition, page_records)
+            place = Place(client.twin(), topic, partition, page_records)
             Thread(target=_poll, args=(place, offsets[partition], events), daemon=True).start()
         match events.get():
             case Page(lines):
@@ -141,7 +141,7 @@ def follow(
 def _poll(place: Place, offset: int, events: "Queue[Event]") -> None:
     """A thread's life: until the partition's sealed end, or an error that stays."""
     is_waiting = False
-    with Client(place.url) as client:
+    with place.client as client:
         while True:
             try:
                 page = client.read_lines(

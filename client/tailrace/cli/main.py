@@ -6,14 +6,20 @@ Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted. A failure is one 
 import os
 import sys
 from collections.abc import Sequence
+from io import BufferedWriter, RawIOBase, TextIOWrapper
+from typing import cast
 
 from tailrace import __version__
 from tailrace.cli import (
+    bench,
     completion,
     consume,
+    context,
     dev,
     doctor,
     dump,
+    group,
+    options,
     produce,
     status,
     topic,
@@ -21,7 +27,12 @@ from tailrace.cli import (
     verify,
 )
 from tailrace.cli.parser import UsageError, Verb, close_to, parse, shown
-from tailrace.errors import TailraceError, TopicNotFoundError
+from tailrace.errors import (
+    ConnectionFailedError,
+    GroupNotFoundError,
+    TailraceError,
+    TopicNotFoundError,
+)
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -38,10 +49,24 @@ VERBS: dict[str, Verb] = {
     "topic restore": trash.RESTORE,
     "produce": produce.VERB,
     "consume": consume.VERB,
+    "group list": group.LIST,
+    "group describe": group.DESCRIBE,
+    "group reset": group.RESET,
+    "group delete": group.DELETE,
+    "bench": bench.VERB,
     "doctor": doctor.VERB,
     "dump": dump.VERB,
     "verify": verify.VERB,
+    "context set": context.SET,
+    "context list": context.LIST,
+    "context use": context.USE,
+    "context delete": context.DELETE,
     "completion": completion.VERB,
+}
+ENVIRONMENT = {
+    "TAILRACE_URL": "a broker's URL; goes before the context's, behind --url",
+    "TAILRACE_TOKEN": "sent as bearer token; goes before the context's",
+    "TAILRACE_CA_FILE": "PEM, trusted in place of the system's; goes before the context's",
 }
 SUMMARY = "Tailrace, an event log: curl in, Spark out."
 FIRST_STEPS = (
@@ -79,6 +104,9 @@ def overview() -> str:
             "  --help, -h  this help",
             "  --version   the version",
             "",
+            "environment:",
+            *(f"  {name:16}  {meaning}" for name, meaning in ENVIRONMENT.items()),
+            "",
             "examples:",
             *(f"  {step}" for step in FIRST_STEPS),
         ]
@@ -92,6 +120,13 @@ def _prepare_output() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
         # A terminal may have no ✓, and a name need not be UTF-8.
         getattr(sys, name).reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdout, TextIOWrapper) and isinstance(sys.stdout.buffer, RawIOBase):
+        # PYTHONUNBUFFERED, as images set it: a write that a signal interrupts would end early.
+        encoding, errors = sys.stdout.encoding, sys.stdout.errors
+        raw = cast("RawIOBase", sys.stdout.detach())
+        sys.stdout = TextIOWrapper(
+            BufferedWriter(raw), encoding=encoding, errors=errors, line_buffering=raw.isatty()
+        )
 
 
 def _exit_code(words: Sequence[str]) -> int:
@@ -104,6 +139,13 @@ def _exit_code(words: Sequence[str]) -> int:
     except TopicNotFoundError as error:
         told = f"topic {shown(error.topic)} does not exist. Those that do: tailrace topic list"
         return _fail(told, EXIT_FAILED)
+    except GroupNotFoundError as error:
+        name = shown(str(error.members.get("group", "")))
+        return _fail(
+            f"group {name} does not exist. Those that do: tailrace group list", EXIT_FAILED
+        )
+    except ConnectionFailedError as error:
+        return _fail(f"{error}{options.context_note(error.url)}", EXIT_FAILED)
     except TailraceError as error:
         return _fail(str(error), EXIT_FAILED)
     except BrokenPipeError:  # the reader has gone, as `head` does
@@ -132,7 +174,7 @@ def _run(words: Sequence[str]) -> None:
     elif first in ("--help", "-h"):
         print(overview())
     elif first == "__complete" and len(words) == 2:  # by the scripts of `tailrace completion`
-        for word in completion.words_after(words[1], VERBS, completion.live_topics):
+        for word in completion.words_after(words[1], VERBS, completion.live_names):
             print(word)
     else:
         raise UsageError(_no_such_verb(first, words[1:]))

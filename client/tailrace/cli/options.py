@@ -1,9 +1,13 @@
 """What several verbs share: parameters, the client, and numbers as people read them."""
 
+import argparse
 import os
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.cli.parser import UsageError, parameter, text
+from tailrace.cli.parser import UsageError, parameter, shown, text
+from tailrace.errors import TailraceError
 
 if TYPE_CHECKING:
     from tailrace.sync import Client
@@ -16,7 +20,7 @@ URL = parameter(
     "--url",
     metavar="URL",
     type=text,
-    help=f"any broker's URL, else $TAILRACE_URL, else {DEFAULT_URL}",
+    help=f"any broker's URL, else $TAILRACE_URL, else the context's, else {DEFAULT_URL}",
 )
 OUTPUT = parameter(
     "-o",
@@ -27,18 +31,79 @@ OUTPUT = parameter(
     help="table for people, json or yaml for programs",
 )
 
+DRY_RUN = parameter(
+    "--dry-run", action="store_true", help="change nothing, and tell what would be changed"
+)
+
+
+class Target(NamedTuple):
+    """A broker, and for each of the client's parameters who gave it, as an error names them."""
+
+    url: str
+    token: str | None
+    ca_file: str | None
+    origins: Mapping[str, str]
+
+
+def group_name(word: str) -> str:
+    """The type of names of groups and consumers."""
+    text(word)
+    if re.fullmatch(r"[^\s/]{1,249}", word) and word.isprintable():
+        return word
+    raise argparse.ArgumentTypeError(
+        f"{shown(word)} is not 1 to 249 visible characters, none of them /"
+    )
+
 
 def connect(url: str | None, *, timeout_s: float = 30.0) -> "Client":
-    """A client for `url`, or for the environment's; a malformed one is a usage error."""
+    """A client for `url`, or for the environment's, or for that of the current context.
+
+    UsageError: what it cannot be made of.
+    """
+    from tailrace.endpoint import OptionError
     from tailrace.sync import Client
 
-    name = "--url"
-    if url is None:
-        name, url = "TAILRACE_URL", os.environ.get("TAILRACE_URL") or DEFAULT_URL
+    found = target(url)
     try:
-        return Client(url, timeout_s=timeout_s)
-    except ValueError as error:
-        raise UsageError(f"{name}: {error}") from error
+        return Client(found.url, timeout_s=timeout_s, token=found.token, ca_file=found.ca_file)
+    except OptionError as error:
+        raise UsageError(f"{found.origins[error.option]}: {error}") from error
+
+
+def target(url: str | None) -> Target:
+    """What to connect to. A context's token goes to that context's broker alone."""
+    token = os.environ.get("TAILRACE_TOKEN") or None
+    ca_file = os.environ.get("TAILRACE_CA_FILE") or None
+    origins = {"url": "--url", "token": "TAILRACE_TOKEN", "ca_file": "TAILRACE_CA_FILE"}
+    if url is None:
+        origins["url"] = "TAILRACE_URL"
+        url = os.environ.get("TAILRACE_URL") or None
+    if url is not None:
+        return Target(url, token, ca_file, origins)
+    from tailrace.cli.context_file import load
+
+    contexts = load()
+    used = contexts.used
+    if used is None:
+        return Target(DEFAULT_URL, token, ca_file, origins)
+    named = f'context "{contexts.current}"'
+    origins["url"] = named
+    if token is None:
+        token, origins["token"] = used.token, named
+    if ca_file is None:
+        ca_file, origins["ca_file"] = used.ca_file, named
+    return Target(used.url, token, ca_file, origins)
+
+
+def context_note(url: str) -> str:
+    """Behind an error about `url`: the context that it is of, since nobody has typed it."""
+    from contextlib import suppress
+
+    with suppress(TailraceError, OSError, UsageError):
+        found = target(None)
+        if found.url.rstrip("/") == url and found.origins["url"].startswith("context"):
+            return f". That is the URL of {found.origins['url']}"
+    return ""
 
 
 def counted(count: int, noun: str) -> str:

@@ -21,7 +21,7 @@ class UsageError(Exception):
 class Parameter(NamedTuple):
     """An argument or an option; `settings` are those of `ArgumentParser.add_argument`.
 
-    `complete`: what a shell may offer, "topic" or "file".
+    `complete`: what a shell may offer: "topic", "group", "context" or "file".
     """
 
     names: tuple[str, ...]
@@ -44,7 +44,7 @@ class Parameter(NamedTuple):
     @property
     def takes_value(self) -> bool:
         """Whether a word follows its name."""
-        return "action" not in self.settings
+        return self.settings.get("action") in (None, "append")
 
 
 class Verb(NamedTuple):

@@ -11,7 +11,7 @@ from tailrace.errors import ProblemError, TailraceError, TopicNotFoundError
 
 if TYPE_CHECKING:
     from tailrace.cli.ndjson import BadLine, Batch
-    from tailrace.producer import Producer
+    from tailrace.request_producer import RequestProducer
     from tailrace.sync import Client
 
 # One request: large enough that its cost is the bytes', far below the broker's maxRequestBytes.
@@ -61,9 +61,9 @@ def _produce_file(
 
     from tailrace.cli.ndjson import read_batches
     from tailrace.cli.progress import Progress
-    from tailrace.producer import Producer
+    from tailrace.request_producer import RequestProducer
 
-    producer = Producer(client)
+    producer = RequestProducer(client)
     event_count = read_bytes = 0
     with (
         open(0, "rb") if file == STANDARD_INPUT else file.open("rb") as raw,
@@ -93,7 +93,11 @@ def _produce_file(
 
 
 def _store_batch(
-    producer: "Producer", topic: str, batch: "Batch", key_path: Sequence[str], stored_before: int
+    producer: "RequestProducer",
+    topic: str,
+    batch: "Batch",
+    key_path: Sequence[str],
+    stored_before: int,
 ) -> int:
     """Store a batch -> its events. An error tells what was stored, before the batch and of it."""
     try:
@@ -110,7 +114,7 @@ def _store_batch(
 
 
 def _store(
-    producer: "Producer", topic: str, lines: Sequence[bytes], key_path: Sequence[str]
+    producer: "RequestProducer", topic: str, lines: Sequence[bytes], key_path: Sequence[str]
 ) -> tuple[int, "BadLine | None"]:
     """Store the events up to the first bad line -> their count, and that line."""
     if key_path:

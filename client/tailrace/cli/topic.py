@@ -4,13 +4,17 @@ import argparse
 from typing import TYPE_CHECKING, Any, Unpack
 
 from tailrace.cli import trash
-from tailrace.cli.options import OUTPUT, TOPIC, URL, connect, counted, size_text
+from tailrace.cli.options import DRY_RUN, OUTPUT, TOPIC, URL, connect, counted, size_text
 from tailrace.cli.parser import Parameter, UsageError, Verb, parameter, whole_number
 from tailrace.cli.quantities import duration, duration_quantity, size, size_quantity
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tailrace.cli.output import Column
+    from tailrace.cli.topic_plans import Plan
     from tailrace.requests import NewTopicSettings, TopicSettings
+    from tailrace.sync import Client
     from tailrace.values import TopicInfo
 
 PARTITIONS_PER_RANGE_MAX = 256  # this and other bounds: docs/protocol.md, "Topics"
@@ -18,11 +22,21 @@ _MEBIBYTE = 1024 * 1024
 
 
 def create(
-    *, topic: str, output: str, url: str | None, **settings: "Unpack[NewTopicSettings]"
+    *,
+    topic: str,
+    dry_run: bool,
+    output: str,
+    url: str | None,
+    **settings: "Unpack[NewTopicSettings]",
 ) -> None:
     """Create a topic; done already when it exists with the settings that are given."""
     import time
 
+    if dry_run:
+        from tailrace.cli.topic_plans import plan_create
+
+        _show_plan(output, url, lambda client: plan_create(client, topic, settings))
+        return
     start_s = time.perf_counter()
     with connect(url) as client:
         created = client.create_topic(topic, **settings)
@@ -66,23 +80,48 @@ def describe(*, topic: str, output: str, url: str | None) -> None:
     show(output, document, f"TOPIC {topic}   {_settings_text(details.topic)}\n{table}")
 
 
-def alter(*, topic: str, output: str, url: str | None, **settings: "Unpack[TopicSettings]") -> None:
+def alter(
+    *,
+    topic: str,
+    dry_run: bool,
+    output: str,
+    url: str | None,
+    **settings: "Unpack[TopicSettings]",
+) -> None:
     """Change a topic's settings, in force at once; records that are stored stay as they are."""
     if not settings:
         options = [name for each in _SETTINGS for name in each.option_names]
         raise UsageError(f"nothing to change: give at least one of {', '.join(options)}")
+    if dry_run:
+        from tailrace.cli.topic_plans import plan_alter
+
+        _show_plan(output, url, lambda client: plan_alter(client, topic, settings))
+        return
     with connect(url) as client:
         altered = client.alter_topic(topic, **settings)
     _show_topic(altered, output, _settings_text(altered))
 
 
-def delete(*, topic: str, output: str, url: str | None) -> None:
+def delete(*, topic: str, dry_run: bool, output: str, url: str | None) -> None:
     """Delete a topic with all its records."""
     from tailrace.cli.output import show
 
+    if dry_run:
+        from tailrace.cli.topic_plans import plan_delete
+
+        _show_plan(output, url, lambda client: plan_delete(client, topic))
+        return
     with connect(url) as client:
         client.delete_topic(topic)
     show(output, {"name": topic, "deleted": True}, f"✓ {topic}: deleted")
+
+
+def _show_plan(output: str, url: str | None, plan: "Callable[[Client], Plan]") -> None:
+    from tailrace.cli.output import show
+
+    with connect(url) as client:
+        document, told = plan(client)
+    show(output, document, told)
 
 
 def _show_topic(topic: "TopicInfo", output: str, told: str) -> None:
@@ -214,6 +253,7 @@ CREATE = Verb(
             type=whole_number(1, PARTITIONS_PER_RANGE_MAX),
         ),
         *_SETTINGS,
+        DRY_RUN,
         OUTPUT,
         URL,
     ),
@@ -238,10 +278,14 @@ LIST = Verb(
 DESCRIBE = Verb(describe, (TOPIC, OUTPUT, URL), ("tailrace topic describe orders",))
 ALTER = Verb(
     alter,
-    (TOPIC, *_SETTINGS, OUTPUT, URL),
+    (TOPIC, *_SETTINGS, DRY_RUN, OUTPUT, URL),
     (
         "tailrace topic alter orders --no-json-check",
         "tailrace topic alter orders --retention none --compression zstd --linger 5ms",
     ),
 )
-DELETE = Verb(delete, (TOPIC, OUTPUT, URL), ("tailrace topic delete orders",))
+DELETE = Verb(
+    delete,
+    (TOPIC, DRY_RUN, OUTPUT, URL),
+    ("tailrace topic delete orders --dry-run", "tailrace topic delete orders"),
+)

@@ -1,6 +1,6 @@
 """`tailrace topic restore`, and what `tailrace topic list --deleted` shows."""
 
-from tailrace.cli.options import OUTPUT, URL, connect, counted, size_text
+from tailrace.cli.options import DRY_RUN, OUTPUT, URL, connect, counted, size_text
 from tailrace.cli.parser import Verb, parameter, text
 
 
@@ -22,7 +22,9 @@ def list_deleted(*, output: str, url: str | None) -> None:
     show(output, documents, as_table(documents, columns))
 
 
-def restore(*, topic: str, new_name: str | None, output: str, url: str | None) -> None:
+def restore(
+    *, topic: str, new_name: str | None, dry_run: bool, output: str, url: str | None
+) -> None:
     """Bring a deleted topic back, with all its records.
 
     What can be restored: tailrace topic list --deleted
@@ -31,6 +33,11 @@ def restore(*, topic: str, new_name: str | None, output: str, url: str | None) -
     from tailrace.values import to_document
 
     with connect(url) as client:
+        if dry_run:
+            from tailrace.cli.topic_plans import plan_restore
+
+            show(output, *plan_restore(client, topic, new_name))
+            return
         restored = client.restore_topic(topic, new_name=new_name)
     info = restored.topic
     told = f"✓ {info.name}: restored, {counted(info.partitions, 'partition')}"
@@ -53,6 +60,7 @@ RESTORE = Verb(
             type=text,
             help="another name, as when the old one is in use again",
         ),
+        DRY_RUN,
         OUTPUT,
         URL,
     ),

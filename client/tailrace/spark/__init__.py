@@ -1,8 +1,8 @@
 """Spark's way in and out: `format("tailrace")`, and jobs to run or to copy.
 
-`source`, `sink`, `listener` and `jobs` import pyspark; of the rest `connection` and `task` talk to
-brokers, and all others are pure. May import `tailrace`'s `arrow`, `arrow_records`, `errors`,
-`requests` and `sync`.
+`source`, `sink`, `listener` and `jobs` import pyspark; of the rest `connection`, `group_offsets`
+and `task` talk to brokers, and all others are pure. May import `tailrace`'s `arrow`,
+`arrow_records`, `errors`, `requests` and `sync`.
 """
 
 from typing import Any

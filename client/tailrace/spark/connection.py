@@ -36,8 +36,10 @@ class PatientClient:
         *,
         retry_count: int = RETRY_COUNT_DEFAULT,
         retry_interval_s: float = RETRY_INTERVAL_MS_DEFAULT / 1000,
+        timeout_s: float = 30.0,
     ) -> None:
         assert urls
+        self._timeout_s = timeout_s
         self._urls = deque(urls)
         self._attempt_count_max = (1 + retry_count) * len(urls)
         self._retry_interval_s = retry_interval_s
@@ -75,7 +77,7 @@ class PatientClient:
 
     def _connected(self) -> Client:
         if self._client is None:
-            self._client = Client(self._urls[0])
+            self._client = Client(self._urls[0], timeout_s=self._timeout_s)
         return self._client
 
     def _turn_to_next(self) -> None:

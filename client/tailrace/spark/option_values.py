@@ -146,6 +146,13 @@ class Values:
             refuse(name, text, "a time like 500ms, 30s, 15m or 1h")
         return int(found[1]) * _SECONDS_BY_UNIT[found[2]]
 
+    def group(self, name: str) -> str | None:
+        """A consumer group's name; None when not given."""
+        text = self.text(name)
+        if text is not None and not (re.fullmatch(r"[^\s/]{1,249}", text) and text.isprintable()):
+            refuse(name, text, "1 to 249 visible characters, none of them /")
+        return text
+
     def boolean(self, name: str, *, default: bool) -> bool:
         """True or false, in any case."""
         return self.word(name, ("true", "false"), default="true" if default else "false") == "true"

@@ -50,7 +50,7 @@ _READ_NAMES = (
     "fetchOffset.retryIntervalMs",
 )
 _BATCH_NAMES = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "filterPushdown")
-_STREAM_NAMES = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_STREAM_NAMES = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "groupId")
 _WRITE_NAMES = (*URL_NAMES, "topic")
 
 _TYPES_BY_COLUMN = {
@@ -100,6 +100,7 @@ class ReadOptions:
     trigger_records_max: int | None
     trigger_records_min: int | None
     trigger_delay_s_max: float
+    group_id: str | None  # under which the query's progress is published; None: it is not
 
     def selects(self, topic: str, partition: int | None = None) -> bool:
         """Whether the topic, or this partition of it, is asked for."""
@@ -156,6 +157,7 @@ def parse_read_options(given: Mapping[str, str], read: Read) -> ReadOptions:
         trigger_records_max=values.count_or_none("maxOffsetsPerTrigger"),
         trigger_records_min=values.count_or_none("minOffsetsPerTrigger"),
         trigger_delay_s_max=values.seconds("maxTriggerDelay", _TRIGGER_DELAY_S_DEFAULT),
+        group_id=values.group("groupId"),
     )
     for bound in (options.starting, options.ending):
         _refuse_unselected(bound, options)

@@ -43,6 +43,7 @@ from tailrace.errors import TailraceError
 from tailrace.spark import stream_offsets
 from tailrace.spark.connection import PatientClient, list_partitions
 from tailrace.spark.filters import Condition, conditions_of, narrow
+from tailrace.spark.group_offsets import GroupOffsets
 from tailrace.spark.offsets import Listing, OffsetRange, Plan, plan_ranges, split_ranges
 from tailrace.spark.option_values import InvalidOptionError
 from tailrace.spark.options import Read, ReadOptions, parse_read_options, parse_write_options
@@ -142,12 +143,14 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches in a process that lives as long as the query; reads on executors.
 
     Nothing but options is set until the planner calls, so that it pickles for the executors.
-    Spark calls `commit` late and for the last batch not at all, so nothing hangs on it.
+    Spark calls `commit` late and for the last batch not at all, so nothing hangs on it: that a
+    batch is written shows sooner, when the next one is asked for from its end.
     """
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._client: PatientClient | None = None
+        self._group_offsets: GroupOffsets | None = None
         self._listing: Listing | None = None  # the newest
         self._final_listing: Listing | None = None  # of Trigger.AvailableNow: up to there
         self._has_waited = False  # for a first topic
@@ -176,6 +179,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the next batch ends; `start` itself when there is nothing new."""
         if not start:
             return self._first_offsets()
+        self._publish(start)
         self._listing = self._final_listing or self._list()
         reached = stream_offsets.reach(self._options, read_offsets(start), self._listing)
         self._report(reached.losses)
@@ -213,11 +217,20 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Close the connection; Spark ends the process instead, but for a planner that failed."""
         if self._client is not None:
             self._client.close()
+        if self._group_offsets is not None:
+            self._group_offsets.close()
 
     def _list(self, *, with_times: bool = False) -> Listing:
         if self._client is None:
             self._client = PatientClient.of(self._options)
         return list_partitions(self._client, self._options, with_times=with_times)
+
+    def _publish(self, committed: OffsetsDocument) -> None:
+        if self._options.group_id is None:
+            return
+        if self._group_offsets is None:
+            self._group_offsets = GroupOffsets.of(self._options.group_id, self._options)
+        self._group_offsets.publish(read_offsets(committed))
 
     def _first_offsets(self) -> OffsetsDocument:
         """Where the query starts; `{}` as long as there is no topic to read."""

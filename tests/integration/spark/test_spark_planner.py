@@ -105,6 +105,25 @@ def test_a_task_outlives_a_broker_that_is_killed_and_goes_on_where_it_was(
     assert rows == list(range(200))
 
 
+def test_progress_that_cannot_be_published_ends_nothing(
+    broker: RunningBroker, topic: str, planners: Planners, caplog: pytest.LogCaptureFixture
+) -> None:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    produce(broker, topic, 5)
+    with Client(broker.url) as client:
+        client.register("c1", "taken", [topic])  # consumers, which publish nothing
+    reader = planners(broker, topic, startingOffsets="earliest", groupId="taken")
+
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert reader.latestOffset(end, ReadAllAvailable()) is end
+
+    assert sum_of(end) == 5
+    (warning,) = caplog.messages
+    assert 'progress of group "taken" is not published' in warning
+
+
 def test_what_stays_away_ends_plan_and_task(
     broker: RunningBroker, topic: str, planners: Planners
 ) -> None:

@@ -107,6 +107,29 @@ def test_a_stream_from_the_latest_remembers_where_that_was(
     assert offsets_in(tmp_path)[0][topic] != offsets_in(tmp_path)[1][topic]
 
 
+def test_the_lag_of_a_query_with_a_group_shows_among_the_groups(
+    spark: "SparkSession", flights_broker: RunningBroker, topic: str, tmp_path: Path
+) -> None:
+    produce(flights_broker, topic, OTHER_KEY_COUNT)
+    events = stream(
+        spark,
+        flights_broker,
+        subscribe=topic,
+        startingOffsets="earliest",
+        maxOffsetsPerTrigger=OTHER_KEY_COUNT // 2,
+        groupId=f"spark:{topic}",
+    )
+
+    run(events, tmp_path)
+    ends = ends_of(flights_broker, topic)
+    produce(flights_broker, topic, 10)
+
+    with Client(flights_broker.url) as client:
+        group = client.group(f"spark:{topic}")
+    assert (group.info.state, group.info.topics, group.info.lag) == ("spark", (topic,), 10)
+    assert {each.partition: each.position for each in group.partitions} == ends
+
+
 def test_a_stream_starts_at_the_offsets_of_a_checkpoint_that_are_pasted(
     spark: "SparkSession", flights_broker: RunningBroker, tmp_path: Path
 ) -> None:

@@ -1,28 +1,37 @@
 """What may follow on a command line."""
 
+from pathlib import Path
+
 import pytest
 
-from tailrace.cli.completion import live_topics, words_after
+from tailrace.cli.completion import live_names, words_after
+from tailrace.cli.context_file import Context, Contexts, save
 from tailrace.cli.main import VERBS
 from tests.fixtures import free_port_base
+
+NAMES = {
+    "topic": ["flights", "flows", "orders"],
+    "group": ["billing", "default"],
+    "context": ["prod", "staging"],
+}
 
 
 def after(line: str, *, asked: list[str | None] | None = None) -> list[str]:
     """The candidates, with a broker that has three topics; `asked` gets the URLs."""
 
-    def topics(url: str | None) -> list[str]:
+    def names(kind: str, url: str | None) -> list[str]:
         if asked is not None:
             asked.append(url)
-        return ["flights", "flows", "orders"]
+        return NAMES[kind]
 
-    return words_after(line, VERBS, topics)
+    return words_after(line, VERBS, names)
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
         ("tailrace to", ["topic"]),
-        ("tailrace co", ["consume", "completion"]),
+        ("tailrace co", ["consume", "context", "completion"]),
         ("tailrace topic ", ["create", "list", "describe", "alter", "delete", "restore"]),
         ("tailrace topic de", ["describe", "delete"]),
         ("tailrace topic describe ", ["flights", "flows", "orders"]),
@@ -39,6 +48,13 @@ def after(line: str, *, asked: list[str | None] | None = None) -> list[str]:
         ("tailrace produce orders -f ", []),
         ("tailrace dump ", []),
         ("tailrace dump --rec", ["--records"]),
+        ("tailrace group describe ", ["billing", "default"]),
+        ("tailrace group reset billing --topic f", ["flights", "flows"]),
+        ("tailrace group reset --topic flows --topic f", ["flights", "flows"]),
+        ("tailrace consume flights --group b", ["billing"]),
+        ("tailrace context use ", ["prod", "staging"]),
+        ("tailrace context set local ", []),
+        ("tailrace bench --durability w", ["written"]),
         ("tailrace completion z", ["zsh"]),
         ("tailrace status --h", ["--help"]),
         ("tailrace nosuch ", []),
@@ -65,6 +81,17 @@ def test_topics_are_those_of_the_url_on_the_line() -> None:
     assert asked == [None, "http://a:1"]
 
 
-@pytest.mark.parametrize("url", [f"http://127.0.0.1:{free_port_base()}", "nonsense"])
+def test_contexts_are_those_of_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    before = live_names("context", None)
+    save(Contexts("b", {"b": Context("http://b:1"), "a": Context("http://a:1")}))
+
+    assert (before, live_names("context", None)) == ([], ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    "url", [f"http://127.0.0.1:{free_port_base()}", "nonsense"], ids=["nobody there", "no URL"]
+)
 def test_without_a_broker_there_are_no_topics(url: str) -> None:
-    assert live_topics(url) == []
+    assert live_names("topic", url) == []
+    assert live_names("group", url) == []

@@ -6,7 +6,7 @@ from typing import get_type_hints
 
 import pytest
 
-from tailrace.cli.main import SUMMARY, VERBS
+from tailrace.cli.main import ENVIRONMENT, SUMMARY, VERBS
 from tailrace.cli.options import OUTPUT, URL
 from tailrace.cli.parser import Parameter, Verb
 from tailrace.requests import NewTopicSettings, TopicSettings
@@ -33,6 +33,10 @@ def page() -> str:
             "| in many verbs | meaning |",
             "|---|---|",
             *map(row, COMMON),
+            "",
+            "| in the environment | meaning |",
+            "|---|---|",
+            *(f"| `${name}` | {meaning} |" for name, meaning in ENVIRONMENT.items()),
             "",
             *(line for name, verb in VERBS.items() for line in section(name, verb)),
         ]

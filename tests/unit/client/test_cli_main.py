@@ -13,8 +13,10 @@ TOPIC_VERBS = "tailrace topic needs one of create, list, describe, alter, delete
 
 
 @pytest.fixture(autouse=True)
-def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TAILRACE_URL", raising=False)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("TAILRACE_URL", "TAILRACE_TOKEN", "TAILRACE_CA_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -106,6 +108,26 @@ def test_the_version_is_told(
         ("topic alter t --flush-size 1Kb", '--flush-size: "1Kb" is not a size from 4Ki on;'),
         ("topic alter t --durability safe", '--durability: "safe" is not fsync or written'),
         ("topic create t --compression gzip", '--compression: "gzip" is not lz4, zstd or none'),
+        ("consume t --group a/b", '--group: "a/b" is not 1 to 249 visible characters'),
+        ("consume t --consumer c", "--consumer is a name within a group: give --group too"),
+        ("consume t --group g --last 1", "--at, --last and --partition do not go with it"),
+        ("consume t --group g --from 7", "--from 7: a group starts at earliest or latest"),
+        ("group", "tailrace group needs one of list, describe, reset or delete"),
+        ("group describe", "arguments are required: GROUP"),
+        ("group reset g", "where to. Give one of --to and --to-offsets"),
+        ("group reset g --to latest --to-offsets t:0=1", "one of --to and --to-offsets"),
+        ("group reset g --to 12", '--to: "12" is not earliest, latest or a time like 2026'),
+        ("group reset g --to-offsets t", '"t" is not a topic with an offset a partition, like'),
+        ("group reset g --to-offsets t:0=1,0=2", "is not a topic with an offset a partition"),
+        ("group reset g --to-offsets t:0=1 --to-offsets t:1=2", '"t" is given twice'),
+        ("group reset g --to-offsets t:0=1 --topic t", "--topic goes with --to;"),
+        ("bench --size 31", '--size: "31" is not a size from 32 to 1Mi'),
+        ("bench --seconds 0", '--seconds: "0" is not a whole number from 1 to 3600'),
+        ("bench --durability safe", '--durability: "safe" is not fsync or written'),
+        ("context", "tailrace context needs one of set, list, use or delete"),
+        ("context set .a http://a:1", 'NAME: ".a" is not 1 to 63 of'),
+        ("context set a localhost", 'URL: "localhost" is not a broker\'s URL'),
+        ("context set a https://a:1 --ca-file nosuch", "--ca-file: .*nosuch.*No such file"),
         ("dump notes.txt", '"notes.txt" is not a segment \\(.log\\), its index'),
         ("dump 0.idx --records", "--records is of a segment"),
         ("completion tcsh", 'SHELL: "tcsh" is not bash, zsh or fish'),
@@ -158,6 +180,15 @@ def test_an_interrupt_anywhere_in_the_command_is_quiet(
         "topic delete t",
         "consume t",
         "consume t -f",
+        "consume t --group g",
+        "group list",
+        "group describe g",
+        "group reset g --to earliest",
+        "group delete g",
+        "bench",
+        "topic create t --dry-run",
+        "topic delete t --dry-run",
+        "topic restore t --dry-run",
         "status",
     ],
 )

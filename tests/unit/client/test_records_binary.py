@@ -10,6 +10,8 @@ def test_records_need_one_element_a_record_in_each_sequence() -> None:
         encode_records([b"k"], [b"v", b"w"])
     with pytest.raises(ValueError, match="one element a record"):
         encode_records([b"k"], [b"v"], [])
+    with pytest.raises(ValueError, match="one element a record"):
+        encode_records([b"k"], [b"v"], None, [])
 
 
 def test_a_small_records_body_is_these_bytes() -> None:
@@ -22,4 +24,20 @@ def test_a_small_records_body_is_these_bytes() -> None:
         "0100000000000000 ffffffffffffffff"  # timestamps
         "6b00000000000000"  # keys, filled
         "7676"  # values, without fill
+    )
+
+
+def test_headers_are_columns_of_their_own() -> None:
+    body = encode_records([None, None], [b"v", b"w"], None, [[(b"a", b"x"), (b"b", b"")], []])
+
+    assert body == bytes.fromhex(
+        "54524c52 0100 0200 02000000 00000000 02000000 02000000 02000000 01000000"  # header
+        "ffffffff ffffffff"  # key lengths
+        "01000000 01000000"  # value lengths
+        "02000000 00000000"  # header counts
+        "01000000 01000000"  # header key lengths
+        "01000000 00000000"  # header value lengths
+        "7677000000000000"  # values, filled
+        "6162000000000000"  # header keys, filled
+        "78"  # header values, without fill
     )

@@ -344,6 +344,11 @@ def test_a_partition_that_failed_fails_all_and_says_that_others_are_stored() -> 
     assert caught.value.members == {"partition": 1}
     assert caught.value.retriable
     assert caught.value.write_attempted
+    stored, failed = caught.value.parts
+    assert stored == Produced(0, 10, 2, "fsync", 1)
+    assert isinstance(failed, ProblemError)
+    assert failed.members == {"partition": 1}
+    assert not failed.write_attempted
 
 
 def test_when_every_partition_failed_a_retry_duplicates_nothing() -> None:

@@ -54,6 +54,7 @@ def test_a_stream_starts_at_the_latest_and_has_no_limit() -> None:
     assert options.trigger_records_max is None
     assert options.trigger_records_min is None
     assert options.trigger_delay_s_max == 15 * 60
+    assert options.group_id is None
 
 
 def test_names_are_taken_in_the_lower_case_that_spark_makes_of_them() -> None:
@@ -92,6 +93,17 @@ def test_options_of_a_stream_bound_its_batches() -> None:
 
     assert (options.trigger_records_max, options.trigger_records_min) == (10, 4)
     assert options.trigger_delay_s_max == 30
+
+
+def test_a_stream_may_have_a_group_under_which_its_lag_shows() -> None:
+    assert options_of(Read.STREAM, groupId="spark:delays").group_id == "spark:delays"
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "a\x01", "x" * 250])
+def test_a_groups_name_is_visible(name: str) -> None:
+    refusal = refusal_of({**REQUIRED, "groupId": name}, Read.STREAM)
+
+    assert refusal.startswith("groupId must be 1 to 249 visible characters, none of them /")
 
 
 @pytest.mark.parametrize(
@@ -186,8 +198,9 @@ def test_each_selection_selects_its_partitions(
     [
         (Read.BATCH, "minpartition", "did you mean minPartitions?"),
         (Read.BATCH, "kafka.bootstrap.servers", "did you mean bootstrap.servers?"),
-        (Read.BATCH, "groupId", "take it away. Its options: bootstrap.servers, url, subscribe,"),
+        (Read.BATCH, "kafka.group.id", "take it away. Its options: bootstrap.servers, url,"),
         (Read.BATCH, "maxOffsetsPerTrigger", "a batch read has no option"),
+        (Read.BATCH, "groupId", "a batch read has no option"),
         (Read.STREAM, "endingOffsets", "a streaming read has no option"),
         (Read.STREAM, "filterPushdown", "a streaming read has no option"),
         (Read.ANY, "endingTimestamps", "did you mean endingTimestamp?"),

@@ -1,0 +1,27 @@
+"""Times as people write and read them."""
+
+import argparse
+
+from tailrace.cli.parser import shown
+
+TIME_EXAMPLE = "2026-11-21T09:00Z"
+
+
+def time_us(word: str) -> int:
+    """Microseconds since the epoch; times before it are those of no record."""
+    from datetime import UTC, datetime, timedelta
+
+    try:
+        time = datetime.fromisoformat(word)
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
+        raise argparse.ArgumentTypeError(f"{shown(word)} is not a time like {TIME_EXAMPLE}")
+    return max(0, (time - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1))
+
+
+def age_s(time: str) -> float:
+    """How long ago, by this machine's clock, that was; 0 when it is ahead of it."""
+    from datetime import UTC, datetime
+
+    return max(0.0, (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds())

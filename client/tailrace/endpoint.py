@@ -1,0 +1,98 @@
+"""How a broker is reached, the same for both clients: its URL, trust in it, and proof of oneself.
+
+What a caller gave wrong is an `OptionError`, before anything is sent.
+"""
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from tailrace.errors import ConnectionFailedError, UntrustedCertificateError
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+_TOKEN = re.compile(r"[!-~]+")  # visible ASCII, as a header's value can hold it
+
+
+class OptionError(ValueError):
+    """A client cannot be made of this; `option` is the parameter's name."""
+
+    def __init__(self, option: str, message: str) -> None:
+        super().__init__(message)
+        self.option = option
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A base URL's parts; `url` has no slash at its end."""
+
+    url: str
+    is_tls: bool
+    host: str
+    port: int
+
+
+def parse_endpoint(url: str) -> Endpoint:
+    """http://host:port or https://host:port, else OptionError."""
+    with suppress(ValueError):  # an address that is none, or a port that none can be
+        parts = urlsplit(url)
+        is_base_url = parts.path in ("", "/") and not parts.query and not parts.fragment
+        is_plain = parts.username is None and parts.password is None
+        if parts.scheme in DEFAULT_PORTS and parts.hostname and is_base_url and is_plain:
+            port = DEFAULT_PORTS[parts.scheme] if parts.port is None else parts.port
+            return Endpoint(url.rstrip("/"), parts.scheme == "https", parts.hostname, port)
+    raise OptionError("url", f'"{url}" is not a broker\'s URL, like http://127.0.0.1:9250')
+
+
+def authorization(token: str | None) -> dict[str, str]:
+    """The header that carries a token; empty without one. OptionError never shows the token."""
+    if token is None:
+        return {}
+    if not _TOKEN.fullmatch(token):
+        raise OptionError(
+            "token", "the token is not visible ASCII without spaces; give it as it was issued"
+        )
+    return {"Authorization": f"Bearer {token}"}
+
+
+def tls_context(endpoint: Endpoint, ca_file: str | None) -> "SSLContext | None":
+    """Trusts the certificates of `ca_file` alone, without it those of the system; None: no TLS."""
+    if not endpoint.is_tls:
+        return None
+    import ssl
+
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        reason = getattr(error, "strerror", None) or str(error)
+        raise OptionError(
+            "ca_file",
+            f'ca_file "{ca_file}" cannot be used ({reason}); name a file of CA certificates in PEM',
+        ) from error
+
+
+def connection_failed(
+    url: str, error: BaseException, *, write_attempted: bool
+) -> ConnectionFailedError:
+    """The client's error for what a connection raised; finds a refused certificate in it."""
+    cause = certificate_reason(error)
+    if cause is not None:
+        return UntrustedCertificateError(url, cause)
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    if isinstance(error, TimeoutError):
+        reason = "timed out"
+    return ConnectionFailedError(url, reason, write_attempted=write_attempted)
+
+
+def certificate_reason(error: BaseException | None) -> str | None:
+    """Why the peer's certificate was refused, when that is what went wrong."""
+    while error is not None:
+        reason: str | None = getattr(error, "verify_message", None)  # ssl.SSLCertVerificationError
+        if reason is not None:
+            return reason or str(error)
+        error = getattr(error, "certificate_error", None) or error.__cause__  # the first: aiohttp's
+    return None

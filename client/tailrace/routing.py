@@ -1,0 +1,120 @@
+"""Sans-IO: which partition a key belongs to, and which broker leads it, by what brokers told.
+
+Any broker takes any record and passes it on, so a wrong or missing answer here costs a hop and
+never a record. On a ring of one, and while nothing is known, all goes to the URL that was given.
+`Routing` is told anew when an answer shows that it is out of date, and on a ring of several brokers
+now and then: leaders come back to their ranges.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
+
+from tailrace.errors import ProblemError, TailraceError
+from tailrace.values import PartitionDetails, RingStatus, TopicDetails
+
+# Of what is known about a topic, where brokers can be told apart.
+AGE_S_MAX = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Topic:
+    """The partitions that take records, in the order of their tokens; each up to the next."""
+
+    starts: Sequence[int]
+    partitions: Sequence[int]
+    leaders: Sequence[int | None]
+    learned_s: float
+    is_expired: bool = False
+
+
+class Routing:
+    """What is known of a ring whose broker at `url` is always there to ask."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._urls: dict[int, str] = {}  # by ordinal; those that can be told apart
+        self._topics: dict[str, _Topic] = {}
+        self._unreachable: set[str] = set()
+
+    def learn_ring(self, status: RingStatus) -> None:
+        """Brokers by their names, each at the port of `url`; forgets which were unreachable.
+
+        Brokers that share a name stand behind one address: it alone is used.
+        """
+        self._unreachable.clear()
+        self._urls = {}
+        if status.length > 1 and len(set(status.names)) == len(status.names):
+            self._urls = {
+                ordinal: _at_host(self.url, name) for ordinal, name in enumerate(status.names)
+            }
+
+    def learn_topic(self, details: TopicDetails, now_s: float) -> None:
+        """In place of what was known of this topic."""
+        takers = sorted(
+            filter(_takes_records, details.partition_details),
+            key=lambda partition: int(partition.token_start),
+        )
+        if takers:
+            self._topics[details.topic.name] = _Topic(
+                [int(each.token_start) for each in takers],
+                [each.partition for each in takers],
+                [each.leader for each in takers],
+                now_s,
+            )
+
+    def expire_topic(self, topic: str) -> None:
+        """It has other partitions now, or other leaders: good enough until it is learned anew."""
+        if topic in self._topics:
+            self._topics[topic] = replace(self._topics[topic], is_expired=True)
+
+    def knows(self, topic: str) -> bool:
+        """Whether `partition_of` can answer."""
+        return topic in self._topics
+
+    def is_current(self, topic: str, now_s: float) -> bool:
+        """False: ask a broker before more is sent. On a ring of one what is known stays so."""
+        known = self._topics.get(topic)
+        if known is None or known.is_expired:
+            return False
+        return not self._urls or now_s < known.learned_s + AGE_S_MAX
+
+    def partition_of(self, topic: str, token: int) -> int | None:
+        """None: nothing is known of this topic."""
+        known = self._topics.get(topic)
+        return None if known is None else known.partitions[_index(known, token)]
+
+    def destination(self, topic: str, token: int) -> str:
+        """The URL of the broker that leads the token's partition, or one that passes it on."""
+        known = self._topics.get(topic)
+        leader = None if known is None else known.leaders[_index(known, token)]
+        url = self.url if leader is None else self._urls.get(leader, self.url)
+        return self.url if url in self._unreachable else url
+
+    def mark_unreachable(self, url: str) -> None:
+        """Until the ring is learned anew its partitions go by way of the URL that was given."""
+        self._unreachable.add(url)
+
+
+def shows_stale_routing(error: TailraceError) -> bool:
+    """Whether a refusal says that others lead, or that there are other partitions."""
+    return isinstance(error, ProblemError) and (
+        error.status == 421 or error.type in ("not-leader", "partition-not-found")
+    )
+
+
+def _takes_records(partition: PartitionDetails) -> bool:
+    """Sealed ones have children; a damaged one still owns its tokens, and refuses them."""
+    return partition.state != "sealed" and not partition.children
+
+
+def _index(topic: _Topic, token: int) -> int:
+    return max(bisect_right(topic.starts, token) - 1, 0)
+
+
+def _at_host(url: str, host: str) -> str:
+    """The same scheme and port at another host."""
+    parts = urlsplit(url)
+    name = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{name}" + (f":{parts.port}" if parts.port is not None else "")

@@ -1,0 +1,215 @@
+"""What a group's consumer confirms: what was printed, and nothing else."""
+
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from tailrace.cli import deliveries
+from tailrace.cli.deliveries import Deliveries
+from tailrace.errors import (
+    ConnectionFailedError,
+    ConsumerNotRegisteredError,
+    StaleDeliveryError,
+    TailraceError,
+)
+from tailrace.group_values import Polled, Registered
+
+EMPTY = b""
+Answer = bytes | TailraceError | type[BaseException]
+
+
+def problem(kind: type[Any]) -> Any:
+    """One that a broker answers."""
+    return kind(type="any", title="no", status=409)
+
+
+class Broker:
+    """A client whose broker has these answers to polls, then nothing any more."""
+
+    def __init__(self, *answers: Answer, commit_error: TailraceError | None = None) -> None:
+        self.answers = list(answers)
+        self.commit_error = commit_error
+        self.calls: list[str] = []
+        self.parameters: list[Mapping[str, Any]] = []
+        self.delivery = 10
+        self.retry_after_s = 0.0
+
+    def register(
+        self,
+        consumer_id: str,
+        group: str,
+        topics: Sequence[str],
+        *,
+        on_new_group: Any,
+        session_ms: int,
+    ) -> Registered:
+        self.calls.append("register")
+        return Registered(consumer_id, group, tuple(topics), on_new_group, session_ms, 7)
+
+    def poll(self, consumer_id: str, *, delivery: int, **parameters: Any) -> Polled:
+        self.calls.append(f"poll {delivery}")
+        self.parameters.append(parameters)
+        answer = self.answers.pop(0) if self.answers else EMPTY
+        if not isinstance(answer, bytes):
+            raise answer
+        if not answer:
+            return Polled(EMPTY, 0, 7, {}, self.retry_after_s)
+        self.delivery += 1
+        return Polled(answer, self.delivery, 7, {}, None)
+
+    def commit(self, consumer_id: str, *, delivery: int, assignment_epoch: int) -> None:
+        self.calls.append(f"commit {delivery}")
+        if self.commit_error:
+            raise self.commit_error
+
+    def goodbye(self, consumer_id: str, *, commit: bool) -> None:
+        self.calls.append(f"goodbye {commit}")
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+def opened(broker: Any, notes: list[str] | None = None) -> Deliveries:
+    """A consumer with pages of two records."""
+
+    def note(text: str) -> None:
+        if notes is not None:
+            notes.append(text)
+
+    return Deliveries(
+        broker,
+        group="g",
+        topic="t",
+        consumer_id="c",
+        on_new_group="startFromEarliest",
+        page_records=2,
+        note=note,
+    )
+
+
+def take(
+    pages: Iterable[bytes], printed: list[bytes], *, fail_at: bytes = b"", interrupts: int = 0
+) -> None:
+    """Print each page, with so many Ctrl-C before it is printed; one of them cannot be."""
+    for page in pages:
+        if page == fail_at:
+            raise BrokenPipeError
+        for _ in range(interrupts):
+            signal.raise_signal(signal.SIGINT)
+        printed.append(page)
+
+
+def test_each_poll_confirms_what_was_printed_and_the_end_the_last() -> None:
+    broker = Broker(b"1\n2\n", b"3\n")
+    with opened(broker) as consumer:
+        pages = list(consumer.pages(None, follow=False))
+
+    assert pages == [b"1\n2\n", b"3\n"]
+    assert broker.calls == [
+        *("register", "poll 0", "poll 11", "poll 12", "poll 12", "commit 12", "goodbye False")
+    ]
+
+
+def test_no_more_is_asked_for_than_is_wanted() -> None:
+    broker = Broker(b"1\n2\n", b"3\n")
+    with opened(broker) as consumer:
+        assert list(consumer.pages(3, follow=True)) == [b"1\n2\n", b"3\n"]
+
+    assert [each["max_records"] for each in broker.parameters] == [2, 1]
+    assert broker.calls[-2:] == ["commit 12", "goodbye False"]
+
+
+def test_a_page_that_was_not_printed_is_not_confirmed() -> None:
+    printed: list[bytes] = []
+    broker = Broker(b"1\n2\n", b"3\n")
+    with pytest.raises(BrokenPipeError), opened(broker) as consumer:
+        take(consumer.pages(None, follow=False), printed, fail_at=b"3\n")
+
+    assert printed == [b"1\n2\n"]
+    assert broker.calls[-3:] == ["close", "commit 11", "goodbye False"]
+
+
+def test_without_a_printed_page_nothing_is_confirmed() -> None:
+    broker = Broker(b"1\n")
+    with pytest.raises(BrokenPipeError), opened(broker) as consumer:
+        take(consumer.pages(None, follow=False), [], fail_at=b"1\n")
+
+    assert broker.calls == ["register", "poll 0", "close", "goodbye False"]
+
+
+def test_a_later_delivery_on_its_way_is_left_to_come_again() -> None:
+    """Its poll was interrupted, and had confirmed what came before it."""
+    broker = Broker(b"1\n", KeyboardInterrupt, commit_error=problem(StaleDeliveryError))
+    with pytest.raises(KeyboardInterrupt), opened(broker) as consumer:
+        list(consumer.pages(None, follow=True))
+
+    assert broker.calls[-3:] == ["close", "commit 11", "goodbye False"]
+
+
+def test_what_cannot_be_confirmed_in_the_end_is_told() -> None:
+    broker = Broker(b"1\n", commit_error=ConnectionFailedError("http://b:1", "gone"))
+    told = "The records printed last may come again"
+    with pytest.raises(TailraceError, match=told), opened(broker) as consumer:
+        list(consumer.pages(1, follow=False))
+
+
+def test_a_consumer_that_was_removed_registers_again() -> None:
+    broker = Broker(b"1\n", problem(ConsumerNotRegisteredError), b"1\n")
+    with opened(broker) as consumer:
+        assert list(consumer.pages(2, follow=True)) == [b"1\n", b"1\n"]
+
+    assert broker.calls[:5] == ["register", "poll 0", "poll 11", "register", "poll 0"]
+
+
+def test_following_outlives_a_broker_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(deliveries, "RETRY_AFTER_S", 0)
+    gone = ConnectionFailedError("http://b:1", "gone")
+    notes: list[str] = []
+    with opened(Broker(gone, gone, b"1\n"), notes) as consumer:
+        assert list(consumer.pages(1, follow=True)) == [b"1\n"]
+
+    assert notes == [
+        "no broker answers at http://b:1 (gone); trying again",
+        "the broker answers again",
+    ]
+
+
+def test_without_following_a_broker_that_does_not_answer_is_an_error() -> None:
+    broker = Broker(ConnectionFailedError("http://b:1", "gone"))
+    with pytest.raises(ConnectionFailedError), opened(broker) as consumer:
+        list(consumer.pages(None, follow=False))
+
+
+def test_a_consumer_without_partitions_says_so_once() -> None:
+    broker = Broker()
+    broker.retry_after_s = 5.0
+    notes: list[str] = []
+    with opened(broker, notes) as consumer:
+        assert list(consumer.pages(None, follow=False)) == []
+
+    assert notes == ['other consumers of group "g" have all partitions']
+
+
+def test_the_first_ctrl_c_waits_for_the_page_and_is_then_quiet() -> None:
+    broker = Broker(b"1\n", b"2\n")
+    printed: list[bytes] = []
+    with pytest.raises(KeyboardInterrupt), opened(broker) as consumer:
+        take(consumer.pages(None, follow=True), printed, interrupts=1)
+
+    assert printed == [b"1\n"]
+    assert broker.calls == ["register", "poll 0", "close", "commit 11", "goodbye False"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_second_ctrl_c_does_not_wait() -> None:
+    printed: list[bytes] = []
+    broker = Broker(b"1\n")
+    with pytest.raises(KeyboardInterrupt), opened(broker) as consumer:
+        take(consumer.pages(None, follow=True), printed, interrupts=2)
+
+    assert printed == []
+    assert broker.calls == ["register", "poll 0", "close", "goodbye False"]

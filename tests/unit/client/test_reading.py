@@ -1,0 +1,97 @@
+"""What a reading reads of each partition, and what it says when a package is missing."""
+
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+
+from tailrace.errors import PartitionDamagedError, TailraceError
+from tailrace.extras import MissingPackageError
+from tailrace.reading import Bound, Reading, ReadingParameters, Stretch, plan
+from tailrace.sync import Client
+from tailrace.values import PartitionOffsets
+
+TIME = datetime(2026, 11, 21, tzinfo=UTC)
+URL = "http://127.0.0.1:1"  # where nothing is asked
+
+
+def partition(number: int, log_start: int | None, high_watermark: int | None) -> PartitionOffsets:
+    state = "open" if log_start is not None else "damaged"
+    return PartitionOffsets(
+        "t", number, 0, 1, 0, log_start, high_watermark, high_watermark, state, ()
+    )
+
+
+LISTING = [partition(0, 10, 20), partition(1, 0, 5), partition(2, 7, 7)]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "stretches"),
+    [
+        (None, None, [(0, 10, 20), (1, 0, 5), (2, 7, 7)]),
+        (4, 15, [(0, 10, 15), (1, 4, 5), (2, 7, 7)]),
+        (-3, None, [(0, 17, 20), (1, 2, 5), (2, 7, 7)]),
+        (None, -1, [(0, 10, 19), (1, 0, 4), (2, 7, 7)]),
+        ({0: 12}, {1: 3}, [(0, 12, 20), (1, 0, 3), (2, 7, 7)]),
+        (18, 12, [(0, 18, 18), (1, 5, 5), (2, 7, 7)]),
+        (TIME, TIME, [(0, 11, 13), (1, 5, 5), (2, 7, 7)]),
+        (TIME, None, [(0, 11, 20), (1, 5, 5), (2, 7, 7)]),
+    ],
+)
+def test_bounds_are_those_of_each_partition(
+    start: Bound | None, end: Bound | None, stretches: list[tuple[int, int, int]]
+) -> None:
+    planned = plan(
+        LISTING, start, end, starts_of_time={0: 11, 1: None}, ends_of_time={0: 13, 1: None}
+    )
+
+    assert planned == [Stretch(*each) for each in stretches]
+
+
+def test_a_damaged_partition_is_told() -> None:
+    with pytest.raises(PartitionDamagedError):
+        plan([partition(0, None, None)], None, None, starts_of_time={}, ends_of_time={})
+
+
+@pytest.mark.parametrize(
+    ("parameters", "told"),
+    [
+        (ReadingParameters(last=1, start=0), "last excludes start"),
+        (ReadingParameters(last=1, end=TIME), "last excludes start"),
+        (ReadingParameters(last=0), "last is 0"),
+        (ReadingParameters(start=datetime(2026, 1, 1)), "start is a time without a zone"),  # noqa: DTZ001
+        (ReadingParameters(end=datetime(2026, 1, 1)), "end is a time without a zone"),  # noqa: DTZ001
+    ],
+)
+def test_parameters_that_say_nothing_are_refused_at_once(
+    parameters: ReadingParameters, told: str
+) -> None:
+    with pytest.raises(ValueError, match=told):
+        Client(URL).read("t", **parameters)
+
+
+@pytest.mark.parametrize(
+    ("package", "use", "told"),
+    [
+        (
+            "pyarrow",
+            Reading.to_arrow,
+            r"to_arrow\(\) needs pyarrow.*pip install 'tailrace\[arrow\]'",
+        ),
+        ("crc32c", Reading.batches, r"Arrow needs crc32c.*pip install 'tailrace\[arrow\]'"),
+        ("pandas", Reading.to_pandas, r"to_pandas\(\) needs pandas.*pip install pandas"),
+        ("polars", Reading.to_polars, r"to_polars\(\) needs polars.*pip install polars"),
+    ],
+)
+def test_a_missing_package_is_named(
+    monkeypatch: pytest.MonkeyPatch, package: str, use: Callable[[Reading], object], told: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    reading = Client(URL).read("t")
+
+    with pytest.raises(MissingPackageError, match=told) as caught:
+        use(reading)
+
+    assert isinstance(caught.value, TailraceError)
+    assert isinstance(caught.value, ImportError)
