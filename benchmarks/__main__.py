@@ -14,9 +14,13 @@ QUESTIONS = (
     "ready_made",
     "slow_partitions",
     "binary_read",
+    "group_poll",
+    "group_start",
+    "single_event_readback",
     "recovery",
     "rss",
     "tail",
+    "produce_to_received",
     "slow_senders",
     "spark_read",
 )

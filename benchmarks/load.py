@@ -2,11 +2,12 @@
 
 Each connection sends as soon as it is answered (a closed loop), or all together send at a steady
 rate; then a request's time counts from when it was due, so what waits behind a late one is late.
+Or each repeats requests of its own until they are answered with nothing (204), as consumers poll.
 
 The generator must never be the bottleneck, so a request costs it two system calls, one share of an
 `epoll_wait` and some 3 µs of Python: requests are ready-made bytes, an answer is counted by its
-status line and content-length, and bodies are dropped in the buffer that received them. What it
-cost is part of every result.
+status line and content-length or last chunk, and bodies are dropped in the buffer that received
+them. What it cost is part of every result.
 """
 
 import gc
@@ -31,6 +32,10 @@ HOST = "127.0.0.1"
 SILENCE_S_MAX = 10.0
 RECEIVE_BUFFER_BYTES = 1 << 20
 CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+# The end of an answer in chunks; JSON and NDJSON have no \r of their own.
+LAST_CHUNK = b"\r\n0\r\n\r\n"
+# Of `_awaited_bytes`: until the last chunk.
+UNKNOWN = -1
 
 
 class LoadError(Exception):
@@ -39,11 +44,15 @@ class LoadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What to send: `requests` in turn, from whichever connection is free, and around again."""
+    """What to send: `requests` in turn, from whichever connection is free, and around again.
+
+    With `request_count` None each is sent until it is answered with 204, then the next: connection
+    i of n has the requests i, i + n, i + 2n …
+    """
 
     port: int
     requests: list[bytes]
-    request_count: int
+    request_count: int | None
     connection_count: int
     server_pid: int
     requests_per_s: float | None = None  # None: a closed loop
@@ -66,7 +75,7 @@ class LoadResult:
 
 
 def run_in_own_process(load: Load) -> LoadResult:
-    """Send everything, once; LoadError when an answer is not 200."""
+    """Send everything, once; LoadError when an answer is not 200, or 204."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(_run, load).result()
 
@@ -91,7 +100,9 @@ def request_bytes(request: Request) -> bytes:
 class _Connection:
     """One keep-alive connection with at most one request outstanding."""
 
-    __slots__ = ("_awaited_bytes", "_buffer", "_head", "_unsent", "due_ns", "socket")
+    __slots__ = (
+        "_awaited_bytes", "_buffer", "_end", "_head", "_unsent", "due_ns", "is_empty", "socket",
+    )  # fmt: skip
 
     def __init__(self, port: int, buffer: memoryview) -> None:
         self.socket = socket.create_connection((HOST, port))
@@ -101,6 +112,8 @@ class _Connection:
         self._unsent: bytes | memoryview = b""
         self._head = b""
         self._awaited_bytes = 0  # of the answer's body; 0 while its head is not complete
+        self._end = b""  # of what has come of an answer in chunks
+        self.is_empty = False  # the last answer was
         self.due_ns = 0
 
     def send(self, request: bytes, due_ns: int) -> None:
@@ -127,7 +140,9 @@ class _Connection:
                 return False
             if not received_bytes:
                 raise LoadError("the server closed the connection")
-            if self._awaited_bytes:
+            if self._awaited_bytes == UNKNOWN:
+                self._take_chunks(0, received_bytes)
+            elif self._awaited_bytes:
                 self._awaited_bytes -= received_bytes
                 assert self._awaited_bytes >= 0, "more bytes than content-length said"
             elif not self._read_head(received_bytes):
@@ -142,15 +157,31 @@ class _Connection:
         if head_end < 0:
             self._head = head
             return False
-        if not head.startswith(b"HTTP/1.1 200 "):
+        self.is_empty = head.startswith(b"HTTP/1.1 204 ")
+        if not self.is_empty and not head.startswith(b"HTTP/1.1 200 "):
             raise LoadError(head.decode(errors="replace"))
-        # Header names may be in any case; the digits end where the line does.
-        value_start = head.lower().index(b"content-length:") + len(b"content-length:")
-        body_bytes = int(head[value_start : head.index(b"\r", value_start)])
-        answer_bytes = head_end + 4 + body_bytes
-        self._awaited_bytes = answer_bytes - len(self._head) - received_bytes
+        body_start = head_end + 4 - len(self._head)
         self._head = b""
+        names = head[:head_end].lower()  # header names may be in any case
+        if self.is_empty:
+            assert body_start == received_bytes, "an answer without a body has one"
+        elif b"transfer-encoding:" in names:
+            self._end = b"\r\n"  # of the head
+            self._take_chunks(body_start, received_bytes)
+        else:
+            # The digits end where the line does.
+            value = names.partition(b"content-length:")[2].partition(b"\r")[0]
+            self._awaited_bytes = int(value) - (received_bytes - body_start)
         return True
+
+    def _take_chunks(self, start: int, end: int) -> None:
+        """Whether the last one is among what has come."""
+        new = bytes(self._buffer[max(start, end - len(LAST_CHUNK)) : end])
+        self._end = (self._end + new)[-len(LAST_CHUNK) :]
+        if self._end == LAST_CHUNK:
+            self._awaited_bytes, self._end = 0, b""
+        else:
+            self._awaited_bytes = UNKNOWN
 
 
 def _run(load: Load) -> LoadResult:
@@ -169,7 +200,10 @@ def _run(load: Load) -> LoadResult:
         gc.disable()
         before = _Clocks.read(load.server_pid)
         start_ns = time.perf_counter_ns()
-        exchange = _exchange_steadily if load.requests_per_s else _exchange
+        if load.request_count is None:
+            exchange = _exchange_until_empty
+        else:
+            exchange = _exchange_steadily if load.requests_per_s else _exchange
         exchange(load, connections, poller, latencies_ns)
         after = _Clocks.read(load.server_pid)
     seconds = after.wall_s - before.wall_s
@@ -178,7 +212,7 @@ def _run(load: Load) -> LoadResult:
     busy_s = after.busy_s - before.busy_s
     p50, p99, p999 = np.percentile(np.array(latencies_ns) / 1e6, [50, 99, 99.9])
     return LoadResult(
-        request_count=load.request_count,
+        request_count=len(latencies_ns),
         start_ns=start_ns,
         seconds=seconds,
         p50_ms=p50,
@@ -198,6 +232,7 @@ def _exchange(
     latencies_ns: "array[int]",
 ) -> None:
     """The loop that is timed: send, receive, note the latency, until all is answered."""
+    assert load.request_count is not None
     requests = cycle(load.requests)
     unsent_count = load.request_count
     for connection in list(connections.values())[: load.request_count]:
@@ -210,6 +245,28 @@ def _exchange(
                 unsent_count -= 1
 
 
+def _exchange_until_empty(
+    load: Load,
+    connections: dict[int, _Connection],
+    poller: select.epoll,
+    latencies_ns: "array[int]",
+) -> None:
+    """The same by requests of each connection's own, until all of them are answered with 204."""
+    own = {
+        connection: load.requests[index :: len(connections)]
+        for index, connection in enumerate(connections.values())
+    }
+    for connection, requests in own.items():
+        connection.send(requests[0], time.perf_counter_ns())
+    while any(own.values()):
+        for connection in _answered(connections, poller, latencies_ns):
+            requests = own[connection]
+            if connection.is_empty:
+                del requests[0]
+            if requests:
+                connection.send(requests[0], time.perf_counter_ns())
+
+
 def _exchange_steadily(
     load: Load,
     connections: dict[int, _Connection],
@@ -218,6 +275,7 @@ def _exchange_steadily(
 ) -> None:
     """The same at a steady rate, by whichever connections are free."""
     assert load.requests_per_s is not None
+    assert load.request_count is not None
     requests = cycle(load.requests)
     interval_ns = 1e9 / load.requests_per_s
     free = list(connections.values())

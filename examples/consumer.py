@@ -1,75 +1,55 @@
-"""Reads a topic and goes on where it stopped the last time, by a file with its offsets.
+"""Handles the records of topics as one of a consumer group. Start it several times, also on several
+machines: they share the partitions, and when one ends others take over.
 
-    python examples/consumer.py flights --offsets flights.offsets.json [--follow]
+    python examples/consumer.py --group delays flights [orders …]
 
-At least once: the offsets are saved after the records are handled. One process reads all
-partitions; consumer groups, which share them out, are not there yet.
+At least once, in order per key: a record comes again when its handling was not confirmed before the
+process died. Ctrl-C and SIGTERM end it with everything confirmed.
 """
 
 import argparse
-import json
 import os
+import signal
 import sys
-from pathlib import Path
-from typing import Any
+import threading
 
+from tailrace.consumer import Consumer
 from tailrace.errors import TailraceError
+from tailrace.records_ndjson import Record
 from tailrace.sync import Client
 
 URL = os.environ.get("TAILRACE_URL", "http://127.0.0.1:9250")
-WAIT_MS = 200  # for a partition that has nothing new; so long others wait, too
+MAX_RECORDS = 100  # of a delivery: to be handled within the session, 30 s
+WAIT_MS = 1_000  # for the first of them; so long the end may take
 
 
 def main() -> None:
-    """Read to the end of each partition; with --follow also what comes, until Ctrl-C."""
+    """Until it is interrupted; then what was delivered is handled and confirmed first."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("topic")
-    parser.add_argument("--offsets", type=Path, required=True)
-    parser.add_argument("--follow", action="store_true")
+    parser.add_argument("topics", nargs="+")
+    parser.add_argument("--group", required=True)
     called = parser.parse_args()
+    stopping = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C; what ends a pod
+        signal.signal(number, lambda *_: stopping.set())
     try:
-        with Client(URL) as client:
-            offsets = starts(client, called.topic, called.offsets)
-            while read_on(client, called.topic, offsets, called.offsets) or called.follow:
-                pass
+        with (
+            Client(URL) as client,
+            Consumer(
+                client, called.group, called.topics, max_records=MAX_RECORDS, wait_ms=WAIT_MS
+            ) as consumer,
+        ):
+            while not stopping.is_set():
+                for record in consumer.poll():
+                    handle(record)
     except TailraceError as error:
         sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        pass
 
 
-def handle(record: dict[str, Any]) -> None:
-    """Your work; a record comes again when this raises."""
-    print(record["partition"], record["offset"], record["key"], json.dumps(record["value"]))
-
-
-def starts(client: Client, topic: str, path: Path) -> dict[int, int]:
-    """The next offset of each partition: the saved one, else the earliest."""
-    saved = json.loads(path.read_text()) if path.exists() else {}
-    return {
-        each.partition: saved.get(str(each.partition), each.readable().start)
-        for each in client.offsets([topic])
-    }
-
-
-def read_on(client: Client, topic: str, offsets: dict[int, int], path: Path) -> bool:
-    """Handle what came in each partition; whether anything did."""
-    has_read = False
-    for partition, offset in offsets.items():
-        fetched = client.read_lines(topic, partition, offset, wait_ms=WAIT_MS)
-        for line in fetched.body.splitlines():
-            handle(json.loads(line))
-            has_read = True
-        offsets[partition] = fetched.next_offset
-        save(offsets, path)
-    return has_read
-
-
-def save(offsets: dict[int, int], path: Path) -> None:
-    """Whole or not at all, also when this process is killed in between."""
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(offsets))
-    new.replace(path)
+def handle(record: Record) -> None:
+    """Your work. A record that was handled may come again: let that do no harm."""
+    key = None if record.key is None else record.key.decode()
+    print(record.topic, record.partition, record.offset, key, record.json(), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,24 +2,20 @@
 
     gunzip -c examples/data/flights.ndjson.gz | python examples/producer.py flights --key origin
 
-Order per key is kept. Nothing is stored twice by this program: it tries again only when the broker
-says that nothing was stored, and ends when that is not known.
+Order per key is kept, and nothing is stored twice, also when the broker is started again meanwhile.
 """
 
 import argparse
 import json
 import os
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from itertools import islice
 
 from tailrace.errors import TailraceError
+from tailrace.producer import Producer
+from tailrace.sending import Outcome, Stored
 from tailrace.sync import Client
 
 URL = os.environ.get("TAILRACE_URL", "http://127.0.0.1:9250")
-BATCH_EVENTS = 1_000  # a request each: large enough to be cheap, small enough to be answered soon
-RETRY_AFTER_S = (0.1, 0.3, 1.0, 2.0)
 
 
 def main() -> None:
@@ -29,34 +25,21 @@ def main() -> None:
     parser.add_argument("--key", required=True, help="a text field of each event")
     called = parser.parse_args()
     stored_count = 0
+
+    def count(_: object, outcome: Outcome) -> None:
+        nonlocal stored_count
+        stored_count += isinstance(outcome, Stored)
+
     try:
         with Client(URL) as client:
-            for events in batches(line.rstrip(b"\n") for line in sys.stdin.buffer):
-                keys = [json.loads(event)[called.key].encode() for event in events]
-                send(client, called.topic, keys, events)
-                stored_count += len(events)
+            client.brokers()  # a producer waits for a broker that is away; this tells at once
+            with Producer(client, on_outcome=count) as producer:
+                for line in sys.stdin.buffer:
+                    event = line.rstrip(b"\n")
+                    producer.send(called.topic, event, key=json.loads(event)[called.key])
     except TailraceError as error:
         sys.exit(f"error: after {stored_count:,} events: {error}")
     print(f"{stored_count:,} events stored")
-
-
-def batches(events: Iterator[bytes]) -> Iterator[list[bytes]]:
-    """The events, some at a time."""
-    while batch := list(islice(events, BATCH_EVENTS)):
-        yield batch
-
-
-def send(client: Client, topic: str, keys: Sequence[bytes], events: Sequence[bytes]) -> None:
-    """Return when all are on disk; TailraceError when they are not, or when that is not known."""
-    for wait_s in RETRY_AFTER_S:
-        try:
-            client.produce_records(topic, keys, events)
-            return
-        except TailraceError as error:
-            if error.write_attempted or not error.retriable:
-                raise
-            time.sleep(wait_s)
-    client.produce_records(topic, keys, events)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The main job: a broker, real events in by HTTP, read back in order, a Spark job on them.
+"""The main job: a broker, real events in by HTTP, read back, a consumer group and Spark on them.
 
 `make up` runs it; variables of make or of the environment choose:
 
@@ -29,8 +29,9 @@ from typing import Never
 from urllib.parse import quote
 
 from examples import up_steps
-from examples.up_broker import log_bytes, remove_data, running_broker, usage_of
+from examples.up_broker import remove_data, running_broker, usage_of
 from examples.up_events import Events, UpError, load_events
+from examples.up_groups import GROUP, poll_by_group
 from tailrace.errors import TailraceError
 from tailrace.local_broker import LocalBroker
 from tailrace.spark.java import JAVA_MAJOR_MIN, can_run_spark, java_version
@@ -126,7 +127,7 @@ def run(settings: Settings) -> None:
 
 
 def fill_and_check(client: Client, events: Events, *, repeat_count: int) -> None:
-    """Topic, produce, read back; UpError when what comes back is not what was sent."""
+    """Topic, produce, read back in two ways; UpError when what comes is not what was sent."""
     with row("topic") as line:
         topic = up_steps.find_or_create(client, events.topic)
         starts = up_steps.ends_of(client, topic.name)
@@ -145,6 +146,19 @@ def fill_and_check(client: Client, events: Events, *, repeat_count: int) -> None
     with row("read back") as line:
         count = up_steps.read_back(client, events, starts, repeat_count=repeat_count)
         line.text = f"{count:,} events; order per key checked"
+    with row("polled") as line:
+        polled = poll_by_group(
+            client,
+            events,
+            starts,
+            up_steps.ends_of(client, topic.name),
+            repeat_count=repeat_count,
+            log_path=DATA_DIR / "consumers.log",
+        )
+        line.text = f'{polled.event_count:,} events by 2 consumers of group "{GROUP}"'
+        if polled.killed_count:
+            line.text += f", 1 killed; {polled.twice_count:,} came twice"
+        line.text += "; order checked"
 
 
 def group_by_spark(
@@ -200,7 +214,7 @@ def broker_table(broker: LocalBroker, client: Client) -> list[list[str]]:
         [
             f"0 ({broker.port})",
             str(len(client.offsets())),
-            f"{log_bytes(broker.data_dir) / MIB:.1f} MiB",
+            f"{up_steps.stored_bytes(client) / MIB:.1f} MiB",
             f"{usage.cpu_seconds:.1f} s" if usage else "-",
             f"{usage.rss_bytes / MIB:.0f} MiB" if usage else "-",
         ],
@@ -229,7 +243,8 @@ def stay_up(broker: LocalBroker, events: Events) -> None:
         f"  curl '{path}/partitions/0/records?maxRecords=3'\n"
         f"  curl '{broker.url}/v1/offsets?topic={events.topic}'\n"
         f"  curl -d {shlex.quote(value.decode())} -H 'content-type: application/json' '{produce}'\n"
-        f"  .venv/bin/tailrace consume {events.topic} --from earliest --max 3{cli_url}",
+        f"  .venv/bin/tailrace consume {events.topic} --from earliest --max 3{cli_url}\n"
+        f"  .venv/bin/tailrace group list{cli_url}",
         flush=True,
     )
     try:

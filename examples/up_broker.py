@@ -44,11 +44,6 @@ def usage_of(pid: int) -> Usage | None:
     return Usage(ticks / os.sysconf("SC_CLK_TCK"), resident_pages * os.sysconf("SC_PAGE_SIZE"))
 
 
-def log_bytes(data_dir: Path) -> int:
-    """All segment files, with what is written ahead in them."""
-    return sum(path.stat().st_size for path in data_dir.rglob("*.log"))
-
-
 def remove_data(data_dir: Path) -> None:
     """Remove a broker's data; UpError when a broker, on whatever port, has it open."""
     lock_path = data_dir / "lock"

@@ -34,6 +34,7 @@ def main() -> None:
             called,
             startingOffsets="earliest",
             maxOffsetsPerTrigger=called.batch_records,
+            groupId=f"spark:{called.topic}",
         )
         micro_batches = write_all(stream, called.dir)
         events = spark.read.parquet(str(called.dir / "events"))

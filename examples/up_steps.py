@@ -68,6 +68,15 @@ def ends_of(client: Client, topic: str) -> dict[int, int]:
         raise UpError(f"{error}; or make up FRESH=1 starts from no data") from error
 
 
+def stored_bytes(client: Client) -> int:
+    """Of all topics, what waits in the journal included."""
+    return sum(
+        each.size_bytes or 0
+        for topic in client.topics()
+        for each in client.topic(topic.name).partition_details
+    )
+
+
 def produce(client: Client, events: Events, *, repeat_count: int) -> Produced:
     """Send all events, `repeat_count` times, one request after the other."""
     latencies_ms: list[float] = []
