@@ -1,7 +1,8 @@
 """One group's facts on their way to `__groups`: what is appended, what waits for it.
 
-A fact is carried out when it is stored. Positions run ahead of what is stored: while one append of
-them is under way, those that move meanwhile gather, and go with the next.
+A fact is carried out when it is stored. Positions run ahead of what is stored: those that polls
+move gather for a moment, and go together. A crash forgets them, and what was delivered in that
+moment is delivered again.
 """
 
 import asyncio
@@ -18,6 +19,9 @@ from tailrace_broker.model.group import Fact
 
 Waiter = asyncio.Future[None]
 _Done = Callable[[TailraceError | None], None]
+
+# How long positions gather; a commit does not wait for it.
+SAVE_SECONDS = 0.1
 
 _log = structlog.get_logger()
 
@@ -42,6 +46,7 @@ class GroupWriter:
         self._on_ended = on_ended
         self._appends = 0  # under way
         self._is_saving = False  # positions are under way
+        self._save_timer: asyncio.TimerHandle | None = None
         self._unsaved: list[Waiter] = []  # for the save that begins next
         self._when_settled: list[Callable[[], None]] = []  # no append is under way
 
@@ -58,8 +63,17 @@ class GroupWriter:
         self._append(fact, done)
         await waiter
 
-    def save(self) -> None:
-        """Store the positions; those that move meanwhile when that has ended."""
+    def save_soon(self) -> None:
+        """Store the positions in a moment; there is no timer while nothing moves."""
+        if self._save_timer is None:
+            loop = asyncio.get_running_loop()
+            self._save_timer = loop.call_later(SAVE_SECONDS, self._save)
+
+    def _save(self) -> None:
+        """Store the positions now; those that commits wait for meanwhile when that has ended."""
+        if self._save_timer is not None:
+            self._save_timer.cancel()
+            self._save_timer = None
         if self._is_saving:
             return
         committed = self._group.uncommitted()
@@ -69,6 +83,8 @@ class GroupWriter:
             self._is_saving = False
             if error is None and committed is not None:
                 self._group.apply(committed, self._now_us())
+                if self._group.uncommitted() is not None:
+                    self.save_soon()
             elif error is not None:  # the next poll or commit tries again
                 _log.warning("commit.failed", group=self._group.name, detail=error.detail)
             for waiter in told:
@@ -84,7 +100,7 @@ class GroupWriter:
         """Once the positions of now are stored; a save that fails is tried once more."""
         waiter: Waiter = asyncio.get_running_loop().create_future()
         self._unsaved.append(waiter)
-        self.save()
+        self._save()
         await waiter
 
     async def append_snapshot(
@@ -114,8 +130,8 @@ class GroupWriter:
             done(error)
             while self._when_settled and not self._appends:
                 self._when_settled.pop()()
-            if self._unsaved or error is None:
-                self.save()
+            if self._unsaved:
+                self._save()
             self._on_ended()
 
         self._appends += 1

@@ -54,6 +54,7 @@ class _Coordinated:
     writer: GroupWriter = field(init=False)
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by who adds a fact
     is_stored: bool = False  # some fact of it
+    topics: dict[str, Topic] = field(default_factory=dict)  # of its consumers, by name
     waiters: dict[str, Waiter] = field(default_factory=dict)  # polls, by consumer
     expiry: asyncio.TimerHandle | None = None
 
@@ -222,6 +223,7 @@ class Groups:
         found = self._of_consumer(consumer_id)
         if commits:
             found.group.confirm(consumer_id, Confirmation(), self._now_us())
+            self._on_confirmed(found)
             await found.writer.saved()
         await self._remove(found, consumer_id, "goodbye")
 
@@ -336,10 +338,10 @@ class Groups:
 
     def _logs_of(self, found: _Coordinated, consumer_id: str) -> list[tuple[Piece, PartitionLog]]:
         """What a consumer may read, whether there is something or not yet; undamaged ones."""
-        group, topics = found.group, self._topics_of(found)
+        group = found.group
         logs: list[tuple[Piece, PartitionLog]] = []
         has_moved = False
-        for piece in group.pieces(consumer_id, topics):
+        for piece in group.pieces(consumer_id, found.topics):
             hosted = self._topics.by_name[piece.topic.name]
             with suppress(CorruptPartitionError):
                 log = hosted.log_of(piece.partition.partition)
@@ -385,7 +387,7 @@ class Groups:
 
     def _on_confirmed(self, found: _Coordinated) -> None:
         """Positions have moved."""
-        found.writer.save()
+        found.writer.save_soon()
         if found.group.reads_sealed:  # children may follow
             self._rebalance(found)
         self._wake_when_freed(found)
@@ -484,7 +486,8 @@ class Groups:
     # --- assignment and sessions ---
 
     def _rebalance(self, found: _Coordinated) -> None:
-        if found.group.rebalance(self._topics_of(found)):
+        found.topics = self._topics_of(found)
+        if found.group.rebalance(found.topics):
             self._wake(found)
 
     def _on_topics_changed(self) -> None:

@@ -61,13 +61,17 @@ class Piece(NamedTuple):
 
     topic: Topic
     partition: Partition
+    place: Place
     start: int
     end: int | None
 
-    @property
-    def place(self) -> Place:
-        """Its partition."""
-        return Place(self.topic.topic_id, self.partition.partition)
+
+class Share(NamedTuple):
+    """A partition that is a consumer's."""
+
+    topic: Topic
+    partition: Partition
+    place: Place
 
 
 @dataclass(slots=True)
@@ -116,6 +120,8 @@ class Group:
     _stored_lost: int = 0
     reads_sealed: bool = False  # to its end: then others may have something to read
     has_freed: bool = False  # something that other consumers may wait for; to be taken back
+    _shares: dict[str, list[Share]] = field(default_factory=dict)  # by consumer
+    _ahead: set[Place] = field(default_factory=set)  # positions that may not be stored
     _holders: dict[Place, str] = field(default_factory=dict)  # whose delivery is open
     _is_moving: bool = False  # a reset is on its way
 
@@ -181,20 +187,19 @@ class Group:
         positions on. ConsumerNotRegisteredError.
         """
         member = self._member(consumer_id)
-        subscribed = [topics[name] for name in member.subscription.topics if name in topics]
-        if member.delivery is not None:
-            ranges = member.delivery.ranges
+        if member.delivery is None:
             return [
-                Piece(topic, topic.partitions[place.partition], *ranges[place])
-                for topic in subscribed
-                for place in _places(topic)
-                if place in ranges
+                Piece(topic, partition, place, self.positions[place], None)
+                for topic, partition, place in self._shares.get(consumer_id, ())
+                if self._is_free(place)
+                and (not partition.parents or partition in self._readable(topic))
             ]
+        ranges = member.delivery.ranges
         return [
-            Piece(topic, partition, self.position(topic, partition), None)
-            for topic in subscribed
-            for partition in self._readable(topic)
-            if self._may_read(consumer_id, Place(topic.topic_id, partition.partition))
+            Piece(topic, partition, place, *ranges[place])
+            for topic in topics.values()
+            for place, partition in zip(_places(topic), topic.partitions, strict=True)
+            if place in ranges
         ]
 
     def deliver(
@@ -210,7 +215,9 @@ class Group:
             return None
         if member.delivery is not None:
             return self._deliver_again(member, member.delivery, ranges)
-        if not all(self._may_read(consumer_id, place) for place in ranges):
+        if any(self.owners.get(place) != consumer_id for place in ranges):
+            return None
+        if not all(map(self._is_free, ranges)):
             return None
         if any(start != self.positions[place] for place, (start, _) in ranges.items()):
             return None
@@ -252,7 +259,7 @@ class Group:
             return min(max(offset, log_start), high_watermark)
 
         position = self.positions.get(place, log_start)
-        self.positions[place] = fitting(position)
+        self._move(place, fitting(position))
         self.lost += max(0, fitting(position) - position)
         member = self.members.get(self._holders.get(place, ""))
         delivery = member.delivery if member is not None else None
@@ -288,10 +295,13 @@ class Group:
             name: frozenset(member.subscription.topics) for name, member in self.members.items()
         }
         before, self.owners = self.owners, assign(places, subscriptions, self.owners)
+        self._shares = {name: [] for name in self.members}
         for topic in topics.values():
-            for partition in topic.partitions:
-                place = Place(topic.topic_id, partition.partition)
-                self.positions.setdefault(place, partition.first_offset)
+            for place, partition in zip(_places(topic), topic.partitions, strict=True):
+                if place not in self.positions:
+                    self._move(place, partition.first_offset)
+                if place in self.owners:
+                    self._shares[self.owners[place]].append(Share(topic, partition, place))
         self.reads_sealed = any(
             partition.is_sealed and not self._is_done(topic, partition)
             for topic in topics.values()
@@ -303,11 +313,7 @@ class Group:
         """What is to be stored of the positions; None: all is stored, or a reset is on its way."""
         if self._is_moving:
             return None
-        moved = {
-            place: offset
-            for place, offset in self.positions.items()
-            if self.stored.get(place) != offset
-        }
+        moved = {place: self.positions[place] for place in self._ahead}
         if not moved and self.lost == self._stored_lost:
             return None
         return Committed(_by_topic(moved), self.lost)
@@ -373,7 +379,7 @@ class Group:
 
     def is_owner(self, consumer_id: str) -> bool:
         """Some partition is this consumer's."""
-        return consumer_id in self.owners.values()
+        return bool(self._shares.get(consumer_id))
 
     def check_idle(self) -> None:
         """GroupNotIdleError while it has consumers."""
@@ -398,6 +404,8 @@ class Group:
                 assert start <= end, place
             assert self.members[name].confirmed != delivery.number
         assert self.owners.keys() <= self.positions.keys()
+        stored = self.stored
+        assert self._ahead == {at for at, to in self.positions.items() if stored.get(at) != to}
         assert {*self.owners.values()} <= self.members.keys()
         assert all(each.joined_epoch <= self.epoch for each in self.members.values())
 
@@ -422,8 +430,9 @@ class Group:
         member.seen_us = now_us
         return member
 
-    def _may_read(self, consumer_id: str, place: Place) -> bool:
-        return self.owners.get(place) == consumer_id and place not in self._holders
+    def _is_free(self, place: Place) -> bool:
+        """No delivery of it is open."""
+        return place not in self._holders
 
     def _readable(self, topic: Topic) -> list[Partition]:
         """Those whose parents, and theirs, the group has read to their ends."""
@@ -445,7 +454,7 @@ class Group:
     def _confirm(self, member: Member, delivery: Delivery) -> None:
         for place, (_, end) in delivery.ranges.items():
             assert end >= self.positions[place]
-            self.positions[place] = end
+            self._move(place, end)
         member.confirmed = delivery.number
         self._end_delivery(member)
 
@@ -468,6 +477,14 @@ class Group:
         delivery.ranges = dict(ranges)
         if all(start == end for start, end in ranges.values()):
             self._end_delivery(member)
+
+    def _move(self, place: Place, offset: int) -> None:
+        """A position runs ahead of what is stored, or comes back to it."""
+        self.positions[place] = offset
+        if self.stored.get(place) == offset:
+            self._ahead.discard(place)
+        else:
+            self._ahead.add(place)
 
     def _end_delivery(self, member: Member) -> None:
         for place in member.delivery.ranges if member.delivery else ():
@@ -496,7 +513,8 @@ class Group:
         known = {place.topic_id for place in self.positions}
         for place, offset in _places_of(joined.starts):
             if place.topic_id not in known:
-                self.stored[place] = self.positions[place] = offset
+                self.stored[place] = offset
+                self._move(place, offset)
         name = joined.subscription.consumer_id
         if name not in self.members:
             # Polls of a consumer that had this id before must not be taken for its polls.
@@ -513,19 +531,21 @@ class Group:
             self.owners = {
                 place: owner for place, owner in self.owners.items() if owner != consumer_id
             }
+            self._shares.pop(consumer_id, None)
             self.epoch = max(self.epoch + 1, epoch)
 
     def _apply_committed(self, offsets: Offsets) -> None:
         """A position that has not run ahead follows, also to where a log that lost its end ends."""
         for place, offset in _places_of(offsets):
-            if self.positions.get(place) == self.stored.get(place):
-                self.positions[place] = offset
+            is_ahead = place in self._ahead
             self.stored[place] = offset
+            self._move(place, self.positions[place] if is_ahead else offset)
 
     def _apply_moved(self, fact: Moved | Published | Deleted) -> None:
         match fact:
             case Deleted():
                 self.stored, self.positions, self.source = {}, {}, None
+                self._ahead.clear()
                 self.lost = self._stored_lost = 0
                 return
             case Published(source, _):
@@ -533,6 +553,7 @@ class Group:
         offsets = dict(_places_of(fact.offsets))
         self.stored |= offsets
         self.positions |= offsets
+        self._ahead -= offsets.keys()
 
     def _apply_snapshot(self, snapshot: Snapshot, now_us: int) -> None:
         """At a start; what stands before it in the log says nothing any more."""
@@ -544,6 +565,7 @@ class Group:
         }
         self.stored = dict(_places_of(snapshot.offsets))
         self.positions = dict(self.stored)
+        self._ahead.clear()
 
 
 def not_registered(consumer_id: str) -> ConsumerNotRegisteredError:
