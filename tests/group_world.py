@@ -234,7 +234,7 @@ class GroupWorld:
         if choice % 3:
             process.held = (number, ranges)
         elif choice % 2 or not process.names_deliveries:
-            self.group.withdraw(name, number)
+            self.group.withdraw(name, turn, number)
             del self.open[name]
 
     def commit(self, process: Process) -> None:
@@ -300,7 +300,7 @@ class GroupWorld:
 
     def snapshot(self, *, is_trimmed: bool) -> None:
         if not self.pending:
-            snapshot = self.group.snapshot({topic.topic_id for topic in self.topics.values()})
+            snapshot = self.group.snapshot(self._gone())
             before = [] if is_trimmed else self.facts
             self.facts = [*before, encode_fact(snapshot)]
 
@@ -449,12 +449,16 @@ class GroupWorld:
 
     def _check_replay(self) -> None:
         """A start makes the same of what is stored."""
-        topic_ids = {topic.topic_id for topic in self.topics.values()}
         replayed = self._replayed()
         assert replayed.positions == replayed.stored
-        assert replayed.snapshot(topic_ids) == self.group.snapshot(topic_ids)
+        assert replayed.snapshot(self._gone()) == self.group.snapshot(self._gone())
 
     # --- how it is done ---
+
+    def _gone(self) -> set[UUID]:
+        """Topics that the group has read and that are no more."""
+        living = {topic.topic_id for topic in self.topics.values()}
+        return {place.topic_id for place in self.group.stored} - living
 
     def _replayed(self) -> Group:
         group = Group("g", self.boot)

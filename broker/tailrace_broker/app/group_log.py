@@ -16,13 +16,13 @@ from tailrace_broker.codec.records import unpack_columns
 from tailrace_broker.model.errors import (
     CorruptBatchError,
     CorruptPartitionError,
+    ReadFailedError,
     TailraceError,
 )
-from tailrace_broker.model.group import Fact
+from tailrace_broker.model.group import GROUPS_TOPIC, Fact
 from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.storage.partition_log import PartitionLog
 
-GROUPS_TOPIC = "__groups"
 # A partition of it is compacted when it is so large, and so many times its last snapshot.
 COMPACTED_BYTES_MIN = 4 * 1024 * 1024
 COMPACTED_GROWTH = 4
@@ -58,8 +58,10 @@ class GroupLog:
             try:
                 async for group, fact in self._read(self._log_of(partition)):
                     yield partition, group, fact
-            except CorruptPartitionError as error:
-                self._damaged[partition] = error
+            except (CorruptPartitionError, ReadFailedError) as error:
+                self._damaged[partition] = CorruptPartitionError(
+                    error.detail, topic=GROUPS_TOPIC, partition=partition
+                )
                 _log.error("groups.damaged", partition=partition, detail=error.detail)
 
     def partition_of(self, group: str) -> int:

@@ -33,15 +33,20 @@ class GroupWriter:
         self,
         group: Group,
         log: GroupLog,
-        now_us: Callable[[], int],
+        clock_us: Callable[[], int],
         *,
+        is_kept: Callable[[], bool],
         on_stored: Callable[[Fact], None],
         on_ended: Callable[[], None],
     ) -> None:
-        """`on_stored`: a fact is, in the order of the log; `on_ended`: an append has."""
+        """`clock_us`: of sessions; `is_kept`: the group exists.
+
+        `on_stored`: a fact is, in the order of the log; `on_ended`: an append has.
+        """
         self._group = group
         self._log = log
-        self._now_us = now_us
+        self._clock_us = clock_us
+        self._is_kept = is_kept
         self._on_stored = on_stored
         self._on_ended = on_ended
         self._appends = 0  # under way
@@ -56,7 +61,7 @@ class GroupWriter:
 
         def done(error: TailraceError | None) -> None:
             if error is None:
-                self._group.apply(fact, self._now_us())
+                self._group.apply(fact, self._clock_us())
                 self._on_stored(fact)
             end(waiter, error)
 
@@ -82,7 +87,7 @@ class GroupWriter:
         def done(error: TailraceError | None) -> None:
             self._is_saving = False
             if error is None and committed is not None:
-                self._group.apply(committed, self._now_us())
+                self._group.apply(committed, self._clock_us())
                 if self._group.uncommitted() is not None:
                     self.save_soon()
             elif error is not None:  # the next poll or commit tries again
@@ -103,18 +108,20 @@ class GroupWriter:
         self._save()
         await waiter
 
-    async def append_snapshot(
-        self, topic_ids: Container[UUID], is_kept: Callable[[], bool]
-    ) -> None:
+    def topic_ids(self) -> set[UUID]:
+        """Of the topics that the group has positions in."""
+        return {place.topic_id for place in self._group.stored}
+
+    async def append_snapshot(self, gone: Container[UUID]) -> None:
         """All of the group, when nothing of it is under way: a snapshot must know what it follows.
 
-        Positions in other topics than these are left out; `is_kept`: the group exists then.
+        Positions in topics that are `gone` are left out.
         """
         waiter: Waiter = asyncio.get_running_loop().create_future()
 
         def append() -> None:
-            if is_kept():
-                self._append(self._group.snapshot(topic_ids), partial(end, waiter))
+            if self._is_kept():
+                self._append(self._group.snapshot(gone), partial(end, waiter))
             else:
                 end(waiter)
 

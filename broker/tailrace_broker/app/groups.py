@@ -9,11 +9,14 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
+from time import monotonic_ns
 from typing import Any, Literal
 
 import structlog
 
+from tailrace_broker.app.group_compaction import GroupCompaction
 from tailrace_broker.app.group_log import GroupLog
+from tailrace_broker.app.group_sessions import GroupSessions
 from tailrace_broker.app.group_writer import GroupWriter, Waiter, end
 from tailrace_broker.app.hosted_topic import HostedTopic
 from tailrace_broker.app.topics import Topics
@@ -24,13 +27,13 @@ from tailrace_broker.model.errors import (
     CorruptPartitionError,
     GroupNotFoundError,
     NotReadyError,
+    StaleDeliveryError,
     TailraceError,
 )
 from tailrace_broker.model.group import (
     Confirmation,
     Deleted,
     Fact,
-    Joined,
     Left,
     Place,
     Subscription,
@@ -39,10 +42,12 @@ from tailrace_broker.model.topic import Topic
 from tailrace_broker.net.api import GroupPoll, GroupView
 from tailrace_broker.storage.partition_log import PartitionLog
 
-# Between two looks at consumers that may be gone.
-_EXPIRY_SECONDS_MIN = 0.1
-
 _log = structlog.get_logger()
+
+
+def monotonic_us() -> int:
+    """A clock that nobody sets."""
+    return monotonic_ns() // 1000
 
 
 @dataclass(slots=True, eq=False)
@@ -52,11 +57,11 @@ class _Coordinated:
     group: Group
     partition: int  # of `__groups`
     writer: GroupWriter = field(init=False)
+    sessions: GroupSessions = field(init=False)
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by who adds a fact
     is_stored: bool = False  # some fact of it
     topics: dict[str, Topic] = field(default_factory=dict)  # of its consumers, by name
     waiters: dict[str, Waiter] = field(default_factory=dict)  # polls, by consumer
-    expiry: asyncio.TimerHandle | None = None
 
 
 class Groups:
@@ -68,15 +73,18 @@ class Groups:
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         now_us: Callable[[], int],
         counters: Counters,
+        *,
+        clock_us: Callable[[], int] = monotonic_us,
     ) -> None:
+        """`clock_us`: of sessions, which no change of the wall clock must end."""
         self._topics = topics
         self._spawn = spawn
-        self._now_us = now_us
+        self._clock_us = clock_us
         self._counters = counters
         self._log = GroupLog(topics, now_us)
         self._by_name: dict[str, _Coordinated] = {}
         self._by_consumer: dict[str, _Coordinated] = {}
-        self._compacting: set[int] = set()
+        self._compaction = GroupCompaction(self._log, topics, spawn, self._writers_of)
         self._numbers = count(1)  # of deliveries; a consumer may come from another group
         self.is_open = False
 
@@ -85,7 +93,7 @@ class Groups:
 
         A log may have lost its end: what comes next under those offsets is new to its groups.
         """
-        now_us = self._now_us()
+        now_us = self._clock_us()
         async for partition, name, fact in self._log.facts():
             found = self._by_name.get(name) or self._add(name, partition)
             found.group.apply(fact, now_us)
@@ -97,10 +105,10 @@ class Groups:
                 self._log.partition_of(found.group.name)
                 self._by_consumer |= dict.fromkeys(found.group.members, found)
                 self._rebalance(found)
-                self._watch_expiry(found)
+                found.sessions.watch()
                 continue
             del self._by_name[found.group.name]
-        self._topics.on_changed = self._on_topics_changed
+        self._topics.on_changed = self._on_topic_changed
         await self._fit_all()
         self.is_open = True
 
@@ -125,8 +133,7 @@ class Groups:
         self.is_open = False
         for found in self._by_name.values():
             self._wake(found)
-            if found.expiry is not None:
-                found.expiry.cancel()
+            found.sessions.stop()
         for found in list(self._by_name.values()):
             with suppress(TailraceError):  # what is not stored is delivered again
                 await found.writer.saved()
@@ -139,9 +146,12 @@ class Groups:
 
     # --- consumers ---
 
-    async def register(self, wanted: Subscription) -> int:
+    async def register(self, wanted: Subscription, epoch: int | None = None) -> int:
         """See `net.api.Groups`."""
         self.check_open()
+        if epoch is not None:
+            found = self._of_consumer(wanted.consumer_id)
+            found.group.seen(wanted.consumer_id, epoch, self._clock_us())
         for name in wanted.topics:
             await self._find_or_create(name)
         await self._log.make()
@@ -153,7 +163,7 @@ class Groups:
         self.check_open()
         found = self._of_consumer(consumer_id)
         group = found.group
-        turn = group.begin_poll(consumer_id, said, self._now_us())
+        turn = group.begin_poll(consumer_id, said, self._clock_us())
         self._counters.group_polls += 1
         self._on_confirmed(found)
         waiter = found.waiters.pop(consumer_id, None)
@@ -166,7 +176,7 @@ class Groups:
             if consumer_id not in group.members:
                 raise not_registered(consumer_id)
             is_last = group.members[consumer_id].turn == turn
-            logs = self._logs_of(found, consumer_id) if is_last else []
+            logs, problem = self._logs_of(found, consumer_id) if is_last else ([], None)
             pieces = [
                 each for each in logs if each[0].start < (each[0].end or each[1].high_watermark)
             ]
@@ -180,6 +190,7 @@ class Groups:
                     group.is_owner(consumer_id),
                     group.epoch,
                     member.confirmed,
+                    problem,
                 )
             await self._wait(found, consumer_id, [log for _, log in logs], ends_s)
 
@@ -205,27 +216,32 @@ class Groups:
         """See `net.api.Groups`."""
         found = self._by_consumer.get(poll.consumer_id)
         if found is not None:
-            found.group.withdraw(poll.consumer_id, delivery)
+            found.group.withdraw(poll.consumer_id, poll.turn, delivery)
             self._wake_when_freed(found)
 
     async def commit(self, consumer_id: str, said: Confirmation) -> None:
         """See `net.api.Groups`."""
         self.check_open()
         found = self._of_consumer(consumer_id)
-        found.group.confirm(consumer_id, said, self._now_us())
+        found.group.confirm(consumer_id, said, self._clock_us())
         self._counters.group_commits += 1
         self._on_confirmed(found)
         await found.writer.saved()
 
-    async def goodbye(self, consumer_id: str, *, commits: bool) -> None:
+    async def goodbye(self, consumer_id: str, said: Confirmation, *, commits: bool) -> None:
         """See `net.api.Groups`."""
         self.check_open()
         found = self._of_consumer(consumer_id)
+        joined_epoch = found.group.seen(consumer_id, said.epoch, self._clock_us()).joined_epoch
         if commits:
-            found.group.confirm(consumer_id, Confirmation(), self._now_us())
+            with suppress(StaleDeliveryError):  # what it names is not what it has: that comes again
+                found.group.confirm(consumer_id, said, self._clock_us())
             self._on_confirmed(found)
             await found.writer.saved()
-        await self._remove(found, consumer_id, "goodbye")
+        async with found.changing:
+            member = found.group.members.get(consumer_id)
+            if member is not None and member.joined_epoch == joined_epoch:
+                await self._remove(found, consumer_id, "goodbye")
 
     # --- groups ---
 
@@ -289,17 +305,28 @@ class Groups:
         return found
 
     def _add(self, name: str, partition: int) -> _Coordinated:
-        epoch = self._log.epoch_of(partition)
-        found = _Coordinated(Group(name, epoch, self._numbers), partition)
+        group = Group(name, self._log.epoch_of(partition), self._numbers)
+        found = _Coordinated(group, partition)
         found.writer = GroupWriter(
-            found.group,
+            group,
             self._log,
-            self._now_us,
+            self._clock_us,
+            is_kept=lambda: found.is_stored and self._by_name.get(name) is found,
             on_stored=partial(self._on_stored, found),
-            on_ended=partial(self._look_at_size, partition),
+            on_ended=partial(self._compaction.look, partition),
+        )
+        found.sessions = GroupSessions(
+            group,
+            self._spawn,
+            self._clock_us,
+            waiting=lambda: found.waiters,
+            remove_expired=partial(self._remove_expired, found),
         )
         self._by_name[name] = found
         return found
+
+    def _writers_of(self, partition: int) -> list[GroupWriter]:
+        return [each.writer for each in self._by_name.values() if each.partition == partition]
 
     @asynccontextmanager
     async def _changing(
@@ -309,9 +336,14 @@ class Groups:
         while True:
             found = find(name)
             async with found.changing:
-                if self._by_name.get(name) is found:
+                if self._by_name.get(name) is not found:
+                    continue
+                try:
                     yield found
-                    return
+                finally:
+                    if not found.is_stored:  # nothing of it was
+                        del self._by_name[name]
+                return
 
     async def _find_or_create(self, topic: str) -> HostedTopic:
         """As the first produce does. TopicNotFoundError, InvalidTopicNameError."""
@@ -336,21 +368,27 @@ class Groups:
 
     # --- reading and waiting ---
 
-    def _logs_of(self, found: _Coordinated, consumer_id: str) -> list[tuple[Piece, PartitionLog]]:
-        """What a consumer may read, whether there is something or not yet; undamaged ones."""
+    def _logs_of(
+        self, found: _Coordinated, consumer_id: str
+    ) -> tuple[list[tuple[Piece, PartitionLog]], TailraceError | None]:
+        """What a consumer may read, whether there is something or not yet; and what is damaged."""
         group = found.group
         logs: list[tuple[Piece, PartitionLog]] = []
+        problem: TailraceError | None = None
         has_moved = False
         for piece in group.pieces(consumer_id, found.topics):
             hosted = self._topics.by_name[piece.topic.name]
-            with suppress(CorruptPartitionError):
+            try:
                 log = hosted.log_of(piece.partition.partition)
+            except CorruptPartitionError as error:
+                problem = problem or error
+            else:
                 if not log.log_start <= piece.start <= log.high_watermark:
                     group.fit(piece.place, log.log_start, log.high_watermark)
                     has_moved = True
                 logs.append((piece, log))
         if not has_moved:
-            return logs
+            return logs, problem
         _log.warning("group.moved", group=group.name, lost_records=group.lost)
         self._on_confirmed(found)
         return self._logs_of(found, consumer_id)
@@ -373,7 +411,7 @@ class Groups:
             if found.waiters.get(consumer_id) is waiter:
                 del found.waiters[consumer_id]
         if consumer_id in found.group.members:
-            found.group.touch(consumer_id, self._now_us())
+            found.group.touch(consumer_id, self._clock_us())
 
     def _wake(self, found: _Coordinated) -> None:
         """Its waiting polls look again."""
@@ -413,30 +451,33 @@ class Groups:
             if isinstance(log, PartitionLog)
         }
         topics = {each.topic.name: each.topic for each in hosted}
-        joined = found.group.join(wanted, topics, logs, self._now_us())
+        joined = found.group.join(wanted, topics, logs, self._clock_us())
         if joined is not None:
-            await found.writer.store(joined)
+            self._by_consumer[wanted.consumer_id] = found  # no other group takes it meanwhile
+            try:
+                await found.writer.store(joined)
+            except TailraceError:
+                del self._by_consumer[wanted.consumer_id]
+                raise
             _log.info("consumer.joined", group=wanted.group, consumer=wanted.consumer_id)
         return found.group.members[wanted.consumer_id].joined_epoch
 
     async def _remove(
         self, found: _Coordinated, consumer_id: str, reason: Literal["goodbye", "expired"]
     ) -> None:
-        """Unless it has gone meanwhile, or has come back."""
+        """Holding `changing`."""
+        await found.writer.store(found.group.leave(consumer_id, reason))
+        _log.info("consumer.left", group=found.group.name, consumer=consumer_id, reason=reason)
+
+    async def _remove_expired(self, found: _Coordinated) -> None:
         async with found.changing:
-            is_gone = reason == "goodbye" or consumer_id in found.group.expired(self._now_us())
-            if is_gone and consumer_id in found.group.members:
-                await found.writer.store(found.group.leave(consumer_id, reason))
-                _log.info(
-                    "consumer.left", group=found.group.name, consumer=consumer_id, reason=reason
-                )
+            for consumer_id in found.group.expired(self._clock_us()):
+                await self._remove(found, consumer_id, "expired")
 
     def _on_stored(self, found: _Coordinated, fact: Fact) -> None:
         """The group has been changed."""
         found.is_stored = True
-        if isinstance(fact, Joined):
-            self._by_consumer[fact.subscription.consumer_id] = found
-        elif isinstance(fact, Left):
+        if isinstance(fact, Left):
             if self._by_consumer.get(fact.consumer_id) is found:
                 del self._by_consumer[fact.consumer_id]
             waiter = found.waiters.get(fact.consumer_id)
@@ -446,78 +487,18 @@ class Groups:
             self._by_name.pop(found.group.name, None)
         self._rebalance(found)
         self._wake_when_freed(found)
-        self._watch_expiry(found)
+        found.sessions.watch()
 
-    # --- compaction ---
-
-    def _look_at_size(self, partition: int) -> None:
-        """Of a partition of `__groups` that has grown."""
-        if not self.is_open or partition in self._compacting:
-            return
-        with suppress(CorruptPartitionError):
-            if self._log.needs_compaction(partition):
-                self._compacting.add(partition)
-                self._spawn(self._compact(partition))
-
-    async def _compact(self, partition: int) -> None:
-        try:
-            await self._log.compact(partition, partial(self._append_snapshots, partition))
-        except TailraceError as error:  # when it has grown further it is tried again
-            _log.warning("compaction.failed", partition=partition, detail=error.detail)
-        self._compacting.discard(partition)
-
-    async def _append_snapshots(self, partition: int) -> None:
-        """The state of each group of a partition; positions in topics that are gone are left out.
-
-        Each at a moment when nothing of its group is under way: it must not stand behind a fact
-        that it does not know.
-        """
-        topic_ids = {hosted.topic.topic_id for hosted in self._topics.by_name.values()}
-        topic_ids |= {each.topic.topic_id for each in await self._topics.trashed()}
-        async with asyncio.TaskGroup() as tasks:
-            for found in self._by_name.values():
-                if found.partition == partition:
-                    is_kept = partial(self._is_kept, found)
-                    tasks.create_task(found.writer.append_snapshot(topic_ids, is_kept))
-
-    def _is_kept(self, found: _Coordinated) -> bool:
-        return found.is_stored and self._by_name.get(found.group.name) is found
-
-    # --- assignment and sessions ---
+    # --- assignment ---
 
     def _rebalance(self, found: _Coordinated) -> None:
         found.topics = self._topics_of(found)
         if found.group.rebalance(found.topics):
             self._wake(found)
 
-    def _on_topics_changed(self) -> None:
+    def _on_topic_changed(self, topic: str) -> None:
+        """It has come, or gone."""
         for found in self._by_name.values():
-            self._rebalance(found)
-            self._wake(found)
-
-    def _watch_expiry(self, found: _Coordinated) -> None:
-        """One timer a group, for the consumer that may be gone first."""
-        if found.expiry is not None:
-            found.expiry.cancel()
-            found.expiry = None
-        expires_us = found.group.next_expiry_us()
-        if expires_us is not None:
-            in_seconds = max(_EXPIRY_SECONDS_MIN, (expires_us - self._now_us()) / 1e6)
-            loop = asyncio.get_running_loop()
-            found.expiry = loop.call_later(in_seconds, self._expire, found)
-
-    def _expire(self, found: _Coordinated) -> None:
-        """Remove consumers that were not seen for too long."""
-        now_us = self._now_us()
-        for consumer_id in found.waiters:
-            if consumer_id in found.group.members:
-                found.group.touch(consumer_id, now_us)
-        for consumer_id in found.group.expired(now_us):
-            self._spawn(self._remove_expired(found, consumer_id))
-        self._watch_expiry(found)
-
-    async def _remove_expired(self, found: _Coordinated, consumer_id: str) -> None:
-        try:
-            await self._remove(found, consumer_id, "expired")
-        except TailraceError as error:  # the timer comes again
-            _log.warning("removal.failed", group=found.group.name, detail=error.detail)
+            if topic in found.group.topics_of_members():
+                self._rebalance(found)
+                self._wake(found)

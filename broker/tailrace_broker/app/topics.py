@@ -4,7 +4,7 @@ Only this changes the metadata: one change at a time, durable before anybody see
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -70,7 +70,7 @@ class Topics:
         self.is_ready = False
         self.by_name: dict[str, HostedTopic] = {}
         self.internal: dict[str, HostedTopic] = {}  # the broker's own: no door knows them
-        self.on_changed: Callable[[], None] = lambda: None  # a topic has come, or gone
+        self.on_changed: Callable[[str], None] = lambda _: None  # a topic has come, or gone
         self._auto_create = auto_create
         self._directory = directory
         self._io = io
@@ -200,7 +200,7 @@ class Topics:
             if name not in self.by_name:
                 topic = await self._host(topic)
                 _log.info("topic.created", topic=name, partitions=len(topic.partitions))
-                self.on_changed()
+                self.on_changed(name)
             return topic, is_new
 
     async def alter(self, name: str, changes: Mapping[str, Any]) -> Topic:
@@ -241,7 +241,7 @@ class Topics:
                 raise
             await self._save(wanted, undo=unmark)
             del self.by_name[name]
-            self.on_changed()
+            self.on_changed(name)
             gone = TopicNotFoundError(f'topic "{name}" was deleted', topic=name)
             self._retention.forget(hosted.undamaged_logs())
             for log in hosted.undamaged_logs():
@@ -275,6 +275,12 @@ class Topics:
 
         return await self._io.run(listed)
 
+    async def gone(self, topic_ids: Iterable[UUID]) -> set[UUID]:
+        """Those of these topics that neither are there nor can be restored any more."""
+        living = {hosted.topic.topic_id for hosted in self.all_hosted()}
+        dead = [topic_id for topic_id in topic_ids if topic_id not in living]
+        return await self._io.run(partial(self._directory.trash.gone, dead))
+
     async def restore(self, wanted: str, new_name: str | None) -> Topic:
         """Bring the deleted topic of this name or id back, durably, with its records.
 
@@ -298,7 +304,7 @@ class Topics:
                 await run(bury)
                 raise
             await run(partial(trash.unmark, topic.topic_id))
-            self.on_changed()
+            self.on_changed(topic.name)
             _log.info("topic.restored", topic=topic.name, id=str(topic.topic_id))
             return topic
 

@@ -52,7 +52,7 @@ Topics = Mapping[str, Topic]
 
 # A delivery's number tells the coordinator's boot, so that none is used twice over a restart: 8
 # million boots, each of 10^12 deliveries, are below 2^63.
-_BOOT_SHIFT = 40
+_TERM_SHIFT = 40
 _TURNS_SHIFT = 40
 
 
@@ -103,12 +103,12 @@ class Member:
 class Group:
     """The state of one group.
 
-    `boot`: of the coordinator. Its groups share `numbers`: a consumer may have come from another
+    `term`: the coordinator's epoch. Its groups share `numbers`: a consumer may have come from another
     group, and name what it got there.
     """
 
     name: str
-    boot: int
+    term: int
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
     epoch: int = 0
     source: str | None = None  # of offsets that are published by a reader that keeps them itself
@@ -165,13 +165,26 @@ class Group:
         self._member(consumer_id)
         return Left(consumer_id, self.epoch + 1, reason)
 
+    def seen(self, consumer_id: str, epoch: int | None, now_us: int) -> Member:
+        """A member that makes a request. ConsumerNotRegisteredError; StaleAssignmentError."""
+        member = self._member(consumer_id)
+        if epoch is not None and epoch < member.joined_epoch:
+            raise StaleAssignmentError(
+                f'consumer "{consumer_id}" has registered again since, in assignment epoch '
+                f"{member.joined_epoch}, and this request knows of {epoch}: another process has "
+                "taken its id",
+                assignmentEpoch=member.joined_epoch,
+            )
+        member.seen_us = now_us
+        return member
+
     def begin_poll(self, consumer_id: str, confirmation: Confirmation, now_us: int) -> int:
         """The turn of a poll; polls before it get nothing any more.
 
         What was delivered is confirmed when the poll names it, or names nothing.
         ConsumerNotRegisteredError; StaleAssignmentError.
         """
-        member = self._seen(consumer_id, confirmation.epoch, now_us)
+        member = self.seen(consumer_id, confirmation.epoch, now_us)
         delivery = member.delivery
         if delivery is not None and confirmation.delivery in (None, delivery.number):
             self._confirm(member, delivery)
@@ -221,21 +234,23 @@ class Group:
             return None
         if any(start != self.positions[place] for place, (start, _) in ranges.items()):
             return None
-        number = (self.boot << _BOOT_SHIFT) + next(self.numbers)
+        number = (self.term << _TERM_SHIFT) + next(self.numbers)
         member.delivery = Delivery(number, dict(ranges))
         self._holders |= dict.fromkeys(ranges, consumer_id)
         return number
 
-    def withdraw(self, consumer_id: str, number: int) -> None:
-        """The answer with this delivery did not leave: the next poll must not confirm it."""
+    def withdraw(self, consumer_id: str, turn: int, number: int) -> None:
+        """The answer of that poll with this delivery did not leave: the next poll must not confirm
+        it. Unless that has come already: it has the delivery, or will.
+        """
         member = self.members.get(consumer_id)
-        delivery = member.delivery if member is not None else None
+        delivery = member.delivery if member is not None and member.turn == turn else None
         if member is not None and delivery is not None and delivery.number == number:
             self._end_delivery(member)
 
     def confirm(self, consumer_id: str, confirmation: Confirmation, now_us: int) -> None:
         """A commit. ConsumerNotRegisteredError; StaleAssignmentError; StaleDeliveryError."""
-        member = self._seen(consumer_id, confirmation.epoch, now_us)
+        member = self.seen(consumer_id, confirmation.epoch, now_us)
         delivery = member.delivery
         if delivery is not None and confirmation.delivery in (None, delivery.number):
             self._confirm(member, delivery)
@@ -333,9 +348,9 @@ class Group:
         self._begin_move()
         return Deleted()
 
-    def snapshot(self, topic_ids: Container[UUID]) -> Snapshot:
-        """All that survives a restart, of these topics; no fact may be on its way meanwhile."""
-        kept = {place: at for place, at in self.stored.items() if place.topic_id in topic_ids}
+    def snapshot(self, gone: Container[UUID] = ()) -> Snapshot:
+        """All that survives a restart, but for what is `gone`; no fact may be on its way."""
+        kept = {place: at for place, at in self.stored.items() if place.topic_id not in gone}
         return Snapshot(
             self.epoch,
             tuple((each.subscription, each.joined_epoch) for each in self.members.values()),
@@ -415,19 +430,6 @@ class Group:
         member = self.members.get(consumer_id)
         if member is None:
             raise not_registered(consumer_id)
-        return member
-
-    def _seen(self, consumer_id: str, epoch: int | None, now_us: int) -> Member:
-        """A member that makes a request."""
-        member = self._member(consumer_id)
-        if epoch is not None and epoch < member.joined_epoch:
-            raise StaleAssignmentError(
-                f'consumer "{consumer_id}" has registered again since, in assignment epoch '
-                f"{member.joined_epoch}, and this request knows of {epoch}: another process has "
-                "taken its id",
-                assignmentEpoch=member.joined_epoch,
-            )
-        member.seen_us = now_us
         return member
 
     def _is_free(self, place: Place) -> bool:

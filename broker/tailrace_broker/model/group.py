@@ -10,6 +10,9 @@ from uuid import UUID
 
 import msgspec
 
+# The internal topic that keeps the groups.
+GROUPS_TOPIC = "__groups"
+
 SESSION_MS_DEFAULT = 120_000
 SESSION_MS_MIN = 1_000
 SESSION_MS_MAX = 3_600_000

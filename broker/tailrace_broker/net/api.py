@@ -115,6 +115,7 @@ class GroupPoll(NamedTuple):
     is_assigned: bool
     epoch: int  # of the group's assignment
     confirmed: int  # the last delivery that was; 0: none
+    problem: TailraceError | None = None  # of a partition that is damaged
 
 
 class GroupView(NamedTuple):
@@ -130,10 +131,12 @@ class Groups(Protocol):
     log that keeps the group), what stores something DiskFullError and StorageFailedError.
     """
 
-    async def register(self, wanted: Subscription) -> int:
+    async def register(self, wanted: Subscription, epoch: int | None = None) -> int:
         """The assignment epoch that the consumer joined in; it is stored.
 
-        ConsumerExistsError; of its topics TopicNotFoundError, InvalidTopicNameError.
+        With the `epoch` that it knows of it is a sign of life of a consumer that must be there:
+        ConsumerNotRegisteredError, StaleAssignmentError. ConsumerExistsError; of its topics
+        TopicNotFoundError, InvalidTopicNameError.
         """
 
     async def poll(self, consumer_id: str, said: Confirmation, wait_ms: int) -> GroupPoll:
@@ -157,8 +160,11 @@ class Groups(Protocol):
         ConsumerNotRegisteredError, StaleAssignmentError, StaleDeliveryError.
         """
 
-    async def goodbye(self, consumer_id: str, *, commits: bool) -> None:
-        """Remove a consumer; what it got last counts as dealt with when it `commits`."""
+    async def goodbye(self, consumer_id: str, said: Confirmation, *, commits: bool) -> None:
+        """Remove a consumer; when it `commits`, what it names, or got last, is dealt with.
+
+        ConsumerNotRegisteredError, StaleAssignmentError.
+        """
 
     def views(self) -> Sequence[GroupView]:
         """All groups by name."""

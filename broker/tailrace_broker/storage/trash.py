@@ -16,7 +16,7 @@ A full disk empties the trash before its time, the oldest deletion first: `with_
 """
 
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -105,6 +105,18 @@ class Trash:
                 self.bury(topic_id)
             else:
                 _log.warning("topic.unknown", path=str(directory))
+
+    def gone(self, topic_ids: Iterable[UUID]) -> set[UUID]:
+        """Those of these topics, none of them living, of which nothing is left.
+
+        A deletion moves a topic's directory from the first place to the second, a purge away.
+        """
+        places = self._data, self._path
+        return {
+            topic_id
+            for topic_id in topic_ids
+            if not any((place / str(topic_id)).exists() for place in places)
+        }
 
     def buried(self) -> list[Buried]:
         """What lies here, the latest deletion first; without what has no readable mark."""

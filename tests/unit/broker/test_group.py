@@ -142,15 +142,29 @@ def test_a_withdrawn_delivery_is_not_confirmed() -> None:
     tried.join("a")
     number = tried.poll("a", ends={0: 5})
     assert number is not None
+    turn = tried.group.members["a"].turn
 
-    tried.group.withdraw("a", number + 1)
-    tried.group.withdraw("nobody", number)
+    tried.group.withdraw("a", turn, number + 1)
+    tried.group.withdraw("nobody", turn, number)
     assert tried.starts("a") == {0: (0, 5)}
-    tried.group.withdraw("a", number)
-    tried.group.withdraw("a", number)
+    tried.group.withdraw("a", turn, number)
+    tried.group.withdraw("a", turn, number)
     tried.begin("a", None)
 
     assert tried.position(0) == 0
+
+
+def test_a_delivery_that_was_asked_for_again_is_not_withdrawn_by_the_first_answer() -> None:
+    tried = Tried(ONE)
+    tried.join("a")
+    number = tried.poll("a", ends={0: 5})
+    assert number is not None
+    first_turn = tried.group.members["a"].turn
+    tried.begin("a")
+
+    tried.group.withdraw("a", first_turn, number)
+
+    assert tried.starts("a") == {0: (0, 5)}
 
 
 def test_no_number_is_used_twice_by_the_groups_of_a_coordinator() -> None:

@@ -321,7 +321,7 @@ def test_a_snapshot_is_all_that_a_start_needs() -> None:
     number = tried.poll("a", ends={0: 5})
     tried.begin("a", number)
     tried.apply(Committed({ID: {0: 5}, UUID(int=9): {0: 1}}, 3))
-    before = tried.group.snapshot({ID})
+    before = tried.group.snapshot({UUID(int=9)})
 
     tried.facts = [Committed({ID: {0: 77}}, 99), before, Left("nobody", 9, "goodbye")]
     restarted = tried.restarted()
@@ -329,5 +329,5 @@ def test_a_snapshot_is_all_that_a_start_needs() -> None:
     assert before == Snapshot(
         3, ((tried.subscription("a"), 1),), {ID: {0: 5, 1: 0}}, lost=3, source=None
     )
-    assert restarted.snapshot({ID}) == before
+    assert restarted.snapshot() == before
     assert restarted.positions == {place_of(0): 5, place_of(1): 0}

@@ -51,7 +51,7 @@ def position_moved_on_delivery(patch: pytest.MonkeyPatch) -> None:
 
 def withdrawn_delivery_stays_open(patch: pytest.MonkeyPatch) -> None:
     """A poll that names none confirms what never left."""
-    patch.setattr(Group, "withdraw", lambda self, name, number: None)
+    patch.setattr(Group, "withdraw", lambda self, name, turn, number: None)
 
 
 def answer_of_an_older_poll_sent(patch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace_broker.app import group_log
+from tailrace_broker.app import group_log, group_sessions
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.model.errors import (
     ConsumerExistsError,
@@ -181,15 +181,93 @@ def test_a_goodbye_confirms_unless_it_says_otherwise(tmp_path: Path) -> None:
             await append(broker, b"0")
             await broker.groups.register(wanted())
             await take(broker)
-            await broker.groups.goodbye("c1", commits=False)
+            await broker.groups.goodbye("c1", NOTHING, commits=False)
             await broker.groups.register(wanted())
             again, _ = await take(broker)
-            await broker.groups.goodbye("c1", commits=True)
+            await broker.groups.goodbye("c1", Confirmation(), commits=True)
             await broker.groups.register(wanted())
             nothing, _ = await take(broker)
 
         assert again == [(0, 0, 1)]
         assert nothing == []
+
+    asyncio.run(scenario())
+
+
+def test_a_late_goodbye_neither_confirms_nor_removes_a_successor(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker)
+            await append(broker, b"0")
+            groups = broker.groups
+            old_epoch = await groups.register(wanted())
+            await groups.goodbye("c1", Confirmation(None, old_epoch), commits=True)
+            new_epoch = await groups.register(wanted())
+            got, number = await take(broker)
+            with pytest.raises(StaleAssignmentError):
+                await groups.goodbye("c1", Confirmation(None, old_epoch), commits=True)
+            with pytest.raises(StaleAssignmentError):
+                await groups.register(wanted(), old_epoch)
+            assert await groups.register(wanted(), new_epoch) == new_epoch
+            await groups.goodbye("c1", Confirmation(0, new_epoch), commits=True)  # names nothing
+            with pytest.raises(ConsumerNotRegisteredError):
+                await groups.register(wanted(), new_epoch)
+            await groups.register(wanted())
+            again, _ = await take(broker)
+
+        assert got == again == [(0, 0, 1)]
+        assert number is not None
+
+    asyncio.run(scenario())
+
+
+def test_one_id_goes_to_one_of_two_groups_that_register_it_at_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker)
+            await append(broker, b"0")
+            await broker.groups.register(wanted("other", group="h"))
+            outcomes = await asyncio.gather(
+                broker.groups.register(wanted(group="g")),
+                broker.groups.register(wanted(group="h")),
+                return_exceptions=True,
+            )
+            refused = [each for each in outcomes if isinstance(each, ConsumerExistsError)]
+
+            assert len(refused) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_refused_registration_leaves_no_group_behind(tmp_path: Path, disk: FaultyDisk) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker)
+            await broker.groups.register(wanted())
+            disk.fail("pwritev", errno.ENOSPC)
+            with pytest.raises(DiskFullError):
+                await broker.groups.register(wanted("c2", group="other"))
+            await broker.groups.register(wanted("c2", group="third"))
+
+            assert list(broker.groups._by_name) == ["g", "third"]
+
+    asyncio.run(scenario())
+
+
+def test_a_removal_that_cannot_be_stored_is_tried_again(
+    tmp_path: Path, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_sessions, "RETRY_SECONDS", 0.05)
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker)
+            await broker.groups.register(wanted(session_ms=50))
+            disk.fail("pwritev", errno.ENOSPC)
+            group = broker.groups.view("g").group
+            await until(lambda: not group.members)
+
+            assert disk.calls["pwritev"] > 0
 
     asyncio.run(scenario())
 
@@ -247,7 +325,7 @@ def test_who_is_not_registered_or_registered_otherwise_is_told(tmp_path: Path) -
                 await groups.register(wanted(group="other"))
             with pytest.raises(GroupNotIdleError):
                 await groups.delete("g")
-            await groups.goodbye("c1", commits=True)
+            await groups.goodbye("c1", Confirmation(), commits=True)
             await groups.register(wanted())
             with pytest.raises(StaleAssignmentError):
                 await groups.poll("c1", Confirmation(0, first_epoch), 0)
@@ -264,7 +342,7 @@ def test_a_group_is_moved_published_and_deleted(tmp_path: Path) -> None:
             place = Place(broker.hosted("t").topic.topic_id, 0)
             await broker.groups.publish("spark:1", "spark", {place: 2})
             await broker.groups.register(wanted())
-            await broker.groups.goodbye("c1", commits=True)
+            await broker.groups.goodbye("c1", Confirmation(), commits=True)
             await broker.groups.reset("g", {place: 1})
         async with started_broker(tmp_path) as broker:
             groups = broker.groups
@@ -421,7 +499,7 @@ def test_a_consumer_that_registers_while_its_group_is_deleted_joins_a_new_one(
             await create(broker)
             await append(broker, b"0")
             await broker.groups.register(wanted())
-            await broker.groups.goodbye("c1", commits=True)
+            await broker.groups.goodbye("c1", Confirmation(), commits=True)
             deleting = asyncio.create_task(broker.groups.delete("g"))
             await asyncio.sleep(0)
             await broker.groups.register(wanted())
@@ -430,6 +508,34 @@ def test_a_consumer_that_registers_while_its_group_is_deleted_joins_a_new_one(
             got, _ = await take(broker)
 
         assert got == [(0, 0, 1)]
+
+    asyncio.run(scenario())
+
+
+def test_a_compaction_that_fails_is_no_end_and_positions_of_a_new_topic_survive_one(
+    tmp_path: Path, disk: FaultyDisk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker)
+            await append(broker, b"0")
+            await broker.groups.register(wanted())
+            compaction = broker.groups._compaction
+            partition = broker.groups.view("g").coordinator
+            disk.fail("pwritev", errno.ENOSPC, skipped=1)  # the first brings the log to its segment
+            await compaction._compact(partition)
+            assert "compaction.failed" in capsys.readouterr().out
+
+            _, number = await take(broker)
+            await broker.groups.commit("c1", Confirmation(number))
+            await broker.delete_topic("t")
+            await compaction._compact(partition)
+            assert "groups.compacted" in capsys.readouterr().out
+            await broker.restore_topic("t", None)
+        async with started_broker(tmp_path) as broker:
+            got, _ = await take(broker)
+
+        assert got == []
 
     asyncio.run(scenario())
 
