@@ -66,7 +66,7 @@ def answer_of_an_older_poll_sent(patch: pytest.MonkeyPatch) -> None:
 
 
 def delivery_numbers_begin_anew_with_each_boot(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(module, "_BOOT_SHIFT", 0)
+    patch.setattr(module, "_TERM_SHIFT", 0)
 
 
 def child_served_before_its_parents(patch: pytest.MonkeyPatch) -> None:
