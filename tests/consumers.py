@@ -120,24 +120,25 @@ def take_all(connection: Connection, consumer: str, **options: Any) -> list[Got]
 
 
 def _in_batches(answer: Answer) -> list[Got]:
-    """Keys and values as they are shown in JSON; records that come twice are dropped."""
-    starts = {
-        int(place.rpartition("/")[2]): int(start)
-        for place, _, start in (
-            each.rpartition(":")
-            for each in answer.headers.get("tailrace-start-offsets", "").split(",")
-            if each
-        )
-    }
+    """Keys and values as they are shown in JSON, of what is delivered of the batches."""
+    starts = _by_partition(answer.headers.get("tailrace-start-offsets", ""))
+    ends = _by_partition(answer.headers.get("tailrace-end-offsets", ""))
     view = memoryview(answer.body)
     position = 0
     records = []
     while position < len(view):
         header = read_header(view, position)
         for each in unpack_columns(header, decompress_payload(header, view, position)):
-            if each.offset >= starts.get(header.partition, 0):
+            end = ends.get(header.partition, header.end_offset)
+            if starts.get(header.partition, 0) <= each.offset < end:
                 key = None if each.key is None else each.key.decode()
                 value = None if each.value is None else json.loads(each.value)
                 records.append(Got(header.partition, each.offset, key, value))
         position += header.batch_bytes
     return records
+
+
+def _by_partition(text: str) -> dict[int, int]:
+    """The offsets of a header."""
+    pairs = [each.rpartition(":") for each in text.split(",") if each]
+    return {int(place.rpartition("/")[2]): int(offset) for place, _, offset in pairs}

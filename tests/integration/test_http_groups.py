@@ -291,7 +291,7 @@ def test_a_commit_of_another_delivery_than_the_last_is_refused(
     assert public.exchange(poll(topic, delivery=0)).body == first.body
 
 
-@pytest.mark.parametrize("verb", ["poll", "commit"])
+@pytest.mark.parametrize("verb", ["poll", "commit", "goodbye"])
 def test_who_has_lost_its_name_to_another_is_told(
     public: Connection, topic: str, verb: str
 ) -> None:
@@ -310,7 +310,7 @@ def test_who_has_lost_its_name_to_another_is_told(
 
 
 @pytest.mark.parametrize("name", ["Tailrace-Delivery", "Tailrace-Assignment-Epoch"])
-@pytest.mark.parametrize("verb", ["poll", "commit"])
+@pytest.mark.parametrize("verb", ["poll", "commit", "goodbye"])
 def test_a_header_that_is_no_number_or_comes_twice_is_refused(
     public: Connection, topic: str, verb: str, name: str
 ) -> None:
@@ -319,6 +319,65 @@ def test_a_header_that_is_no_number_or_comes_twice_is_refused(
         answer = public.exchange(ask(verb, topic, headers={name: value}))
         assert problem(answer) == (400, "invalid-parameter")
         assert document(answer)["parameter"] == name
+
+
+def test_a_late_goodbye_of_an_older_process_changes_nothing(public: Connection, topic: str) -> None:
+    """Its successor under the same consumer id keeps its partitions, and what it got."""
+    make(public, topic, b"1\n2\n")
+    old = register(public, topic, topic, group=topic)["assignmentEpoch"]
+    assert public.exchange(ask("goodbye", topic)).status == 200
+    register(public, topic, topic, group=topic)
+    got_last = public.exchange(poll(topic, maxRecords=1))
+    late = ask("goodbye", topic, headers={"tailrace_assignment_epoch": old})
+
+    assert problem(public.exchange(late)) == (409, "stale-assignment")
+    assert public.exchange(poll(topic, delivery=0)).body == got_last.body
+
+
+@pytest.mark.parametrize(("is_last", "left"), [(True, [2]), (False, [1, 2])])
+def test_a_goodbye_confirms_what_it_names(
+    public: Connection, topic: str, is_last: bool, left: list[int]
+) -> None:
+    make(public, topic, b"1\n2\n")
+    register(public, topic, topic, group=topic)
+    number = delivery_of(public.exchange(poll(topic, maxRecords=1)))
+    named = {"tailrace_delivery": number if is_last else 0}
+    assert public.exchange(ask("goodbye", topic, headers=named)).status == 200
+    register(public, topic, topic, group=topic)
+
+    assert values(take_all(public, topic)) == left
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+def test_a_sign_of_life_is_no_registration(public: Connection, topic: str, method: str) -> None:
+    """By its epoch a process whose consumer was removed is told, as one whose name another has."""
+    make(public, topic)
+
+    def says(epoch: int) -> Any:
+        known = {"group": topic, "topic": topic, "onNewGroup": "startFromEarliest"}
+        headers = {"tailrace_assignment_epoch": epoch, "method": method}
+        return public.exchange(ask("register", topic, headers=headers, **known))
+
+    assert problem(says(1)) == (409, "consumer-not-registered")
+    old = register(public, topic, topic, group=topic)["assignmentEpoch"]
+    assert document(says(old))["assignmentEpoch"] == old
+    assert public.exchange(ask("goodbye", topic)).status == 200
+    assert problem(says(old)) == (409, "consumer-not-registered")
+    new = register(public, topic, topic, group=topic)["assignmentEpoch"]
+    assert problem(says(old)) == (409, "stale-assignment")
+    assert document(says(new))["assignmentEpoch"] == new
+
+
+@pytest.mark.parametrize("value", ["x", ""])
+def test_an_epoch_that_is_no_number_registers_nobody(
+    public: Connection, topic: str, value: str
+) -> None:
+    make(public, topic)
+    headers = {"tailrace_assignment_epoch": value}
+    answer = public.exchange(ask("register", topic, topic=topic, headers=headers))
+
+    assert problem(answer) == (400, "invalid-parameter")
+    assert document(answer)["parameter"] == "Tailrace-Assignment-Epoch"
 
 
 @read_doors

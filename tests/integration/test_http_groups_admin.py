@@ -19,6 +19,7 @@ from tests.http11 import (
     problem,
     request,
 )
+from tests.metrics import wait_for_metric
 from tests.stored import SPLIT_END, split
 
 pytestmark = pytest.mark.integration
@@ -189,8 +190,11 @@ def test_children_wait_for_their_parent_to_be_read(broker: RunningBroker) -> Non
         assert states() == ["done", "open", "open"]
 
 
-def test_a_damaged_partition_is_left_out(broker: RunningBroker) -> None:
-    """The memory of recent batches has gone with the restart, and the others are served."""
+def make_damaged(broker: RunningBroker, *, is_found_at_start: bool) -> None:
+    """A topic of two partitions with a group; the first partition is damaged where the group is.
+
+    The memory of recent batches has gone with the restart.
+    """
     with Connection(broker.port) as public:
         topic_id = document(public.exchange(new_topic("t", partitions=2)))["id"]
         for number in range(10):
@@ -198,19 +202,71 @@ def test_a_damaged_partition_is_left_out(broker: RunningBroker) -> None:
             sent = request(messages("t", partitionKey=str(number)), body)
             assert public.exchange(sent).status == 200
         register(public, "c", "t", group="g")
-    broker.restart()
+    broker.stop()
     (segment,) = (broker.data_dir / "data" / topic_id / "0").glob("*.log")
     stored = bytearray(segment.read_bytes())
-    stored[140] ^= 1
-    segment.write_bytes(stored)
+    if is_found_at_start:
+        segment.write_bytes(stored[: len(stored) // 2])
+    broker.restart()
+    if not is_found_at_start:
+        stored[140] ^= 1
+        segment.write_bytes(stored)
+
+
+each_damage = pytest.mark.parametrize("is_found_at_start", [True, False], ids=["start", "read"])
+
+
+@each_damage
+def test_a_damaged_partition_is_left_out(broker: RunningBroker, is_found_at_start: bool) -> None:
+    """When nothing else has come the damage is told."""
+    make_damaged(broker, is_found_at_start=is_found_at_start)
     with Connection(broker.port) as public:
         answer = public.exchange(poll("c", maxBytes=16 * 1024 * 1024))
         assert {each.partition for each in got(answer)} == {1}
         again = public.exchange(poll("c", delivery=0))
         assert got(again) == got(answer)
-        assert problem(public.exchange(poll("c"))) == (503, "corrupt-partition")
+        for wait_ms in (0, 20):
+            refused = public.exchange(poll("c", waitMs=wait_ms))
+            assert problem(refused) == (503, "corrupt-partition")
+            assert document(refused)["partition"] == 0
         states = {each["partition"]: each for each in group_of(public, "g")["partitions"]}
         assert (states[0]["oldestUnread"], states[1]["lag"]) == (None, 0)
+        assert (states[0]["state"] == "damaged") == is_found_at_start
+
+
+@each_damage
+def test_a_poll_waits_for_the_others_of_a_damaged_partition(
+    broker: RunningBroker, is_found_at_start: bool
+) -> None:
+    make_damaged(broker, is_found_at_start=is_found_at_start)
+    with Connection(broker.port) as public, Connection(broker.port) as waiting:
+        take = poll("c", maxBytes=16 * 1024 * 1024)
+        keys = {each.partition: each.key for each in got(public.exchange(take))}
+        waiting.send(poll("c", waitMs=60_000))
+        wait_for_metric(broker, "tailrace_waiting_reads", 1)
+        sent = request(messages("t", partitionKey=keys[1]), b"1")
+        assert public.exchange(sent).status == 200
+        assert [each.value for each in got(waiting.receive())] == [1]
+
+
+def test_what_was_delivered_and_is_damaged_now_holds_nobody_up(broker: RunningBroker) -> None:
+    """It is no part of a delivery any more, and other partitions are served."""
+    with Connection(broker.port) as public:
+        topic_id = document(public.exchange(new_topic("t", partitions=2)))["id"]
+        for number in range(10):
+            sent = request(messages("t", partitionKey=str(number)), b'"%d"' % number)
+            assert public.exchange(sent).status == 200
+        register(public, "c", "t", group="g")
+    broker.restart()
+    with Connection(broker.port) as public:
+        first = got(public.exchange(poll("c", maxBytes=1)))
+        (partition,) = {each.partition for each in first}
+        (segment,) = (broker.data_dir / "data" / topic_id / str(partition)).glob("*.log")
+        stored = bytearray(segment.read_bytes())
+        stored[140] ^= 1
+        segment.write_bytes(stored)
+        other = got(public.exchange(poll("c", delivery=0)))
+        assert {each.partition for each in other} == {1 - partition}
 
 
 # --- to move --------------------------------------------------------------------------------------

@@ -246,6 +246,26 @@ def test_a_binary_answer_tells_where_its_new_records_begin(public: Connection, t
     assert values(got(binary)) == [2, 3, 4, 5]
 
 
+def test_a_binary_answer_tells_where_a_delivery_ends_that_was_text(
+    public: Connection, topic: str
+) -> None:
+    """Its first answer has cut a batch."""
+    make(public, topic, b"0\n1\n2\n3\n4\n", b"5\n")
+    register(public, topic, topic, group=topic)
+    assert len(got(public.exchange(poll(topic, maxRecords=1)))) == 1
+    text = public.exchange(poll(topic, maxRecords=2))
+    again = public.exchange(poll(topic, delivery=0, accept=BATCH_CONTENT_TYPE))
+    rest = public.exchange(poll(topic, accept=BATCH_CONTENT_TYPE))
+
+    assert delivery_of(again) == delivery_of(text)
+    assert again.headers["tailrace-start-offsets"] == f"{topic}/0:1"
+    assert again.headers["tailrace-end-offsets"] == f"{topic}/0:3"
+    assert values(got(again)) == values(got(text)) == [1, 2]
+    assert rest.headers["tailrace-start-offsets"] == f"{topic}/0:3"
+    assert "tailrace-end-offsets" not in rest.headers
+    assert values(got(rest)) == [3, 4, 5]
+
+
 @pytest.mark.parametrize(
     ("query", "parameter"),
     [

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from time import time_ns
 from typing import Any
 
@@ -189,7 +190,8 @@ class LocalBroker:
     @property
     def waiting_read_count(self) -> int:
         """Reads that wait for records."""
-        return sum(log.waiting_count for log in self._topics.undamaged_logs())
+        waiters = (log.waiters for log in self._topics.undamaged_logs())
+        return len(set(chain.from_iterable(waiters)))
 
     @property
     def cached_bytes(self) -> int:

@@ -4,7 +4,7 @@ A change is appended to `__groups` and carried out when it is stored (`app.group
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -162,13 +162,38 @@ class Groups:
         """See `net.api.Groups`."""
         self.check_open()
         found = self._of_consumer(consumer_id)
-        group = found.group
-        turn = group.begin_poll(consumer_id, said, self._clock_us())
+        turn = found.group.begin_poll(consumer_id, said, self._clock_us())
         self._counters.group_polls += 1
         self._on_confirmed(found)
         waiter = found.waiters.pop(consumer_id, None)
         if waiter is not None:  # of a poll before, which gets nothing
             end(waiter)
+        return await self._found(found, consumer_id, turn, {}, wait_ms)
+
+    async def poll_on(
+        self, poll: GroupPoll, unreadable: Mapping[Place, TailraceError], wait_ms: int
+    ) -> GroupPoll:
+        """See `net.api.Groups`."""
+        self.check_open()
+        consumer_id, turn = poll.consumer_id, poll.turn
+        found = self._of_consumer(consumer_id)
+        member = found.group.members.get(consumer_id)
+        delivery = member.delivery if member is not None else None
+        if delivery is not None and delivery.ranges.keys() <= unreadable.keys():
+            found.group.withdraw(consumer_id, turn, delivery.number)
+            self._wake_when_freed(found)
+        return await self._found(found, consumer_id, turn, unreadable, wait_ms)
+
+    async def _found(
+        self,
+        found: _Coordinated,
+        consumer_id: str,
+        turn: int,
+        unreadable: Mapping[Place, TailraceError],
+        wait_ms: int,
+    ) -> GroupPoll:
+        """What a poll is given, as soon as there is something."""
+        group = found.group
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + wait_ms / 1000
         while True:
@@ -176,7 +201,7 @@ class Groups:
             if consumer_id not in group.members:
                 raise not_registered(consumer_id)
             is_last = group.members[consumer_id].turn == turn
-            logs, problem = self._logs_of(found, consumer_id) if is_last else ([], None)
+            logs, problem = self._logs_of(found, consumer_id, unreadable) if is_last else ([], None)
             pieces = [
                 each for each in logs if each[0].start < (each[0].end or each[1].high_watermark)
             ]
@@ -245,10 +270,10 @@ class Groups:
 
     # --- groups ---
 
-    def views(self) -> list[GroupView]:
+    def views(self) -> Iterator[GroupView]:
         """See `net.api.Groups`."""
         self.check_open()
-        return [self.view(name) for name in sorted(self._by_name) if self._by_name[name].is_stored]
+        return (self.view(name) for name in sorted(self._by_name) if self._is_stored(name))
 
     def view(self, group: str) -> GroupView:
         """See `net.api.Groups`."""
@@ -260,7 +285,7 @@ class Groups:
             for name, hosted in self._topics.by_name.items()
             if hosted.topic.topic_id in known or name in subscribed
         }
-        return GroupView(found.group, topics, found.partition)
+        return GroupView(found.group, topics, found.partition, self._clock_us())
 
     async def reset(self, group: str, offsets: Mapping[Place, int]) -> None:
         """See `net.api.Groups`."""
@@ -290,12 +315,14 @@ class Groups:
     def _stored(self, group: str) -> _Coordinated:
         """GroupNotFoundError."""
         self.check_open()
-        found = self._by_name.get(group)
-        if found is None or not found.is_stored:
+        if not self._is_stored(group):
             raise GroupNotFoundError(
                 f'group "{group}" does not exist; GET /v1/groups lists those that do', group=group
             )
-        return found
+        return self._by_name[group]
+
+    def _is_stored(self, group: str) -> bool:
+        return group in self._by_name and self._by_name[group].is_stored
 
     def _group(self, name: str) -> _Coordinated:
         """The one that is there, or a new one; its log is there. CorruptPartitionError."""
@@ -369,14 +396,22 @@ class Groups:
     # --- reading and waiting ---
 
     def _logs_of(
-        self, found: _Coordinated, consumer_id: str
+        self,
+        found: _Coordinated,
+        consumer_id: str,
+        unreadable: Mapping[Place, TailraceError],
     ) -> tuple[list[tuple[Piece, PartitionLog]], TailraceError | None]:
-        """What a consumer may read, whether there is something or not yet; and what is damaged."""
+        """What a consumer may read, whether there is something or not yet; and what is damaged,
+        `unreadable` too.
+        """
         group = found.group
         logs: list[tuple[Piece, PartitionLog]] = []
         problem: TailraceError | None = None
         has_moved = False
         for piece in group.pieces(consumer_id, found.topics):
+            if piece.place in unreadable:
+                problem = problem or unreadable[piece.place]
+                continue
             hosted = self._topics.by_name[piece.topic.name]
             try:
                 log = hosted.log_of(piece.partition.partition)
@@ -391,7 +426,7 @@ class Groups:
             return logs, problem
         _log.warning("group.moved", group=group.name, lost_records=group.lost)
         self._on_confirmed(found)
-        return self._logs_of(found, consumer_id)
+        return self._logs_of(found, consumer_id, unreadable)
 
     async def _wait(
         self, found: _Coordinated, consumer_id: str, logs: Sequence[PartitionLog], ends_s: float

@@ -19,8 +19,8 @@ from prometheus_client.registry import Collector
 
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.model.counters import Counters
-from tailrace_broker.model.errors import CorruptPartitionError, NotReadyError
-from tailrace_broker.net.api import GroupView
+from tailrace_broker.model.errors import NotReadyError
+from tailrace_broker.net.groups import lag_of
 
 # Groups whose lag is computed in one turn of the event loop.
 _GROUPS_A_TURN = 100
@@ -193,7 +193,9 @@ async def metrics_text(broker: LocalBroker, *, connection_count: int) -> bytes:
     member_count = 0
     with suppress(NotReadyError):
         for number, view in enumerate(broker.groups.views(), start=1):
-            groups.append(GroupScrape(view.group.name, _lag(view), view.group.lost))
+            lag = lag_of(view)
+            lag_or_nan = nan if lag is None else lag
+            groups.append(GroupScrape(view.group.name, lag_or_nan, view.group.lost))
             member_count += len(view.group.members)
             if number % _GROUPS_A_TURN == 0:
                 await asyncio.sleep(0)
@@ -202,17 +204,3 @@ async def metrics_text(broker: LocalBroker, *, connection_count: int) -> bytes:
     registry.register(ScrapeCollector(scrape))
     ProcessCollector(registry=registry)
     return generate_latest(registry)
-
-
-def _lag(view: GroupView) -> float:
-    """What retention has removed is no lag."""
-    lag = 0
-    for hosted in view.topics.values():
-        for partition in hosted.topic.partitions:
-            try:
-                log = hosted.log_of(partition.partition)
-            except CorruptPartitionError:
-                return nan
-            position = max(view.group.position(hosted.topic, partition), log.log_start)
-            lag += max(0, log.high_watermark - position)
-    return lag

@@ -6,9 +6,8 @@ from typing import NamedTuple
 import msgspec
 
 from tailrace.wire import BatchHeader, Flag
-from tailrace_broker.codec.ndjson import is_json
-from tailrace_broker.codec.records import base64_text, cut_columns, format_timestamp, key_text
-from tailrace_broker.model.topic import Partition, Topic
+from tailrace_broker.codec.records import cut_columns, format_timestamp, key_text, value_texts
+from tailrace_broker.model.topic import Partition, Slice
 
 
 class TextColumns(NamedTuple):
@@ -23,25 +22,21 @@ def text_columns(header: BatchHeader, columns: memoryview, *, first: int, last: 
     """Records `[first, last)` of a batch. CorruptBatchError. Cost: about 0.3 µs a record."""
     cut = cut_columns(header, columns, first=first, last=last)
     return TextColumns(
-        _value_texts(cut.values, values_are_json=bool(header.flags & Flag.JSON_VALUES)),
+        b",".join(value_texts(cut.values, values_are_json=bool(header.flags & Flag.JSON_VALUES))),
         _key_texts(cut.keys),
         _timestamp_texts(cut.timestamps),
     )
 
 
-def element_head(topic: Topic, partition: Partition) -> bytes:
-    """How an element of the answer's array begins: whose records follow.
-
-    `token` is where the partition's range starts, `rangeIndex` which slice of the range it is.
+def element_head(topic: str, partition: Partition, part: Slice) -> bytes:
+    """How an element of the answer's array begins: whose records follow, and which `part` of its
+    range the partition is.
     """
-    starts = sorted(
-        each.token_start for each in topic.partitions if each.range_id == partition.range_id
-    )
     return b'{"topic":"%s","partition":%d,"token":"%d","rangeIndex":%d,"version":%d' % (
-        topic.name.encode(),
+        topic.encode(),
         partition.partition,
-        starts[0],
-        starts.index(partition.token_start),
+        part.range_start,
+        part.number,
         partition.epoch,
     )
 
@@ -55,14 +50,6 @@ def element(head: bytes, start_offset: int, rows: Sequence[TextColumns]) -> byte
         b",".join([each.keys for each in rows]),
         b",".join([each.timestamps for each in rows]),
     )
-
-
-def _value_texts(values: list[bytes | None], *, values_are_json: bool) -> bytes:
-    """Values checked at produce are embedded as they are; others are checked one by one."""
-    texts = [b"null" if value is None else value for value in values]
-    if not values_are_json:
-        texts = [text if is_json(text) else base64_text(text) for text in texts]
-    return b",".join(texts)
 
 
 def _key_texts(keys: list[bytes | None]) -> bytes:

@@ -24,6 +24,7 @@ from typing import Literal, NamedTuple
 from uuid import UUID
 
 from tailrace_broker.core.assignment import assign
+from tailrace_broker.core.group_state import is_done, readable
 from tailrace_broker.model.errors import (
     ConsumerExistsError,
     ConsumerNotRegisteredError,
@@ -103,8 +104,8 @@ class Member:
 class Group:
     """The state of one group.
 
-    `term`: the coordinator's epoch. Its groups share `numbers`: a consumer may have come from another
-    group, and name what it got there.
+    `term`: the coordinator's epoch. Its groups share `numbers`: a consumer may have come from
+    another group, and name what it got there.
     """
 
     name: str
@@ -438,20 +439,11 @@ class Group:
 
     def _readable(self, topic: Topic) -> list[Partition]:
         """Those whose parents, and theirs, the group has read to their ends."""
-        unread: set[int] = set()
-        readable: list[Partition] = []
-        for partition in topic.partitions:  # a parent's id is below those of its children
-            has_read_parents = unread.isdisjoint(partition.parents)
-            if has_read_parents:
-                readable.append(partition)
-            if not has_read_parents or not self._is_done(topic, partition):
-                unread.add(partition.partition)
-        return readable
+        return readable(topic, self.position)
 
     def _is_done(self, topic: Topic, partition: Partition) -> bool:
         """It takes no more records, and the group has dealt with all of it."""
-        end = partition.sealed_end
-        return end is not None and self.position(topic, partition) >= end
+        return is_done(topic, partition, self.position)
 
     def _confirm(self, member: Member, delivery: Delivery) -> None:
         for place, (_, end) in delivery.ranges.items():

@@ -1,6 +1,6 @@
 """What the doors need of the broker; `app.broker` provides it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
@@ -115,7 +115,7 @@ class GroupPoll(NamedTuple):
     is_assigned: bool
     epoch: int  # of the group's assignment
     confirmed: int  # the last delivery that was; 0: none
-    problem: TailraceError | None = None  # of a partition that is damaged
+    problem: TailraceError | None = None  # of a partition that is left out, being damaged
 
 
 class GroupView(NamedTuple):
@@ -124,6 +124,7 @@ class GroupView(NamedTuple):
     group: Group
     topics: Mapping[str, HostedTopic]
     coordinator: int  # the partition of `__groups` that keeps it
+    now_us: int  # of the clock that its consumers are seen by
 
 
 class Groups(Protocol):
@@ -143,6 +144,15 @@ class Groups(Protocol):
         """What can be read now, or within `wait_ms`.
 
         ConsumerNotRegisteredError, StaleAssignmentError.
+        """
+
+    async def poll_on(
+        self, poll: GroupPoll, unreadable: Mapping[Place, TailraceError], wait_ms: int
+    ) -> GroupPoll:
+        """The same poll again, when nothing of it could be read: what can be read now, or within
+        `wait_ms`, of other partitions than these.
+
+        ConsumerNotRegisteredError.
         """
 
     def deliver(self, poll: GroupPoll, ends: Sequence[int]) -> int | None:
@@ -166,8 +176,8 @@ class Groups(Protocol):
         ConsumerNotRegisteredError, StaleAssignmentError.
         """
 
-    def views(self) -> Sequence[GroupView]:
-        """All groups by name."""
+    def views(self) -> Iterable[GroupView]:
+        """All groups by name; each as it is when it is asked for."""
 
     def view(self, group: str) -> GroupView:
         """GroupNotFoundError."""

@@ -15,11 +15,27 @@ ASSIGNMENT_EPOCH = "Tailrace-Assignment-Epoch"
 _DELIVERY, _ASSIGNMENT_EPOCH = DELIVERY.lower().encode(), ASSIGNMENT_EPOCH.lower().encode()
 
 
-class ConsumerHeaders(
-    Parameters,
-    frozen=True,
-    rename={"delivery": DELIVERY, "assignment_epoch": ASSIGNMENT_EPOCH},
-):
+_NAMES = {"delivery": DELIVERY, "assignment_epoch": ASSIGNMENT_EPOCH}
+
+
+class RegistrationHeaders(Parameters, frozen=True, rename=_NAMES):
+    """Of a registration that is repeated."""
+
+    assignment_epoch: (
+        Annotated[
+            int,
+            Meta(
+                ge=0,
+                le=INT64_MAX,
+                description="What the registration said: this is a sign of life of a consumer "
+                "that must still be there, and joins no group.",
+            ),
+        ]
+        | None
+    ) = None
+
+
+class ConsumerHeaders(Parameters, frozen=True, rename=_NAMES):
     """Either can be left out."""
 
     delivery: (
@@ -50,8 +66,13 @@ class ConsumerHeaders(
 
 def read_confirmation(headers: Mapping[bytes, bytes]) -> Confirmation:
     """Of the headers as they came. InvalidParameterError."""
-    delivery, epoch = headers.get(_DELIVERY), headers.get(_ASSIGNMENT_EPOCH)
+    delivery = headers.get(_DELIVERY)
     return Confirmation(
-        None if delivery is None else read_number(DELIVERY, delivery),
-        None if epoch is None else read_number(ASSIGNMENT_EPOCH, epoch),
+        None if delivery is None else read_number(DELIVERY, delivery), read_epoch(headers)
     )
+
+
+def read_epoch(headers: Mapping[bytes, bytes]) -> int | None:
+    """The assignment that the consumer knows of. InvalidParameterError."""
+    epoch = headers.get(_ASSIGNMENT_EPOCH)
+    return None if epoch is None else read_number(ASSIGNMENT_EPOCH, epoch)

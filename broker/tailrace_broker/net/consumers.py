@@ -1,5 +1,6 @@
 """Consumers of groups: register, poll, commit, goodbye (docs/protocol.md, "Consumer groups")."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
@@ -8,16 +9,18 @@ import msgspec
 from msgspec import Meta
 
 from tailrace.wire import BATCH_CONTENT_TYPE, JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
-from tailrace_broker.model.errors import InvalidParameterError
+from tailrace_broker.memory.pool import Lease
+from tailrace_broker.model.errors import InvalidParameterError, TailraceError
 from tailrace_broker.model.group import (
     SESSION_MS_DEFAULT,
     SESSION_MS_MAX,
     SESSION_MS_MIN,
     OnNewGroup,
+    Place,
     Subscription,
 )
 from tailrace_broker.net.api import Broker, GroupPoll
-from tailrace_broker.net.consumer_headers import read_confirmation
+from tailrace_broker.net.consumer_headers import read_confirmation, read_epoch
 from tailrace_broker.net.poll_reads import Bounds, Part, elements, lines, read_parts
 from tailrace_broker.net.read import (
     READ_BYTES_DEFAULT,
@@ -159,7 +162,7 @@ class PolledRecord(RecordAnswer, kw_only=True):
 async def register(broker: Broker, call: Call) -> Response:
     """The consumer, and the assignment epoch that it has joined in."""
     wanted = _subscription(call)
-    epoch = await broker.groups.register(wanted)
+    epoch = await broker.groups.register(wanted, read_epoch(call.headers))
     members = msgspec.structs.asdict(wanted)
     return json_response(RegisteredAnswer(**members, assignment_epoch=epoch))
 
@@ -169,11 +172,11 @@ async def poll(broker: Broker, call: Call) -> Response:
     parameters: PollParameters = call.parameters
     content_type = preferred_type(call.accept, _POLL_TYPES)
     said = read_confirmation(call.headers)
+    ends_s = asyncio.get_running_loop().time() + parameters.wait_ms / 1000
     found = await broker.groups.poll(parameters.consumer_id, said, parameters.wait_ms)
     lease = broker.read_memory.lease()
-    parts = await read_parts(broker.read_memory, lease, found, _bounds(parameters, content_type))
-    has_read = any(part.end > part.piece.start for part in parts)
-    delivery = broker.groups.deliver(found, [part.end for part in parts]) if has_read else None
+    found, parts = await _read(broker, found, lease, _bounds(parameters, content_type), ends_s)
+    delivery = broker.groups.deliver(found, [part.end for part in parts]) if parts else None
     if delivery is None:
         return _nothing(found)
     body: Sequence[bytes | memoryview] | AsyncIterator[bytes]
@@ -182,7 +185,7 @@ async def poll(broker: Broker, call: Call) -> Response:
         batches = [batch for part in parts for batch in part.batches]
         body = [buffer for batch in batches for buffer in batch.buffers if buffer]
         broker.counters.read_bytes += sum(map(len, body))
-        headers |= _start_offsets(parts)
+        headers |= _start_offsets(parts) | _end_offsets(parts)
     else:
         texts = elements(parts) if content_type == JSON_CONTENT_TYPE else lines(parts)
         body = counted(broker, as_text(texts, content_type))
@@ -200,7 +203,9 @@ async def commit(broker: Broker, call: Call) -> Response:
 async def goodbye(broker: Broker, call: Call) -> Response:
     """The consumer is removed; others get its partitions."""
     parameters: GoodbyeParameters = call.parameters
-    await broker.groups.goodbye(parameters.consumer_id, commits=parameters.commit == "true")
+    said = read_confirmation(call.headers)
+    commits = parameters.commit == "true"
+    await broker.groups.goodbye(parameters.consumer_id, said, commits=commits)
     return json_response({})
 
 
@@ -257,6 +262,28 @@ def _bounds(parameters: PollParameters, content_type: str) -> Bounds:
     return Bounds(parameters.max_bytes, records_max, is_text)
 
 
+async def _read(
+    broker: Broker, found: GroupPoll, lease: Lease, bounds: Bounds, ends_s: float
+) -> tuple[GroupPoll, list[Part]]:
+    """What a poll delivers, no parts: nothing. What cannot be read is left out, and others are
+    waited for; CorruptPartitionError and ReadFailedError when nothing else has come.
+    """
+    unreadable: dict[Place, TailraceError] = {}
+    while True:
+        parts = await read_parts(broker.read_memory, lease, found, bounds)
+        if any(part.end > part.piece.start for part in parts):
+            return found, parts
+        met = {part.piece.place: part.problem for part in parts if part.problem is not None}
+        if not met:
+            break
+        unreadable |= met
+        left_ms = round(1000 * max(0, ends_s - asyncio.get_running_loop().time()))
+        found = await broker.groups.poll_on(found, unreadable, left_ms)
+    if found.problem is not None:
+        raise found.problem.with_traceback(None)  # others share it
+    return found, []
+
+
 def _nothing(found: GroupPoll) -> Response:
     """204: there is nothing now."""
     seconds = _NO_DATA_S if found.is_assigned else _NOTHING_ASSIGNED_S
@@ -273,9 +300,32 @@ def _headers(found: GroupPoll, delivery: int) -> dict[str, str]:
 
 def _start_offsets(parts: Sequence[Part]) -> dict[str, str]:
     """Where batches begin before what is delivered: from which offset on records are new."""
+    return _by_partition(
+        "tailrace-start-offsets",
+        [
+            (part, part.piece.start)
+            for part in parts
+            if part.batches and part.batches[0].header.base_offset < part.piece.start
+        ],
+    )
+
+
+def _end_offsets(parts: Sequence[Part]) -> dict[str, str]:
+    """Where batches go on behind what is delivered, whose first answer was text."""
+    return _by_partition(
+        "tailrace-end-offsets",
+        [
+            (part, part.end)
+            for part in parts
+            if part.batches and part.batches[-1].header.end_offset > part.end
+        ],
+    )
+
+
+def _by_partition(name: str, offsets: Sequence[tuple[Part, int]]) -> dict[str, str]:
+    """A header, or none."""
     texts = [
-        f"{piece.topic.name}/{piece.partition.partition}:{piece.start}"
-        for piece, _, batches in parts
-        if batches and batches[0].header.base_offset < piece.start
+        f"{part.piece.topic.name}/{part.piece.partition.partition}:{offset}"
+        for part, offset in offsets
     ]
-    return {"tailrace-start-offsets": ",".join(texts)} if texts else {}
+    return {name: ",".join(texts)} if texts else {}

@@ -25,7 +25,7 @@ from tailrace_broker.net import (
     trash,
 )
 from tailrace_broker.net.api import Broker
-from tailrace_broker.net.consumer_headers import ConsumerHeaders
+from tailrace_broker.net.consumer_headers import ConsumerHeaders, RegistrationHeaders
 from tailrace_broker.net.producer_headers import ProducerHeaders
 from tailrace_broker.net.routes import (
     AnswerForm,
@@ -158,11 +158,14 @@ ROUTES: tuple[Route, ...] = (
             (_json(200, "The consumer.", consumers.RegisteredAnswer),),
             handle=consumers.register,
             parameters=consumers.RegisterParameters,
+            headers=RegistrationHeaders,
             bodies=(BodyForm(JSON_CONTENT_TYPE, "In place of parameters.", consumers.NewConsumer),),
             problems=(
                 *_KEPT_PROBLEMS,
                 *_STORE_PROBLEMS,
                 errors.ConsumerExistsError,
+                errors.ConsumerNotRegisteredError,
+                errors.StaleAssignmentError,
                 errors.InvalidBodyError,
                 errors.InvalidTopicNameError,
                 errors.TopicNotFoundError,
@@ -219,7 +222,8 @@ ROUTES: tuple[Route, ...] = (
         (_json(200, "Removed.", dict[str, str]),),
         handle=consumers.goodbye,
         parameters=consumers.GoodbyeParameters,
-        problems=(*_KEPT_PROBLEMS, *_STORE_PROBLEMS, errors.ConsumerNotRegisteredError),
+        headers=ConsumerHeaders,
+        problems=(*_CONSUMER_PROBLEMS, *_STORE_PROBLEMS),
     ),
     Route(
         "GET",

@@ -1,13 +1,17 @@
 """Consumer groups, to look at and to move (docs/protocol.md, "Consumer groups")."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from itertools import repeat
+from typing import NamedTuple
 
+import msgspec
 from msgspec import UNSET
 
 from tailrace_broker.codec.records import format_timestamp
 from tailrace_broker.core.group import Group
+from tailrace_broker.core.group_state import LogBounds, PartitionProgress, progress
 from tailrace_broker.model.errors import (
     CorruptPartitionError,
     InvalidBodyError,
@@ -16,7 +20,7 @@ from tailrace_broker.model.errors import (
     ReadFailedError,
     TopicNotFoundError,
 )
-from tailrace_broker.model.group import Place
+from tailrace_broker.model.group import GROUPS_TOPIC, Place
 from tailrace_broker.model.topic import Partition, Topic
 from tailrace_broker.net.api import Broker, GroupView, HostedTopic, PartitionLog
 from tailrace_broker.net.consumers import check_name
@@ -36,34 +40,26 @@ from tailrace_broker.net.group_bodies import (
 from tailrace_broker.net.routes import Call, Response
 from tailrace_broker.net.topics import json_response, log_or_none, parse_body
 
-# Where groups are kept.
-_GROUPS_TOPIC = "__groups"
 # What a group's state can be without being its source.
 _STATES = ("active", "idle")
+# Of the partitions of one group; a group has at most so many reads under way.
+_READS_AT_ONCE = 16
+_LISTED = tuple(field.name for field in msgspec.structs.fields(GroupAnswer))
 
 
 async def list_groups(broker: Broker, _: Call) -> Response:
     """All groups."""
     answers = []
     for view in broker.groups.views():
-        partitions = await _partitions(broker, view)
-        answers.append(GroupAnswer(**_members(view, partitions)))
+        whole = await _described(broker, view)
+        answers.append(GroupAnswer(**{name: getattr(whole, name) for name in _LISTED}))
+        await asyncio.sleep(0)  # others' requests come in between
     return json_response(GroupsAnswer(answers))
 
 
 async def describe_group(broker: Broker, call: Call) -> Response:
     """A group with its consumers and partitions."""
-    view = broker.groups.view(call.parameters.group)
-    partitions = await _partitions(broker, view)
-    return json_response(
-        GroupDescription(
-            **_members(view, partitions),
-            assignment_epoch=view.group.epoch,
-            coordinator=Coordinator(_GROUPS_TOPIC, view.coordinator),
-            consumers=_consumers(view, broker.now_us()),
-            partitions=partitions,
-        )
-    )
+    return json_response(await _described(broker, broker.groups.view(call.parameters.group)))
 
 
 async def reset_group(broker: Broker, call: Call) -> Response:
@@ -127,50 +123,98 @@ async def delete_group(broker: Broker, call: Call) -> Response:
 # --- what a group looks like ----------------------------------------------------------------------
 
 
-async def _partitions(broker: Broker, view: GroupView) -> list[GroupPartition]:
-    """Of all its topics, by name."""
-    partitions = []
+class _Found(NamedTuple):
+    """How far a group is in a partition; `log` None: it is damaged."""
+
+    topic: Topic
+    progress: PartitionProgress
+    log: PartitionLog | None
+
+
+def lag_of(view: GroupView) -> int | None:
+    """Records that a group has not dealt with; None: a partition is damaged."""
+    return _total(_found(view))
+
+
+def _found(view: GroupView) -> list[_Found]:
+    """Of all its partitions at one moment."""
+    found: list[_Found] = []
     for _, hosted in sorted(view.topics.items()):
         topic = hosted.topic
-        for partition in topic.partitions:
-            log = log_or_none(hosted, partition.partition)
-            position = view.group.position(topic, partition)
-            place = Place(topic.topic_id, partition.partition)
-            lag = None if log is None else _lag(log, position)
-            partitions.append(
-                GroupPartition(
-                    topic=topic.name,
-                    partition=partition.partition,
-                    consumer=view.group.owners.get(place),
-                    position=position,
-                    committed=view.group.stored.get(place, partition.first_offset),
-                    log_start=None if log is None else log.log_start,
-                    high_watermark=None if log is None else log.high_watermark,
-                    lag=lag,
-                    state="damaged" if log is None else _state(view.group, topic, partition),
-                    oldest_unread=await _oldest_unread(broker, log, position) if lag else None,
-                )
-            )
-    return partitions
+        logs = [log_or_none(hosted, each.partition) for each in topic.partitions]
+        bounds = [
+            None if log is None else LogBounds(log.log_start, log.high_watermark) for log in logs
+        ]
+        found += map(_Found, repeat(topic), progress(topic, view.group.position, bounds), logs)
+    return found
 
 
-def _members(view: GroupView, partitions: list[GroupPartition]) -> dict[str, Any]:
-    """The members of a GroupAnswer."""
+def _total(found: Sequence[_Found]) -> int | None:
+    lags = [each.progress.lag for each in found]
+    return None if None in lags else sum(lag for lag in lags if lag is not None)
+
+
+async def _described(broker: Broker, view: GroupView) -> GroupDescription:
+    """A group at one moment, then the times of what it has not read. ReadMemoryFullError."""
+    found = _found(view)
+    description = _description(view, found)
+    reads = asyncio.Semaphore(_READS_AT_ONCE)
+
+    async def find(partition: GroupPartition, log: PartitionLog) -> None:
+        async with reads:
+            offset = max(partition.position, log.log_start)
+            partition.oldest_unread = await _append_time(broker, log, offset)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for partition, (_, _, log) in zip(description.partitions, found, strict=True):
+                if log is not None and partition.lag:
+                    tasks.create_task(find(partition, log))
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from None
+    times = [each.oldest_unread for each in description.partitions]
+    # Texts of one length and zone.
+    description.oldest_unread = min((each for each in times if each is not None), default=None)
+    return description
+
+
+def _description(view: GroupView, found: Sequence[_Found]) -> GroupDescription:
+    """Without the times."""
     group = view.group
-    lags = [each.lag for each in partitions]
-    unread = [each.oldest_unread for each in partitions if each.oldest_unread is not None]
-    return {
-        "group": group.name,
-        "state": "active" if group.members else group.source or "idle",
-        "members": len(group.members),
-        "topics": sorted(view.topics),
-        "lag": None if None in lags else sum(lag for lag in lags if lag is not None),
-        "oldest_unread": min(unread, default=None),  # texts of one length and zone
-        "lost": group.lost,
-    }
+    return GroupDescription(
+        group=group.name,
+        state="active" if group.members else group.source or "idle",
+        members=len(group.members),
+        topics=sorted(view.topics),
+        lag=_total(found),
+        oldest_unread=None,
+        lost=group.lost,
+        assignment_epoch=group.epoch,
+        coordinator=Coordinator(GROUPS_TOPIC, view.coordinator),
+        consumers=_consumers(view),
+        partitions=[_partition(group, *each) for each in found],
+    )
 
 
-def _consumers(view: GroupView, now_us: int) -> list[ConsumerAnswer]:
+def _partition(
+    group: Group, topic: Topic, each: PartitionProgress, log: PartitionLog | None
+) -> GroupPartition:
+    place = Place(topic.topic_id, each.partition.partition)
+    return GroupPartition(
+        topic=topic.name,
+        partition=each.partition.partition,
+        consumer=group.owners.get(place),
+        position=each.position,
+        committed=group.stored.get(place, each.partition.first_offset),
+        log_start=None if log is None else log.log_start,
+        high_watermark=None if log is None else log.high_watermark,
+        lag=each.lag,
+        state=each.state,
+        oldest_unread=None,
+    )
+
+
+def _consumers(view: GroupView) -> list[ConsumerAnswer]:
     names = {hosted.topic.topic_id: name for name, hosted in view.topics.items()}
     owned: dict[str, list[AssignedPartition]] = {}
     for place, owner in view.group.owners.items():
@@ -183,39 +227,18 @@ def _consumers(view: GroupView, now_us: int) -> list[ConsumerAnswer]:
             topics=member.subscription.topics,
             on_new_group=member.subscription.on_new_group,
             session_ms=member.subscription.session_ms,
-            idle_ms=max(0, now_us - member.seen_us) // 1000,
+            idle_ms=max(0, view.now_us - member.seen_us) // 1000,
             partitions=sorted(owned.get(name, ()), key=lambda each: (each.topic, each.partition)),
         )
         for name, member in sorted(view.group.members.items())
     ]
 
 
-def _state(group: Group, topic: Topic, partition: Partition) -> str:
-    """Of an undamaged partition."""
-    if _is_done(group, topic, partition):
-        return "done"
-    known = len(topic.partitions)
-    parents = [topic.partitions[each] for each in partition.parents if each < known]
-    if not all(_is_done(group, topic, parent) for parent in parents):
-        return "waiting"
-    return "sealed" if partition.is_sealed else "open"
-
-
-def _is_done(group: Group, topic: Topic, partition: Partition) -> bool:
-    end = partition.sealed_end
-    return end is not None and group.position(topic, partition) >= end
-
-
-def _lag(log: PartitionLog, position: int) -> int:
-    return max(0, log.high_watermark - max(position, log.log_start))
-
-
-async def _oldest_unread(broker: Broker, log: PartitionLog | None, position: int) -> str | None:
-    """When the record at the position was appended; None when it cannot be read."""
-    assert log is not None
+async def _append_time(broker: Broker, log: PartitionLog, offset: int) -> str | None:
+    """When the record was appended; None when it cannot be read."""
 
     async def read() -> int | None:
-        batches = await log.read(max(position, log.log_start), 1)
+        batches = await log.read(offset, 1)
         return batches[0].header.append_time_us if batches else None
 
     try:

@@ -66,7 +66,7 @@ class AnswerQueue:
         self._is_starting = False
         self._is_debug = _levels.isEnabledFor(logging.DEBUG)
         self.written_bytes = 0  # handed to the transport
-        self._unsent: list[Callable[[], None]] = []  # `on_lost` of answers that are under way
+        self._unsent: list[Exchange] = []  # written, and with the transport still
         self.can_write = asyncio.Event()  # the peer takes bytes
         self.can_write.set()
 
@@ -80,7 +80,7 @@ class AnswerQueue:
         What runs is given up only when it changes nothing (RFC 9110, 9.2.1), or says so itself.
         """
         self._transport = None
-        lost, self._unsent = self._unsent, []
+        unsent, self._unsent = self._unsent, []
         self.can_write.set()
         serving = self._serving
         if serving and (self.needs_peer or self._waiting[0].route.method == "GET"):
@@ -89,11 +89,8 @@ class AnswerQueue:
             self.return_memory(self._waiting[0])
         while len(self._waiting) > self._started:
             self.return_memory(self._waiting.pop())
-        for exchange in self._waiting:  # not only when the garbage of this connection is collected
-            exchange.answer = exchange.lease = None
-            exchange.lose()
-        for on_lost in lost:
-            on_lost()
+        for exchange in (*self._waiting, *unsent):
+            _end(exchange, is_sent=False)
 
     @property
     def needs_peer(self) -> bool:
@@ -102,7 +99,9 @@ class AnswerQueue:
 
     def on_all_sent(self) -> None:
         """The peer has taken all that was written."""
-        self._unsent.clear()
+        unsent, self._unsent = self._unsent, []
+        for exchange in unsent:
+            _end(exchange, is_sent=True)
         self.can_write.set()
 
     def __len__(self) -> int:
@@ -160,7 +159,7 @@ class AnswerQueue:
                 self._serving = None
                 self._answer_whole(exchange, response)
         except TailraceError as error:
-            exchange.lose()
+            _end(exchange, is_sent=False)
             self._serving = None
             self._answer(exchange, 0, b"", error)
 
@@ -223,16 +222,17 @@ class AnswerQueue:
             )
         self.return_memory(exchange)
         transport = self._transport
-        exchange.answer = rest if transport is not None else None
+        exchange.answer = rest
         if transport is None:
-            exchange.lose()
+            _end(exchange, is_sent=False)
         while transport is not None and self._waiting:
             first = self._waiting[0]
             if first.answer is None:
                 break
             self._write(transport, first.answer, first.lease)
             if first.on_lost is not None and not self.can_write.is_set():
-                self._unsent.append(first.on_lost)
+                first.answer = first.lease = None  # the transport's now
+                self._unsent.append(first)
             self._started -= 1
             if not self._waiting.popleft().keeps_alive:
                 self._on_ended()
@@ -292,6 +292,14 @@ def chunk(exchange: Exchange, buffers: Sequence[bytes]) -> list[bytes | memoryvi
     if exchange.is_http_1_0:
         return list(buffers)
     return [b"%x\r\n" % sum(map(len, buffers)), *buffers, b"\r\n"]
+
+
+def _end(exchange: Exchange, *, is_sent: bool) -> None:
+    """Let go of what an answer holds, not only when the garbage of its connection is collected."""
+    exchange.answer = exchange.lease = None
+    on_lost, exchange.on_lost = exchange.on_lost, None
+    if not is_sent and on_lost is not None:
+        on_lost()
 
 
 def _is_immediate(exchange: Exchange) -> bool:

@@ -94,12 +94,6 @@ class Exchange:
             self.own_headers,
         )
 
-    def lose(self) -> None:
-        """The answer does not reach the peer."""
-        on_lost, self.on_lost = self.on_lost, None
-        if on_lost is not None:
-            on_lost()
-
     def count(self, counters: Counters, *, is_error: bool) -> None:
         """Count the answer. What found no route is not counted."""
         kind = self.matched.route.kind if self.matched else None

@@ -5,10 +5,11 @@ against the read memory until it is sent.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
+from uuid import UUID
 
 from tailrace_broker.codec.batch import StoredBatch
 from tailrace_broker.codec.poll_json import TextColumns, element, element_head, text_columns
@@ -23,6 +24,7 @@ from tailrace_broker.model.errors import (
     TailraceError,
     TopicNotFoundError,
 )
+from tailrace_broker.model.topic import Slice, slices_of
 from tailrace_broker.net.api import GroupPoll, PartitionLog
 from tailrace_broker.net.record_texts import (
     PIECE_BYTES,
@@ -52,11 +54,15 @@ class Bounds(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A piece as far as it was read: up to `end`, its start when nothing was."""
+    """A piece as far as it was read: up to `end`, its start when nothing was.
+
+    `problem`: of what follows, which is damaged or cannot be read.
+    """
 
     piece: Piece
     end: int
     batches: Sequence[StoredBatch]
+    problem: TailraceError | None = None
 
 
 async def read_parts(
@@ -64,15 +70,14 @@ async def read_parts(
 ) -> list[Part]:
     """Of each piece what is to be delivered; what was delivered before, exactly that.
 
-    A partition that cannot be read is left out, unless there is nothing else:
-    CorruptPartitionError, ReadFailedError. ReadMemoryFullError.
+    What cannot be read is left out. ReadMemoryFullError.
     """
     return await memory.run(partial(_read_parts, lease, poll.pieces, bounds))
 
 
 async def lines(parts: Sequence[Part]) -> AsyncIterator[list[bytes]]:
     """A line a record, piece by piece."""
-    for piece, end, batches in parts:
+    for piece, end, batches, _ in parts:
         name = piece.topic.name
         for some in lines_of(piece.partition.partition, batches, piece.start, end, topic=name):
             yield some
@@ -80,8 +85,12 @@ async def lines(parts: Sequence[Part]) -> AsyncIterator[list[bytes]]:
 
 async def elements(parts: Sequence[Part]) -> AsyncIterator[list[bytes]]:
     """Elements of a JSON array: of each partition one, or more when its records are many."""
-    for piece, end, batches in parts:
-        head = element_head(piece.topic, piece.partition)
+    slices: dict[UUID, Mapping[int, Slice]] = {}
+    for piece, end, batches, _ in parts:
+        topic, partition = piece.topic, piece.partition
+        if topic.topic_id not in slices:
+            slices[topic.topic_id] = slices_of(topic)
+        head = element_head(topic.name, partition, slices[topic.topic_id][partition.partition])
         offset = start_offset = piece.start
         rows: list[TextColumns] = []
         rows_bytes = 0
@@ -101,10 +110,7 @@ async def _read_parts(
     lease: Lease, pieces: Sequence[tuple[Piece, PartitionLog]], bounds: Bounds
 ) -> list[Part]:
     reading = _Reading(lease, bounds)
-    parts = [await reading.read(piece, log) for piece, log in pieces]
-    if reading.problem is not None and not reading.has_taken:
-        raise reading.problem
-    return parts
+    return [await reading.read(piece, log) for piece, log in pieces]
 
 
 @dataclass(slots=True)
@@ -114,7 +120,6 @@ class _Reading:
     lease: Lease
     bounds: Bounds
     has_taken: bool = False
-    problem: TailraceError | None = None  # the first, of a partition that was left out
     _left_bytes: int = field(init=False)
     _left_records: int = field(init=False)
     _held_bytes: int = 0  # of batches
@@ -138,6 +143,7 @@ class _Reading:
         end = log.high_watermark  # of one moment, so that live producers do not prolong it
         offset = piece.start
         batches: list[StoredBatch] = []
+        problem: TailraceError | None = None
         while offset < end and self._left_bytes > 0 and self._left_records > 0:
             try:
                 found = await log.read(offset, self._left_bytes)
@@ -147,11 +153,11 @@ class _Reading:
                     raise
                 self._left_bytes = 0  # what there is goes first
             except _UNREADABLE as error:
-                self._leave_out(error)
+                problem = _problem_of(error)
                 break
             else:
                 batches += taken
-        return Part(piece, offset, batches)
+        return Part(piece, offset, batches, problem)
 
     async def _read_again(self, piece: Piece, log: PartitionLog, end: int) -> Part:
         """All of it or, when it cannot be read, nothing; whatever the bounds are."""
@@ -165,8 +171,7 @@ class _Reading:
                 batches += taken
                 offset = min(taken[-1].header.end_offset, end)
         except _UNREADABLE as error:
-            self._leave_out(error)
-            return Part(piece, piece.start, ())
+            return Part(piece, piece.start, (), _problem_of(error))
         return Part(piece, offset, batches)
 
     def _take(
@@ -202,7 +207,8 @@ class _Reading:
         self._held_bytes, self._text = held_bytes, text
         self.has_taken = self.has_taken or bool(taken)
 
-    def _leave_out(self, error: TailraceError) -> None:
-        """A partition that is damaged; or trimmed or deleted meanwhile, which is no problem."""
-        if isinstance(error, CorruptPartitionError | ReadFailedError):
-            self.problem = self.problem or error.with_traceback(None)
+
+def _problem_of(error: TailraceError) -> TailraceError | None:
+    """Damage is one; no problem is what was trimmed or deleted meanwhile."""
+    is_problem = isinstance(error, CorruptPartitionError | ReadFailedError)
+    return error.with_traceback(None) if is_problem else None

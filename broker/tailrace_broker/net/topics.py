@@ -8,7 +8,6 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
-from tailrace_broker.core.ring import TOKEN_MIN, UNITS, find_slice, slice_bounds
 from tailrace_broker.model.errors import (
     CorruptPartitionError,
     InvalidBodyError,
@@ -21,7 +20,9 @@ from tailrace_broker.model.topic import (
     DURABILITIES,
     NEW_TOPIC,
     Partition,
+    Slice,
     Topic,
+    slices_of,
 )
 from tailrace_broker.net.api import Broker, HostedTopic, PartitionLog
 from tailrace_broker.net.routes import INT64_MAX, Call, Parameters, Response, TopicName
@@ -245,7 +246,11 @@ async def create_topic(broker: Broker, call: Call) -> Response:
 async def describe_topic(broker: Broker, call: Call) -> Response:
     """A topic with its partitions."""
     hosted = broker.hosted(call.parameters.topic)
-    details = [_details(hosted, partition) for partition in hosted.topic.partitions]
+    slices = slices_of(hosted.topic)
+    details = [
+        _details(hosted, partition, slices[partition.partition])
+        for partition in hosted.topic.partitions
+    ]
     members = msgspec.structs.asdict(_answer(hosted.topic))
     return json_response(TopicDescription(**members, partition_details=details))
 
@@ -332,14 +337,12 @@ def _state(hosted: HostedTopic, partition: Partition) -> dict[str, Any]:
     }
 
 
-def _details(hosted: HostedTopic, partition: Partition) -> PartitionDetails:
+def _details(hosted: HostedTopic, partition: Partition, part: Slice) -> PartitionDetails:
     log = log_or_none(hosted, partition.partition)
-    slices = hosted.topic.settings.partitions_per_range
-    starts = [start for start, _ in slice_bounds(TOKEN_MIN, UNITS, slices)]
     return PartitionDetails(
         **_state(hosted, partition),
-        slice=find_slice(starts, partition.token_start),
-        slices=slices,
+        slice=part.number,
+        slices=part.slices,
         token_start=str(partition.token_start),
         token_end=str(partition.token_end),
         leader=0,

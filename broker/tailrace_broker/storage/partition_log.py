@@ -8,7 +8,7 @@ State changes on the event loop only; blocking work runs in the I/O threads.
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
@@ -111,9 +111,9 @@ class PartitionLog:
         return self._tail.last_append_time_us
 
     @property
-    def waiting_count(self) -> int:
-        """How many wait for a record."""
-        return len(self._waiters or ())
+    def waiters(self) -> Collection[asyncio.Future[None]]:
+        """Who waits for a record; some wait at other logs too."""
+        return self._waiters or ()
 
     @property
     def pending_bytes(self) -> int:

@@ -4,16 +4,16 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import pytest
 
 from tailrace.wire import Flag
 from tailrace_broker.codec.batch import decompress_payload, stamp_batch, verify_batch
 from tailrace_broker.codec.poll_json import TextColumns, element, element_head, text_columns
+from tailrace_broker.model.topic import Partition, Slice
 from tests.batches import SPLIT_TOPIC, TIME_US, Event, body_of, place_of
 
 TIME_TEXT = "2025-11-24T16:00:00.000000Z"
-HEAD = element_head(SPLIT_TOPIC, SPLIT_TOPIC.partitions[0])
+HEAD = element_head("split", SPLIT_TOPIC.partitions[0], Slice(-(2**63), 0, 1))
 
 
 def columns_of(
@@ -104,13 +104,7 @@ def test_rows_of_several_batches_become_one_element() -> None:
 
 
 def test_an_element_names_its_range_and_its_slice_of_it() -> None:
-    """Partition 4 is the middle slice of the upper of two ranges; ids are in no order of tokens."""
-    parts = SPLIT_TOPIC.partitions
-    slices = [
-        msgspec.structs.replace(parts[1], partition=id_, epoch=7, token_start=token_start)
-        for id_, token_start in ((3, 2**62), (4, 2**61), (5, 5))
-    ]
-    topic = msgspec.structs.replace(SPLIT_TOPIC, partitions=(parts[0], parts[2], *slices))
+    partition = Partition(4, range_id=1, epoch=7, token_start=2**61, token_end=2**62)
 
-    head = json.loads(element_head(topic, slices[1]) + b"}")
+    head = json.loads(element_head("split", partition, Slice(5, 1, 3)) + b"}")
     assert head == {"topic": "split", "partition": 4, "token": "5", "rangeIndex": 1, "version": 7}

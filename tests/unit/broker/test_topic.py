@@ -5,7 +5,14 @@ import pytest
 
 from tailrace.wire import Codec
 from tailrace_broker.model.errors import InvalidParameterError, InvalidTopicNameError
-from tailrace_broker.model.topic import NEW_TOPIC, TopicSettings, check_topic_name
+from tailrace_broker.model.topic import (
+    NEW_TOPIC,
+    Slice,
+    TopicSettings,
+    check_topic_name,
+    slices_of,
+)
+from tests.batches import SPLIT_TOPIC
 
 INT64_MAX = 2**63 - 1
 
@@ -97,3 +104,21 @@ def test_each_compression_is_a_codec_of_batches() -> None:
     codecs = {word: settings_with("compression", word).codec for word in ("lz4", "zstd", "none")}
 
     assert codecs == {"lz4": Codec.LZ4, "zstd": Codec.ZSTD, "none": Codec.NONE}
+
+
+def test_the_slices_of_a_range_are_numbered_by_their_tokens() -> None:
+    """Partitions 3 to 5 slice the upper of two ranges; their ids are in no order of tokens."""
+    parts = SPLIT_TOPIC.partitions
+    upper = [
+        msgspec.structs.replace(parts[1], partition=partition, token_start=token_start)
+        for partition, token_start in ((3, 2**62), (4, 2**61), (5, 5))
+    ]
+    topic = msgspec.structs.replace(SPLIT_TOPIC, partitions=(parts[0], parts[2], *upper))
+
+    assert slices_of(topic) == {
+        0: Slice(-(2**63), 0, 1),
+        2: Slice(-(2**63), 0, 1),
+        3: Slice(5, 2, 3),
+        4: Slice(5, 1, 3),
+        5: Slice(5, 0, 3),
+    }

@@ -120,10 +120,10 @@ def test_a_poll_waits_for_the_first_record_and_a_later_poll_ends_it(tmp_path: Pa
             await create(broker, partitions=4)
             await broker.groups.register(wanted())
             waiting = asyncio.create_task(take(broker, wait_ms=60_000))
-            await until(lambda: bool(broker.hosted("t").log_of(2).waiting_count))
+            await until(lambda: bool(broker.hosted("t").log_of(2).waiters))
             later = asyncio.create_task(take(broker, wait_ms=60_000))
             ended, _ = await waiting
-            await until(lambda: bool(broker.hosted("t").log_of(2).waiting_count))
+            await until(lambda: bool(broker.hosted("t").log_of(2).waiters))
             await append(broker, b"0", partition=2)
             got, _ = await later
 
@@ -559,7 +559,7 @@ def test_the_log_of_groups_is_compacted_and_says_the_same(
                 await broker.groups.commit("of-g", Confirmation(number))
             assert len(log.segments) < 3
         async with started_broker(tmp_path) as broker:
-            views = broker.groups.views()
+            views = list(broker.groups.views())
             positions = [max(view.group.positions.values()) for view in views]
             members = [list(view.group.members) for view in views]
 

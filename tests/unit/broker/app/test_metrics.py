@@ -12,7 +12,7 @@ from tailrace_broker.model.group import Confirmation, Place, Subscription
 from tailrace_broker.model.topic import TopicSettings
 from tests.brokers import open_broker, started_broker
 from tests.metrics import families_of, page_families
-from tests.storage import Appends
+from tests.storage import Appends, until
 
 PAGE = Path(__file__).parents[4] / "docs" / "metrics.md"
 HEAD = (
@@ -116,6 +116,24 @@ def test_the_metrics_follow_what_is_stored(tmp_path: Path) -> None:
         assert (
             value_of(text, "tailrace_disk_bytes") > value_of(text, "tailrace_disk_used_bytes") > 0
         )
+
+    asyncio.run(scenario())
+
+
+def test_a_poll_that_waits_at_many_logs_is_one_read(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await broker.create_topic("t", TopicSettings(partitions_per_range=4))
+            await broker.groups.register(Subscription("c", "g", ("t",)))
+            log = broker.hosted("t").log_of(0)
+            polling = asyncio.create_task(broker.groups.poll("c", Confirmation(0), 60_000))
+            reading = asyncio.create_task(log.wait_beyond(0))
+            await until(lambda: len(log.waiters) == 2)
+            text = (await metrics_text(broker, connection_count=0)).decode()
+            polling.cancel()
+            reading.cancel()
+
+        assert value_of(text, "tailrace_waiting_reads") == 2
 
     asyncio.run(scenario())
 

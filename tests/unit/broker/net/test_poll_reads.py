@@ -22,6 +22,7 @@ from tailrace_broker.model.errors import (
     TailraceError,
     TopicNotFoundError,
 )
+from tailrace_broker.model.group import Place
 from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.net.api import GroupPoll, PartitionLog
 from tailrace_broker.net.poll_reads import Bounds, Part, elements, lines, read_parts
@@ -49,7 +50,9 @@ class Logs:
         self, partition: int = 0, start: int = 0, end: int | None = None
     ) -> tuple[Piece, PartitionLog]:
         topic = self._hosted.topic
-        return Piece(topic, topic.partitions[partition], start, end), self.log(partition)
+        place = Place(topic.topic_id, partition)
+        found = Piece(topic, topic.partitions[partition], place, start, end)
+        return found, self.log(partition)
 
     def log(self, partition: int) -> PartitionLog:
         return self._hosted.log_of(partition)
@@ -175,18 +178,35 @@ def test_what_cannot_be_read_is_left_out(tmp_path: Path, kind: type[TailraceErro
 
 
 @pytest.mark.parametrize("end", [None, 9])
-def test_damage_is_told_when_there_is_nothing_else(tmp_path: Path, end: int | None) -> None:
+def test_what_is_wrong_with_a_partition_is_told(tmp_path: Path, end: int | None) -> None:
+    """That it was trimmed or deleted meanwhile is no problem."""
+
     async def scenario(logs: Logs) -> None:
         for kind in UNREADABLE:
-            pieces = [
-                failing(logs.piece(0, 0, end), TopicNotFoundError("gone")),
-                failing(logs.piece(1, 0, end), kind("the first")),
-                failing(logs.piece(2, 0, end), CorruptPartitionError("the second")),
+            parts = await logs.read(
+                [
+                    failing(logs.piece(0, 0, end), TopicNotFoundError("gone")),
+                    failing(logs.piece(1, 0, end), kind("the first")),
+                    logs.piece(2, 0, end),
+                ]
+            )
+            assert [(type(each.problem), each.end) for each in parts] == [
+                (type(None), 0),
+                (kind, 0),
+                (type(None), end or 12),
             ]
-            with pytest.raises(kind, match="the first"):
-                await logs.read(pieces)
-        for kind in GONE:
-            assert ends(await logs.read([failing(logs.piece(0, 0, end), kind("gone"))])) == [0]
+        for gone in GONE:
+            (part,) = await logs.read([failing(logs.piece(0, 0, end), gone("gone"))])
+            assert (part.problem, part.end) == (None, 0)
+
+    run(tmp_path, scenario)
+
+
+def test_what_comes_before_damage_is_read(tmp_path: Path) -> None:
+    async def scenario(logs: Logs) -> None:
+        (part,) = await logs.read([failing(logs.piece(0), CorruptPartitionError("at 6"), 6)])
+
+        assert (part.end, type(part.problem)) == (6, CorruptPartitionError)
 
     run(tmp_path, scenario)
 

@@ -1,0 +1,69 @@
+"""How far a group is in the partitions of a topic, and what may be read of them."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+from tailrace_broker.model.topic import Partition, Topic
+
+State = Literal["open", "sealed", "waiting", "done", "damaged"]
+# Where a group goes on in a partition.
+PositionOf = Callable[[Topic, Partition], int]
+
+
+class LogBounds(NamedTuple):
+    """Where the records of a partition begin and end."""
+
+    log_start: int
+    high_watermark: int
+
+
+class PartitionProgress(NamedTuple):
+    """How far a group is in a partition; `lag`: records not dealt with, None: damage hides it."""
+
+    partition: Partition
+    position: int
+    lag: int | None
+    state: State
+
+
+def is_done(topic: Topic, partition: Partition, position_of: PositionOf) -> bool:
+    """It takes no more records, and the group has dealt with all of it."""
+    end = partition.sealed_end
+    return end is not None and position_of(topic, partition) >= end
+
+
+def readable(topic: Topic, position_of: PositionOf) -> list[Partition]:
+    """Those whose parents, and theirs, the group has read to their ends."""
+    unread: set[int] = set()
+    found: list[Partition] = []
+    for partition in topic.partitions:  # a parent's id is below those of its children
+        has_read_parents = unread.isdisjoint(partition.parents)
+        if has_read_parents:
+            found.append(partition)
+        if not has_read_parents or not is_done(topic, partition, position_of):
+            unread.add(partition.partition)
+    return found
+
+
+def progress(
+    topic: Topic, position_of: PositionOf, logs: Sequence[LogBounds | None]
+) -> list[PartitionProgress]:
+    """Of each partition; `logs` by partition, None: damaged. What retention removed is no lag."""
+    readable_ids = {each.partition for each in readable(topic, position_of)}
+
+    def state_of(partition: Partition) -> State:
+        if is_done(topic, partition, position_of):
+            return "done"
+        if partition.partition not in readable_ids:
+            return "waiting"
+        return "sealed" if partition.is_sealed else "open"
+
+    found = []
+    for partition, log in zip(topic.partitions, logs, strict=True):
+        position = position_of(topic, partition)
+        if log is None:
+            found.append(PartitionProgress(partition, position, None, "damaged"))
+        else:
+            lag = max(0, log.high_watermark - max(position, log.log_start))
+            found.append(PartitionProgress(partition, position, lag, state_of(partition)))
+    return found
