@@ -1,6 +1,9 @@
 """Takes the columns off a payload (layout: `tailrace.wire`), each checked against its bounds."""
 
+from collections.abc import Sequence
 from itertools import pairwise
+from struct import unpack
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -8,6 +11,9 @@ import numpy.typing as npt
 from tailrace.wire import COLUMN_ALIGNMENT_BYTES, align_up
 from tailrace_broker.codec.columns import Int32s, Int64s
 from tailrace_broker.model.errors import CorruptBatchError
+
+# Up to here a batch's numbers take less time as lists than as vectors.
+FEW = 64
 
 
 class ColumnReader:
@@ -49,8 +55,8 @@ class ColumnReader:
     ) -> list[bytes | None]:
         """Values `wanted` of the column of bytes that comes next; all of it is taken."""
         data = self.take(int(offsets[-1]))
-        bounds = offsets[wanted.start : wanted.stop + 1].tolist()
-        values: list[bytes | None] = [bytes(data[start:end]) for start, end in pairwise(bounds)]
+        bounds = offsets[wanted.start : wanted.stop + 1]
+        values = _entries(data[bounds[0] : bounds[-1]], (bounds - bounds[0]).tolist())
         if validity is None:
             return values
         valid = validity[wanted].tolist()
@@ -62,3 +68,41 @@ class ColumnReader:
             raise CorruptBatchError(
                 f"its columns are {self._position} bytes, its payload {len(self._columns)}"
             )
+
+
+class FewColumns(NamedTuple):
+    """The columns of a batch of few records, none of them null, without headers."""
+
+    timestamps: list[int]
+    keys: list[bytes | None]
+    values: list[bytes | None]
+
+
+def read_few(columns: memoryview, count: int) -> FewColumns:
+    """All columns, the numbers of all at once: a third of what `ColumnReader` costs.
+
+    CorruptBatchError.
+    """
+    reader = ColumnReader(columns)
+    offset_count = count + 1
+    filled_count = align_up(offset_count * 4, COLUMN_ALIGNMENT_BYTES) // 4
+    numbers_bytes = 2 * filled_count * 4 + count * 8
+    numbers = unpack(f"<{2 * filled_count}i{count}q", reader.take(numbers_bytes))
+    value_offsets = numbers[:offset_count]
+    key_offsets = numbers[filled_count : filled_count + offset_count]
+    for offsets in (value_offsets, key_offsets):
+        if offsets[0] != 0 or list(offsets) != sorted(offsets):
+            raise CorruptBatchError("a column's offsets do not ascend from 0")
+    if any(numbers[offset_count:filled_count]) or any(
+        numbers[filled_count + offset_count : 2 * filled_count]
+    ):
+        raise CorruptBatchError("the fill behind a column is not zero")
+    values = _entries(reader.take(value_offsets[-1]), value_offsets)
+    keys = _entries(reader.take(key_offsets[-1]), key_offsets)
+    return FewColumns(list(numbers[2 * filled_count :]), keys, values)
+
+
+def _entries(data: memoryview, bounds: Sequence[int]) -> list[bytes | None]:
+    """`data` cut at these places, the first of which is 0."""
+    column = bytes(data)
+    return [column[start:end] for start, end in pairwise(bounds)]

@@ -4,21 +4,26 @@ JSON answers are a view for people and scripts; consumers in a hurry take batche
 """
 
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import NamedTuple
 
 import msgspec
 
 from tailrace.wire import BatchHeader, Flag
-from tailrace_broker.codec.column_reader import ColumnReader
+from tailrace_broker.codec.column_reader import FEW, ColumnReader, read_few
 from tailrace_broker.codec.ndjson import is_json
 from tailrace_broker.model.errors import CorruptBatchError
 
 _MICROSECONDS = 1_000_000
 _LINE_ENDS_TO_SPACES = bytes.maketrans(b"\r\n", b"  ")
+# Of ASCII what stands in a JSON string as it is (RFC 8259, 7).
+_PLAIN = bytes(set(range(0x20, 0x80)) - set(b'"\\'))
+# As plain numbers: an enum's `&` costs a call each time.
+_NULL_VALUES, _NULL_KEYS, _HEADERS = map(int, (Flag.NULL_VALUES, Flag.NULL_KEYS, Flag.HEADERS))
+_LAYOUT_FLAGS = _NULL_VALUES | _NULL_KEYS | _HEADERS
 
 
 class Record(NamedTuple):
@@ -47,18 +52,20 @@ def cut_columns(
 
     CorruptBatchError when a column is out of bounds.
     """
+    record_count = header.record_count
+    wanted = slice(first, record_count if last is None else last)
+    assert 0 <= first <= wanted.stop <= record_count, wanted
+    if wanted.stop - first == record_count <= FEW and not header.flags & _LAYOUT_FLAGS:
+        return CutColumns(*read_few(columns, record_count), [[]] * record_count)
     reader = ColumnReader(columns)
-    count = header.record_count
-    wanted = slice(first, count if last is None else last)
-    assert 0 <= first <= wanted.stop <= count, wanted
-    value_offsets = reader.offsets(count)
-    key_offsets = reader.offsets(count)
-    timestamps = reader.timestamps(count)
-    value_validity = reader.bitmap(count) if header.flags & Flag.NULL_VALUES else None
-    key_validity = reader.bitmap(count) if header.flags & Flag.NULL_KEYS else None
-    has_headers = header.flags & Flag.HEADERS
+    value_offsets = reader.offsets(record_count)
+    key_offsets = reader.offsets(record_count)
+    timestamps = reader.timestamps(record_count)
+    value_validity = reader.bitmap(record_count) if header.flags & _NULL_VALUES else None
+    key_validity = reader.bitmap(record_count) if header.flags & _NULL_KEYS else None
+    has_headers = header.flags & _HEADERS
     if has_headers:
-        list_offsets = reader.offsets(count)
+        list_offsets = reader.offsets(record_count)
         header_count = int(list_offsets[-1])
         header_key_offsets = reader.offsets(header_count)
         header_value_offsets = reader.offsets(header_count)
@@ -91,44 +98,87 @@ def unpack_columns(
 def find_record_of_time(header: BatchHeader, columns: memoryview, timestamp_us: int) -> int:
     """Offset of the batch's first record of this time or later; CorruptBatchError: it has none."""
     reader = ColumnReader(columns)
-    count = header.record_count
-    reader.offsets(count)
-    reader.offsets(count)
-    is_later = reader.timestamps(count) >= timestamp_us
+    record_count = header.record_count
+    reader.offsets(record_count)
+    reader.offsets(record_count)
+    is_later = reader.timestamps(record_count) >= timestamp_us
     if not is_later.any():
         raise CorruptBatchError("the largest timestamp of the header is none of its records'")
     return header.base_offset + int(is_later.argmax())
 
 
+def column_lines(
+    partition: int,
+    base_offset: int,
+    columns: CutColumns,
+    *,
+    values_are_json: bool,
+    topic: str | None = None,
+) -> list[bytes]:
+    """Each record as one line of JSON, without line end; with `topic` it begins with its name.
+
+    Values checked at produce are embedded as they are; others are checked one by one. What the
+    lines have in common is made once. Cost: about 1 µs a record.
+    """
+    time, times = _time_field(columns.timestamps)
+    key, keys = _key_field(columns.keys)
+    values = _on_one_line(value_texts(columns.values, values_are_json=values_are_json))
+    fields: list[Iterable[bytes | int | None]] = [count(base_offset), times, keys, values]
+    has_headers = any(columns.headers)
+    if has_headers:
+        fields.append(map(_headers_field, columns.headers))
+    template = b'{%s"partition":%d,"offset":%%d,"timestamp":"%s","key":%s,"value":%%s%s}' % (
+        b"" if topic is None else b'"topic":"%s",' % topic.encode(),
+        partition,
+        time,
+        key,
+        b"%s" if has_headers else b"",
+    )
+    return [template % row for row in zip(*fields, strict=False)]
+
+
 def json_lines(
     partition: int, records: list[Record], *, values_are_json: bool, topic: str | None = None
 ) -> Iterator[bytes]:
-    """Each record as one line of JSON, without line end; with `topic` it begins with its name.
-
-    Values checked at produce are embedded as they are; others are checked one by one.
-    """
-    template = b'{%s"partition":%d,"offset":%%d,"timestamp":"%%s","key":%%s,"value":%%s%%s}' % (
-        b"" if topic is None else b'"topic":"%s",' % topic.encode(),
-        partition,
-    )
-    for record in records:
-        value = record.value
-        if value is None:
-            text = b"null"
-        elif values_are_json or is_json(value):
-            # A line end in a JSON text is white space between tokens.
-            has_line_ends = b"\n" in value or b"\r" in value
-            text = value.translate(_LINE_ENDS_TO_SPACES) if has_line_ends else value
-        else:
-            text = base64_text(value)
-        headers = b"" if not record.headers else b',"headers":' + _headers_text(record.headers)
-        yield template % (
-            record.offset,
-            format_timestamp(record.timestamp_us),
-            key_text(record.key),
-            text,
-            headers,
+    """As `column_lines`, of records from anywhere."""
+    for offset, timestamp_us, key, value, headers in records:
+        columns = CutColumns([timestamp_us], [key], [value], [headers])
+        yield from column_lines(
+            partition, offset, columns, values_are_json=values_are_json, topic=topic
         )
+
+
+def _time_field(timestamps_us: list[int]) -> tuple[bytes, Iterable[bytes | int]]:
+    """A template, and what it lacks of each; mostly all are of one second."""
+    second = timestamps_us[0] // _MICROSECONDS
+    start_us = second * _MICROSECONDS
+    if start_us <= min(timestamps_us) and max(timestamps_us) < start_us + _MICROSECONDS:
+        template = b"%s.%%06dZ" % _format_seconds(second)
+        return template, [timestamp_us - start_us for timestamp_us in timestamps_us]
+    return b"%s", map(format_timestamp, timestamps_us)
+
+
+def _key_field(keys: list[bytes | None]) -> tuple[bytes, Iterable[bytes | None]]:
+    """A template, and what it lacks of each; mostly there is nothing to escape."""
+    if None not in keys and not b"".join(keys).translate(None, _PLAIN):  # type: ignore[arg-type]
+        return b'"%s"', keys
+    return b"%s", map(key_text, keys)
+
+
+def value_texts(values: list[bytes | None], *, values_are_json: bool) -> list[bytes]:
+    """Values as JSON: checked at produce as they are, others are checked one by one."""
+    texts = [b"null" if value is None else value for value in values]
+    if values_are_json:
+        return texts
+    return [text if is_json(text) else _base64_text(text) for text in texts]
+
+
+def _on_one_line(texts: list[bytes]) -> list[bytes]:
+    """A line end in a JSON text is white space between tokens."""
+    text = b"".join(texts)
+    if b"\n" in text or b"\r" in text:
+        return [each.translate(_LINE_ENDS_TO_SPACES) for each in texts]
+    return texts
 
 
 def format_timestamp(timestamp_us: int) -> bytes:
@@ -149,15 +199,17 @@ def key_text(key: bytes | None) -> bytes:
     try:
         return msgspec.json.encode(key.decode())
     except UnicodeDecodeError:
-        return base64_text(key)
+        return _base64_text(key)
 
 
-def _headers_text(headers: list[tuple[bytes, bytes]]) -> bytes:
-    return b"[%s]" % b",".join(
-        b'{"key":%s,"value":%s}' % (key_text(key), base64_text(value)) for key, value in headers
+def _headers_field(headers: list[tuple[bytes, bytes]]) -> bytes:
+    if not headers:
+        return b""
+    return b',"headers":[%s]' % b",".join(
+        b'{"key":%s,"value":%s}' % (key_text(key), _base64_text(value)) for key, value in headers
     )
 
 
-def base64_text(value: bytes) -> bytes:
+def _base64_text(value: bytes) -> bytes:
     """Any bytes as JSON."""
     return b'{"base64":"%s"}' % b64encode(value)

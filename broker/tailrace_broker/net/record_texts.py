@@ -5,13 +5,16 @@ from typing import NamedTuple
 
 from tailrace.wire import JSON_CONTENT_TYPE, BatchHeader, Flag
 from tailrace_broker.codec.batch import StoredBatch, decompress_payload
-from tailrace_broker.codec.records import json_lines, unpack_columns
+from tailrace_broker.codec.records import column_lines, cut_columns
 from tailrace_broker.net.api import Broker
 
-# Of a batch's columns that become text at once.
-PIECE_BYTES = 512 * 1024
+# Of columns that become text at once, of a large batch or of several small ones: a few milliseconds
+# in which others wait.
+PIECE_BYTES = 128 * 1024
 # Of an answer at most so much text is under way: a piece, what is ready, and what is being sent.
 TEXT_BYTES_MAX = 4 * 1024 * 1024
+
+_JSON_VALUES = int(Flag.JSON_VALUES)
 
 
 class Cut(NamedTuple):
@@ -48,11 +51,27 @@ def lines_of(
     *,
     topic: str | None = None,
 ) -> Iterator[list[bytes]]:
-    """Lines of JSON of the records of these batches in `[offset, end)`, with the topic's name."""
-    for header, columns, first, last in cuts_of(batches, offset, end):
-        records = unpack_columns(header, columns, first=first, last=last)
-        is_json = bool(header.flags & Flag.JSON_VALUES)
-        yield list(json_lines(partition, records, values_are_json=is_json, topic=topic))
+    """Lines of JSON of the records of these batches in `[offset, end)`, with the topic's name.
+
+    Those of small batches come together.
+    """
+    lines: list[bytes] = []
+    lines_bytes = 0
+    for cut in cuts_of(batches, offset, end):
+        if lines and lines_bytes + cut.size_bytes > PIECE_BYTES:
+            yield lines
+            lines, lines_bytes = [], 0
+        header = cut.header
+        lines += column_lines(
+            partition,
+            header.base_offset + cut.first,
+            cut_columns(header, cut.columns, first=cut.first, last=cut.last),
+            values_are_json=bool(header.flags & _JSON_VALUES),
+            topic=topic,
+        )
+        lines_bytes += cut.size_bytes
+    if lines:
+        yield lines
 
 
 def unpinned_bytes(batches: Sequence[StoredBatch]) -> int:
