@@ -4,7 +4,7 @@
 #     sh examples/consumer.sh TOPIC GROUP [CONSUMER]
 #
 # At least once: the next poll confirms what was printed. Goes on over a restart of the broker, until
-# it is ended (Ctrl-C, SIGTERM).
+# it is ended (Ctrl-C, SIGTERM), or another process has taken its name.
 set -eu
 
 url=${TAILRACE_URL:-http://127.0.0.1:9250}
@@ -12,19 +12,26 @@ topic=${1:?"usage: consumer.sh TOPIC GROUP [CONSUMER]"}
 group=${2:?"usage: consumer.sh TOPIC GROUP [CONSUMER]"}
 consumer=${3:-$(uname -n)-$$}
 delivery=0 # the one that was printed last; 0: none
+epoch=     # the assignment's, as it was told last; none: it is not registered
 files=$(mktemp -d)
 
-# --url-query encodes what it is given (curl 7.87).
+# --url-query encodes what it is given (curl 7.87); a header without a value is not sent.
 post() {
     curl --silent --show-error --request POST --max-time 30 --retry 8 --retry-connrefused \
-        --header "tailrace-delivery: $delivery" --url-query "consumerId=$consumer" "$@"
+        --header "tailrace-delivery: $delivery" --header "tailrace-assignment-epoch: $epoch" \
+        --url-query "consumerId=$consumer" "$@"
 }
 
 register() {
-    delivery=0
+    delivery=0 epoch=
     post --fail-with-body --output "$files/answer" --url-query "topic=$topic" \
         --url-query "group=$group" --url-query onNewGroup=startFromEarliest \
         "$url/v1/consumer/register" || { cat "$files/answer" >&2; exit 1; }
+    epoch=$(sed -n 's/.*"assignmentEpoch": *\([0-9]*\).*/\1/p' "$files/answer")
+}
+
+told() { # the number in this header of the last poll's answer
+    sed -n "s/^$1: *\([0-9]*\).*/\1/p" "$files/head"
 }
 
 leave() {
@@ -44,10 +51,16 @@ while [ -z "$is_stopping" ]; do
     case $status in
     200)
         cat "$files/records"
-        delivery=$(sed -n 's/^tailrace-delivery: *\([0-9]*\).*/\1/p' "$files/head")
+        delivery=$(told tailrace-delivery) epoch=$(told tailrace-assignment-epoch)
         ;;
-    204) ;; # nothing came
-    409) register ;; # the broker has not heard of it for too long
-    *) cat "$files/records" >&2; exit 1 ;;
+    204) epoch=$(told tailrace-assignment-epoch) ;; # nothing came
+    *)
+        if grep -q consumer-not-registered "$files/records"; then
+            register # the broker has not heard of it for too long
+        else
+            cat "$files/records" >&2
+            exit 1
+        fi
+        ;;
     esac
 done

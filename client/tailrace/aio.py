@@ -253,7 +253,7 @@ class Client:
     ) -> Fetched:
         """NDJSON of exactly min(`max_records`, available) records (broker's default 1,000).
 
-        Starts as `read_batches` does. A client's `timeout_s` must be above a `wait_ms`.
+        Starts as `read_batches` does.
         """
         request = requests.lines_request(
             topic, partition, offset, max_records=max_records, **parameters
@@ -288,13 +288,21 @@ class Client:
         *,
         on_new_group: OnNewGroup | None = None,
         session_ms: int | None = None,
+        assignment_epoch: int | None = None,
     ) -> Registered:
         """Join a group; safe to repeat with the same values. `tailrace.consumer` does it for you.
 
-        The broker's defaults: startFromLatest, and 120 s. TopicNotFoundError.
+        The broker's defaults: startFromLatest, and 120 s. TopicNotFoundError. With the
+        `assignment_epoch` that it knows, a consumer shows that it lives, and joins nothing anew:
+        ConsumerNotRegisteredError, StaleAssignmentError.
         """
         request = group_requests.register_request(
-            consumer_id, group, topics, on_new_group=on_new_group, session_ms=session_ms
+            consumer_id,
+            group,
+            topics,
+            on_new_group=on_new_group,
+            session_ms=session_ms,
+            assignment_epoch=assignment_epoch,
         )
         return group_requests.parse_registered(await self._exchange(request))
 
@@ -315,9 +323,21 @@ class Client:
         request = group_requests.commit_request(consumer_id, **named)
         group_requests.parse_done(await self._exchange(request))
 
-    async def goodbye(self, consumer_id: str, *, commit: bool = True) -> None:
-        """Leave the group; without `commit` the last delivery goes to another consumer."""
-        request = group_requests.goodbye_request(consumer_id, commit=commit)
+    async def goodbye(
+        self,
+        consumer_id: str,
+        *,
+        delivery: int | None = None,
+        assignment_epoch: int | None = None,
+        commit: bool = True,
+    ) -> None:
+        """Leave the group; with `commit` the named delivery, or else the last one, is confirmed.
+
+        What is not goes to another consumer. ConsumerNotRegisteredError, StaleAssignmentError.
+        """
+        request = group_requests.goodbye_request(
+            consumer_id, delivery=delivery, assignment_epoch=assignment_epoch, commit=commit
+        )
         group_requests.parse_done(await self._exchange(request))
 
     async def groups(self) -> list[GroupInfo]:
@@ -401,10 +421,11 @@ class Client:
     def _timeout(self, request: Request) -> aiohttp.ClientTimeout:
         """Of each wait; aiohttp has none for the taking of a body, so that both share one."""
         timeout_s: float = self._options["timeout_s"]
+        answer_s = timeout_s + request.wait_ms / 1000
         return aiohttp.ClientTimeout(
-            total=2 * timeout_s if request.body else None,
+            total=timeout_s + answer_s if request.body else None,
             sock_connect=timeout_s,
-            sock_read=timeout_s,
+            sock_read=answer_s,
         )
 
 

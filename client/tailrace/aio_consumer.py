@@ -11,17 +11,21 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from tailrace.aio import Client
 from tailrace.consumer import new_consumer_id
-from tailrace.consuming import Assignment, ConsumerOptions, Consuming, Form, Step
+from tailrace.consuming import Assignment, ConsumerOptions, Consuming, Items, Step
 from tailrace.errors import ConsumerNotRegisteredError, StaleDeliveryError, TailraceError
 from tailrace.extras import require_arrow
 from tailrace.records_ndjson import Record
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+__all__ = ["Consumer", "OnAssignment", "Record"]
+
+OnAssignment = Callable[[Assignment], Awaitable[None] | None]
 
 
 class Consumer:
@@ -40,18 +44,18 @@ class Consumer:
         group: str,
         topics: str | Iterable[str],
         *,
-        on_assignment: Callable[[Assignment], Awaitable[None] | None] | None = None,
+        on_assignment: OnAssignment | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> None:
-        """Nothing is asked before the first records are."""
+        """Nothing is asked before the first records are. ValueError: a bad option."""
         self._client = client
         self._on_assignment = on_assignment
-        self._state = Consuming.of(
+        self._state = Consuming(
             group,
             topics,
-            options,
             new_id=new_consumer_id(),
             wants_assignment=on_assignment is not None,
+            **options,
         )
 
     async def __aenter__(self) -> Self:
@@ -71,7 +75,7 @@ class Consumer:
     @property
     def consumer_id(self) -> str:
         """Its name in the group."""
-        return self._state.subscription.consumer_id
+        return self._state.consumer_id
 
     async def close(self) -> None:
         """Confirm what was handed out completely, and leave the group.
@@ -88,10 +92,9 @@ class Consumer:
     async def __aiter__(self) -> AsyncIterator[Record]:
         """Records as they come, without end; a loop that is left can be taken up again."""
         while True:
-            while (record := self._state.take_record()) is not None:
-                await self._show_life()
+            while (record := await self._take()) is not None:
                 yield record
-            await self._ask("ndjson")
+            await self._ask("records")
             await self._rest()
 
     def batches(self, *, include_headers: bool = False) -> AsyncIterator["pa.RecordBatch"]:
@@ -108,7 +111,7 @@ class Consumer:
 
         Confirms the delivery before.
         """
-        await self._ask("ndjson")
+        await self._ask("records")
         return self._state.take_records()
 
     async def commit(self) -> bool:
@@ -130,15 +133,25 @@ class Consumer:
 
     async def _batches(self, *, include_headers: bool) -> AsyncIterator["pa.RecordBatch"]:
         while True:
-            while (batch := self._state.take_batch()) is not None:
-                await self._show_life()
+            while (batch := await self._take()) is not None:
                 yield batch
-            await self._ask("batch", include_headers=include_headers)
+            await self._ask("batches", include_headers=include_headers)
             await self._rest()
 
-    async def _ask(self, form: Form, *, include_headers: bool = False) -> None:
+    async def _take(self) -> Any | None:
+        """The next one in hand. A caller that takes its time with them must not be removed."""
+        now_s = time.monotonic()
+        if self._state.is_sign_due(now_s):
+            self._state.asked(now_s)
+            try:
+                await self._register()
+            except TailraceError as error:
+                self._state.sign_failed(error)
+        return self._state.take()
+
+    async def _ask(self, wanted: Items, *, include_headers: bool = False) -> None:
         """Until there is an answer; nothing is asked while there are records to hand out."""
-        self._state.ask(form, include_headers=include_headers)
+        self._state.ask(wanted, include_headers=include_headers)
         while (step := self._state.next_step()) is not None:
             self._state.asked(time.monotonic())
             try:
@@ -160,30 +173,14 @@ class Consumer:
             case Step.LIST_TOPICS:
                 state.listed(await client.topics())
             case Step.DESCRIBE:
-                return state.described(await client.group(state.subscription.group))
+                return state.described(await client.group(state.group))
             case Step.POLL:
                 state.polled(await client.poll(self.consumer_id, **state.poll_parameters()))
         return None
 
     async def _register(self) -> None:
-        wanted = self._state.subscription
-        self._state.registered(
-            await self._client.register(
-                wanted.consumer_id,
-                wanted.group,
-                wanted.topics,
-                on_new_group=wanted.on_new_group,
-                session_ms=wanted.session_ms,
-            )
-        )
-
-    async def _show_life(self) -> None:
-        """The caller takes its time with a delivery: the session must not end meanwhile."""
-        now_s = time.monotonic()
-        if self._state.is_sign_due(now_s):
-            self._state.asked(now_s)
-            with suppress(TailraceError):  # the next poll tells
-                await self._register()
+        wanted = self._state.register_parameters()
+        self._state.registered(await self._client.register(**wanted))
 
     async def _rest(self) -> None:
         """Before the next poll, when nothing came."""
@@ -193,8 +190,8 @@ class Consumer:
 
     async def _say_goodbye(self) -> None:
         """What is not confirmed goes to others at once; at the session's end without an answer."""
-        if self._state.is_registered:
+        if (named := self._state.goodbye_parameters()) is not None:
             with suppress(TailraceError):
-                await self._client.goodbye(self.consumer_id, commit=False)
+                await self._client.goodbye(self.consumer_id, **named, commit=False)
         self._state.drop()
         self._state.forget()

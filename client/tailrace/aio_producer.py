@@ -9,6 +9,7 @@ The rules are in `tailrace.sending` and `tailrace.batching`; here are tasks that
 
 import asyncio
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
@@ -33,7 +34,8 @@ class Producer:
     Used by `async with`. A record's outcome is in the future that `send` gives (who cancels it
     only stops waiting for it); `flush`, `close` and the end of the block raise NotStoredError for
     what was not stored. Memory is bounded: when it is full, `send` waits. Records without a key go
-    to one partition, in order (idempotent=False: to any).
+    to one partition, in order (idempotent=False: to any). Records that a program leaves behind
+    without the end of the block are lost, and told by a ResourceWarning.
     """
 
     def __init__(
@@ -98,6 +100,18 @@ class Producer:
                     await client.close()
         if failure is not None and error is None:
             raise failure
+
+    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
+        sending: Sending[Sent] | None = getattr(self, "_sending", None)  # None: a bad option
+        count = 0 if sending is None else sending.batching.record_count
+        if count:
+            were = "1 record was" if count == 1 else f"{count:,} records were"
+            warn(
+                f'{were} sent by a producer that was never closed, and may be lost: use "async '
+                'with", or await close()',
+                ResourceWarning,
+                source=self,
+            )
 
     async def send(
         self,

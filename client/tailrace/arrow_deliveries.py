@@ -32,9 +32,10 @@ def decode_delivery(
     *,
     topics: Mapping[bytes, str],
     start_offsets: Mapping[tuple[str, int], int],
+    end_offsets: Mapping[tuple[str, int], int],
     include_headers: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """One record batch per batch, without the records before `start_offsets`.
+    """One record batch per batch, without records before `start_offsets` or from the ends on.
 
     `topics`: names by id; what is of no topic among them was deleted meanwhile, and is left out.
     CorruptBatchError as `tailrace.arrow.decode_batches`.
@@ -43,9 +44,13 @@ def decode_delivery(
     for run in _runs(body):
         topic = topics.get(run.topic_id)
         if topic is not None:
-            start = starts.pop((topic, run.partition), run.base_offset)
+            place = topic, run.partition
             yield from decode_batches(
-                run.body, topic=topic, start=start, include_headers=include_headers
+                run.body,
+                topic=topic,
+                start=starts.pop(place, run.base_offset),
+                end=end_offsets.get(place),
+                include_headers=include_headers,
             )
 
 

@@ -134,6 +134,13 @@ class Batching(Generic[Ticket]):
         """How many requests can be under way at once."""
         return len(self._lanes)
 
+    @property
+    def record_count(self) -> int:
+        """How many have no outcome."""
+        return sum(
+            len(batch.records) for lane in self._lanes.values() for batch in lane.all_batches()
+        )
+
     def topics(self) -> set[str]:
         """Those of records without an outcome."""
         return {topic for topic, _ in self._lanes}

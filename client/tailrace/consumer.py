@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 from uuid import uuid4
 
-from tailrace.consuming import Assignment, ConsumerOptions, Consuming, Form, Step
+from tailrace.consuming import Assignment, ConsumerOptions, Consuming, Items, Step
 from tailrace.errors import ConsumerNotRegisteredError, StaleDeliveryError, TailraceError
 from tailrace.extras import require_arrow
 from tailrace.records_ndjson import Record
@@ -24,6 +24,10 @@ from tailrace.sync import Client
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+__all__ = ["Consumer", "OnAssignment", "Record", "new_consumer_id"]
+
+OnAssignment = Callable[[Assignment], None]
 
 _HOST_NAME_CHARACTERS_MAX = 100  # a consumer's name has at most 249
 
@@ -44,18 +48,18 @@ class Consumer:
         group: str,
         topics: str | Iterable[str],
         *,
-        on_assignment: Callable[[Assignment], None] | None = None,
+        on_assignment: OnAssignment | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> None:
-        """Nothing is asked before the first records are."""
+        """Nothing is asked before the first records are. ValueError: a bad option."""
         self._client = client
         self._on_assignment = on_assignment
-        self._state = Consuming.of(
+        self._state = Consuming(
             group,
             topics,
-            options,
             new_id=new_consumer_id(),
             wants_assignment=on_assignment is not None,
+            **options,
         )
 
     def __enter__(self) -> Self:
@@ -76,7 +80,7 @@ class Consumer:
     @property
     def consumer_id(self) -> str:
         """Its name in the group."""
-        return self._state.subscription.consumer_id
+        return self._state.consumer_id
 
     def close(self) -> None:
         """Confirm what was handed out completely, and leave the group.
@@ -93,10 +97,9 @@ class Consumer:
     def __iter__(self) -> Iterator[Record]:
         """Records as they come, without end; a loop that is left can be taken up again."""
         while True:
-            while (record := self._state.take_record()) is not None:
-                self._show_life()
+            while (record := self._take()) is not None:
                 yield record
-            self._ask("ndjson")
+            self._ask("records")
             self._rest()
 
     def batches(self, *, include_headers: bool = False) -> Iterator["pa.RecordBatch"]:
@@ -113,7 +116,7 @@ class Consumer:
 
         Confirms the delivery before.
         """
-        self._ask("ndjson")
+        self._ask("records")
         return self._state.take_records()
 
     def commit(self) -> bool:
@@ -135,15 +138,25 @@ class Consumer:
 
     def _batches(self, *, include_headers: bool) -> Iterator["pa.RecordBatch"]:
         while True:
-            while (batch := self._state.take_batch()) is not None:
-                self._show_life()
+            while (batch := self._take()) is not None:
                 yield batch
-            self._ask("batch", include_headers=include_headers)
+            self._ask("batches", include_headers=include_headers)
             self._rest()
 
-    def _ask(self, form: Form, *, include_headers: bool = False) -> None:
+    def _take(self) -> Any | None:
+        """The next one in hand. A caller that takes its time with them must not be removed."""
+        now_s = time.monotonic()
+        if self._state.is_sign_due(now_s):
+            self._state.asked(now_s)
+            try:
+                self._register()
+            except TailraceError as error:
+                self._state.sign_failed(error)
+        return self._state.take()
+
+    def _ask(self, wanted: Items, *, include_headers: bool = False) -> None:
         """Until there is an answer; nothing is asked while there are records to hand out."""
-        self._state.ask(form, include_headers=include_headers)
+        self._state.ask(wanted, include_headers=include_headers)
         while (step := self._state.next_step()) is not None:
             self._state.asked(time.monotonic())
             try:
@@ -163,30 +176,14 @@ class Consumer:
             case Step.LIST_TOPICS:
                 state.listed(client.topics())
             case Step.DESCRIBE:
-                return state.described(client.group(state.subscription.group))
+                return state.described(client.group(state.group))
             case Step.POLL:
                 state.polled(client.poll(self.consumer_id, **state.poll_parameters()))
         return None
 
     def _register(self) -> None:
-        wanted = self._state.subscription
-        self._state.registered(
-            self._client.register(
-                wanted.consumer_id,
-                wanted.group,
-                wanted.topics,
-                on_new_group=wanted.on_new_group,
-                session_ms=wanted.session_ms,
-            )
-        )
-
-    def _show_life(self) -> None:
-        """The caller takes its time with a delivery: the session must not end meanwhile."""
-        now_s = time.monotonic()
-        if self._state.is_sign_due(now_s):
-            self._state.asked(now_s)
-            with suppress(TailraceError):  # the next poll tells
-                self._register()
+        wanted = self._state.register_parameters()
+        self._state.registered(self._client.register(**wanted))
 
     def _rest(self) -> None:
         """Before the next poll, when nothing came."""
@@ -196,9 +193,9 @@ class Consumer:
 
     def _say_goodbye(self) -> None:
         """What is not confirmed goes to others at once; at the session's end without an answer."""
-        if self._state.is_registered:
+        if (named := self._state.goodbye_parameters()) is not None:
             with suppress(TailraceError):
-                self._client.goodbye(self.consumer_id, commit=False)
+                self._client.goodbye(self.consumer_id, **named, commit=False)
         self._state.drop()
         self._state.forget()
 

@@ -52,6 +52,8 @@ def authorization(token: str | None) -> dict[str, str]:
     """The header that carries a token; empty without one. OptionError never shows the token."""
     if token is None:
         return {}
+    if not isinstance(token, str):
+        raise OptionError("token", f"the token is {type(token).__name__}; give it as text")
     if not _TOKEN.fullmatch(token):
         raise OptionError(
             "token", "the token is not visible ASCII without spaces; give it as it was issued"

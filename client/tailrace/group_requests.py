@@ -4,6 +4,7 @@ As `tailrace.requests`, whose rules hold here too.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Literal, TypedDict, Unpack
 from urllib.parse import quote, urlencode
 
@@ -74,15 +75,18 @@ def register_request(
     *,
     on_new_group: OnNewGroup | None = None,
     session_ms: int | None = None,
+    assignment_epoch: int | None = None,
 ) -> Request:
-    """Safe to repeat with the same values."""
+    """Safe to repeat with the same values. With `assignment_epoch` it joins nothing anew."""
     given = {"on_new_group": on_new_group, "session_ms": session_ms}
     members = {name: value for name, value in given.items() if value is not None}
-    return json_request(
+    request = json_request(
         "POST",
         "/v1/consumer/register",
         {"id": consumer_id, "group": group, "topics": list(topics), **members},
     )
+    named = _named_headers({"assignment_epoch": assignment_epoch})
+    return replace(request, headers={**request.headers, **named})
 
 
 def parse_registered(answer: Answer) -> Registered:
@@ -113,10 +117,10 @@ def commit_request(consumer_id: str, **named: Unpack[Named]) -> Request:
     return Request("POST", _consumer_target("commit", consumer_id), _named_headers(named))
 
 
-def goodbye_request(consumer_id: str, *, commit: bool = True) -> Request:
-    """With the last delivery confirmed, or not."""
+def goodbye_request(consumer_id: str, *, commit: bool = True, **named: Unpack[Named]) -> Request:
+    """With `commit` the named delivery, or else the last one, is confirmed."""
     wanted = {"commit": "true" if commit else "false"}
-    return Request("POST", _consumer_target("goodbye", consumer_id, wanted))
+    return Request("POST", _consumer_target("goodbye", consumer_id, wanted), _named_headers(named))
 
 
 def parse_done(answer: Answer) -> None:
@@ -235,12 +239,13 @@ def _polled(answer: Answer) -> Polled:
         answer.body,
         int(headers["tailrace-delivery"]),
         int(headers["tailrace-assignment-epoch"]),
-        _start_offsets(headers.get("tailrace-start-offsets", "")),
+        _offsets_by_place(headers.get("tailrace-start-offsets", "")),
         float(headers.get("retry-after", RETRY_AFTER_S)) if is_empty else None,
+        _offsets_by_place(headers.get("tailrace-end-offsets", "")),
     )
 
 
-def _start_offsets(text: str) -> dict[tuple[str, int], int]:
+def _offsets_by_place(text: str) -> dict[tuple[str, int], int]:
     """Of "flights/3:1702,orders/0:12"."""
     found = {}
     for entry in filter(None, text.split(",")):

@@ -1,7 +1,7 @@
 """What brokers tell of consumers and their groups, as values; in JSON as `tailrace.values` says."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 OnNewGroup = Literal["startFromEarliest", "startFromLatest"]
@@ -31,8 +31,9 @@ class Registered:
 class Polled:
     """A poll's body as sent. `delivery`: the number by which its records are confirmed.
 
-    `start_offsets`: by topic and partition, in a binary body: records before these are not new.
-    Nothing came: the body is empty and `retry_after_s` says when to ask again.
+    `start_offsets`, `end_offsets`: by topic and partition, in a binary body: records before the
+    first, and from the second on, are no part of the delivery. Nothing came: the body is empty and
+    `retry_after_s` says when to ask again.
     """
 
     body: bytes
@@ -40,6 +41,7 @@ class Polled:
     assignment_epoch: int
     start_offsets: Mapping[tuple[str, int], int]
     retry_after_s: float | None
+    end_offsets: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ How records of one key keep their order: `tailrace.batching`; what is tried agai
 sends requests that the caller makes.
 """
 
+import atexit
+import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
@@ -29,8 +31,8 @@ class Producer:
 
     Threads may share one. `send` returns at once; the outcome is in its future, and `flush` and
     `close` raise NotStoredError for what was not stored. Memory is bounded: when it is full, `send`
-    waits. Records without a key go to one partition, in order (idempotent=False: to any). What a
-    program has not stored when it ends without `close` is lost: use `with`.
+    waits. Records without a key go to one partition, in order (idempotent=False: to any). A program
+    that ends without `close` waits `patience_s` at most for what it has sent: better use `with`.
     """
 
     def __init__(
@@ -117,6 +119,7 @@ class Producer:
 
     def close(self) -> None:
         """`flush`, and take no more. Safe to repeat."""
+        atexit.unregister(self._close_at_exit)
         try:
             with self._lock:
                 self._end_reason = self._end_reason or "it is closed"
@@ -129,6 +132,21 @@ class Producer:
             failure = self._sending.take_failure()
         for thread in self._threads:
             thread.join()
+        if failure is not None:
+            raise failure
+
+    def _close_at_exit(self, process_id: int) -> None:
+        """For a program that did not; Python prints the NotStoredError."""
+        if os.getpid() != process_id:  # a fork, which has these records but not the threads
+            return
+        patience_s = self._sending.settings.patience_s
+        with self._lock:
+            self._end_reason = self._end_reason or "the program ends"
+            is_done = self._flush(patience_s)
+        if not is_done:
+            self._abandon(f"the program ended without close(), and {patience_s:g} s later")
+        with self._lock:
+            failure = self._sending.take_failure()
         if failure is not None:
             raise failure
 
@@ -153,16 +171,25 @@ class Producer:
         if self._idle_count:
             self._has_work.notify()
         elif len(self._threads) < wanted_count:
-            # As a daemon: a program that forgot `close` ends all the same.
+            # As a daemon: a program that forgot `close` comes to its end all the same.
             thread = Thread(target=self._run, name="tailrace-producer", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # Python 3.12 and later start none when the program ends
+                if not self._threads:
+                    raise
+                return  # those that run do its work
+            if not self._threads:
+                atexit.register(self._close_at_exit, os.getpid())
             self._threads.append(thread)
-            thread.start()
 
-    def _flush(self) -> None:
+    def _flush(self, patience_s: float | None = None) -> bool:
+        """Whether all has its outcome; None: wait as long as that takes."""
         number = self._sending.batching.hurry()
         self._has_work.notify_all()
-        while not self._sending.batching.is_done_to(number):
-            self._has_outcomes.wait()
+        return self._has_outcomes.wait_for(
+            lambda: self._sending.batching.is_done_to(number), patience_s
+        )
 
     # --- in the threads ---------------------------------------------------------------------------
 

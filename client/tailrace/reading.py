@@ -10,7 +10,7 @@ producers do not prolong it.
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from heapq import nlargest
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack
 
 from tailrace.errors import TailraceError, UnexpectedAnswerError
 from tailrace.extras import require, require_arrow
@@ -26,17 +26,17 @@ PAGE_BYTES = 4 * 1024 * 1024
 PAGE_RECORDS = 10_000
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
-# An offset in every partition, one for each of some, or a time.
-Bound = int | Mapping[int, int] | datetime
+# An offset in every partition, one for each of some, a time, or an end of what a partition holds.
+Bound = int | Mapping[int, int] | datetime | Literal["earliest", "latest"]
 
 
 class ReadingParameters(TypedDict, total=False):
     """What is read; without any: all that the topic holds.
 
-    `start`, `end` (exclusive): an offset in every partition, -n is n before the end; offsets by
-    partition (one that is left out is read from its beginning, to its end); or a time with a zone:
-    from the first record that is not older, up to that of `end`. What a partition does not hold is
-    left out.
+    `start`, `end` (exclusive): an offset in every partition, -n is n before the end; "earliest" or
+    "latest"; offsets by partition (one that is left out is read from its beginning, to its end); or
+    a time with a zone: from the first record that is not older, up to that of `end`. What a
+    partition does not hold is left out.
     `last`: in place of these; of the last so many of each partition the so many newest by their
     time, oldest first.
     `partitions`: these only. `include_headers`: with a column of them.
@@ -80,7 +80,7 @@ def plan(
 
 
 class Reading:
-    """Records of a topic; each use reads them anew. ValueError: parameters that exclude each other.
+    """Records of a topic; each use reads them anew. ValueError: parameters that say nothing.
 
     Partition by partition in the order of their offsets, but with `last` in that of their times.
     What the broker refuses, and a damaged partition, are raised when it is used.
@@ -102,9 +102,8 @@ class Reading:
             raise ValueError("last excludes start and end: give one or the others")
         if self._last is not None and self._last < 1:
             raise ValueError(f"last is {self._last}; it is a number of records, 1 or more")
-        for name, bound in (("start", self._start), ("end", self._end)):
-            if isinstance(bound, datetime) and bound.tzinfo is None:
-                raise ValueError(f"{name} is a time without a zone: give it one, like tzinfo=UTC")
+        _check_bound("start", self._start)
+        _check_bound("end", self._end)
 
     def __iter__(self) -> Iterator[Record]:
         """One by one; needs no extra. With `last` they are held in memory first."""
@@ -204,6 +203,17 @@ class Reading:
                 position = _after(page, stretch, position)
 
 
+def _check_bound(name: str, bound: object) -> None:
+    if isinstance(bound, datetime) and bound.tzinfo is None:
+        raise ValueError(f"{name} is a time without a zone: give it one, like tzinfo=UTC")
+    is_word = isinstance(bound, str) and bound in ("earliest", "latest")
+    if not is_word and not isinstance(bound, int | Mapping | datetime | None):
+        raise ValueError(
+            f'{name} is {bound!r}; give an offset, -n, "earliest", "latest", a datetime with a '
+            "zone, or offsets by partition"
+        )
+
+
 def _offset(
     bound: Bound | None,
     partition: int,
@@ -215,6 +225,8 @@ def _offset(
     if isinstance(bound, datetime):
         found = offsets_of_time.get(partition)
         offset = readable.stop if found is None else found
+    elif isinstance(bound, str):
+        offset = readable.start if bound == "earliest" else readable.stop
     elif isinstance(bound, int):
         offset = bound if bound >= 0 else readable.stop + bound
     else:

@@ -6,6 +6,7 @@ raised as `ProblemError`, a success that does not read as the protocol says as
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
@@ -36,6 +37,7 @@ from tailrace.wire import (
 Parsed = TypeVar("Parsed")
 # A 404 that is about the path, and not about a topic or a partition.
 _NO_SUCH_PATH = ("not-found", "about:blank")
+_WAIT_MS = re.compile(r"[?&]waitMs=([0-9]+)")
 _HEADERS = {"producer_id": "Tailrace-Producer-Id", "sequence": "Tailrace-Sequence"}
 
 
@@ -47,6 +49,12 @@ class Request:
     target: str
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
+
+    @property
+    def wait_ms(self) -> int:
+        """How long the broker may wait for records before it answers."""
+        found = _WAIT_MS.search(self.target)
+        return int(found[1]) if found else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +240,11 @@ def produce_request(
     key: bytes | str | None = None,
     **numbered: Unpack[Numbered],
 ) -> Request:
-    """The key goes for the whole body; None lets the broker pick the partition."""
+    """The key goes for the whole body; None lets the broker pick the partition. TypeError."""
+    if not isinstance(body, bytes):
+        raise TypeError(f"what is produced is {type(body).__name__}; give bytes of JSON")
+    if key is not None and not isinstance(key, bytes | str):
+        raise TypeError(f"key is {type(key).__name__}; give bytes or str")
     target = f"/v1/topic/{quote(topic, safe='')}/messages"
     if key is not None:
         target += f"?partitionKey={quote(key, safe='')}"

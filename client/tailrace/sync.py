@@ -6,8 +6,9 @@ One thread at a time per client.
 """
 
 import http.client
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from selectors import EVENT_READ, DefaultSelector
 from socket import socket
 from types import TracebackType
@@ -71,15 +72,12 @@ class Client:
         self._options: ClientOptions = {"timeout_s": timeout_s, "token": token, "ca_file": ca_file}
         self._authorization = authorization(token)
         context = tls_context(endpoint, ca_file)
+        kind: Callable[..., http.client.HTTPConnection] = http.client.HTTPConnection
+        if context is not None:
+            kind = partial(http.client.HTTPSConnection, context=context)
         # http.client sets TCP_NODELAY itself.
-        if context is None:
-            self._connection = http.client.HTTPConnection(
-                endpoint.host, endpoint.port, timeout=timeout_s
-            )
-        else:
-            self._connection = http.client.HTTPSConnection(
-                endpoint.host, endpoint.port, timeout=timeout_s, context=context
-            )
+        self._new_connection = partial(kind, endpoint.host, endpoint.port, timeout=timeout_s)
+        self._connection = self._new_connection()
 
     def __enter__(self) -> Self:
         return self
@@ -95,6 +93,8 @@ class Client:
     def close(self) -> None:
         """Close the connection; a later call opens it again."""
         self._connection.close()
+        # A request that was interrupted, by Ctrl-C, may have left its head to be sent.
+        self._connection = self._new_connection()
 
     def twin(self, url: str | None = None) -> Self:
         """A client like this one with a connection of its own, to another broker of the ring."""
@@ -233,7 +233,7 @@ class Client:
     ) -> Fetched:
         """NDJSON of exactly min(`max_records`, available) records (broker's default 1,000).
 
-        Starts as `read_batches` does. A client's `timeout_s` must be above a `wait_ms`.
+        Starts as `read_batches` does.
         """
         request = requests.lines_request(
             topic, partition, offset, max_records=max_records, **parameters
@@ -266,15 +266,23 @@ class Client:
         *,
         on_new_group: "OnNewGroup | None" = None,
         session_ms: int | None = None,
+        assignment_epoch: int | None = None,
     ) -> "Registered":
         """Join a group; safe to repeat with the same values. `tailrace.consumer` does it for you.
 
-        The broker's defaults: startFromLatest, and 120 s. TopicNotFoundError.
+        The broker's defaults: startFromLatest, and 120 s. TopicNotFoundError. With the
+        `assignment_epoch` that it knows, a consumer shows that it lives, and joins nothing anew:
+        ConsumerNotRegisteredError, StaleAssignmentError.
         """
         from tailrace import group_requests
 
         request = group_requests.register_request(
-            consumer_id, group, topics, on_new_group=on_new_group, session_ms=session_ms
+            consumer_id,
+            group,
+            topics,
+            on_new_group=on_new_group,
+            session_ms=session_ms,
+            assignment_epoch=assignment_epoch,
         )
         return group_requests.parse_registered(self._exchange(request))
 
@@ -299,11 +307,23 @@ class Client:
         request = group_requests.commit_request(consumer_id, **named)
         group_requests.parse_done(self._exchange(request))
 
-    def goodbye(self, consumer_id: str, *, commit: bool = True) -> None:
-        """Leave the group; without `commit` the last delivery goes to another consumer."""
+    def goodbye(
+        self,
+        consumer_id: str,
+        *,
+        delivery: int | None = None,
+        assignment_epoch: int | None = None,
+        commit: bool = True,
+    ) -> None:
+        """Leave the group; with `commit` the named delivery, or else the last one, is confirmed.
+
+        What is not goes to another consumer. ConsumerNotRegisteredError, StaleAssignmentError.
+        """
         from tailrace import group_requests
 
-        request = group_requests.goodbye_request(consumer_id, commit=commit)
+        request = group_requests.goodbye_request(
+            consumer_id, delivery=delivery, assignment_epoch=assignment_epoch, commit=commit
+        )
         group_requests.parse_done(self._exchange(request))
 
     def groups(self) -> "list[GroupInfo]":
@@ -363,6 +383,7 @@ class Client:
         try:
             self._connect()
             is_connected = True
+            self._set_timeout(request.wait_ms)
             # A broker that refuses a large body answers before it has read it: read that answer.
             with suppress(BrokenPipeError):
                 headers = {**request.headers, **self._authorization}
@@ -379,10 +400,13 @@ class Client:
             http.client.HTTPException,
             UnicodeError,
         ) as error:  # no host name: the last
-            self._connection.close()
+            self.close()
             raise connection_failed(
                 self.url, error, write_attempted=is_connected and request.method == "POST"
             ) from error
+        except BaseException:  # half an exchange, which the next one must not meet
+            self.close()
+            raise
 
     def _connect(self) -> None:
         """Anew when the broker has closed the connection meanwhile: idle ones it does not keep."""
@@ -390,6 +414,14 @@ class Client:
             self._connection.close()  # nothing was asked, so what is there to read is its end
         if self._connection.sock is None:
             self._connection.connect()
+
+    def _set_timeout(self, wait_ms: int) -> None:
+        """Of each wait for this request: what the broker waits for records comes on top."""
+        timeout_s = self._options["timeout_s"]
+        if wait_ms:
+            timeout_s += wait_ms / 1000
+        if self._connection.sock.gettimeout() != timeout_s:
+            self._connection.sock.settimeout(timeout_s)
 
 
 def _is_readable(connected: socket) -> bool:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.cli import deliveries
 from tailrace.cli.bench import NAMES
+from tailrace.cli.deliveries import Deliveries
 from tailrace.errors import GroupNotFoundError
 from tailrace.group_values import GroupConsumer
 from tailrace.sync import Client
@@ -201,6 +203,37 @@ def test_ctrl_c_takes_effect_behind_the_page_that_is_printed(
     assert [json.loads(line)["offset"] for line in (first + rest).splitlines()] == [*range(1_000)]
     assert position(shared_broker, topic) == 1_000
     assert read(shared_broker, topic) == [1]
+
+
+@pytest.mark.parametrize("max_records", [10, None], ids=["some", "all"])
+def test_a_reader_slower_than_the_session_gets_each_record_and_the_group_moves(
+    monkeypatch: pytest.MonkeyPatch,
+    shared_broker: RunningBroker,
+    ten: str,
+    max_records: int | None,
+) -> None:
+    monkeypatch.setattr(deliveries, "SESSION_MS", 1_000)  # the shortest
+    monkeypatch.setattr(deliveries, "SLICE_BYTES", 400)  # of which ten have three
+    with Client(shared_broker.url) as client, Client(shared_broker.url) as other:
+        printed = []
+        with Deliveries(
+            client,
+            group=ten,
+            topic=ten,
+            consumer_id="slow",
+            on_new_group="startFromEarliest",
+            page_records=10,
+            follow=False,
+            note=print,
+        ) as consumer:
+            for each in consumer.slices(max_records):
+                printed.append([json.loads(line)["value"] for line in each.splitlines()])
+                while consumers(other, ten):
+                    pass
+
+    assert len(printed) > 1
+    assert [value for values in printed for value in values] == list(range(10))
+    assert position(shared_broker, ten) == 10
 
 
 def test_a_consumer_that_gets_no_partition_is_told_why(
@@ -445,17 +478,21 @@ def test_bench_does_not_touch_a_topic_of_others(shared_broker: RunningBroker, te
     assert values_of(run("consume", ten, url=shared_broker.url)) == list(range(10))
 
 
-def test_an_interrupted_bench_leaves_nothing(shared_broker: RunningBroker, topic: str) -> None:
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_bench_leaves_nothing(
+    shared_broker: RunningBroker, topic: str, number: signal.Signals, exit_code: int
+) -> None:
     with (
         Client(shared_broker.url) as client,
         started("bench", topic, "--seconds", "600", url=shared_broker.url) as process,
     ):
         while topic not in [each.group for each in client.groups()]:
             assert process.poll() is None
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
 
-        assert ended(process) == (130, "")
+        assert ended(process) == (exit_code, "")
         assert topic not in [each.name for each in client.topics()]
+        assert topic not in [each.group for each in client.groups()]
 
 
 # --- dry runs of topics ---------------------------------------------------------------------------

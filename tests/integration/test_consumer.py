@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from http.client import HTTPConnection
 from threading import Thread
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from tailrace import aio, aio_consumer
 from tailrace.arrow_records import encode_batch
+from tailrace.consumer import Consumer
 from tailrace.consuming import Assignment
 from tailrace.errors import (
     ConnectionFailedError,
@@ -155,6 +157,21 @@ def test_batches_of_several_topics_begin_where_the_group_is(
     assert {(row["topic"], int(row["value"]) // 10) for row in rows} <= {
         (name, index) for index, name in enumerate(names)
     }
+
+
+def test_batches_end_where_an_open_delivery_of_records_ends(
+    consumers: Consumers, client: Client, topic: str
+) -> None:
+    client.create_topic(topic, partitions_per_range=1)
+    produce(client, topic, range(10))
+    before = consumers(topic, topic, consumer_id=f"{topic}-c", max_records=3)
+    assert numbers(before.poll()) == [0, 1, 2]
+
+    with consumers(topic, topic, consumer_id=f"{topic}-c") as restarted:
+        batches = restarted.batches()
+        found = [[int(each) for each in next(batches)["value"].to_pylist()] for _ in range(2)]
+
+    assert found == [[0, 1, 2], [3, 4, 5, 6, 7, 8, 9]]
 
 
 def test_a_new_group_starts_where_it_is_told(
@@ -441,6 +458,47 @@ def test_a_process_whose_name_another_has_taken_is_told(
     assert [each.consumer_id for each in client.group(topic).consumers] == [f"{topic}-c"]
 
 
+@pytest.mark.parametrize("wanted", ["records", "batches"])
+def test_a_process_that_slept_with_records_in_hand_does_not_take_its_name_back(
+    consumers: Consumers, client: Client, topic: str, wanted: str
+) -> None:
+    client.create_topic(topic, partitions_per_range=1)
+    for number in range(3):
+        produce(client, topic, [number])
+    name = f"{topic}-c"
+    sleeper = consumers(topic, topic, session_ms=SESSION_MS, consumer_id=name)
+    items: Iterator[Any] = iter(sleeper) if wanted == "records" else sleeper.batches()
+    next(items)
+    with consumers(topic, topic, wait_ms=LONG_MS) as other:
+        poll_until_some(other)  # the sleeper is removed
+    successor = consumers(topic, topic, session_ms=LONG_MS, consumer_id=name)
+    successor.poll()
+
+    with pytest.raises(StaleAssignmentError):
+        next(items)
+    sleeper.close()
+    produce(client, topic, [3])
+
+    assert [each.session_ms for each in client.group(topic).consumers] == [LONG_MS]
+    assert numbers(poll_until_some(successor)) == [3]
+
+
+def test_what_a_removed_consumer_has_in_hand_is_left_to_another(
+    consumers: Consumers, client: Client, topic: str
+) -> None:
+    client.create_topic(topic, partitions_per_range=1)
+    produce(client, topic, range(3))
+    removed = consumers(topic, topic, session_ms=SESSION_MS)
+    records = iter(removed)
+    assert next(records).json() == 0
+    with consumers(topic, topic, wait_ms=LONG_MS) as other:
+        assert numbers(poll_until_some(other)) == [0, 1, 2]
+    produce(client, topic, [3])
+
+    assert next(records).json() == 3
+    removed.close()
+
+
 def test_a_slow_caller_is_not_taken_for_dead(
     consumers: Consumers, client: Client, topic: str
 ) -> None:
@@ -503,6 +561,27 @@ def test_what_was_delivered_in_a_lost_answer_is_not_confirmed_at_the_end(
         records += first(consumer, 10)
 
     assert numbers(records) == list(range(20))
+
+
+def test_a_request_that_was_interrupted_leaves_nothing_to_the_next(
+    monkeypatch: pytest.MonkeyPatch, client: Client, topic: str
+) -> None:
+    produce(client, topic, range(10))
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    def poll_interrupted() -> None:
+        with Consumer(client, topic, topic) as consumer:
+            assert len(consumer.poll()) == 10
+            with monkeypatch.context() as patch:
+                patch.setattr(HTTPConnection, "endheaders", interrupt)
+                consumer.poll()
+
+    with pytest.raises(KeyboardInterrupt):
+        poll_interrupted()
+
+    assert client.group(topic).consumers == ()  # it has said goodbye
 
 
 def test_a_consumer_survives_the_brokers_restart(

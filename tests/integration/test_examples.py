@@ -96,6 +96,28 @@ def test_the_producer_says_what_it_could_not_store() -> None:
     assert result.stderr.decode().startswith("error: after 0 events: no broker answers at ")
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (b"{", "line 2 is no JSON: "),
+        (b'"\xff"', "line 2 is no JSON: "),
+        (b"{}", 'line 2 has no field "origin" with a text'),
+        (b'{"origin":5}', 'line 2 has no field "origin" with a text'),
+        (b"7", 'line 2 has no field "origin" with a text'),
+    ],
+)
+def test_the_producer_names_a_line_that_it_cannot_send(
+    shared_broker: RunningBroker, topic: str, line: bytes, told: str
+) -> None:
+    given = b'{"origin":"SFO"}\n' + line + b"\n"
+    words = (EXAMPLES / "producer.py", topic, "--key", "origin")
+    result = run(shared_broker.url, "python", *words, given=given)
+
+    assert (result.returncode, result.stdout) == (1, b"")
+    assert result.stderr.decode().startswith(f"error: after 1 events: {told}")
+    assert result.stderr.count(b"\n") == 1
+
+
 @contextmanager
 def started(url: str, *words: str | Path) -> "Iterator[subprocess.Popen[bytes]]":
     """An example that goes on until it is ended."""
@@ -151,6 +173,21 @@ def test_a_consumer_gets_what_a_killed_one_had_not_confirmed(
 
     with started(broker.url, *words) as consumer:
         assert "1001" in line_of(consumer)
+
+
+def test_the_shell_consumer_ends_when_another_has_taken_its_name(broker: RunningBroker) -> None:
+    command = EXAMPLES / "consumer.sh"
+    with Client(broker.url) as client:
+        client.produce("orders", b"1001", key="a")
+        with started(broker.url, "sh", command, "orders", "g", "c1") as consumer:
+            assert "1001" in line_of(consumer)
+            client.goodbye("c1")
+            client.register("c1", "g", ["orders"], session_ms=5000)
+            _, errors = consumer.communicate()
+        members = client.group("g").consumers
+
+    assert b"/v1/problems/stale-assignment" in errors or b"/v1/problems/consumer-exists" in errors
+    assert [each.consumer_id for each in members] == ["c1"]
 
 
 def test_the_shell_consumer_says_why_it_cannot(broker: RunningBroker) -> None:

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,6 +27,7 @@ from tailrace.errors import (
 from tailrace.producer import Producer
 from tailrace.sending import Outcome, ProducerOptions, Stored
 from tailrace.sync import Client
+from tests.commands import environment
 from tests.fixtures import RunningBroker, free_port_base, start_broker
 from tests.history import Acknowledged, History, Place, Read, violations
 from tests.stored import split
@@ -191,6 +194,39 @@ def test_without_a_broker_patience_ends(shared_broker: RunningBroker) -> None:
             producer.close()
 
     assert isinstance(sent.exception(), ConnectionFailedError)
+
+
+FORGETFUL = """
+import tailrace
+
+producer = tailrace.Producer(tailrace.connect(), linger_ms=600_000, patience_s={patience_s})
+for number in range(5_000):
+    producer.send("{topic}", b"%d" % number, key=b"%d" % (number % 10))
+print("end")
+"""
+
+
+def test_a_program_that_ends_without_close_loses_nothing(
+    shared_broker: RunningBroker, topic: str
+) -> None:
+    result = run_python(shared_broker.url, FORGETFUL.format(topic=topic, patience_s=30))
+    values = [record["value"] for record in records_of(shared_broker, topic)]
+
+    assert (result.returncode, result.stdout, result.stderr) == (0, b"end\n", b"")
+    assert sorted(values) == list(range(5_000))
+
+
+def test_a_program_that_ends_without_close_tells_what_it_lost(topic: str) -> None:
+    url = f"http://127.0.0.1:{free_port_base()}"
+    result = run_python(url, FORGETFUL.format(topic=topic, patience_s=0.2))
+
+    assert result.stdout == b"end\n"
+    assert b"NotStoredError: 5,000 records were not stored: no broker answers" in result.stderr
+
+
+def run_python(url: str, program: str) -> "subprocess.CompletedProcess[bytes]":
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, env=environment(url), capture_output=True, check=False)
 
 
 def test_full_memory_makes_a_send_wait_and_then_fail() -> None:

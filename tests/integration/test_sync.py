@@ -6,6 +6,7 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -16,6 +17,7 @@ from tailrace.errors import (
     TopicNotFoundError,
     UnexpectedAnswerError,
 )
+from tailrace.requests import Request
 from tailrace.sync import Client
 from tailrace.wire import BATCH_MAGIC
 from tests.fixtures import RunningBroker, free_port_base, start_broker
@@ -290,6 +292,46 @@ def test_a_request_is_never_sent_twice_by_itself() -> None:
 
     assert caught.value.write_attempted
     assert targets == [b"/v1/topics/first", b"/v1/topic/second/messages", b"/v1/topics/third"]
+
+
+@pytest.mark.parametrize("value", ["1", '{"a":"日"}', {"a": 1}])
+def test_a_value_that_is_not_bytes_is_refused_and_disturbs_nothing(
+    shared_broker: RunningBroker, topic: str, value: Any
+) -> None:
+    with Client(shared_broker.url) as client:
+        client.create_topic(topic)
+        with pytest.raises(TypeError, match="give bytes of JSON"):
+            client.produce(topic, value)
+        with pytest.raises(TypeError, match="give bytes of JSON"):
+            client.produce_lines(topic, value)
+
+        assert client.produce(topic, b"1").offset == 0
+
+
+def test_an_exchange_that_any_error_ends_is_not_met_by_the_next(
+    shared_broker: RunningBroker, topic: str
+) -> None:
+    """A body that no connection can send, behind a head that waits to be sent."""
+    unsendable = Request("POST", f"/v1/topic/{topic}/messages", body=cast("bytes", {"a": 1}))
+    with Client(shared_broker.url) as client:
+        client.create_topic(topic)
+        with pytest.raises(TypeError):
+            client._exchange(unsendable)
+
+        assert client.produce(topic, b"1").offset == 0
+
+
+def test_a_wait_for_records_may_be_longer_than_a_brokers_silence(
+    shared_broker: RunningBroker, topic: str
+) -> None:
+    with Client(shared_broker.url, timeout_s=0.5) as client:
+        client.create_topic(topic, partitions_per_range=1)
+        client.register(topic, topic, [topic])
+        page = client.read_lines(topic, 0, "latest", wait_ms=1_000)
+        polled = client.poll(topic, wait_ms=1_000)
+        client.goodbye(topic)
+
+    assert (page.body, polled.body) == (b"", b"")
 
 
 def test_without_a_broker_nothing_was_attempted() -> None:

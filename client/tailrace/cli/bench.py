@@ -148,7 +148,10 @@ def _own_topic(
 
 
 def _remove(client: "Client", name: str) -> None:
+    """Its consumers too: where it was interrupted they have not said goodbye."""
     with suppress(TailraceError):
+        for each in client.group(name).consumers:
+            client.goodbye(each.consumer_id, commit=False)
         client.delete_group(name)
     client.delete_topic(name)
 

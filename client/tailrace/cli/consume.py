@@ -156,9 +156,10 @@ def _consume_by_group(
             consumer_id=consumer or _random_consumer_id(),
             on_new_group=_STARTS_OF_GROUPS[start or "earliest"],
             page_records=PAGE_RECORDS_MAX,
+            follow=follow,
             note=_note,
         ) as deliveries:
-            _print(deliveries.pages(max_records, follow=follow), output, None)
+            _print(deliveries.slices(max_records), output, None)
 
 
 def _random_consumer_id() -> str:

@@ -1,10 +1,15 @@
-"""What a consumer group gives one consumer, page by page; each record at least once.
+"""What a consumer group gives one consumer, slice by slice; each record at least once.
 
-A page counts as printed when the next one is asked for, or the pages' end: who takes them has then
-written and flushed it. What was printed is confirmed by the next poll, or when this ends; what was
-not comes again. The first Ctrl-C takes effect between pages, or ends a wait at once.
+A shell around `tailrace.consuming`, as `tailrace.consumer`. A slice counts as printed when the next
+one is asked for, or the slices' end: who takes them has then written and flushed it. What was
+printed is confirmed by the next poll, or when this ends; what was not comes again. Between slices
+the consumer shows that it lives. When it is removed all the same, since who reads what is printed
+(a pager) takes longer for a slice than the session, it registers again, and prints of what comes
+again only what it had not printed. The first Ctrl-C takes effect between deliveries, or ends a wait
+at once.
 """
 
+import math
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -12,12 +17,9 @@ from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Self
 
-from tailrace.errors import (
-    ConsumerNotRegisteredError,
-    StaleAssignmentError,
-    StaleDeliveryError,
-    TailraceError,
-)
+from tailrace.consuming import Consuming, Step
+from tailrace.errors import ConsumerNotRegisteredError, StaleDeliveryError, TailraceError
+from tailrace.retries import PATIENCE_S
 
 if TYPE_CHECKING:
     from tailrace.group_values import OnNewGroup, Polled
@@ -25,12 +27,15 @@ if TYPE_CHECKING:
 
 SESSION_MS = 30_000
 WAIT_MS = 10_000  # of one long poll; far below the client's timeout
-RETRY_AFTER_S = 0.5
+SLICE_BYTES = 16_384  # what a pipe holds is four of them
 NOTHING_ASSIGNED_S = 5.0  # the retry-after that says so: docs/protocol.md
 
 
 class Deliveries:
-    """A consumer's membership in a group, for a block; `note` gets what a person should know."""
+    """A consumer's membership in a group, for a block; `note` gets what a person should know.
+
+    With `follow` it waits for what comes, and for a broker that is away.
+    """
 
     def __init__(
         self,
@@ -41,19 +46,26 @@ class Deliveries:
         consumer_id: str,
         on_new_group: "OnNewGroup",
         page_records: int,
+        follow: bool,
         note: Callable[[str], None],
     ) -> None:
         self._client = client
-        self._group = group
-        self._topic = topic
-        self._id = consumer_id
-        self._on_new_group = on_new_group
         self._page_records = page_records
+        self._follow = follow
         self._note = note
         self._is_unanswered = self._is_left_out = False  # as noted last
         self._interrupts = _Interrupts()
-        self._printed = 0  # the last delivery that was; 0: none
-        self._epoch: int | None = None
+        self._printed: set[bytes] = set()  # lines that are not known to be confirmed
+        self._delivered: list[bytes] = []  # all lines of the last delivery
+        self._state = Consuming(
+            group,
+            topic,
+            new_id=consumer_id,
+            on_new_group=on_new_group,
+            session_ms=SESSION_MS,
+            wait_ms=WAIT_MS if follow else 0,
+            patience_s=math.inf if follow else PATIENCE_S,
+        )
 
     def __enter__(self) -> Self:
         self._register()
@@ -68,15 +80,17 @@ class Deliveries:
     ) -> None:
         try:
             if error is None:
-                self._leave()
+                self._confirm_all()
+                self._say_goodbye()
             else:
                 self._client.close()  # perhaps in the middle of an answer
                 with suppress(TailraceError):
-                    self._leave()
+                    self._confirm()
+                    self._say_goodbye()
         finally:
             self._interrupts.remove()
 
-    def pages(self, max_records: int | None, *, follow: bool) -> Iterator[bytes]:
+    def slices(self, max_records: int | None) -> Iterator[bytes]:
         """Records as NDJSON, `max_records` at most; None: all there are, and with `follow` those
         that come.
         """
@@ -84,78 +98,101 @@ class Deliveries:
         was_empty = False
         while remaining != 0:
             page_records = min(remaining or self._page_records, self._page_records)
-            polled = self._poll_until_answered(page_records, follow=follow)
-            if polled.body:
-                yield polled.body
-                self._printed = polled.delivery
-                remaining = None if remaining is None else remaining - polled.body.count(b"\n")
-            elif was_empty and not follow:
+            is_empty = not self._ask(page_records)
+            if is_empty and was_empty and not self._follow:
                 return
             # An empty answer may have confirmed what its partitions' children waited for.
-            was_empty = not polled.body
+            was_empty = is_empty
+            while lines := self._state.lines(size_bytes=SLICE_BYTES):
+                yield b"".join(lines)
+                self._state.take_lines(len(lines))
+                self._printed.update(lines)
+                remaining = None if remaining is None else remaining - len(lines)
+                self._show_life()
 
-    def _poll_until_answered(self, page_records: int, *, follow: bool) -> "Polled":
-        """Once; with `follow` until the broker answers, and with the pause that it wants."""
-        while True:
-            start_s = time.monotonic()
+    def _ask(self, max_records: int) -> bool:
+        """Whether there was something; what of it was printed before is left out."""
+        self._state.ask("lines", max_records=max_records)
+        is_empty = False
+        while (step := self._state.next_step()) is not None:
+            self._state.asked(time.monotonic())
             try:
                 with self._interrupts.waiting():
-                    polled = self._poll(page_records, WAIT_MS if follow else 0)
+                    is_empty = self._carry_out(step)
             except TailraceError as error:
-                if not (follow and error.retriable):
-                    raise
-                if not self._is_unanswered:
-                    self._note(f"{str(error).partition('. ')[0]}; trying again")
-                self._is_unanswered = True
-                self._pause(RETRY_AFTER_S)
-                continue
-            self._tell_state(polled)
-            if follow and polled.retry_after_s is not None:
-                self._pause(start_s + polled.retry_after_s - time.monotonic())
-            return polled
+                self._pause_after(error)
+        if self._follow and is_empty:
+            self._pause(self._state.idle_s(time.monotonic()))
+        return not is_empty
 
-    def _poll(self, page_records: int, wait_ms: int) -> "Polled":
-        """Register again when this consumer, or its assignment, is not known any more."""
-        with suppress(ConsumerNotRegisteredError, StaleAssignmentError):
-            return self._poll_once(page_records, wait_ms)
-        self._register()
-        self._printed = 0  # what it was told before is void
-        return self._poll_once(page_records, wait_ms)
-
-    def _poll_once(self, page_records: int, wait_ms: int) -> "Polled":
-        polled = self._client.poll(
-            self._id,
-            delivery=self._printed,
-            assignment_epoch=self._epoch,
-            form="ndjson",
-            max_records=page_records,
-            wait_ms=wait_ms,
-        )
-        self._epoch = polled.assignment_epoch
-        return polled
+    def _carry_out(self, step: Step) -> bool:
+        """Whether nothing has come."""
+        if step is Step.REGISTER:
+            self._register()
+            return False
+        assert step is Step.POLL, step  # of one topic, and of lines, there is no more to ask
+        wanted = self._state.poll_parameters()
+        polled = self._client.poll(self._state.consumer_id, **wanted)
+        self._state.polled(polled)
+        if wanted["delivery"]:  # it is confirmed
+            self._printed.difference_update(self._delivered)
+        self._delivered = self._state.lines(size_bytes=len(polled.body))
+        if self._delivered and self._printed.isdisjoint(self._delivered):
+            self._printed.clear()  # they have come to another meanwhile
+        self._state.skip_lines(self._printed)
+        self._tell_state(polled)
+        return polled.retry_after_s is not None
 
     def _register(self) -> None:
-        registered = self._client.register(
-            self._id,
-            self._group,
-            [self._topic],
-            on_new_group=self._on_new_group,
-            session_ms=SESSION_MS,
-        )
-        self._epoch = registered.assignment_epoch
+        wanted = self._state.register_parameters()
+        self._state.registered(self._client.register(**wanted))
 
-    def _leave(self) -> None:
-        """Confirm what was printed, and that alone: another delivery may be on its way."""
-        if self._printed:
+    def _show_life(self) -> None:
+        now_s = time.monotonic()
+        if self._state.is_sign_due(now_s):
+            self._state.asked(now_s)
             try:
-                # Refused: the poll that brought a later one has confirmed it.
-                with suppress(StaleDeliveryError):
-                    self._client.commit(
-                        self._id, delivery=self._printed, assignment_epoch=self._epoch
-                    )
+                self._register()
             except TailraceError as error:
-                raise TailraceError(f"{error}. The records printed last may come again") from error
-        self._client.goodbye(self._id, commit=False)
+                self._state.sign_failed(error)
+
+    def _pause_after(self, error: TailraceError) -> None:
+        """Before the next attempt; raises the error when there is none."""
+        pause_s = self._state.failed(error, time.monotonic())
+        if not isinstance(error, ConsumerNotRegisteredError):
+            if not self._follow:
+                raise error
+            if not self._is_unanswered:
+                self._note(f"{str(error).partition('. ')[0]}; trying again")
+            self._is_unanswered = True
+        self._pause(pause_s)
+
+    def _confirm_all(self) -> None:
+        """What was printed, even if this consumer was removed while it was."""
+        try:
+            try:
+                self._confirm()
+            except ConsumerNotRegisteredError as error:
+                self._state.forget()
+                self._ask(len(self._printed))
+                if self._state.commit_parameters() is None:  # something else has come, or nothing
+                    raise error
+                self._confirm()
+        except TailraceError as error:
+            raise TailraceError(f"{error}. The records printed last may come again") from error
+
+    def _confirm(self) -> None:
+        """What was printed, and that alone: another delivery may be on its way."""
+        named = self._state.commit_parameters()
+        if named is not None:
+            # Refused: the poll that brought a later one has confirmed it.
+            with suppress(StaleDeliveryError):
+                self._client.commit(self._state.consumer_id, **named)
+
+    def _say_goodbye(self) -> None:
+        """What was not printed goes to others at once."""
+        if (named := self._state.goodbye_parameters()) is not None:
+            self._client.goodbye(self._state.consumer_id, **named, commit=False)
 
     def _tell_state(self, polled: "Polled") -> None:
         """When it is another than before."""
@@ -163,7 +200,7 @@ class Deliveries:
             self._note("the broker answers again")
         is_left_out = (polled.retry_after_s or 0) >= NOTHING_ASSIGNED_S
         if is_left_out and not self._is_left_out:
-            self._note(f'other consumers of group "{self._group}" have all partitions')
+            self._note(f'other consumers of group "{self._state.group}" have all partitions')
         self._is_unanswered, self._is_left_out = False, is_left_out
 
     def _pause(self, seconds: float) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tailrace.group_values import GroupDetails, GroupReset
 
 Offsets = Mapping[str, Mapping[int, int]]  # topic, partition, offset
+TOPICS_SHOWN_MAX = 3  # in a table, by their names
 _OFFSETS_EXAMPLE = "flights:0=12,1=30"
 _ENTRY = re.compile(rf"([0-9]{{1,{DIGITS_MAX}}})=([0-9]{{1,{DIGITS_MAX}}})")
 # States of a group whose members the broker knows; in others its readers publish how far they are.
@@ -34,7 +35,7 @@ def list_groups(*, output: str, url: str | None) -> None:
             "MEMBERS",
             lambda each: str(each["members"]) if each["state"] in _STATES_WITH_MEMBERS else NONE,
         ),
-        member("TOPICS", "topics"),
+        _topics(),
         _number("LAG", "lag"),
         member("STATE", "state"),
         _age("OLDEST UNREAD", "oldestUnread"),
@@ -150,7 +151,7 @@ def _consumer_columns() -> "list[Column]":
 
     return [
         member("CONSUMER", "consumerId"),
-        member("TOPICS", "topics"),
+        _topics(),
         Column("PARTITIONS", lambda each: str(len(each["partitions"]))),
         Column("SEEN", lambda each: f"{each['idleMs'] / 1000:.1f}s ago"),
         Column("SESSION", lambda each: f"{each['sessionMs'] / 1000:g}s"),
@@ -172,6 +173,18 @@ def _partition_columns() -> "list[Column]":
         _age("OLDEST UNREAD", "oldestUnread"),
         member("CONSUMER", "consumer"),
     ]
+
+
+def _topics() -> "Column":
+    """Names while they are few, and how many there are."""
+    from tailrace.cli.output import Column, cell_text
+
+    def cell(document: Any) -> str:
+        topics = document["topics"]
+        is_short = len(topics) <= TOPICS_SHOWN_MAX
+        return cell_text(topics) if is_short else counted(len(topics), "topic")
+
+    return Column("TOPICS", cell)
 
 
 def _number(title: str, name: str) -> "Column":

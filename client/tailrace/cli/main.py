@@ -1,11 +1,12 @@
 """The `tailrace` command: its verbs, and how every failure is told.
 
-Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted. A failure is one sentence on stderr.
+Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 ended by SIGTERM. A failure is
+one sentence on stderr.
 """
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BufferedWriter, RawIOBase, TextIOWrapper
 from typing import cast
 
@@ -27,6 +28,7 @@ from tailrace.cli import (
     verify,
 )
 from tailrace.cli.parser import UsageError, Verb, close_to, parse, shown
+from tailrace.cli.termination import EXIT_TERMINATED, Termination
 from tailrace.errors import (
     ConnectionFailedError,
     GroupNotFoundError,
@@ -37,6 +39,7 @@ from tailrace.errors import (
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+HELP = ("--help", "-h")
 
 VERBS: dict[str, Verb] = {
     "dev": dev.VERB,
@@ -78,27 +81,27 @@ FIRST_STEPS = (
 
 def main() -> None:
     """Run the command of `sys.argv` and exit."""
+    termination = Termination()
     try:
-        _prepare_output()
-        exit_code = _exit_code(sys.argv[1:])
+        with termination:
+            _prepare_output()
+            exit_code = _exit_code(sys.argv[1:])
     except KeyboardInterrupt as error:
         if error.args:  # what a verb has to say about it
             print(error, file=sys.stderr)
-        exit_code = EXIT_INTERRUPTED
+        exit_code = EXIT_TERMINATED if termination.has_come else EXIT_INTERRUPTED
     sys.exit(exit_code)
 
 
 def overview() -> str:
     """What `tailrace --help` prints."""
-    width = max(map(len, VERBS))
     return "\n".join(
         [
             "usage: tailrace VERB ...",
             "",
             SUMMARY,
             "",
-            "verbs (tailrace VERB --help tells more):",
-            *(f"  {name:{width}}  {verb.help}" for name, verb in VERBS.items()),
+            *_listed(VERBS),
             "",
             "options:",
             "  --help, -h  this help",
@@ -111,6 +114,22 @@ def overview() -> str:
             *(f"  {step}" for step in FIRST_STEPS),
         ]
     )
+
+
+def family_overview(first: str) -> str:
+    """What `tailrace topic --help` prints: the verbs that begin with this word."""
+    return "\n".join([f"usage: tailrace {first} VERB ...", "", *_listed(_family(first))])
+
+
+def _listed(verbs: Mapping[str, Verb]) -> list[str]:
+    """Each with its first sentence."""
+    width = max(map(len, verbs))
+    lines = [f"  {name:{width}}  {verb.help}" for name, verb in verbs.items()]
+    return ["verbs (tailrace VERB --help tells more):", *lines]
+
+
+def _family(first: str) -> Mapping[str, Verb]:
+    return {name: verb for name, verb in VERBS.items() if name.startswith(f"{first} ")}
 
 
 def _prepare_output() -> None:
@@ -163,26 +182,30 @@ def _exit_code(words: Sequence[str]) -> int:
 
 def _run(words: Sequence[str]) -> None:
     """The verb that the first word, or the first two, name."""
+    if words and words[0] == "help":
+        words = [*words[1:], "--help"]
     for count in (2, 1):
         name = " ".join(words[:count])
         if name in VERBS:
             VERBS[name].run(**parse(name, VERBS[name], words[count:]))
             return
-    first = words[0] if words else "--help"
+    first, *rest = words or ["--help"]
     if first == "--version":
         print(f"tailrace {__version__}")
-    elif first in ("--help", "-h"):
+    elif first in HELP:
         print(overview())
+    elif rest and rest[0] in HELP and _family(first):
+        print(family_overview(first))
     elif first == "__complete" and len(words) == 2:  # by the scripts of `tailrace completion`
         for word in completion.words_after(words[1], VERBS, completion.live_names):
             print(word)
     else:
-        raise UsageError(_no_such_verb(first, words[1:]))
+        raise UsageError(_no_such_verb(first, rest))
 
 
 def _no_such_verb(first: str, rest: Sequence[str]) -> str:
     """What could have been meant."""
-    seconds = [name.partition(" ")[2] for name in VERBS if name.startswith(f"{first} ")]
+    seconds = [name.partition(" ")[2] for name in _family(first)]
     if not seconds:
         firsts = list(dict.fromkeys(name.partition(" ")[0] for name in VERBS))
         return f"no verb {shown(first)}{close_to(first, firsts)}. See: tailrace --help"

@@ -58,7 +58,7 @@ BODY = (
 
 
 def test_each_partition_has_its_rows() -> None:
-    batches = list(decode_delivery(BODY, topics=NAMES, start_offsets={}))
+    batches = list(decode_delivery(BODY, topics=NAMES, start_offsets={}, end_offsets={}))
 
     assert [each.schema for each in batches] == [SCHEMA] * 4
     assert rows_of(batches) == [
@@ -74,13 +74,23 @@ def test_each_partition_has_its_rows() -> None:
 def test_records_before_the_start_offsets_are_left_out() -> None:
     starts = {("flights", 3): 11, ("orders", 4): 8}
 
-    rows = rows_of(list(decode_delivery(BODY, topics=NAMES, start_offsets=starts)))
+    rows = rows_of(list(decode_delivery(BODY, topics=NAMES, start_offsets=starts, end_offsets={})))
 
     assert [row[3] for row in rows] == [b"b", b"c", b"d", b"f"]
 
 
+def test_records_from_the_end_offsets_on_are_left_out() -> None:
+    starts, ends = {("flights", 3): 11}, {("flights", 3): 12, ("orders", 4): 8}
+
+    decoded = decode_delivery(BODY, topics=NAMES, start_offsets=starts, end_offsets=ends)
+
+    assert [row[3] for row in rows_of(list(decoded))] == [b"b", b"d", b"e"]
+
+
 def test_headers_come_when_they_are_wanted() -> None:
-    decoded = decode_delivery(BODY, topics=NAMES, start_offsets={}, include_headers=True)
+    decoded = decode_delivery(
+        BODY, topics=NAMES, start_offsets={}, end_offsets={}, include_headers=True
+    )
 
     assert {each.schema for each in decoded} == {SCHEMA_WITH_HEADERS}
 
@@ -89,13 +99,13 @@ def test_a_topic_that_was_deleted_meanwhile_is_left_out() -> None:
     names = {ORDERS.bytes: "orders"}
 
     assert topic_ids(BODY) == NAMES.keys()
-    rows = rows_of(list(decode_delivery(BODY, topics=names, start_offsets={})))
+    rows = rows_of(list(decode_delivery(BODY, topics=names, start_offsets={}, end_offsets={})))
     assert [row[0] for row in rows] == ["orders", "orders"]
 
 
 def test_an_empty_delivery_has_no_rows() -> None:
     assert topic_ids(b"") == set()
-    assert list(decode_delivery(b"", topics={}, start_offsets={})) == []
+    assert list(decode_delivery(b"", topics={}, start_offsets={}, end_offsets={})) == []
 
 
 @pytest.mark.parametrize(
@@ -109,7 +119,7 @@ def test_an_empty_delivery_has_no_rows() -> None:
 )
 def test_damage_is_told(body: bytes, told: str) -> None:
     with pytest.raises(CorruptBatchError, match=told):
-        list(decode_delivery(body, topics=NAMES, start_offsets={}))
+        list(decode_delivery(body, topics=NAMES, start_offsets={}, end_offsets={}))
 
 
 # --- as a consumer's ------------------------------------------------------------------------------
@@ -117,15 +127,15 @@ def test_damage_is_told(body: bytes, told: str) -> None:
 
 def consumer_of(*topics: str) -> Consuming:
     """One that has registered and wants batches."""
-    state = Consuming.of("g", topics, {}, new_id="c1", wants_assignment=False)
-    state.ask("batch")
+    state = Consuming("g", topics, new_id="c1")
+    state.ask("batches")
     state.registered(Registered("c1", "g", topics, "startFromEarliest", 30_000, 1))
     return state
 
 
 def rows_handed_out(state: Consuming) -> list[Row]:
     batches = []
-    while (taken := state.take_batch()) is not None:
+    while (taken := state.take()) is not None:
         batches.append(taken)
     return rows_of(batches)
 
@@ -137,7 +147,8 @@ def info(name: str, topic_id: UUID) -> TopicInfo:
 def test_a_consumer_of_one_topic_knows_its_name() -> None:
     state = consumer_of("flights")
 
-    state.polled(Polled(batch(FLIGHTS, 0, 5, b"a", b"b"), 1, 1, {("flights", 0): 6}, None))
+    body = batch(FLIGHTS, 0, 5, b"a", b"b", b"c")
+    state.polled(Polled(body, 1, 1, {("flights", 0): 6}, None, {("flights", 0): 7}))
 
     assert state.next_step() is None
     assert rows_handed_out(state) == [("flights", 0, 6, b"b")]
@@ -154,7 +165,7 @@ def test_a_consumer_of_several_asks_for_their_names_once() -> None:
     assert state.next_step() is None
     assert len(rows_handed_out(state)) == 6
 
-    state.ask("batch")
+    state.ask("batches")
     state.polled(Polled(BODY, 2, 1, {}, None))
     assert state.next_step() is None
     assert len(rows_handed_out(state)) == 6
@@ -164,7 +175,7 @@ def test_a_call_that_was_cancelled_before_the_names_came_leaves_nothing() -> Non
     state = consumer_of("flights", "orders")
     state.polled(Polled(BODY, 1, 1, {}, None))
 
-    state.ask("ndjson")
+    state.ask("records")
 
     assert state.next_step() is Step.POLL
     assert state.poll_parameters()["delivery"] == 0
@@ -176,6 +187,6 @@ def test_a_delivery_that_is_only_of_a_deleted_topic_is_dealt_with() -> None:
     state.listed([info("flights", FLIGHTS)])
 
     assert rows_handed_out(state) == []
-    state.ask("batch")
+    state.ask("batches")
     assert state.next_step() is Step.POLL
     assert state.poll_parameters()["delivery"] == 4

@@ -27,7 +27,7 @@ def page() -> str:
             "",
             f"{SUMMARY} Made from the code: `tailrace VERB --help` tells the same.",
             "",
-            "Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted. "
+            "Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 ended by SIGTERM. "
             "A failure is one sentence on stderr that says what to do.",
             "",
             "| in many verbs | meaning |",

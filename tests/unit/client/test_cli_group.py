@@ -1,12 +1,17 @@
 """What `tailrace group reset` takes and tells."""
 
 import argparse
+import json
+import re
 
 import pytest
 
-from tailrace.cli.group import RESET, told
+from tailrace.cli.group import LIST, RESET, told
 from tailrace.cli.parser import parse
-from tailrace.group_values import GroupReset, MovedPartition
+from tailrace.group_values import GroupInfo, GroupReset, MovedPartition
+from tailrace.sync import Client
+
+URL = "http://127.0.0.1:1"  # where nothing is asked
 
 
 def moved(back: int, forward: int, *, dry_run: bool, is_idle: bool = True) -> GroupReset:
@@ -38,6 +43,25 @@ def moved(back: int, forward: int, *, dry_run: bool, is_idle: bool = True) -> Gr
 )
 def test_a_reset_is_told_in_events(reset: GroupReset, text: str) -> None:
     assert told(reset) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "-"), (1, "t0"), (3, "t0,t1,t2"), (4, "4 topics"), (1_000, "1,000 topics")],
+)
+def test_topics_are_named_while_they_are_few(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], count: int, text: str
+) -> None:
+    topics = tuple(f"t{number}" for number in range(count))
+    found = GroupInfo("billing", "active", 1, topics, 0, None, 0)
+    monkeypatch.setattr(Client, "groups", lambda _: [found])
+    LIST.run(output="table", url=URL)
+    table = capsys.readouterr().out.splitlines()
+    LIST.run(output="json", url=URL)
+    document = json.loads(capsys.readouterr().out)
+
+    assert re.split("  +", table[1])[2] == text
+    assert document[0]["topics"] == list(topics)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
 """The command line before a broker answers: help, wrong usage, and no broker there."""
 
 import re
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
 from tailrace.cli.main import VERBS, main
+from tailrace.cli.termination import EXIT_TERMINATED
 from tests.fixtures import free_port_base
 
 TOPIC_VERBS = "tailrace topic needs one of create, list, describe, alter, delete or restore"
@@ -59,6 +61,33 @@ def test_the_command_alone_shows_its_verbs(
     assert "examples:" in told
 
 
+@pytest.mark.parametrize("first", ["topic", "group", "context"])
+@pytest.mark.parametrize("words", ["{} --help", "{} -h", "help {}"])
+def test_the_first_word_of_verbs_shows_those_that_begin_with_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], first: str, words: str
+) -> None:
+    assert run(monkeypatch, *words.format(first).split()) == 0
+
+    told = capsys.readouterr().out.splitlines()
+    family = {name: verb.help for name, verb in VERBS.items() if name.startswith(f"{first} ")}
+    assert told[0] == f"usage: tailrace {first} VERB ..."
+    assert [re.split("  +", line.strip()) for line in told[3:]] == [
+        [name, sentence] for name, sentence in family.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "usage"),
+    [("help", "VERB"), ("help --help", "VERB"), ("help group list", "group list")],
+)
+def test_help_is_a_word_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, usage: str
+) -> None:
+    assert run(monkeypatch, *words.split()) == 0
+
+    assert capsys.readouterr().out.startswith(f"usage: tailrace {usage} ")
+
+
 def test_the_version_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,7 +105,8 @@ def test_the_version_is_told(
         ("nosuch", 'no verb "nosuch"\\. See: tailrace --help'),
         ("statsu", 'no verb "statsu"; did you mean status. See: tailrace --help'),
         ("topic", TOPIC_VERBS),
-        ("topic --help", TOPIC_VERBS),
+        ("topic -x", TOPIC_VERBS),
+        ("help nosuch", 'no verb "nosuch"\\. See: tailrace --help'),
         ("topic drop", 'tailrace topic has create, .* or restore, and no "drop"'),
         ("produce", "arguments are required: TOPIC. See: tailrace produce --help"),
         ("produce t --key origin", '--key: "origin" is not a field path, like .customer'),
@@ -167,6 +197,26 @@ def test_an_interrupt_anywhere_in_the_command_is_quiet(
     monkeypatch.setattr(sys.stdout, method, interrupt)
 
     assert run(monkeypatch, "--version") == 130
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("interrupt", [signal.default_int_handler, signal.SIG_IGN])
+def test_a_termination_ends_a_verb_as_an_interrupt_does(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    interrupt: "signal._HANDLER",
+) -> None:
+    def terminate(*_: object, **__: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(sys.stdout, "write", terminate)
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        assert run(monkeypatch, "--version") == EXIT_TERMINATED == 143
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert capsys.readouterr().err == ""
 
 

@@ -5,9 +5,19 @@ import inspect
 
 import pytest
 
-from tailrace import aio, aio_producer, aio_reading, producer, reading, sync
+from tailrace import (
+    aio,
+    aio_consumer,
+    aio_producer,
+    aio_reading,
+    consumer,
+    producer,
+    reading,
+    sync,
+)
 
 CLIENTS = (sync.Client, aio.Client)
+CONSUMERS = (consumer.Consumer, aio_consumer.Consumer)
 PRODUCERS = (producer.Producer, aio_producer.Producer)
 READINGS = (reading.Reading, aio_reading.Reading)
 # What does not wait in either client: nothing is asked.
@@ -33,10 +43,17 @@ def signatures(methods: dict[str, Function]) -> dict[str, str]:
         name: f"({ast.unparse(method.args)}) -> {method.returns and ast.unparse(method.returns)}"
         for name, method in methods.items()
     }
-    return {name: text.replace("'", "") for name, text in written.items()}
+    return {
+        name: text.replace("'", "").replace("AsyncIterator", "Iterator")
+        for name, text in written.items()
+    }
 
 
-@pytest.mark.parametrize(("blocking", "awaited"), [CLIENTS, PRODUCERS], ids=["client", "producer"])
+@pytest.mark.parametrize(
+    ("blocking", "awaited"),
+    [CLIENTS, CONSUMERS, PRODUCERS],
+    ids=["client", "consumer", "producer"],
+)
 def test_both_have_the_same_methods_with_the_same_parameters_and_results(
     blocking: type, awaited: type
 ) -> None:
@@ -51,6 +68,14 @@ def test_every_method_that_asks_is_awaited_and_says_the_same() -> None:
     assert awaited == asking
     assert {name: ast.get_docstring(ours[name]) for name in asking - {"close"}} == {
         name: ast.get_docstring(theirs[name]) for name in asking - {"close"}
+    }
+
+
+def test_consumers_say_the_same() -> None:
+    ours, theirs = map(methods_of, CONSUMERS)
+
+    assert {name: ast.get_docstring(method) for name, method in ours.items()} == {
+        name: ast.get_docstring(method) for name, method in theirs.items()
     }
 
 

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from tailrace import aio, aio_consumer
+import tailrace
+from tailrace import aio, aio_consumer, consumer
 from tailrace.consumer import Consumer, new_consumer_id
 from tailrace.extras import MissingPackageError
 from tailrace.sync import Client
@@ -36,9 +37,13 @@ def test_arrow_batches_name_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     awaited = aio_consumer.Consumer(aio.Client(URL), "g", "t")
 
-    for consumer in (Consumer(Client(URL), "g", "t"), awaited):
+    for each in (Consumer(Client(URL), "g", "t"), awaited):
         with pytest.raises(MissingPackageError, match=r"pyarrow.*pip install 'tailrace\[arrow\]'"):
-            consumer.batches()
+            each.batches()
+
+
+def test_a_consumers_records_are_there_beside_it() -> None:
+    assert consumer.Record is aio_consumer.Record is tailrace.Record
 
 
 def test_the_end_of_a_consumer_that_never_polled_asks_nothing() -> None:

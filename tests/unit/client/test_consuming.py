@@ -31,7 +31,7 @@ def consuming(*, wants_assignment: bool = False, **options: object) -> Consuming
     """Of consumer "c1" of group "g", which reads topic "t"."""
     given = ConsumerOptions(consumer_id="c1", wait_ms=0, patience_s=PATIENCE_S)
     given.update(options)  # type: ignore[typeddict-item]
-    return Consuming.of("g", "t", given, new_id="new", wants_assignment=wants_assignment)
+    return Consuming("g", "t", new_id="new", wants_assignment=wants_assignment, **given)
 
 
 def registered(epoch: int = 1) -> Registered:
@@ -65,7 +65,7 @@ def problem(kind: type[ProblemError], *, retriable: bool = False) -> ProblemErro
 def ready(*, wants_assignment: bool = False) -> Consuming:
     """A consumer that has registered and wants records."""
     state = consuming(wants_assignment=wants_assignment)
-    state.ask("ndjson")
+    state.ask("records")
     assert state.next_step() is Step.REGISTER
     state.registered(registered())
     return state
@@ -79,11 +79,16 @@ def with_delivery(*values: int, delivery: int = 1) -> Consuming:
 
 
 def test_options_have_defaults() -> None:
-    state = Consuming.of("g", ["a", "b"], {}, new_id="new", wants_assignment=False)
+    state = Consuming("g", ["a", "b"], new_id="new")
 
-    wanted = state.subscription
-    assert (wanted.consumer_id, wanted.topics) == ("new", ("a", "b"))
-    assert (wanted.on_new_group, wanted.session_ms) == ("startFromEarliest", 30_000)
+    assert state.register_parameters() == {
+        "consumer_id": "new",
+        "group": "g",
+        "topics": ("a", "b"),
+        "on_new_group": "startFromEarliest",
+        "session_ms": 30_000,
+        "assignment_epoch": None,
+    }
     assert state.poll_parameters() == {
         "form": "ndjson",
         "max_records": None,
@@ -92,6 +97,37 @@ def test_options_have_defaults() -> None:
         "delivery": 0,
         "assignment_epoch": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("session_ms", 999, "session_ms is 999; give 1000 or more"),
+        ("max_records", 0, "max_records is 0; give 1 or more"),
+        ("max_bytes", -1, "max_bytes is -1; give 1 or more"),
+        ("wait_ms", -1, "wait_ms is -1; give 0 or more"),
+        ("patience_s", -0.1, "patience_s is -0.1; give 0 or more"),
+        ("on_new_group", "earliest", "on_new_group is 'earliest'; give startFromEarliest or"),
+        ("consumer_id", "", "consumer_id '' is no name"),
+        ("consumer_id", "a b", "consumer_id 'a b' is no name"),
+        ("consumer_id", "a/b", "none of them a /"),
+    ],
+)
+def test_an_option_out_of_bounds_is_named(option: str, value: object, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        consuming(**{option: value})  # type: ignore[arg-type]
+
+
+def test_what_is_no_option_is_refused() -> None:
+    with pytest.raises(TypeError, match="sesion_ms"):
+        consuming(sesion_ms=1_000)
+
+
+def test_a_group_has_a_name_and_topics() -> None:
+    with pytest.raises(ValueError, match="group '' is no name; give 1 to 249 visible"):
+        Consuming("", "t", new_id="c1")
+    with pytest.raises(ValueError, match="topics is empty"):
+        Consuming("g", [], new_id="c1")
 
 
 def test_it_registers_then_polls_and_names_no_delivery() -> None:
@@ -106,24 +142,24 @@ def test_it_registers_then_polls_and_names_no_delivery() -> None:
 def test_nothing_is_polled_before_all_records_are_handed_out() -> None:
     state = with_delivery(1, 2)
 
-    state.ask("ndjson")
+    state.ask("records")
     assert state.next_step() is None
-    first = state.take_record()
-    state.ask("ndjson")
+    first = state.take()
+    state.ask("records")
     assert state.next_step() is None
-    last = state.take_record()
+    last = state.take()
 
     assert first is not None
     assert last is not None
     assert (first.offset, last.offset) == (1, 2)
-    assert state.take_record() is None
+    assert state.take() is None
 
 
 def test_the_poll_after_a_delivery_names_it() -> None:
     state = with_delivery(1, 2, delivery=7)
     assert [record.value for record in state.take_records()] == [b"1", b"2"]
 
-    state.ask("ndjson")
+    state.ask("records")
 
     assert state.next_step() is Step.POLL
     assert state.poll_parameters()["delivery"] == 7
@@ -132,7 +168,7 @@ def test_the_poll_after_a_delivery_names_it() -> None:
 def test_a_lost_answer_is_asked_for_again() -> None:
     state = with_delivery(1, delivery=7)
     state.take_records()
-    state.ask("ndjson")
+    state.ask("records")
 
     pause_s = state.failed(ConnectionFailedError(URL, "reset", write_attempted=True), 100.0)
 
@@ -144,7 +180,7 @@ def test_a_lost_answer_is_asked_for_again() -> None:
 def test_patience_ends_and_begins_anew() -> None:
     state = with_delivery()
     error = ConnectionFailedError(URL, "refused")
-    state.ask("ndjson")
+    state.ask("records")
     state.failed(error, 100.0)
 
     with pytest.raises(ConnectionFailedError) as caught:
@@ -165,7 +201,7 @@ def test_an_answer_gives_patience_anew() -> None:
 
 def test_without_a_broker_from_the_start_there_is_no_patience() -> None:
     state = consuming()
-    state.ask("ndjson")
+    state.ask("records")
 
     with pytest.raises(ConnectionFailedError):
         state.failed(ConnectionFailedError(URL, "refused"), 0.0)
@@ -195,7 +231,7 @@ def test_a_consumer_whose_name_another_has_taken_does_not_speak_in_its_name() ->
 def test_a_removed_consumer_registers_and_goes_on() -> None:
     state = with_delivery(1, delivery=7)
     state.take_records()
-    state.ask("ndjson")
+    state.ask("records")
 
     assert state.failed(problem(ConsumerNotRegisteredError), 0.0) > 0
     assert state.next_step() is Step.REGISTER
@@ -229,7 +265,7 @@ def test_a_commit_names_what_was_handed_out_completely() -> None:
 def test_a_poll_that_was_answered_has_confirmed() -> None:
     state = with_delivery(1, delivery=7)
     state.take_records()
-    state.ask("ndjson")
+    state.ask("records")
 
     state.polled(nothing(delivery=7))
 
@@ -297,7 +333,7 @@ def test_a_description_that_failed_loses_no_records() -> None:
     with pytest.raises(TailraceError):
         state.failed(problem(ProblemError), 0.0)
 
-    state.ask("ndjson")
+    state.ask("records")
     assert state.next_step() is Step.DESCRIBE
     state.described(details(epoch=2, consumer_id="another"))
 
@@ -308,7 +344,7 @@ def test_a_description_that_failed_loses_no_records() -> None:
 def test_an_answer_that_cannot_be_read_is_not_dealt_with() -> None:
     state = with_delivery(1, delivery=7)
     state.take_records()
-    state.ask("ndjson")
+    state.ask("records")
 
     with pytest.raises(UnexpectedAnswerError):
         state.polled(Polled(b"<html>", 8, 1, {}, None))
@@ -341,19 +377,104 @@ def test_a_sign_of_life_is_due_after_a_third_of_the_session() -> None:
     state.asked(100.0)
     state.registered(registered(epoch=4))
 
+    state.polled(polled(1, epoch=4))
+
     assert not state.is_sign_due(100.9)
     assert state.is_sign_due(101.0)
-    state.registered(registered(epoch=1))  # it is known since then
-    assert state.poll_parameters()["assignment_epoch"] == 4
+    state.take()
+    assert not state.is_sign_due(200.0)  # the next poll comes when more is wanted
+
+
+def test_a_sign_of_life_says_and_keeps_what_was_told() -> None:
+    state = with_delivery(1, 2, delivery=7)
+
+    assert state.register_parameters()["assignment_epoch"] == 1
+    state.registered(registered(epoch=9))
+
+    assert state.poll_parameters()["assignment_epoch"] == 1
+    assert len(state.take_records()) == 2
+    assert state.commit_parameters() == {"delivery": 7, "assignment_epoch": 1}
+
+
+def test_a_sign_of_life_of_a_removed_consumer_drops_what_is_in_hand() -> None:
+    state = with_delivery(1, 2, delivery=7)
+    state.take()
+
+    state.sign_failed(problem(ConsumerNotRegisteredError))
+
+    assert state.take() is None
+    state.ask("records")
+    assert state.next_step() is Step.REGISTER
+    assert state.register_parameters()["assignment_epoch"] is None
+    state.registered(registered(epoch=5))
+    parameters = state.poll_parameters()
+    assert (parameters["delivery"], parameters["assignment_epoch"]) == (0, 5)
+
+
+def test_a_process_that_slept_while_another_took_its_name_does_not_take_it_back() -> None:
+    state = with_delivery(1, 2)
+    state.take()
+
+    with pytest.raises(StaleAssignmentError):
+        state.sign_failed(problem(StaleAssignmentError))
+
+    assert state.take() is None
+    assert state.commit_parameters() is None
+    assert state.goodbye_parameters() is None
+
+
+def test_a_sign_of_life_without_an_answer_leaves_it_to_the_next_poll() -> None:
+    state = with_delivery(1, 2, delivery=7)
+
+    state.sign_failed(ConnectionFailedError(URL, "reset"))
+
+    assert len(state.take_records()) == 2
+    assert state.goodbye_parameters() == {"delivery": 7, "assignment_epoch": 1}
+
+
+def test_the_epoch_of_a_description_is_not_the_consumers_own() -> None:
+    state = ready(wants_assignment=True)
+
+    state.described(details(0, epoch=9))
+
+    assert state.next_step() is Step.POLL
+    assert state.poll_parameters()["assignment_epoch"] == 1
+
+
+def test_patience_begins_anew_after_a_commit_that_came_too_late() -> None:
+    state = with_delivery(1)
+    state.take_records()
+    state.commit_failed(ConnectionFailedError(URL, "reset"), 0.0)
+    with pytest.raises(ConsumerNotRegisteredError):
+        state.commit_failed(problem(ConsumerNotRegisteredError), 1.0)
+
+    assert state.failed(ConnectionFailedError(URL, "refused"), 10 * PATIENCE_S) > 0
+
+
+def test_lines_are_handed_out_once_they_are_dealt_with() -> None:
+    state = ready()
+    state.ask("lines", max_records=3)
+    assert state.poll_parameters()["form"] == "ndjson"
+    assert state.poll_parameters()["max_records"] == 3
+
+    state.polled(Polled(b"one\rone\ntwo\nthree\n", 1, 1, {}, None))
+    assert state.lines(size_bytes=1) == [b"one\rone\n"]
+    state.take_lines(1)
+    assert state.lines(size_bytes=10) == [b"two\n", b"three\n"]
+    assert state.commit_parameters() is None
+    state.skip_lines({b"two\n", b"three\n"})
+
+    assert state.lines(size_bytes=10) == []
+    assert state.commit_parameters() == {"delivery": 1, "assignment_epoch": 1}
 
 
 def test_the_rest_of_a_delivery_is_taken_as_it_began() -> None:
     state = with_delivery(1, 2)
-    state.take_record()
+    state.take()
 
     with pytest.raises(ValueError, match="take the rest"):
-        state.ask("batch")
+        state.ask("batches")
 
     state.drop()
-    state.ask("batch")
+    state.ask("batches")
     assert state.poll_parameters()["form"] == "batch"

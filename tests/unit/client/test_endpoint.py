@@ -2,6 +2,7 @@
 
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,12 @@ def test_a_token_that_no_header_can_hold_is_refused_and_not_shown(token: str) ->
 
     assert caught.value.option == "token"
     assert not token or token not in str(caught.value)
+
+
+@pytest.mark.parametrize("token", [5, b"s3cret"])
+def test_a_token_that_is_no_text_is_refused(token: Any) -> None:
+    with pytest.raises(OptionError, match=f"the token is {type(token).__name__}; give it as text"):
+        authorization(token)
 
 
 def test_a_ca_file_that_cannot_be_used_is_refused_with_its_name(tmp_path: Path) -> None:

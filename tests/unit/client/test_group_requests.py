@@ -86,6 +86,17 @@ def test_a_registration_has_what_is_given() -> None:
         "onNewGroup": "startFromEarliest",
         "sessionMs": 5000,
     }
+    assert "Tailrace-Assignment-Epoch" not in most.headers
+
+
+def test_a_sign_of_life_names_the_epoch_that_it_knows() -> None:
+    request = group_requests.register_request("c1", "g1", ["flights"], assignment_epoch=4)
+
+    assert request.headers == {
+        "Content-Type": "application/json",
+        "Tailrace-Assignment-Epoch": "4",
+    }
+    assert body_of(request) == {"id": "c1", "group": "g1", "topics": ["flights"]}
 
 
 def test_a_registered_consumer_is_told() -> None:
@@ -148,6 +159,19 @@ def test_a_delivery_is_told_with_where_its_records_are_new(
     assert polled == Polled(b"batches", 41, 2, start_offsets, None)
 
 
+def test_a_delivery_that_ends_inside_of_a_batch_is_told() -> None:
+    headers = {
+        **NUMBERED,
+        "tailrace-start-offsets": "flights/3:1702",
+        "tailrace-end-offsets": "flights/3:1705",
+    }
+
+    polled = group_requests.parse_polled(Answer(200, headers, b"batches"))
+
+    assert polled.start_offsets == {("flights", 3): 1702}
+    assert polled.end_offsets == {("flights", 3): 1705}
+
+
 @pytest.mark.parametrize(("retry_after", "seconds"), [("5", 5.0), (None, 1.0)])
 def test_a_poll_to_which_nothing_came_says_when_to_ask_again(
     retry_after: str | None, seconds: float
@@ -174,11 +198,12 @@ def test_a_commit_and_a_goodbye_have_no_body() -> None:
     commit = group_requests.commit_request("c1", delivery=41, assignment_epoch=2)
     unnamed = group_requests.commit_request("c1")
     goodbye = group_requests.goodbye_request("c1")
-    without = group_requests.goodbye_request("c1", commit=False)
+    without = group_requests.goodbye_request("c1", delivery=41, assignment_epoch=2, commit=False)
 
     assert commit.target == "/v1/consumer/commit?consumerId=c1"
     assert commit.headers == {"Tailrace-Delivery": "41", "Tailrace-Assignment-Epoch": "2"}
-    assert unnamed.headers == {}
+    assert commit.headers == without.headers
+    assert unnamed.headers == goodbye.headers == {}
     assert goodbye.target == "/v1/consumer/goodbye?consumerId=c1&commit=true"
     assert without.target == "/v1/consumer/goodbye?consumerId=c1&commit=false"
     assert {each.body for each in (commit, goodbye)} == {b""}

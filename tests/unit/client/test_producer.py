@@ -1,9 +1,13 @@
 """The producer's threads: a bug in them ends it, and nobody waits for ever."""
 
+import os
+from collections.abc import Iterator
+from threading import Event
 from typing import Any
 
 import pytest
 
+from tailrace import aio, aio_producer
 from tailrace.batching import Outgoing
 from tailrace.errors import NotStoredError, TailraceError
 from tailrace.producer import Producer
@@ -62,6 +66,68 @@ def test_an_interrupted_close_gives_up_what_it_waited_for(monkeypatch: pytest.Mo
 
 def raise_interrupt() -> None:
     raise KeyboardInterrupt
+
+
+class SilentClient(MadeUpClient):
+    """Answers when that is over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_over = Event()
+
+    def produce_encoded(self, topic: str, body: bytes, **numbered: Any) -> list[Produced]:
+        self.is_over.wait()
+        return super().produce_encoded(topic, body, **numbered)
+
+
+@pytest.fixture
+def silent() -> Iterator[SilentClient]:
+    client = SilentClient()
+    yield client
+    client.is_over.set()
+
+
+def test_what_was_sent_is_stored_at_the_end_of_a_program_that_did_not_close() -> None:
+    producer = Producer(MadeUpClient(), linger_ms=60_000)
+    sent = producer.send("t", b"1")
+    producer._close_at_exit(os.getpid())
+
+    assert sent.result(timeout=0) == Stored("t", None, None)
+    with pytest.raises(RuntimeError, match="takes no more records: the program ends"):
+        producer.send("t", b"2")
+    producer.close()
+
+
+def test_the_end_of_a_program_has_patience_and_tells_what_was_not_stored(
+    silent: SilentClient,
+) -> None:
+    producer = Producer(silent, linger_ms=0, patience_s=0.01)
+    sent = [producer.send("t", b"1") for _ in range(3)]
+    with pytest.raises(NotStoredError, match=r"3 records .* 0\.01 s later"):
+        producer._close_at_exit(os.getpid())
+
+    assert all(each.exception(timeout=0) is not None for each in sent)
+
+
+def test_the_end_of_a_fork_waits_for_nothing(silent: SilentClient) -> None:
+    producer = Producer(silent, linger_ms=0, patience_s=60)
+    sent = producer.send("t", b"1")
+    producer._close_at_exit(os.getpid() + 1)
+
+    assert not sent.done()
+    silent.is_over.set()
+    producer.close()
+
+
+def test_an_awaited_producer_that_goes_away_with_records_tells_their_count() -> None:
+    producers = [aio_producer.Producer(aio.Client("http://127.0.0.1:9250"))]
+    sending = producers[0]._sending
+    for _ in range(1_001):
+        ticket: Any = None
+        record = sending.outgoing("t", b"1", key=None, timestamp_us=None, headers=(), ticket=ticket)
+        sending.add(record, 0)
+    with pytest.warns(ResourceWarning, match=r"1,001 records were sent .* use \"async with\""):
+        producers.clear()
 
 
 def test_what_a_callback_raises_does_not_stop_the_producer(

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -37,6 +38,9 @@ LISTING = [partition(0, 10, 20), partition(1, 0, 5), partition(2, 7, 7)]
         (18, 12, [(0, 18, 18), (1, 5, 5), (2, 7, 7)]),
         (TIME, TIME, [(0, 11, 13), (1, 5, 5), (2, 7, 7)]),
         (TIME, None, [(0, 11, 20), (1, 5, 5), (2, 7, 7)]),
+        ("earliest", "latest", [(0, 10, 20), (1, 0, 5), (2, 7, 7)]),
+        ("latest", None, [(0, 20, 20), (1, 5, 5), (2, 7, 7)]),
+        (None, "earliest", [(0, 10, 10), (1, 0, 0), (2, 7, 7)]),
     ],
 )
 def test_bounds_are_those_of_each_partition(
@@ -69,6 +73,12 @@ def test_parameters_that_say_nothing_are_refused_at_once(
 ) -> None:
     with pytest.raises(ValueError, match=told):
         Client(URL).read("t", **parameters)
+
+
+@pytest.mark.parametrize("start", ["soon", "2026-11-21", 1.5, [0]])
+def test_what_is_no_bound_is_refused_with_what_it_may_be(start: Any) -> None:
+    with pytest.raises(ValueError, match=r'start is .*; give an offset, -n, "earliest"'):
+        Client(URL).read("t", start=start)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Requests are built, and answers read, as docs/protocol.md says."""
 
 import json
+from typing import Any, cast
 
 import pytest
 
@@ -11,6 +12,7 @@ from tailrace.errors import (
     TopicNotFoundError,
     UnexpectedAnswerError,
 )
+from tailrace.group_requests import poll_request
 from tailrace.requests import Answer, Request
 from tailrace.values import Fetched, PartitionOffsets, Produced, TopicInfo, to_document
 from tailrace.wire import (
@@ -123,6 +125,23 @@ def test_the_key_is_percent_encoded_and_an_empty_one_is_kept(
     assert request == Request(
         "POST", f"/v1/topic/t/messages{query}", {"Content-Type": JSON_CONTENT_TYPE}, b"{}"
     )
+
+
+@pytest.mark.parametrize("body", ["1", "日", {"a": 1}, None, 5])
+def test_what_is_produced_is_bytes(body: Any) -> None:
+    with pytest.raises(TypeError, match=f"produced is {type(body).__name__}; give bytes of JSON"):
+        requests.produce_request("t", body, content_type=JSON_CONTENT_TYPE)
+
+
+def test_a_key_is_bytes_or_text() -> None:
+    with pytest.raises(TypeError, match="key is int; give bytes or str"):
+        requests.produce_request("t", b"1", content_type=JSON_CONTENT_TYPE, key=cast("str", 7))
+
+
+def test_a_request_says_how_long_its_answer_may_wait() -> None:
+    assert requests.lines_request("a?waitMs=9", 0, wait_ms=2_500).wait_ms == 2_500
+    assert requests.lines_request("a?waitMs=9", 0, 7).wait_ms == 0
+    assert poll_request("c", max_records=1, wait_ms=70).wait_ms == 70
 
 
 def test_a_request_that_may_be_sent_again_is_numbered() -> None:
