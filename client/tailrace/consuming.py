@@ -50,8 +50,8 @@ class ConsumerOptions(TypedDict, total=False):
     long without a request the broker takes it for dead, and others get its partitions; the consumer
     makes requests itself as long as records are asked of it. `max_records` (of records) and
     `max_bytes` bound a delivery (None: the broker's, 1,000 and 1 MiB). `wait_ms`: how long a poll
-    may wait for the first record. `patience_s`: how long a
-    broker that does not answer is asked again.
+    may wait for the first record. `patience_s`: how long a broker that does not answer is asked
+    again.
     """
 
     consumer_id: str | None

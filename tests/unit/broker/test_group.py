@@ -137,6 +137,20 @@ def test_what_became_another_consumers_meanwhile_is_not_sent() -> None:
     assert tried.group.deliver("a", turn, {place_of(moved): (0, 5)}) is None
 
 
+def test_what_another_consumer_holds_by_now_is_not_sent() -> None:
+    """It was another's for a moment, and is this one's again."""
+    tried = Tried()
+    tried.join("a", "b")
+    turn = tried.begin("a")
+    (place,) = (each.place for each in tried.group.pieces("a", {"t": tried.topic}))
+
+    tried.group.owners[place] = "b"
+    assert tried.group.deliver("b", tried.begin("b"), {place: (0, 5)}) is not None
+    tried.group.owners[place] = "a"
+
+    assert tried.group.deliver("a", turn, {place: (0, 5)}) is None
+
+
 def test_a_withdrawn_delivery_is_not_confirmed() -> None:
     tried = Tried(ONE)
     tried.join("a")
