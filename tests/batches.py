@@ -1,7 +1,7 @@
 """Constructors of batches, writes and logs, so that every option named in a test matters."""
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -33,7 +33,7 @@ from tailrace_broker.codec.columns import (
     offsets_of_lengths,
     pack_columns,
 )
-from tailrace_broker.codec.records import Record, unpack_columns
+from tailrace_broker.codec.records import CutColumns, Record, column_lines, unpack_columns
 from tailrace_broker.codec.segment import encode_pad
 from tailrace_broker.core.ring import TOKEN_END, TOKEN_MIN
 from tailrace_broker.model.topic import Partition, Topic, TopicSettings
@@ -230,3 +230,14 @@ def records_body_of(
 
 def _lengths_of(values: Sequence[bytes | None]) -> bytes:
     return struct.pack(f"<{len(values)}i", *[-1 if v is None else len(v) for v in values])
+
+
+def json_lines(
+    partition: int, records: Sequence[Record], *, values_are_json: bool, topic: str | None = None
+) -> Iterator[bytes]:
+    """Records as lines, each made by itself."""
+    for offset, timestamp_us, key, value, headers in records:
+        columns = CutColumns([timestamp_us], [key], [value], [headers])
+        yield from column_lines(
+            partition, offset, columns, values_are_json=values_are_json, topic=topic
+        )

@@ -22,7 +22,7 @@ from tailrace_broker.codec.metadata import (
 )
 from tailrace_broker.codec.producers import decode_checkpoint
 from tailrace_broker.codec.ready_batch import parse_ready_batch
-from tailrace_broker.codec.records import json_lines, unpack_columns
+from tailrace_broker.codec.records import CutColumns, column_lines, cut_columns
 from tailrace_broker.codec.records_binary import parse_records
 from tailrace_broker.codec.segment import decode_index
 from tailrace_broker.core.journal_replay import JournalRound, plan_replay
@@ -74,10 +74,12 @@ def _read_stored_batch(data: bytes) -> None:
     """As the broker reads a batch for an answer in JSON."""
     stored = memoryview(data)
     header = verify_batch(stored)
-    unpacked = unpack_columns(header, decompress_payload(header, stored))
+    cut = cut_columns(header, decompress_payload(header, stored))
     # The only thing that a broker has checked before it stores a batch, and not in its columns.
-    known = [record for record in unpacked if 0 <= record.timestamp_us < TIME_END_US]
-    list(json_lines(header.partition, known, values_are_json=False))
+    known = [row for row in zip(*cut, strict=True) if 0 <= row[0] < TIME_END_US]
+    if known:
+        columns = CutColumns(*map(list, zip(*known, strict=True)))
+        column_lines(header.partition, header.base_offset, columns, values_are_json=False)
 
 
 def _produce_ready_batch(data: bytes) -> None:

@@ -4,7 +4,7 @@ JSON answers are a view for people and scripts; consumers in a hurry take batche
 """
 
 from base64 import b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import count, pairwise
@@ -135,17 +135,6 @@ def column_lines(
         b"%s" if has_headers else b"",
     )
     return [template % row for row in zip(*fields, strict=False)]
-
-
-def json_lines(
-    partition: int, records: list[Record], *, values_are_json: bool, topic: str | None = None
-) -> Iterator[bytes]:
-    """As `column_lines`, of records from anywhere."""
-    for offset, timestamp_us, key, value, headers in records:
-        columns = CutColumns([timestamp_us], [key], [value], [headers])
-        yield from column_lines(
-            partition, offset, columns, values_are_json=values_are_json, topic=topic
-        )
 
 
 def _time_field(timestamps_us: list[int]) -> tuple[bytes, Iterable[bytes | int]]:

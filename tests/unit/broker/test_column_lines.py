@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tailrace.wire import BatchHeader, Flag
 from tailrace_broker.codec.batch import decompress_payload, verify_batch
 from tailrace_broker.codec.column_reader import FEW, ColumnReader, read_few
-from tailrace_broker.codec.records import column_lines, cut_columns, json_lines
+from tailrace_broker.codec.records import column_lines, cut_columns
 from tailrace_broker.model.errors import CorruptBatchError
-from tests.batches import TIME_US, Event, batch_of, records_of
+from tests.batches import TIME_US, Event, batch_of, json_lines, records_of
 
 keys = st.none() | st.binary(max_size=4) | st.text(max_size=4).map(str.encode)
 values = st.none() | st.sampled_from([b"1", b"[1,\n2]", b"[1,\r2]", b'"%d%%s"', b"\xff", b""])

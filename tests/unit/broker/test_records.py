@@ -9,11 +9,10 @@ from tailrace_broker.codec.records import (
     Record,
     find_record_of_time,
     format_timestamp,
-    json_lines,
     unpack_columns,
 )
 from tailrace_broker.model.errors import CorruptBatchError
-from tests.batches import TIME_US, Event, batch_of, read_by_broker, records_of
+from tests.batches import TIME_US, Event, batch_of, json_lines, read_by_broker, records_of
 
 
 def header_of(record_count: int, flags: int = 0) -> BatchHeader:

@@ -8,7 +8,7 @@ from tailrace.errors import UnexpectedAnswerError
 from tailrace.records_ndjson import Record, decode_lines
 from tailrace_broker.codec.ndjson import is_json
 from tailrace_broker.codec.records import Record as StoredRecord
-from tailrace_broker.codec.records import json_lines
+from tests.batches import json_lines
 
 HEAD = b'{"topic":"flights","partition":3,"offset":1702,"timestamp":"2026-11-21T10:09:23.114502Z",'
 TIME_US = 1_795_255_763_114_502
