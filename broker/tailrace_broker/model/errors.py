@@ -26,7 +26,11 @@
     │   ├── StaleDeliveryError
     │   ├── GroupNotFoundError
     │   ├── GroupNotIdleError
-    │   └── OffsetOutOfRangeError
+    │   ├── OffsetOutOfRangeError
+    │   ├── SecretRequiredError
+    │   ├── RingExistsError
+    │   ├── RingRefusedError        the ring's state is not what the request takes for granted
+    │   └── NotSupportedError
     ├── OverloadError               try again later; nothing was stored
     │   ├── RequestTimeoutError
     │   ├── ProduceMemoryFullError
@@ -34,11 +38,18 @@
     │   ├── TooManyProducersError
     │   ├── TooManyConnectionsError
     │   ├── NotLeaderError
+    │   ├── NoLeaderError
+    │   ├── BrokerUnreachableError
+    │   ├── NotAgreedError          the brokers could not agree in time; they still may
     │   └── NotReadyError
     ├── StartError                  the broker cannot start; says what to change
     │   ├── InvalidSettingError
     │   ├── PortInUseError
     │   └── DataDirectoryInUseError
+    ├── SupersededError             another process is this broker now
+    ├── PeerError                   who is connected is no broker of this ring, or speaks otherwise
+    │   ├── CorruptFrameError       bytes that are not a message
+    │   └── HandshakeError          names what does not fit
     └── StoredDataError             the disk or what is on it
         ├── CorruptBatchError       bytes that are not a batch
         ├── CorruptPartitionError   damage below the high watermark; the partition stands still
@@ -49,6 +60,11 @@
 
 HTTP statuses for these live in `net/problems.py` only.
 """
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tailrace_broker.model.ring_state import Refusal
 
 
 class TailraceError(Exception):
@@ -173,6 +189,26 @@ class OffsetOutOfRangeError(CallerError):
     """The offset is outside the log; members `logStart`, `highWatermark`."""
 
 
+class SecretRequiredError(CallerError):
+    """The request is for those who know the ring's secret."""
+
+
+class RingExistsError(CallerError):
+    """A broker that is to be founded with belongs to a ring; member `broker`."""
+
+
+class RingRefusedError(CallerError):
+    """What was asked of the ring does not fit what it agreed on; member `reason`."""
+
+    def __init__(self, refusal: "Refusal") -> None:
+        super().__init__(refusal.detail, reason=refusal.reason)
+        self.refusal = refusal
+
+
+class NotSupportedError(CallerError):
+    """Understood, and not built yet."""
+
+
 class OverloadError(TailraceError):
     """The broker cannot take it now; nothing was stored."""
 
@@ -200,7 +236,23 @@ class TooManyConnectionsError(OverloadError):
 
 
 class NotLeaderError(OverloadError):
-    """The partition is sealed; members `topic`, `partition`, `leader`, `children`."""
+    """Another broker leads the partition, or it is sealed; members `topic`, `partition`, `leader`,
+    and `leaderUrl` or `children`.
+    """
+
+
+class NoLeaderError(OverloadError):
+    """No broker leads the partition now; members `topic`, `partition`, `range`."""
+
+
+class BrokerUnreachableError(OverloadError):
+    """Another broker, which this needs, does not answer; member `broker`."""
+
+
+class NotAgreedError(OverloadError):
+    """The voters could not be asked in time. Sent again it is carried out once."""
+
+    write_attempted = True
 
 
 class NotReadyError(OverloadError):
@@ -221,6 +273,27 @@ class PortInUseError(StartError):
 
 class DataDirectoryInUseError(StartError):
     """Another broker runs on this data directory."""
+
+
+class SupersededError(TailraceError):
+    """Another process is this broker now, or it was retired: this one must end."""
+
+
+class PeerError(TailraceError):
+    """Another broker does not keep to the protocol between brokers; the connection is closed."""
+
+
+class CorruptFrameError(PeerError):
+    """These bytes are not a message of this version."""
+
+
+class HandshakeError(PeerError):
+    """Who dialled, or was dialled, is no broker of this ring; `reason`: one word, for logs."""
+
+    def __init__(self, detail: str, *, reason: str) -> None:
+        """`reason`: what does not fit."""
+        super().__init__(detail)
+        self.reason = reason
 
 
 class StoredDataError(TailraceError):

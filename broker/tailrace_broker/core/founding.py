@@ -1,0 +1,210 @@
+"""How a ring begins: once, and only when every broker that it begins with is empty.
+
+The founder asks all of them. An empty one answers when it has noted on its disk that it awaits this
+founding; a later one takes its place, unless it is itself the founder of one with a greater id.
+When all have answered, the founder makes the genesis: the state with all of them registered, and
+who votes. Its disk takes it, and so does each other that awaits this founding with the very disk
+that it answered with. One that is not empty is a veto, so wiped brokers cannot found a ring beside
+the one that they were in; it shows the genesis if it has nothing else yet, and when that names the
+disks of all who are asked, a founding whose founder died is finished with it.
+
+Why there are never two: a founder that answers another founding gives up its own, and one that has
+made its genesis is no longer empty.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from tailrace_broker.codec.ring_snapshot import decode_state, encode_slices
+from tailrace_broker.core.control_events import Answer, AskFounding
+from tailrace_broker.core.raft_events import Send
+from tailrace_broker.core.ring_commands import founding_state
+from tailrace_broker.model.agreement import GENESIS, Configuration, DiskId, Snapshot
+from tailrace_broker.model.generator import Generator
+from tailrace_broker.model.messages import Founded, FoundingAnswered, FoundingAsked
+from tailrace_broker.model.ring_state import Refusal, Registration
+
+ASK_AGAIN_MS = 200
+GIVE_UP_MS = 5000
+VOTERS_BELOW = ((3, 1), (9, 3))  # in a ring of fewer brokers than the first, so many vote
+VOTERS_MAX = 5
+
+
+def voter_count(broker_count: int) -> int:
+    """How many brokers vote: those of the lowest ordinals."""
+    for below, voters in VOTERS_BELOW:
+        if broker_count < below:
+            return voters
+    return VOTERS_MAX
+
+
+@dataclass(slots=True)
+class _Attempt:
+    ask: AskFounding
+    id: UUID
+    give_up_ms: int
+    ask_again_ms: int
+    genesis: Snapshot | None = None  # of a founding that is to be finished
+    answers: dict[int, FoundingAnswered] = field(default_factory=dict)
+
+
+class Founding:
+    """A broker's part in founding a ring, as founder and as one of the founded, while it is empty.
+
+    `reserved`: the founding that its disk awaits.
+    """
+
+    def __init__(
+        self,
+        me: FoundingAnswered,
+        reserved: UUID | None,
+        generator: Generator,
+        rules: Counter[str],
+    ) -> None:
+        """`me`: what this broker answers, but for the id."""
+        self.reserved = reserved
+        self._me = me
+        self._generator = generator
+        self._rules = rules
+        self._attempt: _Attempt | None = None
+        self._given_up: UUID | None = None  # its own, for another of its own
+
+    @property
+    def wake_at_ms(self) -> int | None:
+        """When `wake` has something to do."""
+        attempt = self._attempt
+        return None if attempt is None else min(attempt.ask_again_ms, attempt.give_up_ms)
+
+    def begin(self, ask: AskFounding, now_ms: int) -> tuple[list[Send], Answer | None]:
+        """Ask all; an attempt under way gives way."""
+        self._given_up = None if self._attempt is None else self._attempt.id
+        answer = self._gave_way()
+        self._attempt = _Attempt(
+            ask,
+            UUID(int=self._generator.getrandbits(128), version=4),
+            now_ms + GIVE_UP_MS,
+            now_ms + ASK_AGAIN_MS,
+        )
+        return self._ask(), answer
+
+    def wake(self, now_ms: int) -> tuple[list[Send], Answer | None]:
+        """Ask again who has not answered; give up at last."""
+        attempt = self._attempt
+        if attempt is None:
+            return [], None
+        if now_ms >= attempt.give_up_ms:
+            self._attempt = None
+            missing = sorted({*range(attempt.ask.broker_count)} - {*attempt.answers})
+            who = ", ".join(map(str, missing))
+            detail = f"broker {who} did not answer; start it, or look at its log, and found again"
+            return [], Answer(attempt.ask.request, Refusal("broker-unreachable", detail))
+        if now_ms < attempt.ask_again_ms:
+            return [], None
+        attempt.ask_again_ms = now_ms + ASK_AGAIN_MS
+        return self._ask(), None
+
+    def may_reserve(self, founding: UUID) -> bool:
+        """Whether this empty broker is to await that founding; else its own goes first."""
+        return self._attempt is None or (
+            founding >= self._attempt.id and founding != self._given_up
+        )
+
+    def reserve(self, founding: UUID) -> Answer | None:
+        """It is noted on disk. The answer is to whoever asked for an attempt that ends by this."""
+        self.reserved = founding
+        if self._attempt is None or self._attempt.id == founding:
+            return None
+        return self._gave_way()
+
+    def answered(self, answer: FoundingAnswered) -> tuple[Snapshot | None, Answer | None]:
+        """The genesis, when that was the last answer missing; or why there is none."""
+        attempt = self._attempt
+        if attempt is None or answer.founding != attempt.id:
+            self._rules["founding.late_answer"] += 1
+            return None, None
+        ordinal = answer.sender.ordinal
+        shows_genesis = attempt.genesis is not None and answer.genesis == attempt.genesis
+        if not answer.is_empty and not shows_genesis:
+            return None, self._vetoed(attempt, answer)
+        attempt.answers[ordinal] = answer
+        if len(attempt.answers) < attempt.ask.broker_count:
+            return None, None
+        genesis = self._genesis(attempt)
+        return genesis, None if genesis is not None else self._refused(attempt, ordinal)
+
+    def is_named(self, founded: Founded) -> bool:
+        """Whether this broker awaits that genesis, and it knows this very disk."""
+        return self.reserved == founded.founding and _names(founded.genesis, self._me.sender)
+
+    def request_of_genesis(self) -> int | None:
+        """Who asked for the founding that has come to be."""
+        attempt, self._attempt = self._attempt, None
+        return None if attempt is None else attempt.ask.request
+
+    def _ask(self) -> list[Send]:
+        attempt = self._attempt
+        assert attempt is not None
+        asked = FoundingAsked(self._me.sender, attempt.id)
+        missing = [each for each in range(attempt.ask.broker_count) if each not in attempt.answers]
+        return [Send(ordinal, asked) for ordinal in missing]
+
+    def _gave_way(self) -> Answer | None:
+        attempt, self._attempt = self._attempt, None
+        if attempt is None:
+            return None
+        self._rules["founding.gave_way"] += 1
+        detail = "another founding is under way; look at GET /v1/ring, and found again if need be"
+        return Answer(attempt.ask.request, Refusal("founding-under-way", detail))
+
+    def _vetoed(self, attempt: _Attempt, answer: FoundingAnswered) -> Answer | None:
+        """Finish the founding that the other broker shows, or give up."""
+        genesis = answer.genesis
+        if genesis is not None and self._can_finish(attempt, genesis):
+            self._rules["founding.finished"] += 1
+            attempt.id = decode_state(genesis.state).cluster_id
+            attempt.genesis = genesis
+            attempt.answers = {answer.sender.ordinal: answer}
+            attempt.ask_again_ms = 0
+            return None
+        return self._refused(attempt, answer.sender.ordinal)
+
+    def _refused(self, attempt: _Attempt, ordinal: int) -> Answer:
+        """There is a ring, which broker `ordinal` is not empty for, or not in with its disk."""
+        self._attempt = None
+        self._rules["founding.vetoed"] += 1
+        detail = (
+            f"there is a ring, as broker {ordinal} shows; an empty broker is admitted to it by "
+            "itself. To begin anew, stop all brokers and move their data directories away"
+        )
+        return Answer(attempt.ask.request, Refusal("ring-exists", detail))
+
+    def _can_finish(self, attempt: _Attempt, genesis: Snapshot) -> bool:
+        state = decode_state(genesis.state)
+        disks = {DiskId(each.ordinal, each.incarnation) for each in state.brokers.values()}
+        known = {each.sender for each in attempt.answers.values()} | {self._me.sender}
+        return state.broker_count == attempt.ask.broker_count and known <= disks
+
+    def _genesis(self, attempt: _Attempt) -> Snapshot | None:
+        """None: the one that is to be finished with does not name one of these disks."""
+        disks = tuple(attempt.answers[each].sender for each in range(attempt.ask.broker_count))
+        if attempt.genesis is not None:
+            if all(_names(attempt.genesis, disk) for disk in disks):
+                return attempt.genesis
+            return None
+        registrations = [
+            Registration(ordinal, 1, each.sender.incarnation, each.boot, each.start, "disk")
+            for ordinal, each in sorted(attempt.answers.items())
+        ]
+        ask = attempt.ask
+        state = founding_state(
+            attempt.id, ask.broker_count, ask.factor, registrations, ask.topics, ask.deleted
+        )
+        voters = disks[: voter_count(ask.broker_count)]
+        return Snapshot(GENESIS, Configuration(voters), b"".join(encode_slices(state)))
+
+
+def _names(genesis: Snapshot, disk: DiskId) -> bool:
+    """Whether the genesis knows the broker with this disk."""
+    registration = decode_state(genesis.state).brokers.get(disk.ordinal)
+    return registration is not None and registration.incarnation == disk.incarnation

@@ -1,0 +1,180 @@
+"""What can be asked of the agreed state. Conditional: a command names what it takes for granted.
+
+Each travels with an id (`Stamped`), by which it is carried out once, however often it arrives.
+Carried out by `core.ring_commands`; encoding: `codec.commands`.
+"""
+
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+
+from tailrace_broker.model.ring_state import Replica, Start
+from tailrace_broker.model.topic import TopicSettings
+
+
+class _Command(msgspec.Struct, frozen=True, array_like=True, tag_field="command"):
+    pass
+
+
+# --- brokers ---
+
+
+class Register(_Command, frozen=True, tag="register"):
+    """A process has started. `starts`: of its disk, oldest first, itself last.
+
+    They go back to the last one that the disk knows to be registered, so that the worst loss since
+    can be told; when none of them but the last is known to the ring the disk is new, or a copy.
+    """
+
+    ordinal: int
+    incarnation: UUID
+    boot: int
+    starts: tuple[Start, ...]
+
+
+class Fence(_Command, frozen=True, tag="fence"):
+    """The broker, in this registration, is not heard; or it is again (`is_fenced` False)."""
+
+    ordinal: int
+    registration: int
+    is_fenced: bool = True
+
+
+class Retire(_Command, frozen=True, tag="retire"):
+    """The broker leaves for good. Refused while a range names it."""
+
+    ordinal: int
+    accept_loss: bool = False
+
+
+# --- ranges ---
+
+
+class Lead(_Command, frozen=True, tag="lead"):
+    """This broker leads the range with `epoch` + 1; it has been `epoch` until now.
+
+    `without`: brokers that it takes for dead; they leave the ISR as far as the floor lets them.
+    """
+
+    range_id: int
+    epoch: int
+    ordinal: int
+    registration: int
+    without: tuple[int, ...] = ()
+
+
+class ChangeIsr(_Command, frozen=True, tag="isr"):
+    """Of the leader of `epoch`, which knows `version`: these are in sync now."""
+
+    range_id: int
+    epoch: int
+    version: int
+    isr: tuple[Replica, ...]
+
+
+class AcceptLoss(_Command, frozen=True, tag="accept-loss"):
+    """By hand: all ISR entries of the range are ghosts; this broker is to lead what it has."""
+
+    range_id: int
+    epoch: int
+    ordinal: int
+    registration: int
+
+
+# --- topics ---
+
+
+class CreateTopic(_Command, frozen=True, tag="create-topic"):
+    """Refused when it exists with other settings; internal names too are created so."""
+
+    name: str
+    topic_id: UUID
+    settings: TopicSettings
+
+
+class AlterTopic(_Command, frozen=True, tag="alter-topic"):
+    """`changes`: fields of the settings, as in JSON (camelCase).
+
+    `topic_id`: None, whichever it is.
+    """
+
+    name: str
+    changes: dict[str, int | bool | str | None]
+    topic_id: UUID | None = None
+
+
+class DeleteTopic(_Command, frozen=True, tag="delete-topic"):
+    """It can be restored until it is purged. `topic_id`: None, whichever has the name."""
+
+    name: str
+    deleted_us: int
+    topic_id: UUID | None = None
+
+
+class RestoreTopic(_Command, frozen=True, tag="restore-topic"):
+    """`new_name`: None, its own."""
+
+    topic_id: UUID
+    new_name: str | None = None
+
+
+class PurgeTopics(_Command, frozen=True, tag="purge-topics"):
+    """Forget these deleted topics: their data is gone, or about to be."""
+
+    topic_ids: tuple[UUID, ...]
+
+
+# --- steps ---
+
+
+class BeginStep(_Command, frozen=True, tag="begin-step"):
+    """Grow or shrink the ring by one broker, or slice a topic's ranges anew (`topic_id`)."""
+
+    kind: Literal["grow", "shrink"]
+    brokers_before: int
+
+
+class Sealed(_Command, frozen=True, tag="sealed"):
+    """The leader of `epoch` appends nothing more: the ends of all partitions of the range.
+
+    `ends`: by topic id, in the order of the partitions' ids. `prepared`: replicas that will hold
+    the children from their first record on.
+    """
+
+    step: int
+    range_id: int
+    epoch: int
+    ends: dict[UUID, tuple[int, ...]]
+    prepared: tuple[Replica, ...] = ()
+
+
+class AbortStep(_Command, frozen=True, tag="abort-step"):
+    """Its ranges go on as they were."""
+
+    step: int
+
+
+Command = (
+    Register
+    | Fence
+    | Retire
+    | Lead
+    | ChangeIsr
+    | AcceptLoss
+    | CreateTopic
+    | AlterTopic
+    | DeleteTopic
+    | RestoreTopic
+    | PurgeTopics
+    | BeginStep
+    | Sealed
+    | AbortStep
+)
+
+
+class Stamped(msgspec.Struct, frozen=True, array_like=True):
+    """A command with its id: a random number of 63 bits."""
+
+    id: int
+    command: Command

@@ -1,0 +1,170 @@
+"""The agreed state of a ring, as values: brokers, ranges, topics, steps.
+
+Nothing here is changed in place: a command makes a new state that shares what stays the same, so
+that a reader, or a snapshot being written, keeps the state that it has.
+"""
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from tailrace_broker.model.topic import TopicSettings
+
+# What a disk may have lost since the registration before: from nothing to all.
+LOSSES = ("clean", "process", "power", "disk")
+Loss = Literal["clean", "process", "power", "disk"]
+
+
+class Start(NamedTuple):
+    """One start of a broker's process on its disk. `loss`: what came before it may have cost."""
+
+    id: UUID
+    loss: Loss
+
+
+class Registration(msgspec.Struct, frozen=True, array_like=True):
+    """The process that a broker is now. `number` grows by one at every registration of it."""
+
+    ordinal: int
+    number: int
+    incarnation: UUID
+    boot: int
+    start: UUID
+    loss: Loss
+    is_fenced: bool = False
+
+
+class Replica(NamedTuple):
+    """A member of an ISR: this broker in this registration.
+
+    A ghost may have lost data: nothing is committed without it, and it is never elected.
+    """
+
+    ordinal: int
+    registration: int
+    is_ghost: bool = False
+
+
+class RangeState(msgspec.Struct, frozen=True, array_like=True):
+    """A range of tokens `[start, end)`; `leader`: None, or who leads in `epoch`.
+
+    `natural_leader` is the broker at whose token it starts. `version` grows with each change of
+    `isr`. `sealed_epoch`: the epoch that sealed it; it takes no more events. `complete`: of a
+    sealed one the replicas whose copies are whole. `reported`: partitions sealed in the open step,
+    by topic.
+    """
+
+    id: int
+    start: int
+    end: int
+    length_units: int
+    natural_leader: int
+    replicas: tuple[int, ...]
+    isr: tuple[Replica, ...]
+    epoch: int = 0
+    version: int = 0
+    leader: Replica | None = None
+    step: int | None = None
+    sealed_epoch: int | None = None
+    complete: tuple[int, ...] = ()
+    takeovers: int = 0
+
+    @property
+    def is_sealed(self) -> bool:
+        """It takes no more events."""
+        return self.sealed_epoch is not None
+
+
+class Slices(msgspec.Struct, frozen=True, array_like=True):
+    """A topic's partitions in one range, in token order: ids from `first_partition` on.
+
+    `starts`: tokens, each up to the next, the last up to the range's end. The rest is by slice,
+    and empty when it is nothing for all: `first_offsets` (0), `parents`, `sealed_ends`, `children`.
+    """
+
+    range_id: int
+    first_partition: int
+    starts: tuple[int, ...]
+    first_offsets: tuple[int, ...] = ()
+    parents: tuple[tuple[int, ...], ...] = ()
+    sealed_ends: tuple[int, ...] = ()
+    children: tuple[tuple[int, ...], ...] = ()
+
+
+class TopicState(msgspec.Struct, frozen=True, array_like=True):
+    """A topic. `waits_for`: ranges with an open step, in which it gets partitions afterwards.
+
+    `unflushed`: (ordinal, registration) of processes which may have events of a time when it was
+    `written`, and so not all of them on disk.
+    """
+
+    name: str
+    id: UUID
+    settings: TopicSettings
+    slices: tuple[Slices, ...]
+    next_partition: int
+    waits_for: tuple[int, ...] = ()
+    unflushed: tuple[tuple[int, int], ...] = ()
+
+
+class DeletedTopic(msgspec.Struct, frozen=True, array_like=True):
+    """A topic whose data brokers keep for a while; µs since the epoch, by who deleted it."""
+
+    topic: TopicState
+    deleted_us: int
+
+
+class StepState(msgspec.Struct, frozen=True, array_like=True):
+    """A change of lineage that has begun; ends come in until all its ranges are sealed.
+
+    `children`: ranges to be, without epoch, leader and ISR. `sealed`: by range the ends of its
+    partitions, by topic id in the order of their ids; `prepared`: by range who will hold the
+    children from their first record on.
+    """
+
+    id: int
+    kind: Literal["split", "join", "continue", "reslice"]
+    brokers_before: int
+    brokers_after: int
+    parents: tuple[int, ...]
+    children: tuple[RangeState, ...]
+    sealed: Mapping[int, Mapping[UUID, tuple[int, ...]]] = {}
+    prepared: Mapping[int, tuple[Replica, ...]] = {}
+
+
+class Refusal(msgspec.Struct, frozen=True, array_like=True):
+    """Why a command changed nothing. `reason` is fixed, for programs; `detail` is for people."""
+
+    reason: str
+    detail: str
+
+
+class RingState(msgspec.Struct, frozen=True, array_like=True):
+    """All that a ring agrees on but who votes.
+
+    `factor`: how many copies a range has, if there are as many brokers. `recent`: outcomes of the
+    last commands by their id, oldest first; None: done. `retired`: incarnations that have left;
+    `last_numbers`: the number of the last registration of an ordinal that has left.
+    """
+
+    cluster_id: UUID
+    broker_count: int
+    factor: int
+    brokers: Mapping[int, Registration] = {}
+    ranges: Mapping[int, RangeState] = {}
+    next_range_id: int = 0
+    topics: Mapping[str, TopicState] = {}
+    deleted: Mapping[UUID, DeletedTopic] = {}
+    step: StepState | None = None
+    next_step: int = 0
+    retired: tuple[UUID, ...] = ()
+    last_numbers: Mapping[int, int] = {}
+    accepted_losses: tuple[str, ...] = ()
+    recent: Mapping[int, Refusal | None] = {}
+
+    @property
+    def floor(self) -> int:
+        """An ISR never has fewer members: they are replaced, not removed."""
+        return min(2, self.factor, self.broker_count)
