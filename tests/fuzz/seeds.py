@@ -25,6 +25,7 @@ from tailrace_broker.codec.metadata import (
     encode_clean_stop,
     encode_log_start,
 )
+from tailrace_broker.codec.peer import FRAME_HEADER, encode_frame
 from tailrace_broker.codec.producers import (
     ROW,
     Checkpoint,
@@ -33,6 +34,22 @@ from tailrace_broker.codec.producers import (
     TableEntry,
     encode_checkpoint,
     encode_table,
+)
+from tailrace_broker.model.agreement import (
+    COMMAND,
+    Block,
+    BlockId,
+    Configuration,
+    DiskId,
+    Snapshot,
+)
+from tailrace_broker.model.messages import Append, Digest, Founded, Hint
+from tailrace_broker.net.peer_handshake import (
+    NONCE_BYTES,
+    PROOF_BYTES,
+    Handshake,
+    PeerIdentity,
+    Side,
 )
 from tests.batches import Event, batch_of, body_of, log_of, place_of
 from tests.http11 import chunked, get, messages, new_topic, old, records, request
@@ -81,6 +98,24 @@ PRODUCER_BATCH = b"".join(
 CHECKPOINT = encode_checkpoint(
     Checkpoint(9, [ProducerState(bytes(16), 3, 5, ROW.pack(*Row(4, 8, 5, 1)))])
 )
+PEER_DISK = DiskId(1, UUID(int=2))
+PEER_BLOCK = Block(BlockId(2, 5), BlockId(1, 4), COMMAND, b"command")
+PEER_MESSAGES = [
+    encode_frame(message)[FRAME_HEADER.size :]
+    for message in (
+        Append(3, PEER_DISK, BlockId(1, 4), (PEER_BLOCK,), BlockId(1, 3), 9),
+        Digest(PEER_DISK, (Hint(1, UUID(int=2), 3, 400, 70_000, 50),), 3, 1),
+        Founded(
+            PEER_DISK, UUID(int=3), Snapshot(BlockId(0, 0), Configuration((PEER_DISK,)), b"state")
+        ),
+    )
+]
+PEER_HANDSHAKES = [
+    Handshake(
+        Side.DIALLER, PeerIdentity(1, UUID(int=2)), secret=b"", nonce=bytes(NONCE_BYTES), wanted=0
+    ).first_words()
+    + bytes(PROOF_BYTES)
+]
 LOG_START = encode_log_start(LogStart(7, 1, 2))
 CLEAN_STOP = encode_clean_stop(CleanStop(1, {UUID(int=1): [3, None]}))
 JOURNAL = journal_file([BATCHES[:1], BATCHES[1:], BATCHES])

@@ -7,6 +7,8 @@ from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from crc32c import crc32c
+
 from tailrace.arrow import decode_batches
 from tailrace.cli import journals, segments
 from tailrace.errors import TailraceError as ClientError
@@ -20,6 +22,7 @@ from tailrace_broker.codec.metadata import (
     decode_log_start,
     decode_topics,
 )
+from tailrace_broker.codec.peer import FRAME_HEADER, FrameReader, encode_frame
 from tailrace_broker.codec.producers import decode_checkpoint
 from tailrace_broker.codec.ready_batch import parse_ready_batch
 from tailrace_broker.codec.records import CutColumns, column_lines, cut_columns
@@ -28,6 +31,7 @@ from tailrace_broker.codec.segment import decode_index
 from tailrace_broker.core.journal_replay import JournalRound, plan_replay
 from tailrace_broker.core.producers import ProducerWindows
 from tailrace_broker.model.errors import TailraceError as BrokerError
+from tailrace_broker.net.peer_handshake import NONCE_BYTES, Handshake, PeerIdentity, Side
 from tests.batches import place_of, read_by_broker, read_by_client
 from tests.fuzz.http_target import FAST_DIRECTORY, http_door
 from tests.fuzz.seeds import (
@@ -37,6 +41,8 @@ from tests.fuzz.seeds import (
     JOURNAL,
     JOURNAL_ID,
     LOG_START,
+    PEER_HANDSHAKES,
+    PEER_MESSAGES,
     PRODUCER_BATCH,
     REQUESTS,
     SEGMENTS,
@@ -117,6 +123,26 @@ def _replay_producers(data: bytes) -> None:
     windows.validate()
 
 
+def _read_peer_message(data: bytes) -> None:
+    """Of another broker: as the body of a frame, and as a stream. What is read can be sent on."""
+    frame = FRAME_HEADER.pack(len(data), crc32c(data)) + data
+    with suppress(BrokerError):
+        list(FrameReader().feed(data))
+    for message in FrameReader().feed(frame):
+        assert list(FrameReader().feed(encode_frame(message))) == [message]
+
+
+def _shake_hands(data: bytes) -> None:
+    """Nobody gets in who does not know the secret."""
+    nonce = bytes(NONCE_BYTES)
+    for side, wanted in ((Side.DIALLER, 1), (Side.ACCEPTOR, None)):
+        me = PeerIdentity(0, None)
+        handshake = Handshake(side, me, secret=b"unknown", nonce=nonce, wanted=wanted)
+        with suppress(BrokerError):
+            handshake.feed(data)
+        assert handshake.peer is None
+
+
 def _dump_segment(data: bytes) -> None:
     """`tailrace dump` of a segment takes any damage."""
     file, size_bytes = BytesIO(data), len(data)
@@ -158,6 +184,8 @@ TARGETS = [
     Target("topic", golden("*/topic.json"), _declared(decode_deleted)),
     Target("log-start", [LOG_START], _declared(decode_log_start)),
     Target("clean-stop", [CLEAN_STOP], _declared(decode_clean_stop)),
+    Target("peer-message", PEER_MESSAGES, _declared(_read_peer_message)),
+    Target("peer-handshake", PEER_HANDSHAKES, _declared(_shake_hands)),
     Target("dump-segment", SEGMENTS, _declared(_dump_segment)),
     Target("dump-journal", [JOURNAL], _declared(_dump_journal)),
     Target("dump-index", golden("*/*.idx"), _declared(segments.read_index)),

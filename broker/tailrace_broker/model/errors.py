@@ -250,9 +250,7 @@ class BrokerUnreachableError(OverloadError):
 
 
 class NotAgreedError(OverloadError):
-    """The voters could not be asked in time. Sent again it is carried out once."""
-
-    write_attempted = True
+    """The voters could not be asked in time; they may still agree. No event was stored."""
 
 
 class NotReadyError(OverloadError):
