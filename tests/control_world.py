@@ -240,9 +240,9 @@ class World:
         heapq.heappush(self._queue, (at_ms, next(self._numbers), action))
 
 
-def founded(broker_count: int = 3, factor: int = 3) -> World:
+def founded(broker_count: int = 3, factor: int = 3, **timing: int) -> World:
     """A ring whose brokers are registered and lead their ranges."""
-    world = World()
+    world = World(timing=ControlTiming()._replace(**timing))
     for ordinal in range(broker_count):
         world.start(ordinal)
     number = world.found(0, broker_count, factor)

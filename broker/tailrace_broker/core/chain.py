@@ -11,6 +11,7 @@ from tailrace_broker.model.agreement import VOTERS, Block, BlockId, Configuratio
 
 # What a block takes in a message or on disk beside its payload, about.
 BLOCK_OVERHEAD_BYTES = 32
+VALIDATED_COUNT = 16
 
 
 class Chain:
@@ -138,11 +139,13 @@ class Chain:
         self.base = base
 
     def validate(self) -> None:
-        """The list is the tree's branch that ends at the head."""
+        """The list is the tree's branch that ends at the head; of a long one, its end."""
         assert self.head == (self._path[-1].id if self._path else self.base), self.head
+        assert len(self._path) == self.head.height - self.base.height
         assert len(self._blocks) >= len(self._path)
-        parent = self.base
-        for block in self._path:
+        start = max(0, len(self._path) - VALIDATED_COUNT)
+        parent = self.at(self.base.height + start)
+        for block in self._path[start:]:
             assert block.parent == parent, block.id
             assert block.id.height == parent.height + 1, block.id
             assert block.id.term >= parent.term, block.id

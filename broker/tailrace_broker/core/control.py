@@ -34,7 +34,7 @@ from tailrace_broker.core.control_events import (
 from tailrace_broker.core.duties import brokers_to_fence, ranges_to_lead, wanted_voters
 from tailrace_broker.core.founding import Founding
 from tailrace_broker.core.gossip import Gossip, GossipTiming
-from tailrace_broker.core.raft import Raft, RaftTiming
+from tailrace_broker.core.raft import COMPACT_BYTES, Raft, RaftTiming
 from tailrace_broker.core.raft_events import (
     Compacted,
     Durable,
@@ -76,8 +76,10 @@ FOLLOW_MS = 1000
 
 
 class ControlTiming(NamedTuple):
-    """All in ms. `session_ms`: a broker that the metadata's leader has not heard for so long is
-    fenced. `ask_again_ms`: what got no answer is asked again; `give_up_ms`: and then no more.
+    """`session_ms`: a broker that the metadata's leader has not heard for so long is fenced.
+
+    `ask_again_ms`: what got no answer is asked again; `give_up_ms`: and then no more.
+    `compact_bytes`: so much is kept, about, until a snapshot takes its place.
     """
 
     raft: RaftTiming = RaftTiming()
@@ -86,6 +88,7 @@ class ControlTiming(NamedTuple):
     duty_ms: int = 250
     ask_again_ms: int = 300
     give_up_ms: int = 30_000
+    compact_bytes: int = COMPACT_BYTES
 
 
 class Identity(NamedTuple):
@@ -116,7 +119,15 @@ class Control:
         self.rules = rules
         self._timing = timing
         self._generator = generator
-        self.raft = Raft(self.disk, kept, timing.raft, generator, now_ms, rules)
+        self.raft = Raft(
+            self.disk,
+            kept,
+            timing.raft,
+            generator,
+            now_ms,
+            rules,
+            compact_bytes=timing.compact_bytes,
+        )
         self.gossip = Gossip(self.disk, identity.boot, timing.gossip, generator, now_ms, rules)
         start = identity.starts[-1].id
         me = FoundingAnswered(self.disk, UUID(int=0), identity.boot, start, is_empty=True)
@@ -465,13 +476,14 @@ class Control:
     def _do_duties(self, now_ms: int) -> list[ControlEffect]:
         self._next_duty_ms = now_ms + self._timing.duty_ms
         effects = self._ask_again(now_ms)
-        if not self.raft.is_voter and now_ms >= self._next_follow_ms:
+        is_fed = self.raft.is_voter and self.raft.leader is not None
+        if not is_fed and now_ms >= self._next_follow_ms:
             self._next_follow_ms = now_ms + FOLLOW_MS
             follow = Follow(self.raft.term, self.disk, self.raft.applied)
             effects += self._to_leader(follow, now_ms)
         if self.state is None:
             return effects
-        if self._genesis is not None and self.raft.applied == GENESIS:
+        if self._genesis is not None and self.raft.leader is None:
             effects += self._spread_genesis(self._genesis)
         for command in self._commands_due(self.state, now_ms):
             if not self._requests.is_under_way(command):
@@ -572,11 +584,16 @@ class Control:
         return self._raft(raft_events.Found(genesis), now_ms)
 
     def _spread_genesis(self, genesis: Snapshot) -> list[ControlEffect]:
-        """Until there is a leader, which sends it to those that have nothing."""
+        """While there is no leader, which would send what it has to those that have nothing.
+
+        A voter that the founding never reached could not vote, and its vote may be needed. They
+        are asked to await it, too: one may by now await another founding, which has ended.
+        """
         assert self.state is not None
-        founded = Founded(self.disk, self.state.cluster_id, genesis)
-        others = (ordinal for ordinal in self.state.brokers if ordinal != self.ordinal)
-        return [Send(ordinal, founded) for ordinal in others]
+        founding = self.state.cluster_id
+        messages = (FoundingAsked(self.disk, founding), Founded(self.disk, founding, genesis))
+        others = [ordinal for ordinal in self.state.brokers if ordinal != self.ordinal]
+        return [Send(ordinal, message) for ordinal in others for message in messages]
 
     def _recover(self, request: int, now_ms: int) -> list[ControlEffect]:
         if self.state is None:

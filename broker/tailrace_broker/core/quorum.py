@@ -13,7 +13,7 @@ def is_quorum(configuration: Configuration, disks: Container[DiskId]) -> bool:
 
 
 def agreed_height(configuration: Configuration, height_of: Callable[[DiskId], int]) -> int:
-    """The greatest height that enough voters have reached."""
+    """The greatest height, or whatever grows, that enough voters have reached."""
     height = _majority_height(configuration.voters, height_of)
     if configuration.next_voters:
         return min(height, _majority_height(configuration.next_voters, height_of))

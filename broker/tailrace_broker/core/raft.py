@@ -269,7 +269,7 @@ class Raft:
     # --- terms and elections ---
 
     def _stand(self) -> None:
-        """Ask for votes; who votes alone needs not."""
+        """Ask for votes; who votes alone leads at once, since nobody else can in that term."""
         state = self._state
         self._election = Election(state)
         self._count_votes()
@@ -281,7 +281,7 @@ class Raft:
             return
         if election.is_pre:
             election.begin()
-            if self._state.chain.configuration.disks != {self.me}:
+            if not self._state.is_alone:
                 return
         self._lead()
 

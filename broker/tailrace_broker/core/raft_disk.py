@@ -22,9 +22,6 @@ from tailrace_broker.model.agreement import (
     Term,
 )
 
-# A write takes whole blocks of the disk.
-WRITE_BYTES_MIN = 4096
-
 
 class Reply(NamedTuple):
     """An answer to the leader of `term`; what it says of the disk is looked up when it goes."""
@@ -43,18 +40,20 @@ class Write:
     number: int = 0
     snapshot: Snapshot | None = None
     blocks: tuple[Block, ...] = ()
-    replies: list[Reply] = field(default_factory=list)
+    reply: Reply | None = None
     messages: list[tuple[int, Send]] = field(default_factory=list)  # with the term they belong to
 
 
 class Disk:
     """Numbers the writes. `head`: what is durable; `durable`: the number up to which all is."""
 
-    def __init__(self, head: BlockId) -> None:
+    def __init__(self, head: BlockId, blocks: tuple[Block, ...]) -> None:
+        """`blocks`: that it has at the start."""
         self.head = head
         self.number = 0
         self.durable = 0
-        self.size_bytes = 0  # written since the last compaction, about
+        # Written since the last compaction, about.
+        self.size_bytes = size_of(tuple(map(Stored, blocks)))
         self._term: Term | None = None
         self._term_number = 0
         self._records: list[Record] = []
@@ -96,8 +95,8 @@ class Disk:
         self._now.messages.append((term, message))
 
     def hold_reply(self, reply: Reply) -> None:
-        """The same."""
-        self._now.replies.append(reply)
+        """The same; a later one says all that those before it would."""
+        self._now.reply = reply
 
     # --- at its end ---
 
@@ -110,7 +109,7 @@ class Disk:
                 return None, now
             last = self._writes[-1]
             last.messages += now.messages
-            last.replies += now.replies
+            last.reply = now.reply or last.reply
             return None, None
         self.number += 1
         now.number, now.head = self.number, head
@@ -120,7 +119,7 @@ class Disk:
         if self._term is not None:
             records = (self._term, *records)
             self._term, self._term_number = None, self.number
-        self.size_bytes += max(WRITE_BYTES_MIN, size_of(records))
+        self.size_bytes += size_of(records)
         if now.snapshot is None:
             return Keep(self.number, records), None
         return Replace(self.number, now.snapshot, records), None

@@ -50,7 +50,10 @@ class Propose:
 
 @dataclass(frozen=True, slots=True)
 class ChangeVoters:
-    """Of a leader: these are to vote. Nothing happens unless all of them are caught up."""
+    """Of a leader: these are to vote.
+
+    Nothing happens unless those who are new among them, and a majority of all, are caught up.
+    """
 
     voters: tuple[DiskId, ...]
 

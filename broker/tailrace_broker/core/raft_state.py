@@ -55,7 +55,7 @@ class RaftState:
         self.snapshot = kept.snapshot
         self.chain = _recover(kept)
         self.commit = self.applied = kept.commit
-        self.disk = Disk(self.chain.head)
+        self.disk = Disk(self.chain.head, kept.blocks)
         self.is_installing = False
         self.leader: DiskId | None = None
         self.heard_at_ms = LONG_AGO_MS  # the leader
@@ -78,6 +78,15 @@ class RaftState:
             return True
         height = chain.configuration_height
         return height > self.commit.height and self._votes_in(chain.configuration_at(height - 1))
+
+    @property
+    def is_alone(self) -> bool:
+        """It votes alone, and that is agreed: before, others may count votes in another way."""
+        chain = self.chain
+        return (
+            chain.configuration.disks == {self.me}
+            and chain.configuration_height <= self.commit.height
+        )
 
     def _votes_in(self, configuration: Configuration) -> bool:
         return self.me in configuration.voters or self.me in configuration.next_voters
@@ -182,7 +191,7 @@ class RaftState:
     def written(self, number: int) -> None:
         """Up to there all is durable."""
         blocks: tuple[Block, ...] = ()
-        replies: list[Reply] = []
+        reply: Reply | None = None
         for write in self.disk.done(number):
             if write.snapshot is not None:
                 self._apply(blocks)
@@ -194,16 +203,16 @@ class RaftState:
                 blocks += write.blocks
                 self.applied = blocks[-1].id
             self._release(write.messages)
-            replies += write.replies
+            reply = write.reply or reply
         self._apply(blocks)
-        self._answer_last(replies)
+        self._answer_held(reply)
 
     def close_step(self) -> list[RaftEffect]:
         """What it does. What is to be kept comes first."""
         kept, free = self.disk.close(self.chain.head)
         if free is not None:
             self._release(free.messages)
-            self._answer_last(free.replies)
+            self._answer_held(free.reply)
         effects = self.effects
         self.effects = []
         if kept is not None:
@@ -222,10 +231,9 @@ class RaftState:
             else:
                 self.rules["promise.dropped"] += 1
 
-    def _answer_last(self, replies: list[Reply]) -> None:
-        """The last says all that those before it would."""
-        if replies and replies[-1].term == self.term:
-            self._answer(replies[-1])
+    def _answer_held(self, reply: Reply | None) -> None:
+        if reply is not None and reply.term == self.term:
+            self._answer(reply)
 
     def _answer(self, reply: Reply) -> None:
         message = Appended(
