@@ -16,14 +16,18 @@ JOURNAL_BYTES = 8 * 1024 * 1024
 
 
 @asynccontextmanager
-async def open_broker(root: Path, **settings: Any) -> AsyncIterator[LocalBroker]:
+async def open_broker(
+    root: Path, *, failures: list[BaseException] | None = None, **settings: Any
+) -> AsyncIterator[LocalBroker]:
     """A broker that is not started yet; stopped, and all its tasks ended, when the block ends.
 
-    Its I/O threads do all writes, so that a `FaultyDisk` sees them.
+    Its I/O threads do all writes, so that a `FaultyDisk` sees them. `failures`: where to put what
+    ends its process; there must be none without.
     """
-    directory = DataDirectory(root)
+    directory = DataDirectory(root, ordinal=settings.get("ordinal", 0))
     directory.is_direct = False
     bugs: list[BaseException] = []
+    on_failed = (bugs if failures is None else failures).append
     known = Settings(data_dir=root, **{"journal_bytes": JOURNAL_BYTES, **settings})
     io = IoThreads(known.io_threads, bugs.append)
     io.start()
@@ -33,7 +37,7 @@ async def open_broker(root: Path, **settings: Any) -> AsyncIterator[LocalBroker]
             def spawn(work: Coroutine[Any, Any, None]) -> None:
                 tasks.create_task(work)
 
-            broker = LocalBroker(known, directory, io, spawn)
+            broker = LocalBroker(known, directory, io, spawn, on_failed)
             try:
                 yield broker
             finally:

@@ -62,3 +62,16 @@ def free_port_base() -> int:
             continue
         return base
     raise AssertionError(f"no {DOOR_COUNT} free ports in a row in {PORT_BASES}")
+
+
+def free_ring_port(broker_count: int = 3) -> int:
+    """A base port for a ring on loopback, whose brokers are ten ports apart."""
+    starts = PORT_BASES[:-broker_count]
+    for base in random.SystemRandom().sample(starts, len(starts)):
+        try:
+            for ordinal in range(broker_count):
+                check_ports_are_free(base + 10 * ordinal)
+        except PortTakenError:
+            continue
+        return base
+    raise AssertionError(f"no ports for {broker_count} brokers in {PORT_BASES}")

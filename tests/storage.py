@@ -65,8 +65,10 @@ class Fault:
 class FaultyDisk:
     """The real disk below the storage edge, with faults; `calls` counts what was asked of it."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, spares_metadata: bool = False) -> None:
+        """`spares_metadata`: what the ring agrees on is written whatever else is not."""
         self.calls: Counter[str] = Counter()
+        self._spares_metadata = spares_metadata
         self._faults: list[Fault] = []
         self._write_began = threading.Event()
         self._writes_may_go_on = threading.Event()
@@ -98,6 +100,8 @@ class FaultyDisk:
         assert await asyncio.to_thread(self._write_began.wait, WAIT_S)
 
     def _call(self, name: str, real: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        if name == "pwritev" and self._spares_metadata and _is_of_metadata(args[0]):
+            return real(*args, **options)
         self.calls[name] += 1
         if name == "pwritev":
             self._write_began.set()
@@ -111,6 +115,10 @@ class FaultyDisk:
                 raise OSError(fault.error, os.strerror(fault.error))
             fault.skipped -= 1
         return real(*args, **options)
+
+
+def _is_of_metadata(fd: int) -> bool:
+    return Path(os.readlink(f"/proc/self/fd/{fd}")).parent.name == "metadata"  # noqa: PTH115
 
 
 class LogFiles:

@@ -6,10 +6,11 @@ from random import Random
 import msgspec
 
 from tailrace.sync import Client
-from tailrace_broker.codec.metadata import decode_topics, encode_topics
+from tailrace_broker.core.ring_topics import topic_of
 from tests.batches import SPLIT_TOPIC
 from tests.fixtures import RunningBroker
 from tests.http11 import Connection, messages, new_topic, request
+from tests.ring_disk import put_topics, ring_state_on
 
 # Where the first partition of `split` ends, and its children begin.
 SPLIT_END = 5
@@ -53,9 +54,12 @@ def split(broker: RunningBroker, topic: str) -> list[bytes]:
         for value in values:
             assert public.exchange(request(messages(topic), value)).status == 200
     broker.stop()
-    file = broker.data_dir / "data" / "metadata" / "topics.json"
-    (created,) = decode_topics(file.read_bytes())
-    parts = SPLIT_TOPIC.partitions
-    file.write_bytes(encode_topics([msgspec.structs.replace(created, partitions=parts)]))
+    state = ring_state_on(broker.data_dir)
+    created = topic_of(state, state.topics[topic])
+    sealed, *children = SPLIT_TOPIC.partitions
+    parent = msgspec.structs.replace(sealed, epoch=created.partitions[0].epoch)
+    # Their first epoch begins with the restart.
+    parts = [msgspec.structs.replace(each, epoch=each.epoch - 1) for each in children]
+    put_topics(broker.data_dir, msgspec.structs.replace(created, partitions=(parent, *parts)))
     broker.restart()
     return values

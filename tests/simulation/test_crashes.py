@@ -15,6 +15,7 @@ def test_what_was_promised_is_kept(
     Story(seed, tmp_path, monkeypatch).tell()
 
 
+@pytest.mark.timeout(30)
 def test_a_seed_tells_the_same_story_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     traces = []
     for name in ("first", "second"):

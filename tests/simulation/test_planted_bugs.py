@@ -77,13 +77,14 @@ def served_before_the_write_has_ended(patch: pytest.MonkeyPatch) -> None:
 
 
 def epoch_resumed_after_restart(patch: pytest.MonkeyPatch) -> None:
-    """The file that counts the starts is read, and not written."""
+    """The file that counts the starts is read, and not written: the ring knows this start."""
     begin_boot = DataDirectory.begin_boot
 
     def resume(self: DataDirectory) -> Any:
         before = self.identity
         restart = begin_boot(self)
-        self.identity = before
+        if before.starts:
+            self.identity = before
         return restart
 
     patch.setattr(DataDirectory, "begin_boot", resume)

@@ -11,12 +11,14 @@ import random
 import selectors
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, TypeVar
 from uuid import UUID
 
 import pytest
 
-from tailrace_broker.app import broker, topics
+from tailrace_broker.app import broker, ring, topics
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.app.settings import Settings
 from tailrace_broker.model.errors import TailraceError
@@ -25,6 +27,7 @@ from tailrace_broker.storage import data_directory, journal, log_tail, spare_fil
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.io_threads import Done, IoThreads
 from tailrace_broker.storage.kernel_aio import KernelAio
+from tailrace_broker.storage.metadata_files import MetadataFiles
 from tests.simulated_disk import Killed, SimulatedDisk
 
 T = TypeVar("T")
@@ -41,6 +44,7 @@ SETTINGS: dict[str, Any] = {
 FRAME_BYTES_MAX = 16 * KIBIBYTE
 SPILL_BYTES = 64 * KIBIBYTE
 SPARE_BYTES = 8 * KIBIBYTE
+METADATA_BYTES = 128 * KIBIBYTE
 # Of a broker's life.
 LIFE_SECONDS_MAX = 600.0
 # How long the disk takes for a call, in seconds.
@@ -201,6 +205,9 @@ def make_small(patch: pytest.MonkeyPatch, generator: random.Random) -> None:
     patch.setattr(journal, "FRAME_BYTES_MAX", FRAME_BYTES_MAX)
     patch.setattr(log_tail, "SPILL_BYTES", SPILL_BYTES)
     patch.setattr(spare_files, "SPARE_BYTES", SPARE_BYTES)
+    patch.setattr(ring, "MetadataFiles", partial(MetadataFiles, log_bytes=METADATA_BYTES))
+    drawn = SimpleNamespace(Random=lambda: random.Random(generator.getrandbits(64)))
+    patch.setattr(ring, "random", drawn)
 
 
 async def _now(world: World) -> int:

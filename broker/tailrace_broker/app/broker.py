@@ -6,11 +6,14 @@ from functools import partial
 from itertools import chain
 from time import time_ns
 from typing import Any
+from uuid import UUID
 
 import structlog
+from msgspec.structs import replace
 
 from tailrace_broker.app.groups import Groups
 from tailrace_broker.app.retention import CautiousClock, Retention, passed_us
+from tailrace_broker.app.ring import Ring
 from tailrace_broker.app.scrubber import Scrubber
 from tailrace_broker.app.settings import Settings
 from tailrace_broker.app.topics import Topics
@@ -18,18 +21,32 @@ from tailrace_broker.memory.pool import BufferPool
 from tailrace_broker.memory.read_memory import ReadMemory
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import (
+    CorruptPartitionError,
     DiskFullError,
+    InvalidSettingError,
     ProduceMemoryFullError,
     StorageFailedError,
 )
+from tailrace_broker.model.ring_state import Replica
+from tailrace_broker.model.topic import Topic
+from tailrace_broker.net.topics import url_at
 from tailrace_broker.storage.batch_cache import BatchCache
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.direct_file import measure_durable_write_ms
 from tailrace_broker.storage.engine import open_engine
 from tailrace_broker.storage.io_threads import IoThreads
 from tailrace_broker.storage.log_resources import LogResources
+from tailrace_broker.storage.partition_log import PartitionLog
+
+# A broker of an earlier version may have begun so many epochs more than its disk counted starts:
+# when that was too full to count one.
+UNCOUNTED_EPOCHS = 1000
 
 _log = structlog.get_logger()
+
+
+def _ignore(_: BaseException) -> None:
+    pass
 
 
 class LocalBroker:
@@ -41,16 +58,19 @@ class LocalBroker:
         directory: DataDirectory,
         io: IoThreads,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
+        on_failed: Callable[[BaseException], None] = _ignore,
     ) -> None:
+        """`on_failed`: called with what this process cannot go on with; it must end."""
         self.counters = Counters()
         self.max_request_bytes = settings.max_request_bytes
-        self.cluster_id = directory.identity.cluster_id
         self.ordinal = directory.identity.ordinal
         self.incarnation = directory.identity.incarnation
         self.is_direct = directory.is_direct
         self.durable_write_ms: float | None = None
         self.started_us = self.now_us()
         self.client_view = settings.client_view
+        self.address_of = settings.address_of
+        self.ring_secret = settings.ring_secret.get_secret_value()
         self.produce_memory_used_bytes = 0
         self.produce_memory_bytes = settings.produce_memory_bytes
         self._directory = directory
@@ -67,12 +87,15 @@ class LocalBroker:
         self.restart_kind = ""
         clock = CautiousClock(self.now_us, passed_us)
         self._retention = Retention(spawn, clock, self.counters)
+        self.ring = Ring(settings, directory, io, spawn, on_failed)
         topics = Topics(
             directory,
             io,
             spawn,
             self.now_us,
             self._retention,
+            self.ring,
+            url_of=lambda ordinal: url_at(*settings.address_of(ordinal)),
             auto_create=settings.auto_create_topics,
             delete_retention_us=settings.delete_retention_ms * 1000,
         )
@@ -90,14 +113,25 @@ class LocalBroker:
         self.restore_topic = topics.restore
 
     async def start(self) -> None:
-        """Recover every partition, then be ready. CorruptMetadataError."""
+        """Join the ring, recover every partition that is led here, then be ready.
+
+        CorruptMetadataError.
+        """
         directory, settings, run = self._directory, self._settings, self._io.run
         measure = partial(measure_durable_write_ms, directory.path, is_direct=self.is_direct)
         self.durable_write_ms = await run(measure)
-        await run(directory.load_topics)  # what cannot be read is refused before anything changes
+        await run(directory.check_metadata)  # what is lost is told before anything changes
+        earlier = await run(directory.earlier_topics)
+        if earlier and settings.peer_host is not None:
+            raise InvalidSettingError(
+                f"TAILRACE_PEER_HOST: {directory.path} holds topics of an earlier version; start "
+                "the broker once without this setting, or give it an empty directory"
+            )
+        await self.ring.load()
         restart = await run(directory.begin_boot)  # before anything is appended
         self.restart_kind = restart.kind
         _log.info("broker.recovering", restart=restart.kind, boot=directory.identity.boot)
+        await self._join(earlier)
         self._resources, replayed = await open_engine(
             directory.path,
             self._io,
@@ -132,13 +166,44 @@ class LocalBroker:
             self._scrubber.stop()
         await self.groups.close()
         await self._topics.close()
-        if self._resources is None:
-            return
-        is_flushed = await self._resources.flusher.flush_all()
-        self._resources.close()
+        is_flushed = False
+        if self._resources is not None:
+            is_flushed = await self._resources.flusher.flush_all()
+            self._resources.close()
+        await self.ring.stop()
         if is_whole and is_flushed:
+            log_ends, first_offsets = self._topics.log_ends(), self._topics.first_offsets()
             with suppress(DiskFullError, StorageFailedError):  # then it counts as killed
-                await self._io.run(partial(self._directory.end_boot, self._topics.log_ends()))
+                await self._io.run(partial(self._directory.end_boot, log_ends, first_offsets))
+
+    async def _join(self, earlier: list[Topic]) -> None:
+        """Be registered with the ring; one that this founds has these topics.
+
+        The directory then says whose it is, and which starts the ring knows.
+        """
+        directory, run = self._directory, self._io.run
+        epoch = directory.identity.boot + UNCOUNTED_EPOCHS
+        deleted: tuple[tuple[Topic, int], ...] = ()
+        if directory.identity.cluster_id is None:
+            buried = await run(directory.trash.buried)
+            deleted = tuple(
+                (_in_epoch(each.deleted.topic, epoch), each.deleted.deleted_us) for each in buried
+            )
+        await self.ring.start(tuple(_in_epoch(each, epoch) for each in earlier), deleted)
+        state, registration = self.ring.state, self.ring.registration
+        assert state is not None
+        assert registration is not None
+        await run(partial(directory.belong_to, state.cluster_id))
+        await run(partial(directory.keep_starts_from, registration.start))
+        if earlier:
+            await run(directory.set_earlier_topics_aside)
+            _log.info("topics.imported", topics=len(earlier))
+
+    @property
+    def cluster_id(self) -> UUID | None:
+        """Of the ring; None: there is none yet."""
+        state = self.ring.state
+        return None if state is None else state.cluster_id
 
     @property
     def is_ready(self) -> bool:
@@ -153,13 +218,22 @@ class LocalBroker:
     @property
     def partition_count(self) -> int:
         """Partitions of topics on this broker."""
-        return sum(len(hosted.logs) for hosted in self._topics.by_name.values())
+        logs = chain.from_iterable(hosted.logs for hosted in self._topics.by_name.values())
+        return sum(isinstance(each, PartitionLog | CorruptPartitionError) for each in logs)
+
+    @property
+    def led_range_count(self) -> int:
+        """Ranges that this very process leads."""
+        state, mine = self.ring.state, self.ring.registration
+        if state is None or mine is None:
+            return 0
+        me = Replica(mine.ordinal, mine.number)
+        return sum(each.leader == me for each in state.ranges.values())
 
     @property
     def damaged_count(self) -> int:
         """Partitions that stand still because their data is damaged, of its own topics too."""
-        hosted = self._topics.all_hosted()
-        return sum(len(each.logs) - len(each.undamaged_logs()) for each in hosted)
+        return sum(hosted.damaged_count for hosted in self._topics.all_hosted())
 
     @property
     def quarantined_count(self) -> int:
@@ -223,3 +297,9 @@ class LocalBroker:
         """The body has been answered."""
         self.produce_memory_used_bytes -= size_bytes
         assert self.produce_memory_used_bytes >= 0
+
+
+def _in_epoch(topic: Topic, epoch: int) -> Topic:
+    """Every epoch that its logs may hold is below this one."""
+    parts = (replace(each, epoch=max(each.epoch, epoch)) for each in topic.partitions)
+    return replace(topic, partitions=tuple(parts))

@@ -16,6 +16,7 @@ from tailrace_broker.codec.records import unpack_columns
 from tailrace_broker.model.errors import (
     CorruptBatchError,
     CorruptPartitionError,
+    NoLeaderError,
     ReadFailedError,
     TailraceError,
 )
@@ -58,7 +59,7 @@ class GroupLog:
             try:
                 async for group, fact in self._read(self._log_of(partition)):
                     yield partition, group, fact
-            except (CorruptPartitionError, ReadFailedError) as error:
+            except (CorruptPartitionError, ReadFailedError, NoLeaderError) as error:
                 self._damaged[partition] = CorruptPartitionError(
                     error.detail, topic=GROUPS_TOPIC, partition=partition
                 )

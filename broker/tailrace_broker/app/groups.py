@@ -27,6 +27,7 @@ from tailrace_broker.model.errors import (
     CorruptPartitionError,
     GroupNotFoundError,
     NotReadyError,
+    NotSupportedError,
     StaleDeliveryError,
     TailraceError,
 )
@@ -93,6 +94,8 @@ class Groups:
 
         A log may have lost its end: what comes next under those offsets is new to its groups.
         """
+        if self._topics.broker_count > 1:
+            return
         now_us = self._clock_us()
         async for partition, name, fact in self._log.facts():
             found = self._by_name.get(name) or self._add(name, partition)
@@ -139,8 +142,13 @@ class Groups:
                 await found.writer.saved()
 
     def check_open(self) -> None:
-        """NotReadyError until all are recovered, and from a stop on."""
+        """NotReadyError until all are recovered, and from a stop on; NotSupportedError."""
         self._topics.check_ready()
+        if self._topics.broker_count > 1:
+            raise NotSupportedError(
+                "consumer groups need a ring of one broker in this version; read partitions with "
+                "GET /v1/topic/{topic}/partitions/{partition}/records"
+            )
         if not self.is_open:
             raise NotReadyError("the broker is recovering its groups, or stopping")
 
@@ -415,7 +423,7 @@ class Groups:
             hosted = self._topics.by_name[piece.topic.name]
             try:
                 log = hosted.log_of(piece.partition.partition)
-            except CorruptPartitionError as error:
+            except TailraceError as error:  # there is none here now
                 problem = problem or error
             else:
                 if not log.log_start <= piece.start <= log.high_watermark:

@@ -2,22 +2,23 @@
 
 import asyncio
 import itertools
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import structlog
 
 from tailrace_broker.core.journal_replay import JournaledBatch
 from tailrace_broker.core.ring import find_slice, token
 from tailrace_broker.model.errors import (
     CorruptPartitionError,
+    DiskFullError,
     NotLeaderError,
     PartitionNotFoundError,
     ReadFailedError,
+    StorageFailedError,
     StoredDataError,
+    TailraceError,
 )
 from tailrace_broker.model.topic import Partition, Topic
 from tailrace_broker.storage.data_directory import DataDirectory
@@ -33,46 +34,61 @@ from tailrace_broker.storage.rescued_tail import (
 )
 from tailrace_broker.storage.segment_writer import LogPlace
 
+# A partition's log, or why there is none here.
+LogOrError = PartitionLog | TailraceError
+
 _log = structlog.get_logger()
 
 
 class HostedTopic:
-    """A topic with its logs on this broker; a damaged partition has its error in place of a log.
+    """A topic with its logs on this broker; a partition without one has an error in its place: it
+    is damaged, or another broker leads it, or nobody does.
 
     The partitions that are not sealed have each token once.
     """
 
-    def __init__(
-        self, topic: Topic, logs: list[PartitionLog | CorruptPartitionError], *, ordinal: int
-    ) -> None:
-        """`logs` by partition id; `ordinal`: of the broker, which leads them all."""
+    def __init__(self, topic: Topic, logs: Sequence[LogOrError], *, ordinal: int) -> None:
+        """`logs` by partition id; `ordinal`: of this broker."""
+        self._ordinal = ordinal
+        self.alter(topic, logs)
+
+    def alter(self, topic: Topic, logs: Sequence[LogOrError]) -> None:
+        """It is another now, in whatever."""
         assert len(logs) == len(topic.partitions)
         self.topic = topic
-        self.logs = logs
-        self._ordinal = ordinal
+        self.logs = list(logs)
         unsealed = [partition for partition in topic.partitions if not partition.is_sealed]
         by_token = sorted(unsealed, key=lambda partition: partition.token_start)
         self._open_ids = [partition.partition for partition in by_token]
         self._token_starts = [partition.token_start for partition in by_token]
-        undamaged = [each for each in self._open_ids if isinstance(logs[each], PartitionLog)]
-        self._turns = itertools.cycle(undamaged or self._open_ids)
+        local = [each for each in self._open_ids if isinstance(logs[each], PartitionLog)]
+        self._turns = itertools.cycle(local or self._open_ids)
+        for log in self.undamaged_logs():
+            if log.settings != topic.settings:
+                log.settings = topic.settings
 
     def undamaged_logs(self) -> list[PartitionLog]:
-        """All that can be read, sealed ones too."""
+        """All that can be read here, sealed ones too."""
         return [log for log in self.logs if isinstance(log, PartitionLog)]
 
-    def alter(self, topic: Topic) -> None:
-        """Its settings are others now."""
-        self.topic = topic
-        for log in self.undamaged_logs():
-            log.settings = topic.settings
+    @property
+    def damaged_count(self) -> int:
+        """Partitions that stand still because their data is damaged."""
+        return sum(isinstance(log, CorruptPartitionError) for log in self.logs)
+
+    def failure(self) -> TailraceError | None:
+        """Why a log could not be opened that may be later."""
+        failures = (each for each in self.logs if isinstance(each, TailraceError))
+        return next(filter(may_be_opened_later, failures), None)
 
     def log_ends(self) -> list[int | None]:
-        """By partition id; null: damaged."""
+        """By partition id; null: there is no log here."""
         return [log.log_end if isinstance(log, PartitionLog) else None for log in self.logs]
 
     def log_of(self, partition: int) -> PartitionLog:
-        """PartitionNotFoundError; CorruptPartitionError when its data is damaged."""
+        """PartitionNotFoundError; CorruptPartitionError when its data is damaged; NotLeaderError,
+        NoLeaderError.
+        """
         if not 0 <= partition < len(self.logs):
             raise PartitionNotFoundError(
                 f'topic "{self.topic.name}" has partitions 0 to {len(self.logs) - 1}',
@@ -80,7 +96,7 @@ class HostedTopic:
                 partition=partition,
             )
         log = self.logs[partition]
-        if isinstance(log, CorruptPartitionError):
+        if isinstance(log, TailraceError):
             raise log.with_traceback(None)  # else it would grow by those who asked before
         return log
 
@@ -100,30 +116,38 @@ class HostedTopic:
         return log
 
     def partition_of_key(self, key: bytes | None) -> int:
-        """The open partition that has the key's token; with no key, each undamaged in turn."""
+        """The open partition that has the key's token; with no key, each that has its log here in
+        turn.
+        """
         if key is None:
             return next(self._turns)
         return self._open_ids[find_slice(self._token_starts, token(key))]
 
 
-async def open_topic(
-    topic: Topic, directory: DataDirectory, resources: LogResources, replayed: Replayed
-) -> HostedTopic:
-    """Recover the logs of a topic's partitions; those that are not sealed begin an epoch.
+def may_be_opened_later(failure: TailraceError) -> bool:
+    """The disk has refused something, and nothing is known to be lost."""
+    return isinstance(failure, DiskFullError | StorageFailedError)
 
-    DiskFullError, StorageFailedError.
+
+async def open_logs(
+    topic: Topic,
+    partitions: Iterable[Partition],
+    directory: DataDirectory,
+    resources: LogResources,
+    replayed: Replayed,
+) -> dict[int, LogOrError]:
+    """Recover the logs of these partitions of the topic, by id.
+
+    A damaged one has its error; so has one that the disk refuses something for now.
     """
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            opening = [
-                tasks.create_task(_open_log(topic, partition, directory, resources, replayed))
-                for partition in topic.partitions
-            ]
-    except ExceptionGroup as group:
-        raise group.exceptions[0] from None
-    partitions, logs = zip(*(task.result() for task in opening), strict=True)
-    topic = msgspec.structs.replace(topic, partitions=partitions)
-    return HostedTopic(topic, list(logs), ordinal=directory.identity.ordinal)
+    async with asyncio.TaskGroup() as tasks:
+        opening = {
+            each.partition: tasks.create_task(
+                _open_log(topic, each, directory, resources, replayed)
+            )
+            for each in partitions
+        }
+    return {partition: task.result() for partition, task in opening.items()}
 
 
 async def _open_log(
@@ -132,7 +156,7 @@ async def _open_log(
     directory: DataDirectory,
     resources: LogResources,
     replayed: Replayed,
-) -> tuple[Partition, PartitionLog | CorruptPartitionError]:
+) -> LogOrError:
     path = directory.partition_path(topic.topic_id, partition.partition)
     place = LogPlace(
         path,
@@ -157,13 +181,8 @@ async def _open_log(
             now_us=resources.now_us(),
         )
         segments, followed, windows = await io.run(recover)
-        end = (followed or segments)[-1]
-        sealed_end = partition.sealed_end
-        if sealed_end is not None and end.end_offset < sealed_end:
-            raise place.damaged(
-                f"{path}: the log was sealed at offset {sealed_end}, but ends at {end.end_offset}; "
-                "restore its files"
-            )
+        last = (followed or segments)[-1]
+        _check_end(place, partition, last.end_offset, last.last_epoch)
     except (CorruptPartitionError, ReadFailedError) as error:
         _log.error(
             "partition.damaged",
@@ -172,15 +191,10 @@ async def _open_log(
             detail=error.detail,
         )
         if replayed_batches:
-            await _set_aside(path, replayed_batches, resources)
-        return partition, place.damaged(error.detail)
-    if sealed_end is None:
-        # The boot's, but epochs of a log never fall: the file that counts boots may be an old copy,
-        # or a full disk did not take it. The journal counts, too.
-        journal_boot = replayed.replay.last_boot + 1
-        epoch = max(partition.epoch, directory.identity.boot, journal_boot, end.last_epoch)
-        partition = msgspec.structs.replace(partition, epoch=epoch)
-        place = replace(place, epoch=epoch)
+            await set_aside(path, replayed_batches, resources)
+        return place.damaged(error.detail)
+    except (DiskFullError, StorageFailedError) as error:
+        return error
     log = PartitionLog(
         place,
         segments,
@@ -188,20 +202,37 @@ async def _open_log(
         topic.settings,
         pending=replayed.pending(followed),
         windows=windows,
-        sealed_end=sealed_end,
+        sealed_end=partition.sealed_end,
     )
     if rescued and not await log.spilled():
         try:
             await io.run(partial(remove_rescued, path))
         except StoredDataError as error:  # the next start finds that they are in the segments
             _log.warning("rescued.kept", file=str(path / RESCUED), detail=error.detail)
-    return partition, log
+    return log
 
 
-async def _set_aside(
-    path: Path, batches: Sequence[JournaledBatch], resources: LogResources
-) -> None:
-    """What the journal holds of a damaged partition. The others go on when it fails."""
+def _check_end(place: LogPlace, partition: Partition, end_offset: int, last_epoch: int) -> None:
+    """That the log is no newer than what the ring agreed, nor older than its seal.
+
+    CorruptPartitionError.
+    """
+    sealed_end = partition.sealed_end
+    if sealed_end is not None and end_offset < sealed_end:
+        raise place.damaged(
+            f"{place.directory}: the log was sealed at offset {sealed_end}, but ends at "
+            f"{end_offset}; restore its files"
+        )
+    if last_epoch > partition.epoch:
+        raise place.damaged(
+            f"{place.directory}: the log ends in epoch {last_epoch}, but the ring is in epoch "
+            f"{partition.epoch}: {place.directory.parent.parent / 'metadata'} is an older copy; "
+            "restore the newest"
+        )
+
+
+async def set_aside(path: Path, batches: Sequence[JournaledBatch], resources: LogResources) -> None:
+    """What the journal holds of a partition without a log. The others go on when it fails."""
     stored = [batch.stored for batch in batches]
     try:
         await resources.io.run(partial(save_rescued, path, stored, resources.write_file))

@@ -19,7 +19,8 @@ from prometheus_client.registry import Collector
 
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.model.counters import Counters
-from tailrace_broker.model.errors import NotReadyError
+from tailrace_broker.model.errors import NotReadyError, NotSupportedError
+from tailrace_broker.net.api import RingView
 from tailrace_broker.net.groups import lag_of
 
 # Groups whose lag is computed in one turn of the event loop.
@@ -38,6 +39,7 @@ class Scrape(NamedTuple):
     """What one scrape sees."""
 
     broker: LocalBroker
+    view: RingView
     connection_count: int
     disk_used_bytes: float
     disk_bytes: float
@@ -120,6 +122,32 @@ GAUGES: dict[str, tuple[str, Callable[[Scrape], float]]] = {
         "Size of the file system that holds the data; NaN when it does not answer",
         lambda scrape: scrape.disk_bytes,
     ),
+    "metadata_term": (
+        "Term of the ring's agreement, as this broker knows it",
+        lambda scrape: scrape.view.term,
+    ),
+    "metadata_height": (
+        "Blocks of the agreement that make up this broker's state of the ring",
+        lambda scrape: scrape.view.applied,
+    ),
+    "metadata_leader": (
+        "1 when this broker leads the agreement",
+        lambda scrape: scrape.view.is_established,
+    ),
+    "metadata_voters": ("Brokers that vote", lambda scrape: len(scrape.view.voters)),
+    "metadata_log_bytes": (
+        "What the agreement takes on this broker's disk",
+        lambda scrape: scrape.view.log_bytes,
+    ),
+    "led_ranges": ("Ranges that this broker leads", lambda scrape: scrape.broker.led_range_count),
+    "live_peers": (
+        "Other brokers that were heard of a moment ago",
+        lambda scrape: sum(
+            is_alive
+            for ordinal, is_alive in scrape.view.alive.items()
+            if ordinal != scrape.broker.ordinal
+        ),
+    ),
     "produce_memory_bytes": (
         "Bodies of produce requests in flight",
         lambda scrape: scrape.broker.produce_memory_used_bytes,
@@ -148,6 +176,20 @@ GAUGES: dict[str, tuple[str, Callable[[Scrape], float]]] = {
         lambda scrape: scrape.member_count,
     ),
 }
+RING_COUNTERS: dict[str, tuple[str, Callable[[LocalBroker], int]]] = {
+    "gossip_suspicions": (
+        "Brokers taken for dead, since a connection to them was reset or refused",
+        lambda broker: broker.ring.rules["gossip.reset"],
+    ),
+    "gossip_stand_stills": (
+        "Times that this broker itself stood still, so that nobody was taken for dead",
+        lambda broker: broker.ring.rules["gossip.stood_still"],
+    ),
+    "dropped_peer_messages": (
+        "Messages to brokers that are not there, or too slow; what matters is sent again",
+        lambda broker: 0 if broker.ring.peers is None else broker.ring.peers.counters.dropped,
+    ),
+}
 assert set(COUNTERS) == {field.name for field in fields(Counters)}
 
 
@@ -167,6 +209,8 @@ class ScrapeCollector(Collector):
         for name, text in COUNTERS.items():
             value = getattr(self._scrape.broker.counters, name)
             yield CounterMetricFamily(f"tailrace_{name}", text, value)
+        for name, (text, count) in RING_COUNTERS.items():
+            yield CounterMetricFamily(f"tailrace_{name}", text, count(self._scrape.broker))
         for name, (text, gauge) in GAUGES.items():
             yield GaugeMetricFamily(f"tailrace_{name}", text, gauge(self._scrape))
         lag = GaugeMetricFamily(
@@ -191,7 +235,7 @@ async def metrics_text(broker: LocalBroker, *, connection_count: int) -> bytes:
     used_bytes, disk_bytes = await broker.disk_bytes() or (nan, nan)
     groups: list[GroupScrape] = []
     member_count = 0
-    with suppress(NotReadyError):
+    with suppress(NotReadyError, NotSupportedError):
         for number, view in enumerate(broker.groups.views(), start=1):
             lag = lag_of(view)
             lag_or_nan = nan if lag is None else lag
@@ -199,7 +243,10 @@ async def metrics_text(broker: LocalBroker, *, connection_count: int) -> bytes:
             member_count += len(view.group.members)
             if number % _GROUPS_A_TURN == 0:
                 await asyncio.sleep(0)
-    scrape = Scrape(broker, connection_count, used_bytes, disk_bytes, groups, member_count)
+    ring_view = broker.ring.view()
+    scrape = Scrape(
+        broker, ring_view, connection_count, used_bytes, disk_bytes, groups, member_count
+    )
     registry = CollectorRegistry(auto_describe=False)
     registry.register(ScrapeCollector(scrape))
     ProcessCollector(registry=registry)

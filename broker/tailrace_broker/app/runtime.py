@@ -48,7 +48,7 @@ async def run(settings: Settings) -> None:
 
     loop.set_exception_handler(lambda _, context: on_bug(_error_of(context)))
 
-    directory = DataDirectory(settings.data_dir)
+    directory = DataDirectory(settings.data_dir, ordinal=settings.ordinal)
     io = IoThreads(settings.io_threads, on_bug)
     io.start()
     async with asyncio.TaskGroup() as tasks:
@@ -58,7 +58,7 @@ async def run(settings: Settings) -> None:
         def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
             return tasks.create_task(work)
 
-        broker = LocalBroker(settings, directory, io, spawn)
+        broker = LocalBroker(settings, directory, io, spawn, on_bug)
         async with open_doors(settings, broker, spawn):
             starting = tasks.create_task(broker.start())
             stop = tasks.create_task(stopping.wait())

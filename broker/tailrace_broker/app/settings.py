@@ -4,15 +4,20 @@ from pathlib import Path
 from socket import gethostname
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tailrace_broker.codec.columns import PAYLOAD_BYTES_MAX
+from tailrace_broker.core.ring import UNITS
 from tailrace_broker.net.api import ClientView
 
 MEBIBYTE = 1024 * 1024
 # For the largest batch that a request can bring, header and block edges included.
 LARGEST_BUFFER_BYTES = PAYLOAD_BYTES_MAX + PAYLOAD_BYTES_MAX // 4
+# By how much the port for other brokers is above the base port.
+PEER_PORT = 5
+PORT_MAX = 65535
+ORDINAL_PLACE = "{ordinal}"
 
 
 class Settings(BaseSettings):
@@ -36,7 +41,24 @@ class Settings(BaseSettings):
     """What people call this ring; the operator sets the name of the StreamCluster."""
 
     port: int = Field(default=9250, ge=1, le=65532)
-    """Base port: public +0, produce +1, read +2, metrics +3."""
+    """Base port: public +0, produce +1, read +2, metrics +3; with `TAILRACE_PEER_HOST` +5 for other
+    brokers."""
+
+    ordinal: int = Field(default=0, ge=0, le=UNITS - 1)
+    """This broker's number in its ring; the data directory keeps it, since disk and place in the
+    ring belong together."""
+
+    peer_host: str | None = None
+    """Host of each broker of the ring, `{ordinal}` in place of its number, as in
+    `events-{ordinal}.events`; unset, the ring is this broker alone, and founds itself."""
+
+    port_stride: int = Field(default=0, ge=0)
+    """By how much the base port of each broker is above that of the broker before it: more than 0
+    where brokers share a host."""
+
+    ring_secret: SecretStr = SecretStr("")
+    """What brokers of one ring prove to each other that they know, and admin requests name; empty:
+    nobody is asked."""
 
     auto_create_topics: bool = True
     """Whether the first produce to a topic creates it: a newcomer's first curl works."""
@@ -97,9 +119,29 @@ class Settings(BaseSettings):
         host = self.advertised_host or (gethostname() if is_wildcard else self.host)
         return ClientView(host, self.port + 1, self.port + 2, self.ring_name)
 
+    def address_of(self, ordinal: int) -> tuple[str, int]:
+        """Host and base port of a broker of the ring, this one included."""
+        if self.peer_host is None:
+            return self.client_view.host, self.port
+        host = self.peer_host.replace(ORDINAL_PLACE, str(ordinal))
+        return host, self.port + self.port_stride * (ordinal - self.ordinal)
+
     @model_validator(mode="after")
     def check_relations(self) -> "Settings":
-        """One body at least must fit into the produce memory."""
+        """One body at least must fit into the produce memory; brokers have different addresses."""
         if self.produce_memory_bytes < self.max_request_bytes:
             raise ValueError("TAILRACE_PRODUCE_MEMORY_BYTES is below TAILRACE_MAX_REQUEST_BYTES")
+        if self.peer_host is None:
+            if self.ordinal > 0:
+                raise ValueError("TAILRACE_ORDINAL is above 0, but TAILRACE_PEER_HOST is not set")
+            return self
+        if ORDINAL_PLACE not in self.peer_host and not self.port_stride:
+            raise ValueError(
+                "TAILRACE_PEER_HOST has no {ordinal} and TAILRACE_PORT_STRIDE is 0: all brokers "
+                "would have one address"
+            )
+        if self.port + PEER_PORT > PORT_MAX:
+            raise ValueError(f"TAILRACE_PORT leaves no room for the port +{PEER_PORT} of brokers")
+        if self.port - self.port_stride * self.ordinal < 1:
+            raise ValueError("TAILRACE_PORT_STRIDE leaves no port for broker 0")
         return self

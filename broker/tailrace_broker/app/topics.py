@@ -1,59 +1,61 @@
-"""The topics of this broker with their open logs: recovered, found, created, altered, deleted.
+"""The topics of the ring as its users see and change them; what of them lies here is hosted by
+`app.local_topics`.
 
-Only this changes the metadata: one change at a time, durable before anybody sees it.
+A change is agreed by the ring first; who asked for it is answered when this broker has carried it
+out as well.
 """
 
-import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from itertools import chain
 from typing import Any
 from uuid import UUID, uuid4
 
 import msgspec
 import structlog
 
-from tailrace_broker.app.hosted_topic import HostedTopic, open_topic
+from tailrace_broker.app.hosted_topic import HostedTopic
+from tailrace_broker.app.local_topics import LocalTopics
 from tailrace_broker.app.retention import Retention
+from tailrace_broker.app.ring import Ring
 from tailrace_broker.app.trash_purger import TrashPurger
-from tailrace_broker.core.metadata import Metadata
+from tailrace_broker.core.ring_topics import topic_of
+from tailrace_broker.model.commands import (
+    AlterTopic,
+    Command,
+    CreateTopic,
+    DeleteTopic,
+    PurgeTopics,
+    RestoreTopic,
+)
 from tailrace_broker.model.errors import (
-    DiskFullError,
+    InvalidParameterError,
+    InvalidTopicNameError,
     NotReadyError,
-    StorageFailedError,
-    StoredDataError,
+    RingRefusedError,
     TailraceError,
     TopicExistsError,
     TopicNotFoundError,
 )
-from tailrace_broker.model.topic import (
-    NEW_TOPIC,
-    Topic,
-    TopicSettings,
-    check_topic_name,
-    is_internal,
-)
+from tailrace_broker.model.ring_state import RingState
+from tailrace_broker.model.topic import NEW_TOPIC, Topic, TopicSettings, check_topic_name
 from tailrace_broker.model.trashed_topic import TrashedTopic
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.direct_file import sync_file_system
 from tailrace_broker.storage.engine import Replayed
 from tailrace_broker.storage.io_threads import IoThreads
 from tailrace_broker.storage.log_resources import LogResources
-from tailrace_broker.storage.partition_log import PartitionLog
-from tailrace_broker.storage.rescued_tail import RESCUED, save_rescued
+from tailrace_broker.storage.trash import not_in_trash
 
 TopicUse = Callable[[HostedTopic | None, TailraceError | None], None]
+
+_WIRE_NAMES = {field.name: field.encode_name for field in msgspec.structs.fields(TopicSettings)}
 
 _log = structlog.get_logger()
 
 
 class Topics:
-    """All topics of a data directory. State changes on the event loop only.
-
-    A change that has begun must not be cancelled: the file of topics could then say otherwise than
-    what is served.
-    """
+    """All topics of the ring. State changes on the event loop only."""
 
     def __init__(
         self,
@@ -62,25 +64,24 @@ class Topics:
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         now_us: Callable[[], int],
         retention: Retention,
+        ring: Ring,
         *,
+        url_of: Callable[[int], str],
         auto_create: bool,
         delete_retention_us: int,
     ) -> None:
-        """`auto_create`: by the first produce; `delete_retention_us`: until the trash is purged."""
+        """`url_of`: the public door of a broker; `auto_create`: by the first produce;
+        `delete_retention_us`: until the trash is purged.
+        """
         self.is_ready = False
-        self.by_name: dict[str, HostedTopic] = {}
-        self.internal: dict[str, HostedTopic] = {}  # the broker's own: no door knows them
-        self.on_changed: Callable[[str], None] = lambda _: None  # a topic has come, or gone
         self._auto_create = auto_create
         self._directory = directory
         self._io = io
         self._now_us = now_us
         self._resources: LogResources | None = None
         self._spawn = spawn
-        self._metadata = Metadata()
+        self._ring = ring
         self._creations: dict[str, list[TopicUse]] = {}
-        self._metadata_lock = asyncio.Lock()
-        self._deletions: set[asyncio.Event] = set()  # under way, behind the change of the metadata
         self._retention = retention
         self._delete_retention_us = delete_retention_us
         self._purger = TrashPurger(
@@ -89,18 +90,35 @@ class Topics:
             spawn,
             now_us,
             retention_us=delete_retention_us,
+            purge_agreed=self._purge_agreed,
         )
+        self._local = LocalTopics(directory, io, spawn, now_us, retention, ring, url_of=url_of)
+        self._local.on_buried = self._look_into_trash
+        self.by_name = self._local.by_name
+        self.internal = self._local.internal  # the broker's own: no door knows them
+        self.all_hosted = self._local.all_hosted
+        self.undamaged_logs = self._local.undamaged_logs
+
+    @property
+    def on_changed(self) -> Callable[[str], None]:
+        """Called with the name of a topic that has come, or gone."""
+        return self._local.on_changed
+
+    @on_changed.setter
+    def on_changed(self, call: Callable[[str], None]) -> None:
+        self._local.on_changed = call
+
+    @property
+    def broker_count(self) -> int:
+        """Of the ring; 0 before there is one."""
+        state = self._ring.state
+        return 0 if state is None else state.broker_count
 
     async def open(self, resources: LogResources, replayed: Replayed) -> None:
-        """Recover every partition. CorruptMetadataError."""
+        """Recover every partition that belongs here. DiskFullError, StorageFailedError."""
         directory, run = self._directory, self._io.run
         self._resources = resources
-        topics = await run(directory.load_topics)
-        living = {topic.topic_id for topic in topics}
-        await run(partial(_rescue_deleted, directory, replayed, living))
-        await run(partial(directory.trash.finish_deletions, living))
-        for topic in topics:
-            self._keep(await open_topic(topic, directory, resources, replayed))
+        await self._local.open(resources, replayed)
         # What a killed broker wrote last, found by now and not synced by it.
         await run(partial(sync_file_system, directory.path))
         await run(directory.trash.spares.fill)
@@ -108,19 +126,16 @@ class Topics:
     def serve(self) -> None:
         """Let the doors in."""
         self.is_ready = True
+        self._local.serve()
         self._purger.look()
-        self._retention.watch(list(self.undamaged_logs()))
 
     async def close(self) -> None:
         """Refuse what comes, wait for the appends under way, close the logs."""
         self.is_ready = False
         self._purger.stop()
         self._retention.stop()
-        async with self._metadata_lock:  # no change is under way, and none comes
-            pass
-        for ended in list(self._deletions):
-            await ended.wait()
-        logs = list(self.undamaged_logs())  # a topic may just be being created
+        await self._local.close()
+        logs = list(self.undamaged_logs())
         for log in logs:
             await log.drained()
         if self._resources is not None:
@@ -134,8 +149,18 @@ class Topics:
             raise _not_ready()
 
     def log_ends(self) -> dict[UUID, list[int | None]]:
-        """By topic and partition id; null: damaged."""
+        """By topic and partition id; null: there is no log here."""
         return {hosted.topic.topic_id: hosted.log_ends() for hosted in self.all_hosted()}
+
+    def first_offsets(self) -> dict[UUID, list[int]]:
+        """By topic and partition id; without topics whose partitions all begin at 0."""
+        firsts = {
+            hosted.topic.topic_id: [each.first_offset for each in hosted.topic.partitions]
+            for hosted in self.all_hosted()
+        }
+        return {topic_id: offsets for topic_id, offsets in firsts.items() if any(offsets)}
+
+    # --- finding ---
 
     def all(self) -> list[HostedTopic]:
         """By name. NotReadyError."""
@@ -150,10 +175,6 @@ class Topics:
             check_topic_name(topic)
             raise self._not_found(topic)
         return found
-
-    def undamaged_logs(self) -> Iterator[PartitionLog]:
-        """Of all topics, whether they are all recovered or not."""
-        return chain.from_iterable(hosted.undamaged_logs() for hosted in self.all_hosted())
 
     def with_topic(self, topic: str, use: TopicUse) -> None:
         """Call `use` with the topic, at once when it is there, else when it has been created.
@@ -170,96 +191,117 @@ class Topics:
         else:
             self._create_for(topic, use)
 
-    async def internal_topic(self, name: str, settings: TopicSettings) -> HostedTopic:
-        """The broker's own topic of this name, made when it is first needed; durable on return.
+    # --- changing: what the ring does not agree on in time is NotAgreedError ---
 
-        NotReadyError, DiskFullError, StorageFailedError.
+    async def internal_topic(self, name: str, settings: TopicSettings) -> HostedTopic:
+        """The ring's own topic of this name, made when it is first needed; durable on return.
+
+        NotReadyError.
         """
-        async with self._metadata_lock:
-            if name not in self.internal:
-                self.check_ready()
-                wanted = Metadata(dict(self._metadata.topics))
-                topic = wanted.add_topic(name, settings, uuid4())
-                if name not in self._metadata.topics:
-                    await self._save(wanted, may_use_spare=False)
-                await self._host(topic)
-            return self.internal[name]
+        if name not in self.internal:
+            self.check_ready()
+            with suppress(TopicExistsError):  # as another version made it
+                await self._change(CreateTopic(name, uuid4(), settings), name)
+            await self._local.reached()
+        return self.internal[name]
 
     async def create(self, name: str, settings: TopicSettings) -> tuple[Topic, bool]:
         """The topic, and whether it is new; durable on return.
 
-        InvalidTopicNameError, TopicExistsError, NotReadyError, DiskFullError, StorageFailedError.
+        InvalidTopicNameError, TopicExistsError, NotReadyError.
         """
-        async with self._metadata_lock:
-            self.check_ready()  # before that not all topics are known, and the file holds them all
-            wanted = Metadata(dict(self._metadata.topics))
-            topic = wanted.create_topic(name, settings, uuid4())
-            is_new = name not in self._metadata.topics
-            if is_new:
-                await self._save(wanted, may_use_spare=False)
-            if name not in self.by_name:
-                topic = await self._host(topic)
-                _log.info("topic.created", topic=name, partitions=len(topic.partitions))
-                self.on_changed(name)
-            return topic, is_new
+        self.check_ready()
+        check_topic_name(name)
+        topic_id = uuid4()
+        state = await self._change(CreateTopic(name, topic_id, settings), name)
+        created = state.topics.get(name)
+        if created is None:
+            raise self._not_found(name)  # deleted since
+        await self._local.reached()
+        return topic_of(state, created), created.id == topic_id
 
     async def alter(self, name: str, changes: Mapping[str, Any]) -> Topic:
         """The topic with these fields of its settings changed; durable on return.
 
         Changes at the same time keep each other's.
 
-        TopicNotFoundError, InvalidParameterError, NotReadyError, DiskFullError, StorageFailedError.
+        TopicNotFoundError, InvalidParameterError, NotReadyError.
         """
-        async with self._metadata_lock:
-            hosted = self.find(name)
-            settings = msgspec.structs.replace(hosted.topic.settings, **changes)
-            wanted = Metadata(dict(self._metadata.topics))
-            topic = wanted.alter_topic(name, settings)
-            if topic != hosted.topic:
-                await self._save(wanted)
-                hosted.alter(topic)
-                self._retention.watch(hosted.undamaged_logs())
-                _log.info("topic.altered", topic=name, changes=dict(changes))
-            return topic
+        topic = self.find(name).topic
+        msgspec.structs.replace(topic.settings, **changes)  # InvalidParameterError
+        wanted = {_WIRE_NAMES[field]: value for field, value in changes.items()}
+        state = await self._change(AlterTopic(name, wanted, topic.topic_id), name)
+        altered = state.topics.get(name)
+        if altered is None or altered.id != topic.topic_id:
+            raise self._not_found(name)
+        await self._local.reached()
+        return topic_of(state, altered)
 
     async def delete(self, name: str) -> None:
         """Take the topic away, durably; its data moves to the trash.
 
-        TopicNotFoundError, NotReadyError, DiskFullError, StorageFailedError.
+        TopicNotFoundError, NotReadyError.
         """
-        trash, run = self._directory.trash, self._io.run
-        async with self._metadata_lock:
-            hosted = self.find(name)
-            topic = hosted.topic
-            wanted = Metadata(dict(self._metadata.topics))
-            wanted.delete_topic(name)
-            unmark = partial(trash.unmark, topic.topic_id)
-            try:
-                await run(partial(trash.mark, topic, self._now_us()))
-            except TailraceError:
-                await run(unmark)
-                raise
-            await self._save(wanted, undo=unmark)
-            del self.by_name[name]
-            self.on_changed(name)
-            gone = TopicNotFoundError(f'topic "{name}" was deleted', topic=name)
-            self._retention.forget(hosted.undamaged_logs())
-            for log in hosted.undamaged_logs():
-                log.give_up(gone)
-            _log.info("topic.deleted", topic=name, id=str(topic.topic_id))
-            ended = asyncio.Event()
-            self._deletions.add(ended)
+        topic_id = self.find(name).topic.topic_id
+        await self._change(DeleteTopic(name, self._now_us(), topic_id), name)
+        await self._local.reached()
+        await self._local.buried(topic_id)
+
+    async def restore(self, wanted: str, new_name: str | None) -> Topic:
+        """Bring the deleted topic of this name or id back, durably, with its records.
+
+        NotInTrashError, InvalidParameterError, TopicExistsError, InvalidTopicNameError,
+        NotReadyError. DiskFullError, StorageFailedError: it is back, and cannot be opened yet.
+        """
+        self.check_ready()
+        deleted = await self._io.run(partial(self._directory.trash.find, wanted))
+        name = new_name or deleted.name
+        check_topic_name(name)
+        state = await self._change(RestoreTopic(deleted.topic_id, new_name), name)
+        restored = state.topics.get(name)
+        await self._local.reached()
+        if restored is None or restored.id != deleted.topic_id or name not in self.by_name:
+            raise self._not_found(name)
+        failure = self.by_name[name].failure()
+        if failure is not None:
+            raise failure
+        return topic_of(state, restored)
+
+    async def _change(self, command: Command, name: str) -> RingState:
+        """The state with the command carried out; `name`: of the topic, for what is refused."""
         try:
-            for log in hosted.undamaged_logs():
-                await log.close()
-            await run(partial(trash.bury, topic.topic_id))
-        finally:
-            self._deletions.remove(ended)
-            ended.set()
-        self._purger.look()
+            await self._ring.change(command)
+        except RingRefusedError as error:
+            raise self._refused(error, name) from error
+        state = self._ring.state
+        assert state is not None
+        return state
+
+    def _refused(self, error: RingRefusedError, name: str) -> TailraceError:
+        match error.refusal.reason:
+            case "topic-exists":
+                return TopicExistsError(error.detail, topic=name)
+            case "topic-not-found":
+                return self._not_found(name)
+            case "not-in-trash":
+                return not_in_trash(name)
+            case "invalid-topic-name":
+                return InvalidTopicNameError(error.detail, topic=name)
+            case "partitions-fixed":
+                return InvalidParameterError(error.detail, parameter="partitionsPerRange")
+            case _:
+                return error
+
+    def _not_found(self, topic: str) -> TopicNotFoundError:
+        reason = "" if self._auto_create else " (autoCreateTopics is off)"
+        return TopicNotFoundError(
+            f'topic "{topic}" does not exist{reason}; create it with POST /v1/topics', topic=topic
+        )
+
+    # --- the trash ---
 
     async def trashed(self) -> list[TrashedTopic]:
-        """Deleted topics that are still there, the latest deletion first. NotReadyError."""
+        """Deleted topics whose data is still here, the latest deletion first. NotReadyError."""
         self.check_ready()
 
         def listed() -> list[TrashedTopic]:
@@ -281,80 +323,30 @@ class Topics:
         dead = [topic_id for topic_id in topic_ids if topic_id not in living]
         return await self._io.run(partial(self._directory.trash.gone, dead))
 
-    async def restore(self, wanted: str, new_name: str | None) -> Topic:
-        """Bring the deleted topic of this name or id back, durably, with its records.
+    def _look_into_trash(self) -> None:
+        if self.is_ready:
+            self._purger.look()
 
-        NotInTrashError, InvalidParameterError, TopicExistsError, InvalidTopicNameError,
-        NotReadyError, DiskFullError, StorageFailedError.
+    def _purge_agreed(self, before_us: int) -> int | None:
+        """As the metadata's leader, have the ring forget what was deleted by then; when the oldest
+        of the rest was.
         """
-        trash, run = self._directory.trash, self._io.run
-        async with self._metadata_lock:
-            self.check_ready()
-            deleted = await run(partial(trash.find, wanted))
-            topic = msgspec.structs.replace(deleted, name=new_name or deleted.name)
-            before, metadata = self._metadata, Metadata(dict(self._metadata.topics))
-            metadata.restore_topic(topic)
-            bury = partial(trash.bury, topic.topic_id)
-            await run(partial(trash.exhume, deleted))
-            await self._save(metadata, undo=bury)
-            try:
-                topic = await self._host(topic)
-            except TailraceError:
-                await self._save(before)
-                await run(bury)
-                raise
-            await run(partial(trash.unmark, topic.topic_id))
-            self.on_changed(topic.name)
-            _log.info("topic.restored", topic=topic.name, id=str(topic.topic_id))
-            return topic
+        state = self._ring.state
+        if state is None or not self.is_ready or not self._ring.is_metadata_leader:
+            return None
+        gone = [key for key, each in state.deleted.items() if each.deleted_us <= before_us]
+        if gone:
+            self._spawn(self._forget_deleted(tuple(gone)))
+        kept_us = (each.deleted_us for each in state.deleted.values())
+        return min((each for each in kept_us if each > before_us), default=None)
 
-    def _not_found(self, topic: str) -> TopicNotFoundError:
-        reason = "" if self._auto_create else " (autoCreateTopics is off)"
-        return TopicNotFoundError(
-            f'topic "{topic}" does not exist{reason}; create it with POST /v1/topics', topic=topic
-        )
-
-    async def _save(
-        self,
-        wanted: Metadata,
-        *,
-        undo: Callable[[], None] | None = None,
-        may_use_spare: bool = True,
-    ) -> None:
-        """Make the topics durable; they are so from now on.
-
-        When that fails, those before are made durable again, and `undo` is done. When that fails
-        too, the next start goes by what the file says.
-        """
-        save, run = self._directory.save_topics, self._io.run
+    async def _forget_deleted(self, topic_ids: tuple[UUID, ...]) -> None:
         try:
-            topics = list(wanted.topics.values())
-            await run(partial(save, topics, may_use_spare=may_use_spare))
-        except TailraceError as error:
-            with suppress(DiskFullError, StorageFailedError):
-                if not isinstance(error, DiskFullError):  # the file may be replaced all the same
-                    await run(partial(save, list(self._metadata.topics.values())))
-                if undo is not None:
-                    await run(undo)
-            raise
-        self._metadata = wanted
+            await self._ring.change(PurgeTopics(topic_ids))
+        except TailraceError as error:  # the next look tries again
+            _log.warning("purge.failed", detail=error.detail)
 
-    async def _host(self, topic: Topic) -> Topic:
-        """Open a topic that is durable."""
-        assert self._resources is not None
-        hosted = await open_topic(topic, self._directory, self._resources, Replayed())
-        self._keep(hosted)
-        self._retention.watch(hosted.undamaged_logs())
-        return hosted.topic
-
-    def _keep(self, hosted: HostedTopic) -> None:
-        topic = hosted.topic
-        self._metadata.topics[topic.name] = topic
-        (self.internal if is_internal(topic.name) else self.by_name)[topic.name] = hosted
-
-    def all_hosted(self) -> Iterator[HostedTopic]:
-        """The broker's own topics too, whether they are all recovered or not."""
-        return chain(self.by_name.values(), self.internal.values())
+    # --- the first produce ---
 
     def _create_for(self, topic: str, use: TopicUse) -> None:
         """First produce to an unknown topic."""
@@ -371,28 +363,19 @@ class Topics:
     async def _create_and_use(self, topic: str) -> None:
         error: TailraceError | None = None
         try:
-            await self.create(topic, NEW_TOPIC)
-        except TopicExistsError:
-            pass  # created meanwhile with other settings: the one that exists is the one meant
+            with suppress(TopicExistsError):  # with other settings: that one is meant
+                await self.create(topic, NEW_TOPIC)
+            await self._local.reached()
         except TailraceError as failed:
             error = failed
         if not self.is_ready:
             error = _not_ready()  # the logs are being closed
+        found = self.by_name.get(topic)
+        if found is None and error is None:
+            error = self._not_found(topic)  # deleted since
         uses = self._creations.pop(topic)
         for use in uses:
-            use(None if error else self.by_name[topic], error)
-
-
-def _rescue_deleted(directory: DataDirectory, replayed: Replayed, living: set[UUID]) -> None:
-    """Set aside what only the journal holds of topics whose deletion was interrupted. Blocks."""
-    for (topic_id, partition), batches in replayed.replay.batches.items():
-        path = directory.partition_path(UUID(bytes=topic_id), partition)
-        if UUID(bytes=topic_id) not in living and path.parent.exists():
-            try:
-                stored = [batch.stored for batch in batches]
-                save_rescued(path, stored, directory.trash.spares.write)
-            except StoredDataError as error:
-                _log.error("rescue.failed", file=str(path / RESCUED), detail=error.detail)
+            use(None if error else found, error)
 
 
 def _not_ready() -> NotReadyError:

@@ -1,4 +1,7 @@
-"""Purges the trash: one task that sleeps until something has lain there long enough."""
+"""Purges the trash: one task that sleeps until something has lain there long enough.
+
+The ring remembers what can be restored; who leads its metadata has it forgotten in time.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -24,13 +27,17 @@ class TrashPurger:
         now_us: Callable[[], int],
         *,
         retention_us: int,
+        purge_agreed: Callable[[int], int | None] = lambda _: None,
     ) -> None:
-        """`retention_us`: how long a deleted topic's data stays."""
+        """`retention_us`: how long a deleted topic's data stays; `purge_agreed`: has the ring
+        forget what was deleted by then, and tells when the oldest of the rest was, None: no rest.
+        """
         self._trash = trash
         self._io = io
         self._spawn = spawn
         self._now_us = now_us
         self._retention_us = retention_us
+        self._purge_agreed = purge_agreed
         self._changed = asyncio.Event()
         self._is_running = False
         self._is_stopped = False
@@ -52,9 +59,12 @@ class TrashPurger:
         while not self._is_stopped:
             self._changed.clear()
             now_us = self._now_us()
-            oldest_us = await self._io.run(partial(self._trash.purge, now_us - self._retention_us))
+            before_us = now_us - self._retention_us
+            kept_us = [await self._io.run(partial(self._trash.purge, before_us))]
+            kept_us.append(self._purge_agreed(before_us))
             if self._changed.is_set():
                 continue
+            oldest_us = min((each for each in kept_us if each is not None), default=None)
             if oldest_us is None:
                 break
             due_seconds = (oldest_us + self._retention_us - now_us) / 1e6

@@ -1,9 +1,10 @@
 """The broker's small JSON files.
 
-`meta.json`: who this disk is. `metadata/topics.json`: the topics and their partitions. `topic.json`
-beside the partitions of a deleted topic: what it was, and when it was deleted. `clean-stop.json`:
-where the logs ended at a clean stop. `log-start.json` beside a partition's segments: where
-retention has moved its log start.
+`meta.json`: who this disk is, and which starts of it the ring may not know yet. `topic.json` beside
+the partitions of a deleted topic: what it was, and when it was deleted. `clean-stop.json`: where
+the logs ended at a clean stop. `log-start.json` beside a partition's segments: where retention has
+moved its log start. `metadata/topics.json`: the topics of a disk of an earlier version, which is no
+longer written.
 """
 
 from typing import TypeVar
@@ -11,10 +12,14 @@ from uuid import UUID
 
 import msgspec
 
+from tailrace_broker.model.agreement import DiskId
 from tailrace_broker.model.errors import CallerError, CorruptMetadataError
+from tailrace_broker.model.ring_state import Start
 from tailrace_broker.model.topic import Topic
 
 FORMAT_VERSION = 1
+# Of `meta.json`. In the first a disk was its own cluster, and no ring knew of its starts.
+IDENTITY_VERSION = 2
 # In a file of before there was a count: all starts had the same epoch.
 BOOT_DEFAULT = 1
 
@@ -22,22 +27,35 @@ T = TypeVar("T")
 
 
 class DiskIdentity(msgspec.Struct, frozen=True, rename="camel"):
-    """`meta.json`: founded when the data directory is new; `boot` counts its starts."""
+    """`meta.json`: founded when the data directory is new; `boot` counts its starts.
 
-    cluster_id: UUID
+    `cluster_id`: None until the disk belongs to a ring. `starts`: since the last one that is known
+    to be registered, that one first.
+    """
+
+    cluster_id: UUID | None
     ordinal: int
     incarnation: UUID
-    registration: int
     boot: int = BOOT_DEFAULT
     kernel_boot_id: str = ""  # of the kernel that this boot runs on, where it tells one
-    version: int = FORMAT_VERSION
+    starts: tuple[Start, ...] = ()
+    version: int = IDENTITY_VERSION
+
+    @property
+    def disk(self) -> DiskId:
+        """Who votes by it."""
+        return DiskId(self.ordinal, self.incarnation)
 
 
 class CleanStop(msgspec.Struct, frozen=True, rename="camel"):
-    """`clean-stop.json`: written after the last flush of a boot, removed before the next."""
+    """`clean-stop.json`: written after the last flush of a boot, removed before the next.
+
+    By topic and partition id; an end of null: the log is damaged, or another broker's.
+    """
 
     boot: int
-    log_ends: dict[UUID, list[int | None]]  # by topic and partition id; null: damaged
+    log_ends: dict[UUID, list[int | None]]
+    first_offsets: dict[UUID, list[int]] = {}
     version: int = FORMAT_VERSION
 
 
@@ -95,13 +113,10 @@ def encode_identity(identity: DiskIdentity) -> bytes:
 def decode_identity(stored: bytes) -> DiskIdentity:
     """Read `meta.json`; CorruptMetadataError."""
     identity = _decode(stored, DiskIdentity, "meta.json")
-    _check_version(identity.version, "meta.json")
+    if identity.version == FORMAT_VERSION:
+        return msgspec.structs.replace(identity, cluster_id=None, version=IDENTITY_VERSION)
+    _check_version(identity.version, "meta.json", IDENTITY_VERSION)
     return identity
-
-
-def encode_topics(topics: list[Topic]) -> bytes:
-    """`metadata/topics.json`."""
-    return msgspec.json.format(msgspec.json.encode(_Topics(topics))) + b"\n"
 
 
 def decode_topics(stored: bytes) -> list[Topic]:
@@ -123,9 +138,9 @@ def decode_deleted(stored: bytes) -> DeletedTopic:
     return deleted
 
 
-def _check_version(version: int, name: str) -> None:
-    if version != FORMAT_VERSION:
-        raise CorruptMetadataError(f"{name}: format version {version}; this broker reads 1")
+def _check_version(version: int, name: str, known: int = FORMAT_VERSION) -> None:
+    if version != known:
+        raise CorruptMetadataError(f"{name}: format version {version}; this broker reads {known}")
 
 
 def _decode(stored: bytes, kind: type[T], name: str) -> T:

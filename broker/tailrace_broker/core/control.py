@@ -31,8 +31,13 @@ from tailrace_broker.core.control_events import (
     Heard,
     Superseded,
 )
-from tailrace_broker.core.duties import brokers_to_fence, ranges_to_lead, wanted_voters
-from tailrace_broker.core.founding import Founding
+from tailrace_broker.core.duties import (
+    brokers_to_fence,
+    ranges_to_lead,
+    takeovers,
+    wanted_voters,
+)
+from tailrace_broker.core.founding import Founding, spread
 from tailrace_broker.core.gossip import Gossip, GossipTiming
 from tailrace_broker.core.raft import COMPACT_BYTES, Raft, RaftTiming
 from tailrace_broker.core.raft_events import (
@@ -45,6 +50,8 @@ from tailrace_broker.core.raft_events import (
     Unreachable,
     Woken,
 )
+from tailrace_broker.core.raft_leading import READS_MAX
+from tailrace_broker.core.raft_state import NEVER_MS
 from tailrace_broker.core.ring_commands import carry_out
 from tailrace_broker.core.ring_requests import Requests
 from tailrace_broker.model.agreement import (
@@ -53,11 +60,11 @@ from tailrace_broker.model.agreement import (
     Block,
     DiskId,
     Kept,
-    Record,
     Reserved,
     Snapshot,
 )
 from tailrace_broker.model.commands import Command, Register
+from tailrace_broker.model.errors import CorruptMetadataError
 from tailrace_broker.model.generator import Generator
 from tailrace_broker.model.messages import (
     CommandForwarded,
@@ -155,6 +162,7 @@ class Control:
         if kept.snapshot is not None:
             self.state = decode_state(kept.snapshot.state)
             self._carry_out(self.raft.applied_blocks_at_start())
+            self.gossip.set_ring(self.state.broker_count)
 
     # --- views ---
 
@@ -183,6 +191,8 @@ class Control:
     @property
     def wake_at_ms(self) -> int:
         """When `Woken` is due."""
+        if self._is_superseded:
+            return NEVER_MS
         wakes = [self.raft.wake_at_ms, self.gossip.wake_at_ms, self._next_duty_ms]
         founding = self._founding.wake_at_ms
         return min(wakes) if founding is None else min(*wakes, founding)
@@ -320,11 +330,6 @@ class Control:
         self._keeping.append((self._kept_number, then))
         return self._kept_number
 
-    def _keep_records(
-        self, then: Callable[[int], list[ControlEffect]], *records: Record
-    ) -> ControlEffect:
-        return Keep(self._keep(then), records)
-
     def _durable(self, number: int, now_ms: int) -> list[ControlEffect]:
         effects: list[ControlEffect] = []
         while self._keeping and self._keeping[0][0] <= number:
@@ -356,7 +361,7 @@ class Control:
         effects: list[ControlEffect] = []
         if after is not before:
             self.gossip.set_ring(after.broker_count)
-            for each in self._takeovers(before, after):
+            for each in takeovers(before, after):
                 self.gossip.took_over(each, now_ms)
             effects.append(Applied(before, after))
             effects += self._superseded(before)
@@ -366,19 +371,6 @@ class Control:
         effects += self._answers()
         self._next_duty_ms = now_ms
         return effects
-
-    def _takeovers(self, before: RingState | None, after: RingState) -> list[int]:
-        """The brokers that have lost a range's lead to another one."""
-        if before is None or before.ranges is after.ranges:
-            return []
-        lost = []
-        for range_id, now in after.ranges.items():
-            was = before.ranges.get(range_id)
-            if was is None or was is now or was.leader is None or now.leader is None:
-                continue
-            if was.leader.ordinal != now.leader.ordinal:
-                lost.append(was.leader.ordinal)
-        return lost
 
     def _superseded(self, before: RingState | None) -> list[ControlEffect]:
         """Another process has been registered as this broker since this one was."""
@@ -450,26 +442,31 @@ class Control:
         if self._proposed_term != self.raft.term:
             self._proposed_term = self.raft.term
             self._proposed.clear()
-        command_id = decode_command(command).id
+        try:
+            command_id = decode_command(command).id
+        except CorruptMetadataError:  # of a newer version; once agreed, nobody here could read it
+            self.rules["command.unknown"] += 1
+            return []
         if command_id in self._proposed or command_id in self.state.recent:
             self.rules["command.known"] += 1
             return []
-        self._proposed.add(command_id)
-        return self._raft(raft_events.Propose(command), now_ms)
+        head = self.raft.head
+        effects = self._raft(raft_events.Propose(command), now_ms)
+        if self.raft.head != head:  # else there was no room: it is asked again
+            self._proposed.add(command_id)
+        return effects
 
     def _read_asked(self, message: ReadAsked, now_ms: int) -> list[ControlEffect]:
         """As leader: the answer is `ReadReady`'s, with the same id, to that ordinal."""
-        if not self.raft.is_established:
+        is_asked = message.request in self._readers
+        if not self.raft.is_established or is_asked or len(self._readers) >= READS_MAX:
             return []
         self._readers[message.request] = message.sender.ordinal
         return self._raft(raft_events.AskRead(message.request), now_ms)
 
     def _read_ready(self, request: int, height: int) -> list[ControlEffect]:
-        reader = self._readers.pop(request, None)
-        if reader is None:
-            return []
         answer = ReadAnswered(self.disk, request, height)
-        return [Send(reader, answer)]
+        return [Send(self._readers.pop(request), answer)]
 
     # --- duties ---
 
@@ -484,7 +481,7 @@ class Control:
         if self.state is None:
             return effects
         if self._genesis is not None and self.raft.leader is None:
-            effects += self._spread_genesis(self._genesis)
+            effects += spread(self._genesis, self.disk, self.state)
         for command in self._commands_due(self.state, now_ms):
             if not self._requests.is_under_way(command):
                 effects += self._ask(command, None, now_ms)
@@ -541,7 +538,7 @@ class Control:
             self.rules["founding.own_first"] += 1
             return []
         reserve = self._reserved(founder, founding)
-        return [self._keep_records(lambda _: reserve(), Reserved(founding))]
+        return [Keep(self._keep(lambda _: reserve()), (Reserved(founding),))]
 
     def _reserved(self, founder: int, founding: UUID) -> Callable[[], list[ControlEffect]]:
         """What to do when the reservation is on disk."""
@@ -582,18 +579,6 @@ class Control:
         self._genesis = genesis
         self.rules["founding.founded"] += 1
         return self._raft(raft_events.Found(genesis), now_ms)
-
-    def _spread_genesis(self, genesis: Snapshot) -> list[ControlEffect]:
-        """While there is no leader, which would send what it has to those that have nothing.
-
-        A voter that the founding never reached could not vote, and its vote may be needed. They
-        are asked to await it, too: one may by now await another founding, which has ended.
-        """
-        assert self.state is not None
-        founding = self.state.cluster_id
-        messages = (FoundingAsked(self.disk, founding), Founded(self.disk, founding, genesis))
-        others = [ordinal for ordinal in self.state.brokers if ordinal != self.ordinal]
-        return [Send(ordinal, message) for ordinal in others for message in messages]
 
     def _recover(self, request: int, now_ms: int) -> list[ControlEffect]:
         if self.state is None:

@@ -71,6 +71,18 @@ def wanted_voters(state: RingState, configuration: Configuration) -> tuple[DiskI
     return None if wanted == configuration.voters else wanted
 
 
+def takeovers(before: RingState | None, after: RingState) -> Iterator[int]:
+    """The brokers that have lost a range's lead to another one."""
+    if before is None or before.ranges is after.ranges:
+        return
+    for range_id, now in after.ranges.items():
+        was = before.ranges.get(range_id)
+        if was is None or was is now or was.leader is None or now.leader is None:
+            continue
+        if was.leader.ordinal != now.leader.ordinal:
+            yield was.leader.ordinal
+
+
 def _is_well(state: RingState, ordinal: int, is_alive: Callable[[int], bool]) -> bool:
     found = state.brokers.get(ordinal)
     return found is not None and not found.is_fenced and is_alive(ordinal)

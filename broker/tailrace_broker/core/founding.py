@@ -16,14 +16,15 @@ from collections import Counter
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from tailrace_broker.codec.ring_snapshot import decode_state, encode_slices
+from tailrace_broker.codec.ring_snapshot import decode_state, encode_state
 from tailrace_broker.core.control_events import Answer, AskFounding
 from tailrace_broker.core.raft_events import Send
 from tailrace_broker.core.ring_commands import founding_state
 from tailrace_broker.model.agreement import GENESIS, Configuration, DiskId, Snapshot
+from tailrace_broker.model.errors import CorruptMetadataError
 from tailrace_broker.model.generator import Generator
 from tailrace_broker.model.messages import Founded, FoundingAnswered, FoundingAsked
-from tailrace_broker.model.ring_state import Refusal, Registration
+from tailrace_broker.model.ring_state import Refusal, Registration, RingState
 
 ASK_AGAIN_MS = 200
 GIVE_UP_MS = 5000
@@ -119,11 +120,11 @@ class Founding:
 
     def answered(self, answer: FoundingAnswered) -> tuple[Snapshot | None, Answer | None]:
         """The genesis, when that was the last answer missing; or why there is none."""
-        attempt = self._attempt
-        if attempt is None or answer.founding != attempt.id:
+        attempt, ordinal = self._attempt, answer.sender.ordinal
+        is_asked = attempt is not None and 0 <= ordinal < attempt.ask.broker_count
+        if attempt is None or answer.founding != attempt.id or not is_asked:
             self._rules["founding.late_answer"] += 1
             return None, None
-        ordinal = answer.sender.ordinal
         shows_genesis = attempt.genesis is not None and answer.genesis == attempt.genesis
         if not answer.is_empty and not shows_genesis:
             return None, self._vetoed(attempt, answer)
@@ -160,9 +161,10 @@ class Founding:
     def _vetoed(self, attempt: _Attempt, answer: FoundingAnswered) -> Answer | None:
         """Finish the founding that the other broker shows, or give up."""
         genesis = answer.genesis
-        if genesis is not None and self._can_finish(attempt, genesis):
+        founded = None if genesis is None else _state_of(genesis)
+        if founded is not None and self._can_finish(attempt, founded):
             self._rules["founding.finished"] += 1
-            attempt.id = decode_state(genesis.state).cluster_id
+            attempt.id = founded.cluster_id
             attempt.genesis = genesis
             attempt.answers = {answer.sender.ordinal: answer}
             attempt.ask_again_ms = 0
@@ -179,11 +181,10 @@ class Founding:
         )
         return Answer(attempt.ask.request, Refusal("ring-exists", detail))
 
-    def _can_finish(self, attempt: _Attempt, genesis: Snapshot) -> bool:
-        state = decode_state(genesis.state)
-        disks = {DiskId(each.ordinal, each.incarnation) for each in state.brokers.values()}
+    def _can_finish(self, attempt: _Attempt, founded: RingState) -> bool:
+        disks = {DiskId(each.ordinal, each.incarnation) for each in founded.brokers.values()}
         known = {each.sender for each in attempt.answers.values()} | {self._me.sender}
-        return state.broker_count == attempt.ask.broker_count and known <= disks
+        return founded.broker_count == attempt.ask.broker_count and known <= disks
 
     def _genesis(self, attempt: _Attempt) -> Snapshot | None:
         """None: the one that is to be finished with does not name one of these disks."""
@@ -201,10 +202,30 @@ class Founding:
             attempt.id, ask.broker_count, ask.factor, registrations, ask.topics, ask.deleted
         )
         voters = disks[: voter_count(ask.broker_count)]
-        return Snapshot(GENESIS, Configuration(voters), b"".join(encode_slices(state)))
+        return Snapshot(GENESIS, Configuration(voters), encode_state(state))
+
+
+def spread(genesis: Snapshot, me: DiskId, state: RingState) -> list[Send]:
+    """While there is no leader, which would send what it has to those that have nothing.
+
+    A voter that the founding never reached could not vote, and its vote may be needed. They are
+    asked to await it, too: one may by now await another founding, which has ended.
+    """
+    messages = (FoundingAsked(me, state.cluster_id), Founded(me, state.cluster_id, genesis))
+    others = [ordinal for ordinal in state.brokers if ordinal != me.ordinal]
+    return [Send(ordinal, message) for ordinal in others for message in messages]
 
 
 def _names(genesis: Snapshot, disk: DiskId) -> bool:
     """Whether the genesis knows the broker with this disk."""
-    registration = decode_state(genesis.state).brokers.get(disk.ordinal)
+    founded = _state_of(genesis)
+    registration = None if founded is None else founded.brokers.get(disk.ordinal)
     return registration is not None and registration.incarnation == disk.incarnation
+
+
+def _state_of(genesis: Snapshot) -> RingState | None:
+    """None: it is of another version, and so of no ring that this broker can be in."""
+    try:
+        return decode_state(genesis.state)
+    except CorruptMetadataError:
+        return None

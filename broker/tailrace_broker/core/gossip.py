@@ -157,10 +157,10 @@ class Gossip:
             for index, ordinal in enumerate(self._order)
         }
 
-    def set_self(self, *, height: int, term: int, leader: int | None, disk_free: int = 0) -> None:
-        """How far this broker has applied, whom it follows, and how much of its disk is free."""
+    def set_self(self, *, height: int, term: int, leader: int | None) -> None:
+        """How far this broker has applied, and whom it follows."""
         mine = self._hints[self._me.ordinal]
-        self._hints[self._me.ordinal] = mine._replace(height=height, disk_free=disk_free)
+        self._hints[self._me.ordinal] = mine._replace(height=height)
         self._learn_leader(term, leader)
 
     def heard(self, digest: Digest, now_ms: int) -> None:
@@ -289,5 +289,5 @@ class Gossip:
             self._hints[ordinal] = hint
 
     def _learn_leader(self, term: int, leader: int | None) -> None:
-        if leader is not None and term >= self._term:
+        if leader is not None and 0 <= leader < UNITS and term >= self._term:
             self._term, self._leader = term, leader

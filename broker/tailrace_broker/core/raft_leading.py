@@ -38,6 +38,8 @@ class Leading:
         self._state = state
         self._feeding = Feeding(state, number)
         self._reads: deque[tuple[int, int]] = deque()  # requests, and the rounds that they need
+        self._durable = state.disk.durable
+        self._durable_ms = state.now_ms  # since then it has not grown, and should have
         state.leader = state.me
         state.rules["leader.elected"] += 1
         tail = state.chain.between(state.commit, state.chain.head)
@@ -177,8 +179,20 @@ class Leading:
             state.rules["quorum.lost"] += 1
             self.is_over = True
             return
+        if self._is_disk_stalled():
+            state.rules["disk.stalled"] += 1
+            self.is_over = True
+            return
         self._feeding.forget_learners()
         self._feeding.begin_round()
+
+    def _is_disk_stalled(self) -> bool:
+        """The others can agree without this disk; what it applies no more, another should lead."""
+        state, disk = self._state, self._state.disk
+        if disk.durable == disk.number or disk.durable > self._durable:
+            self._durable, self._durable_ms = disk.durable, state.now_ms
+        stalled_ms = state.now_ms - self._durable_ms
+        return stalled_ms > state.timing.disk_stall_ms and not state.is_alone
 
     # --- the chain ---
 
@@ -204,16 +218,17 @@ class Leading:
         agreed = chain.between(state.commit, block_id)
         state.advance_commit(block_id)
         self._open_bytes -= _size_of(agreed)
-        if was_open and chain.configuration_height <= height:
-            self._voters_agreed(chain.configuration)
+        if chain.configuration_height <= height:
+            self._voters_agreed(chain.configuration, was_open=was_open)
         self._feeding.feed_all(is_due=True)
 
-    def _voters_agreed(self, configuration: Configuration) -> None:
+    def _voters_agreed(self, configuration: Configuration, *, was_open: bool) -> None:
+        """Until now they were not (`was_open`), or a leader before has left it at that."""
         state = self._state
         if configuration.is_joint:
             self._add(VOTERS, encode_configuration(Configuration(configuration.next_voters)))
             return
-        state.rules["joint.done"] += 1
+        state.rules["joint.done"] += was_open
         if state.me not in configuration.voters:
             self.is_over = True
 

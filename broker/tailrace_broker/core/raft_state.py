@@ -24,10 +24,14 @@ LONG_AGO_MS = -NEVER_MS
 
 
 class RaftTiming(NamedTuple):
-    """All in ms. Without a leader for `election_ms` to twice that, a voter asks for votes."""
+    """All in ms. Without a leader for `election_ms` to twice that, a voter asks for votes.
+
+    A leader whose disk has done nothing for `disk_stall_ms`, and should have, leads no more.
+    """
 
     heartbeat_ms: int = 250
     election_ms: int = 1000
+    disk_stall_ms: int = 10_000
 
 
 class RaftState:

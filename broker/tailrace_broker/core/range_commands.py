@@ -133,7 +133,6 @@ def _led(state: RingState, led: RangeState, leader: Replica, isr: tuple[Replica,
         leader=leader,
         isr=isr,
         step=None,
-        takeovers=led.takeovers + (leader.ordinal != led.natural_leader),
     )
     return _with_range(state, now)
 

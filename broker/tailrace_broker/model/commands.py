@@ -129,7 +129,7 @@ class PurgeTopics(_Command, frozen=True, tag="purge-topics"):
 
 
 class BeginStep(_Command, frozen=True, tag="begin-step"):
-    """Grow or shrink the ring by one broker, or slice a topic's ranges anew (`topic_id`)."""
+    """Grow or shrink the ring by one broker; it has `brokers_before` until then."""
 
     kind: Literal["grow", "shrink"]
     brokers_before: int

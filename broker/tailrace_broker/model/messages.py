@@ -165,7 +165,6 @@ class Hint(NamedTuple):
     boot: int
     beat: int
     height: int  # applied
-    disk_free: int = 0  # percent
 
 
 class Digest(_Message, frozen=True, tag=14):

@@ -51,9 +51,8 @@ class RangeState(msgspec.Struct, frozen=True, array_like=True):
     """A range of tokens `[start, end)`; `leader`: None, or who leads in `epoch`.
 
     `natural_leader` is the broker at whose token it starts. `version` grows with each change of
-    `isr`. `sealed_epoch`: the epoch that sealed it; it takes no more events. `complete`: of a
-    sealed one the replicas whose copies are whole. `reported`: partitions sealed in the open step,
-    by topic.
+    `isr`. `sealed_epoch`: the epoch that sealed it; it takes no more events. `step`: the open
+    one that changes it. `complete`: of a sealed one the replicas whose copies are whole.
     """
 
     id: int
@@ -69,7 +68,6 @@ class RangeState(msgspec.Struct, frozen=True, array_like=True):
     step: int | None = None
     sealed_epoch: int | None = None
     complete: tuple[int, ...] = ()
-    takeovers: int = 0
 
     @property
     def is_sealed(self) -> bool:
@@ -125,7 +123,7 @@ class StepState(msgspec.Struct, frozen=True, array_like=True):
     """
 
     id: int
-    kind: Literal["split", "join", "continue", "reslice"]
+    kind: Literal["split", "join"]
     brokers_before: int
     brokers_after: int
     parents: tuple[int, ...]

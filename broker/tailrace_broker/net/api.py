@@ -11,10 +11,13 @@ from tailrace_broker.core.group import Group, Piece
 from tailrace_broker.core.producers import Producer
 from tailrace_broker.memory.read_memory import ReadMemory
 from tailrace_broker.model.appended import Appended
+from tailrace_broker.model.commands import Command
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.damage import Damage
 from tailrace_broker.model.errors import TailraceError
 from tailrace_broker.model.group import Confirmation, Place, Subscription
+from tailrace_broker.model.messages import Hint
+from tailrace_broker.model.ring_state import Registration, RingState
 from tailrace_broker.model.topic import Topic, TopicSettings
 from tailrace_broker.model.trashed_topic import TrashedTopic
 
@@ -192,6 +195,62 @@ class Groups(Protocol):
         """Forget a group. GroupNotFoundError, GroupNotIdleError."""
 
 
+@dataclass(frozen=True, slots=True)
+class RingView:
+    """What a broker knows of its ring's agreement now; that of one that is in no ring is empty.
+
+    Brokers by their ordinals; `leader`: None, none is known. `is_established`: this broker leads,
+    and has agreed on something as such. Heights: `head` the end of this disk's chain, `commit` of
+    what it knows to be agreed, `applied` of its state. `alive`: of those that were heard of.
+    `log_bytes`: what the log of the agreement takes, until it is compacted.
+    """
+
+    term: int
+    leader: int | None
+    is_established: bool
+    voters: tuple[int, ...]
+    next_voters: tuple[int, ...]
+    head: int
+    commit: int
+    applied: int
+    alive: Mapping[int, bool]
+    hints: Mapping[int, Hint]
+    log_bytes: int
+
+
+class Ring(Protocol):
+    """This broker's part in the ring."""
+
+    @property
+    def state(self) -> RingState | None:
+        """What is agreed, as far as this broker has applied it; None: it is in no ring yet."""
+
+    @property
+    def registration(self) -> Registration | None:
+        """What this process is in the ring; None until that is agreed."""
+
+    def view(self) -> RingView:
+        """How agreeing goes."""
+
+    async def change(self, command: Command, *, timeout_s: float = ...) -> None:
+        """Carry a command out; on return it is in `state`. RingRefusedError, NotReadyError."""
+
+    async def current(self) -> RingState:
+        """A state that holds all that was agreed when this was asked. NotReadyError."""
+
+    async def found(self, broker_count: int) -> None:
+        """Found a ring of brokers 0 to `broker_count` - 1; done when it is this ring already.
+
+        RingExistsError, BrokerUnreachableError.
+        """
+
+    async def recover_alone(self) -> None:
+        """By hand: most voters are lost for good, and this broker goes on without them.
+
+        RingRefusedError.
+        """
+
+
 class Broker(Protocol):
     """The broker behind the doors."""
 
@@ -200,12 +259,23 @@ class Broker(Protocol):
         """The consumer groups."""
 
     @property
+    def ring(self) -> Ring:
+        """Its part in the ring."""
+
+    @property
+    def ring_secret(self) -> str:
+        """What admin requests must name; empty: nothing."""
+
+    def address_of(self, ordinal: int) -> tuple[str, int]:
+        """Host and public port at which clients reach a broker of the ring."""
+
+    @property
     def client_view(self) -> ClientView:
         """What clients are told."""
 
     @property
-    def cluster_id(self) -> UUID:
-        """Of the ring."""
+    def cluster_id(self) -> UUID | None:
+        """Of the ring; None: there is none yet."""
 
     @property
     def ordinal(self) -> int:

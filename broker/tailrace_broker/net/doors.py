@@ -20,6 +20,7 @@ from tailrace_broker.net import (
     openapi,
     produce,
     read,
+    ring,
     status,
     topics,
     trash,
@@ -41,18 +42,27 @@ from tailrace_broker.net.routes import (
 
 CLIENT_DOORS = Doors.PUBLIC | Doors.PRODUCE | Doors.READ
 
+_AGREED_PROBLEMS = (errors.NotAgreedError, errors.RingRefusedError)
 _TOPIC_PROBLEMS = (errors.InvalidTopicNameError, errors.TopicNotFoundError, errors.NotReadyError)
+_LED_PROBLEMS = (errors.NotLeaderError, errors.NoLeaderError)
 _LOG_PROBLEMS = (
+    *_LED_PROBLEMS,
     errors.PartitionNotFoundError,
     errors.CorruptPartitionError,
     errors.ReadFailedError,
 )
 _STORE_PROBLEMS = (errors.DiskFullError, errors.StorageFailedError)
-_KEPT_PROBLEMS = (errors.NotReadyError, errors.CorruptPartitionError)  # where groups are
+_KEPT_PROBLEMS = (*_LED_PROBLEMS, errors.NotReadyError, errors.CorruptPartitionError)  # of groups
 _CONSUMER_PROBLEMS = (
     *_KEPT_PROBLEMS,
     errors.ConsumerNotRegisteredError,
     errors.StaleAssignmentError,
+)
+_RING_PROBLEMS = (
+    *_AGREED_PROBLEMS,
+    errors.NotReadyError,
+    errors.InvalidBodyError,
+    errors.InvalidParameterError,
 )
 _RECORDS = {NDJSON_CONTENT_TYPE: read.RecordAnswer, JSON_CONTENT_TYPE: list[read.RecordAnswer]}
 
@@ -103,7 +113,6 @@ ROUTES: tuple[Route, ...] = (
             *_STORE_PROBLEMS,
             errors.InvalidRecordError,
             errors.InvalidBodyError,
-            errors.NotLeaderError,
             errors.SequenceUnknownError,
             errors.SequenceReusedError,
             errors.TooManyProducersError,
@@ -144,6 +153,7 @@ ROUTES: tuple[Route, ...] = (
         problems=(
             *_TOPIC_PROBLEMS,
             *_LOG_PROBLEMS,
+            errors.NotSupportedError,
             errors.ReadMemoryFullError,
             errors.NotAcceptableError,
         ),
@@ -332,6 +342,7 @@ ROUTES: tuple[Route, ...] = (
             errors.InvalidBodyError,
             errors.TopicExistsError,
             errors.NotReadyError,
+            *_AGREED_PROBLEMS,
             *_STORE_PROBLEMS,
         ),
     ),
@@ -354,7 +365,12 @@ ROUTES: tuple[Route, ...] = (
         handle=topics.alter_topic,
         parameters=topics.TopicPath,
         bodies=(BodyForm(JSON_CONTENT_TYPE, "What changes.", topics.TopicChanges),),
-        problems=(*_TOPIC_PROBLEMS, errors.InvalidBodyError, *_STORE_PROBLEMS),
+        problems=(
+            *_TOPIC_PROBLEMS,
+            *_AGREED_PROBLEMS,
+            errors.InvalidBodyError,
+            *_STORE_PROBLEMS,
+        ),
     ),
     Route(
         "DELETE",
@@ -364,7 +380,7 @@ ROUTES: tuple[Route, ...] = (
         (AnswerForm(204, "Deleted."),),
         handle=topics.delete_topic,
         parameters=topics.TopicPath,
-        problems=(*_TOPIC_PROBLEMS, *_STORE_PROBLEMS),
+        problems=(*_TOPIC_PROBLEMS, *_AGREED_PROBLEMS, *_STORE_PROBLEMS),
     ),
     Route(
         "GET",
@@ -388,6 +404,7 @@ ROUTES: tuple[Route, ...] = (
             errors.TopicExistsError,
             errors.InvalidTopicNameError,
             errors.NotReadyError,
+            *_AGREED_PROBLEMS,
             *_STORE_PROBLEMS,
         ),
     ),
@@ -399,6 +416,54 @@ ROUTES: tuple[Route, ...] = (
         (_json(200, "The ring.", status.BrokersAnswer),),
         handle=status.brokers,
         problems=(errors.NotReadyError,),
+    ),
+    Route(
+        "GET",
+        "/v1/ring",
+        Doors.PUBLIC,
+        "What the ring has agreed on: brokers, ranges, who leads; answered before all is ready.",
+        (_json(200, "The ring.", ring.RingDescription),),
+        handle=ring.describe_ring,
+        parameters=ring.RingParameters,
+        problems=(errors.NotReadyError, errors.NotAgreedError),
+    ),
+    Route(
+        "POST",
+        "/v1/ring/found",
+        Doors.PUBLIC,
+        "Found a ring of brokers that are empty; safe to repeat.",
+        (_json(200, "The ring.", ring.RingDescription),),
+        handle=ring.found_ring,
+        bodies=(BodyForm(JSON_CONTENT_TYPE, "How many brokers.", ring.NewRing),),
+        problems=(
+            *_RING_PROBLEMS,
+            errors.RingExistsError,
+            errors.BrokerUnreachableError,
+        ),
+        is_admin=True,
+    ),
+    Route(
+        "POST",
+        "/v1/ring/ranges/{range}/accept-loss",
+        Doors.PUBLIC,
+        "Let a broker lead a range of which no whole replica is left: events may be lost.",
+        (_json(200, "The range.", ring.RangeAnswer),),
+        handle=ring.accept_loss,
+        parameters=ring.RangePath,
+        bodies=(BodyForm(JSON_CONTENT_TYPE, "Which broker.", ring.AcceptedLoss),),
+        problems=_RING_PROBLEMS,
+        is_admin=True,
+    ),
+    Route(
+        "POST",
+        "/v1/ring/metadata/recover",
+        Doors.PUBLIC,
+        "Go on with this voter alone when most are lost for good.",
+        (_json(200, "The ring.", ring.RingDescription),),
+        handle=ring.recover_metadata,
+        bodies=(BodyForm(JSON_CONTENT_TYPE, "That it is meant.", ring.Recovery),),
+        problems=_RING_PROBLEMS,
+        is_admin=True,
     ),
     Route(
         "GET",

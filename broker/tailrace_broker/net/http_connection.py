@@ -22,7 +22,13 @@ from tailrace_broker.model.errors import (
 )
 from tailrace_broker.net.api import Broker
 from tailrace_broker.net.http_answers import PIPELINED_MAX, AnswerQueue, Spawn
-from tailrace_broker.net.http_request import HEADERS, Exchange, check_head, check_matched
+from tailrace_broker.net.http_request import (
+    HEADERS,
+    Exchange,
+    check_head,
+    check_matched,
+    check_secret,
+)
 from tailrace_broker.net.routes import Match
 
 RECEIVE_BUFFER_BYTES = 64 * 1024
@@ -258,6 +264,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         try:
             current.matched = self._match(method, current.target)
+            if current.route.is_admin:
+                check_secret(self._broker.ring_secret, current.authorization)
             check_matched(current)
             self._check_body_size(current.content_bytes)
             self._broker.check_produce_memory(current.content_bytes)

@@ -6,6 +6,7 @@ and a server behind or before us could read otherwise.
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
+from hmac import compare_digest
 from types import MappingProxyType
 
 from tailrace.wire import JSON_CONTENT_TYPE
@@ -15,6 +16,7 @@ from tailrace_broker.model.errors import (
     ExpectationFailedError,
     InvalidParameterError,
     InvalidRequestError,
+    SecretRequiredError,
     TailraceError,
     UnsupportedMediaTypeError,
 )
@@ -47,6 +49,7 @@ class Exchange:
     content_type: bytes = b""
     accept: bytes = b""
     expectation: bytes = b""
+    authorization: bytes = b""
     own_headers: Mapping[bytes, bytes] = MappingProxyType({})  # Tailrace's, in lower case
     transfer_coding: bytes = b""
     content_bytes: int = 0
@@ -148,6 +151,18 @@ def check_matched(exchange: Exchange) -> None:
         )
 
 
+def check_secret(secret: str, authorization: bytes) -> None:
+    """SecretRequiredError unless the header names the ring's secret; an empty one needs none."""
+    scheme, _, given = authorization.partition(b" ")
+    is_named = compare_digest(given.strip(), secret.encode())  # in a time that tells nothing
+    if secret and not (is_named and scheme.lower() == b"bearer"):
+        what = "another secret than the ring's" if authorization else "no secret"
+        raise SecretRequiredError(
+            f"the request names {what}; send Authorization: Bearer with the ring's secret, which "
+            "the command line takes from TAILRACE_TOKEN"
+        )
+
+
 @lru_cache(maxsize=256)
 def media_type(value: bytes) -> str:
     """A Content-Type without its parameters; JSON when there is none."""
@@ -188,6 +203,12 @@ def _read_expect(exchange: Exchange, value: bytes) -> None:
     exchange.expectation = value.strip() or b"nothing"
 
 
+def _read_authorization(exchange: Exchange, value: bytes) -> None:
+    """Two of them become what no secret is."""
+    before = exchange.authorization
+    exchange.authorization = before + b", " + value if before else value.strip()
+
+
 def _read_own(name: bytes, exchange: Exchange, value: bytes) -> None:
     """Two of one name become a list, which is none of the values that it can have."""
     before = exchange.own_headers.get(name)
@@ -203,5 +224,6 @@ HEADERS: dict[bytes, Callable[[Exchange, bytes], None]] = {
     b"content-type": _read_content_type,
     b"accept": _read_accept,
     b"expect": _read_expect,
+    b"authorization": _read_authorization,
     **{name: partial(_read_own, name) for name in _OWN_HEADERS},
 }

@@ -3,6 +3,7 @@
 Source: OpenAPI 3.1.1. The page asks for nothing outside of the broker.
 """
 
+import re
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
@@ -30,6 +31,14 @@ _WITH_BODY: tuple[type[TailraceError], ...] = (
     errors.ProduceMemoryFullError,
 )
 _REFERENCE = "#/components/schemas/{name}"
+_ADMIN_SCHEME = "ringSecret"
+_SECURITY_SCHEMES = {
+    _ADMIN_SCHEME: {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "The ring's secret (`TAILRACE_RING_SECRET`); not needed when it has none.",
+    }
+}
 # Nothing but the page itself, and the description from where it came.
 _PAGE_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
@@ -76,7 +85,7 @@ def openapi(routes: Sequence[Route]) -> dict[str, Any]:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,
-        "components": {"schemas": components},
+        "components": {"schemas": components, "securitySchemes": _SECURITY_SCHEMES},
     }
 
 
@@ -109,12 +118,14 @@ def _operation(route: Route) -> dict[str, Any]:
             "required": not route.is_body_optional,
             "content": content,
         }
+    if route.is_admin:
+        operation["security"] = [{_ADMIN_SCHEME: []}, {}]
     return operation
 
 
 def _operation_id(route: Route) -> str:
     """ "getV1TopicsTopic"."""
-    words = route.path.replace("{", "").replace("}", "").replace(".", "/").split("/")
+    words = re.split("[/.-]", route.path.replace("{", "").replace("}", ""))
     return route.method.lower() + "".join(word[:1].upper() + word[1:] for word in words)
 
 
@@ -165,6 +176,7 @@ def _problems(route: Route) -> dict[str, Any]:
         *route.problems,
         *(_WITH_BODY if route.bodies else ()),
         *((errors.InvalidParameterError,) if route.parameters.__struct_fields__ else ()),
+        *((errors.SecretRequiredError,) if route.is_admin else ()),
     }
     by_status: dict[str, list[str]] = {}
     for problem in PROBLEMS.items():

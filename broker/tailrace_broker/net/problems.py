@@ -53,6 +53,12 @@ PROBLEMS: dict[type[TailraceError], Problem] = {
         "Invalid {parameter}",
         "a parameter or field is unknown, missing or out of bounds",
     ),
+    errors.SecretRequiredError: Problem(
+        "secret-required",
+        401,
+        "Secret required",
+        "the request changes the ring, which has a secret, and does not name it as bearer token",
+    ),
     errors.TopicNotFoundError: Problem(
         "topic-not-found",
         404,
@@ -131,6 +137,18 @@ PROBLEMS: dict[type[TailraceError], Problem] = {
         "Group not idle",
         "the group has consumers; what was asked needs it to have none",
     ),
+    errors.RingExistsError: Problem(
+        "ring-exists",
+        409,
+        "Ring exists",
+        "a broker that the ring is to be founded with, belongs to a ring already",
+    ),
+    errors.RingRefusedError: Problem(
+        "ring-refused",
+        409,
+        "Refused by the ring",
+        "what was asked does not fit what the ring has agreed on; `reason` says in what",
+    ),
     errors.BodyTooLargeError: Problem(
         "body-too-large",
         413,
@@ -157,7 +175,8 @@ PROBLEMS: dict[type[TailraceError], Problem] = {
         "not-leader",
         421,
         "Not the leader",
-        "the partition is sealed: produce to one of its children",
+        "another broker leads the partition: ask at `leaderUrl`; or it is sealed: produce to one "
+        "of its `children`",
     ),
     errors.ProduceMemoryFullError: Problem(
         "produce-memory-full",
@@ -196,7 +215,31 @@ PROBLEMS: dict[type[TailraceError], Problem] = {
         "Too many connections",
         "`TAILRACE_CONNECTIONS_MAX` are open; the connection is closed",
     ),
-    errors.NotReadyError: Problem("not-ready", 503, "Not ready", "still recovering, or stopping"),
+    errors.NotReadyError: Problem(
+        "not-ready",
+        503,
+        "Not ready",
+        "still recovering, or stopping; or not in the ring yet, or most of its voters are away",
+    ),
+    errors.NoLeaderError: Problem(
+        "no-leader",
+        503,
+        "No leader",
+        "no broker leads the partition now; one will, or the range waits for its brokers",
+    ),
+    errors.NotAgreedError: Problem(
+        "not-agreed",
+        503,
+        "Not agreed",
+        "most of the voters could not be asked in time; what was asked for may still come about, "
+        "and is carried out once when it is asked for again",
+    ),
+    errors.BrokerUnreachableError: Problem(
+        "broker-unreachable",
+        503,
+        "Broker unreachable",
+        "a broker that the ring is to be founded with does not answer",
+    ),
     errors.ReadFailedError: Problem(
         "read-failed", 500, "Read failed", "a file cannot be opened or read"
     ),
@@ -205,6 +248,12 @@ PROBLEMS: dict[type[TailraceError], Problem] = {
         500,
         "Storage failed",
         "a write failed; unknown whether it was stored",
+    ),
+    errors.NotSupportedError: Problem(
+        "not-supported",
+        501,
+        "Not supported",
+        "the request needs what brokers do not do for each other in this version",
     ),
     errors.DiskFullError: Problem(
         "disk-full", 507, "Disk full", "nothing of the request was stored; reads go on"
@@ -241,6 +290,8 @@ def problem_response(error: TailraceError) -> Response:
         headers["retry-after"] = str(RETRY_AFTER_S)
     if isinstance(error, MethodNotAllowedError):
         headers["allow"] = error.allowed
+    if status == 401:
+        headers["www-authenticate"] = "Bearer"
     body = msgspec.json.encode(problem_members(error))
     return Response((body,), PROBLEM_CONTENT_TYPE, status, headers)
 

@@ -19,6 +19,8 @@ from tailrace_broker.memory.read_memory import ReadMemory
 from tailrace_broker.model.errors import (
     InvalidParameterError,
     NotAcceptableError,
+    NotLeaderError,
+    NotSupportedError,
     ReadMemoryFullError,
 )
 from tailrace_broker.model.topic import Partition
@@ -127,6 +129,7 @@ async def read_last(broker: Broker, call: Call) -> Response:
     parameters: LastParameters = call.parameters
     hosted = broker.hosted(parameters.topic)
     content_type = preferred_type(call.accept, _TEXT_TYPES)
+    _check_all_led(hosted)
     newest: list[tuple[int, int, int]] = []  # (timestamp, partition, offset), a heap
     for partition in hosted.topic.partitions:
         log = hosted.log_of(partition.partition)
@@ -140,6 +143,22 @@ async def read_last(broker: Broker, call: Call) -> Response:
     lease = broker.read_memory.lease()
     lines = _lines_at(broker.read_memory, lease, hosted, places)
     return Response(counted(broker, as_text(lines, content_type)), content_type, lease=lease)
+
+
+def _check_all_led(hosted: HostedTopic) -> None:
+    """NotSupportedError when another broker would have to be asked."""
+    elsewhere = []
+    for partition in hosted.topic.partitions:
+        try:
+            hosted.log_of(partition.partition)
+        except NotLeaderError:
+            elsewhere.append(partition.partition)
+    if elsewhere:
+        shown = ", ".join(map(str, elsewhere))
+        raise NotSupportedError(
+            f"other brokers lead partitions {shown}: read each at its leader, which GET "
+            "/v1/offsets names, with offset=-n"
+        )
 
 
 @lru_cache(maxsize=64)

@@ -117,6 +117,7 @@ class Route(NamedTuple):
 
     `problems`: those beyond what every request can meet. `is_given_up`: when its peer may
     have gone, since what it answers counts as received; a GET is when the peer has gone for sure.
+    `is_admin`: for those who know the ring's secret, when it has one.
     """
 
     method: str
@@ -133,6 +134,7 @@ class Route(NamedTuple):
     kind: Kind = Kind.OTHER
     is_body_optional: bool = False
     is_given_up: bool = False
+    is_admin: bool = False
 
 
 class Matched(NamedTuple):

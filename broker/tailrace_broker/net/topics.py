@@ -12,8 +12,11 @@ from tailrace_broker.model.errors import (
     CorruptPartitionError,
     InvalidBodyError,
     InvalidParameterError,
+    OverloadError,
+    StoredDataError,
     TopicExistsError,
 )
+from tailrace_broker.model.ring_state import RangeState
 from tailrace_broker.model.topic import (
     BOUNDS,
     CODECS,
@@ -28,6 +31,9 @@ from tailrace_broker.net.api import Broker, HostedTopic, PartitionLog
 from tailrace_broker.net.routes import INT64_MAX, Call, Parameters, Response, TopicName
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+# Of each event, on the disk of its range's leader.
+COPIES = 1
 
 # How msgspec names the field that does not fit, or what it is in.
 _FIELD = re.compile(r"(?:field `|`\$\.)([^`\[]+)")
@@ -144,11 +150,15 @@ class TopicsAnswer(msgspec.Struct):
 
 
 class PartitionState(msgspec.Struct, rename="camel", kw_only=True):
-    """Where a partition begins and ends; null where damage hides it."""
+    """Where a partition begins and ends; null where damage hides it, or another broker leads it."""
 
     partition: int
     range: int
     epoch: int
+    leader: Annotated[int | None, Meta(description="Its ordinal; null: no broker leads now.")]
+    leader_url: Annotated[
+        str | UnsetType, Meta(description="When another broker leads it, which knows more.")
+    ] = UNSET
     first_offset: int
     log_start: int | None
     high_watermark: int | None
@@ -178,7 +188,6 @@ class PartitionDetails(PartitionState, kw_only=True):
     slices: int
     token_start: str
     token_end: str
-    leader: int
     isr: list[int]
     size_bytes: int | None
     quarantined: Annotated[
@@ -248,7 +257,7 @@ async def describe_topic(broker: Broker, call: Call) -> Response:
     hosted = broker.hosted(call.parameters.topic)
     slices = slices_of(hosted.topic)
     details = [
-        _details(hosted, partition, slices[partition.partition])
+        _details(broker, hosted, partition, slices[partition.partition])
         for partition in hosted.topic.partitions
     ]
     members = msgspec.structs.asdict(_answer(hosted.topic))
@@ -275,7 +284,7 @@ async def list_offsets(broker: Broker, call: Call) -> Response:
     hosted = [broker.hosted(name) for name in names] or list(broker.topics())
     topics = []
     for each in hosted:
-        states = [_state(each, partition) for partition in each.topic.partitions]
+        states = [_state(broker, each, partition) for partition in each.topic.partitions]
         if parameters.timestamp is not None:
             for state in states:
                 log = log_or_none(each, state["partition"])
@@ -315,15 +324,14 @@ def _answer(topic: Topic) -> TopicAnswer:
         id=topic.topic_id,
         **msgspec.structs.asdict(topic.settings),
         partitions=len(topic.partitions),
-        copies=1,
+        copies=COPIES,
     )
 
 
-def _state(hosted: HostedTopic, partition: Partition) -> dict[str, Any]:
+def _state(broker: Broker, hosted: HostedTopic, partition: Partition) -> dict[str, Any]:
     """The members of a PartitionState."""
     log = log_or_none(hosted, partition.partition)
-    is_sealed = partition.sealed_end is not None
-    return {
+    members = {
         "partition": partition.partition,
         "range": partition.range_id,
         "epoch": partition.epoch,
@@ -331,22 +339,31 @@ def _state(hosted: HostedTopic, partition: Partition) -> dict[str, Any]:
         "log_start": log and log.log_start,
         "high_watermark": log and log.high_watermark,
         "log_end": log and log.log_end,
-        "state": "damaged" if log is None else "sealed" if is_sealed else "open",
+        "state": "sealed" if partition.is_sealed else "open",
         "parents": list(partition.parents),
         "children": list(partition.children),
     }
+    if log is None and _is_damaged(hosted, partition):
+        members["state"] = "damaged"
+    leader = _leader(broker, partition)
+    if leader is not None and leader != broker.ordinal:
+        host, port = broker.address_of(leader)
+        members["leader_url"] = url_at(host, port)
+    return {**members, "leader": leader}
 
 
-def _details(hosted: HostedTopic, partition: Partition, part: Slice) -> PartitionDetails:
+def _details(
+    broker: Broker, hosted: HostedTopic, partition: Partition, part: Slice
+) -> PartitionDetails:
     log = log_or_none(hosted, partition.partition)
+    found = _range(broker, partition)
     return PartitionDetails(
-        **_state(hosted, partition),
+        **_state(broker, hosted, partition),
         slice=part.number,
         slices=part.slices,
         token_start=str(partition.token_start),
         token_end=str(partition.token_end),
-        leader=0,
-        isr=[0],
+        isr=[] if found is None else [each.ordinal for each in found.isr if not each.is_ghost],
         size_bytes=None if log is None else log.size_bytes,
         quarantined=[
             QuarantinedBatch(each.first_offset, each.end_offset - 1, str(each.path), each.position)
@@ -355,9 +372,34 @@ def _details(hosted: HostedTopic, partition: Partition, part: Slice) -> Partitio
     )
 
 
+def url_at(host: str, port: int) -> str:
+    """Of a broker's public door."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _range(broker: Broker, partition: Partition) -> RangeState | None:
+    state = broker.ring.state
+    return None if state is None else state.ranges.get(partition.range_id)
+
+
+def _leader(broker: Broker, partition: Partition) -> int | None:
+    found = _range(broker, partition)
+    return None if found is None or found.leader is None else found.leader.ordinal
+
+
+def _is_damaged(hosted: HostedTopic, partition: Partition) -> bool:
+    try:
+        hosted.log_of(partition.partition)
+    except CorruptPartitionError:
+        return True
+    except (OverloadError, StoredDataError):
+        pass
+    return False
+
+
 def log_or_none(hosted: HostedTopic, partition: int) -> PartitionLog | None:
-    """None: the partition's data is damaged."""
+    """None: another broker leads the partition, or none does, or its data is damaged."""
     try:
         return hosted.log_of(partition)
-    except CorruptPartitionError:
+    except (OverloadError, StoredDataError):
         return None

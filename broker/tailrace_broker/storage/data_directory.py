@@ -1,9 +1,9 @@
-"""The broker's data directory: who this disk is, the topics, and where partitions lie.
+"""The broker's data directory: who this disk is, how its starts ended, where partitions lie.
 
 <root>/lock                                       held while a broker runs here
 <root>/data/meta.json                             identity of the disk
 <root>/data/clean-stop.json                       where the logs ended; gone while it runs
-<root>/data/metadata/topics.json                  topics and partitions
+<root>/data/metadata/                             what the ring agreed (`storage.metadata_files`)
 <root>/data/journal/<n>.journal                   small appends (`storage.journal`)
 <root>/data/spare/                                what a full disk is given (`storage.spare_files`)
 <root>/data/trash/<topic id>/                     deleted topics (`storage.trash`)
@@ -32,13 +32,15 @@ from tailrace_broker.codec.metadata import (
     decode_topics,
     encode_clean_stop,
     encode_identity,
-    encode_topics,
 )
 from tailrace_broker.model.errors import (
     CorruptMetadataError,
     DataDirectoryInUseError,
     DiskFullError,
+    InvalidSettingError,
+    TailraceError,
 )
+from tailrace_broker.model.ring_state import LOSSES, Loss, Start
 from tailrace_broker.model.topic import Topic
 from tailrace_broker.storage.direct_file import (
     has_direct_io,
@@ -48,8 +50,8 @@ from tailrace_broker.storage.direct_file import (
 )
 from tailrace_broker.storage.trash import Trash, topic_directories
 
-FIRST_ORDINAL = 0
-FIRST_REGISTRATION = 1
+# Of starts that no ring has registered; more only come when a broker fails again and again.
+STARTS_MAX = 256
 
 
 class Restart(NamedTuple):
@@ -57,64 +59,115 @@ class Restart(NamedTuple):
 
     `kind`: "clean" (stopped by itself), "process" (killed, the kernel went on), "power" (another
     boot of the kernel), "disk" (a new data directory). `log_ends`: of a clean one, by topic and
-    partition id; null: damaged.
+    partition id; null: damaged, or another broker's.
     """
 
-    kind: str
+    kind: Loss
     log_ends: dict[UUID, list[int | None]]
 
 
 class DataDirectory:
     """An open data directory; one broker at a time."""
 
-    def __init__(self, root: Path) -> None:
-        """Open or found it. DataDirectoryInUseError, CorruptMetadataError, StorageFailedError."""
+    def __init__(self, root: Path, *, ordinal: int = 0) -> None:
+        """Open or found it, for the broker of this ordinal.
+
+        DataDirectoryInUseError, InvalidSettingError, CorruptMetadataError, StorageFailedError.
+        """
         root = root.resolve()
         self.path = root / "data"
+        self.metadata_path = self.path / "metadata"
         with translated_errors(root):
-            self._topics_path.parent.mkdir(parents=True, exist_ok=True)
+            self.metadata_path.mkdir(parents=True, exist_ok=True)
             self._lock_fd = _lock(root)
-            for directory in self._topics_path.parents:
+            for directory in (self.metadata_path, *self.metadata_path.parents):
                 with suppress(PermissionError):  # one that is not ours was there before us
                     sync_directory(directory)
             self.is_direct = has_direct_io(self.path)
-        self.identity = self._load_identity()
+        try:
+            self.identity = self._load_identity(ordinal)
+        except TailraceError:
+            self.close()
+            raise
         self.trash = Trash(self.path)
 
     def begin_boot(self) -> Restart:
-        """Count this start; durable on return, unless a full disk has no spare file left either."""
+        """Count this start; durable on return. DiskFullError: not even a spare file was left."""
         restart = self._restart()
-        boot, kernel_boot_id = self.identity.boot + 1, _kernel_boot_id()
-        identity = msgspec.structs.replace(self.identity, boot=boot, kernel_boot_id=kernel_boot_id)
-        with suppress(DiskFullError):
-            self.trash.spares.write(self._identity_path, encode_identity(identity))
-            self.identity = identity
+        self._save_identity(
+            msgspec.structs.replace(
+                self.identity,
+                boot=self.identity.boot + 1,
+                kernel_boot_id=_kernel_boot_id(),
+                starts=_bounded((*self.identity.starts, Start(uuid4(), restart.kind))),
+            )
+        )
         with translated_errors(self._clean_stop_path):
             self._clean_stop_path.unlink(missing_ok=True)
             sync_directory(self.path)
         return restart
 
-    def end_boot(self, log_ends: dict[UUID, list[int | None]]) -> None:
-        """A clean stop: all logs are durable up to these ends."""
-        stop = CleanStop(self.identity.boot, log_ends)
+    def keep_starts_from(self, start: UUID) -> None:
+        """This one is registered: what came before it is of no interest any more.
+
+        On a full disk they stay: no spare file is spent on that.
+        """
+        starts = self.identity.starts
+        known = next((index for index, each in enumerate(starts) if each.id == start), 0)
+        if known:
+            identity = msgspec.structs.replace(self.identity, starts=starts[known:])
+            with suppress(DiskFullError):
+                write_file_atomically(self._identity_path, encode_identity(identity))
+                self.identity = identity
+
+    def belong_to(self, cluster_id: UUID) -> None:
+        """The disk belongs to this ring from now on. CorruptMetadataError: it is another's."""
+        known = self.identity.cluster_id
+        if known is None:
+            self._save_identity(msgspec.structs.replace(self.identity, cluster_id=cluster_id))
+        elif known != cluster_id:
+            raise CorruptMetadataError(
+                f"{self._identity_path} says that this disk belongs to the ring {known}, but "
+                f"{self.metadata_path} holds what the ring {cluster_id} agreed; restore the files"
+            )
+
+    def end_boot(
+        self,
+        log_ends: dict[UUID, list[int | None]],
+        first_offsets: dict[UUID, list[int]] | None = None,
+    ) -> None:
+        """A clean stop: all logs are durable up to these ends. `first_offsets`: None, all are 0."""
+        stop = CleanStop(self.identity.boot, log_ends, first_offsets or {})
         write_file_atomically(self._clean_stop_path, encode_clean_stop(stop))
 
-    def load_topics(self) -> list[Topic]:
-        """The topics; none in a new directory. CorruptMetadataError."""
+    def check_metadata(self) -> None:
+        """CorruptMetadataError when data has lost what says whose it is."""
+        if any(self.metadata_path.glob("*.snapshot")) or self._topics_path.exists():
+            return
+        if self.identity.cluster_id is not None:
+            raise CorruptMetadataError(
+                f"{self.metadata_path} has lost what the ring agreed, a .snapshot file; restore "
+                "its files, or move the data directory away: the broker then begins anew"
+            )
+        for orphan in topic_directories(self.path):
+            raise CorruptMetadataError(
+                f"{self.metadata_path} is empty, but {orphan} holds a topic's data; restore its "
+                "files"
+            )
+
+    def earlier_topics(self) -> list[Topic]:
+        """What a broker of an earlier version wrote down. CorruptMetadataError."""
+        path = self._topics_path
+        with translated_errors(path):
+            return decode_topics(path.read_bytes()) if path.exists() else []
+
+    def set_earlier_topics_aside(self) -> None:
+        """The ring knows them. StorageFailedError."""
         path = self._topics_path
         with translated_errors(path):
             if path.exists():
-                return decode_topics(path.read_bytes())
-        for orphan in topic_directories(self.path):
-            raise CorruptMetadataError(
-                f"{path} is missing, but {orphan} holds a topic's data; restore the file"
-            )
-        return []
-
-    def save_topics(self, topics: list[Topic], *, may_use_spare: bool = True) -> None:
-        """Replace the topics; durable on return. With a spare file a full disk takes them, too."""
-        write = self.trash.spares.write if may_use_spare else write_file_atomically
-        write(self._topics_path, encode_topics(topics))
+                path.rename(path.with_name(f"{path.name}.imported"))
+                sync_directory(path.parent)
 
     def partition_path(self, topic_id: UUID, partition: int) -> Path:
         """Directory of a partition's segments; made with its first record."""
@@ -158,21 +211,41 @@ class DataDirectory:
     def _topics_path(self) -> Path:
         return self.path / "metadata" / "topics.json"
 
-    def _load_identity(self) -> DiskIdentity:
+    def _load_identity(self, ordinal: int) -> DiskIdentity:
         with translated_errors(self._identity_path):
-            if self._identity_path.exists():
-                return decode_identity(self._identity_path.read_bytes())
-            return self._found()
+            if not self._identity_path.exists():
+                return self._found(ordinal)
+            identity = decode_identity(self._identity_path.read_bytes())
+        if identity.ordinal != ordinal:
+            raise InvalidSettingError(
+                f"TAILRACE_ORDINAL: {self.path} is the disk of broker {identity.ordinal}, not of "
+                f"{ordinal}; give each broker its own data directory"
+            )
+        return identity
 
-    def _found(self) -> DiskIdentity:
+    def _found(self, ordinal: int) -> DiskIdentity:
         path = self._identity_path
-        if self._topics_path.exists() or topic_directories(self.path):
+        if any(self.metadata_path.iterdir()) or topic_directories(self.path):
             raise CorruptMetadataError(
                 f"{path} is missing, but the directory holds data; restore the file"
             )
-        identity = DiskIdentity(uuid4(), FIRST_ORDINAL, uuid4(), FIRST_REGISTRATION, boot=0)
+        identity = DiskIdentity(None, ordinal, uuid4(), boot=0)
         write_file_atomically(path, encode_identity(identity))
         return identity
+
+    def _save_identity(self, identity: DiskIdentity) -> None:
+        """DiskFullError, StorageFailedError."""
+        self.trash.spares.write(self._identity_path, encode_identity(identity))
+        self.identity = identity
+
+
+def _bounded(starts: tuple[Start, ...]) -> tuple[Start, ...]:
+    """The first, which the ring most likely knows, and the latest; none of the losses is lost."""
+    if len(starts) <= STARTS_MAX:
+        return starts
+    known, dropped, oldest, *later = starts
+    worst = max(dropped.loss, oldest.loss, key=LOSSES.index)
+    return (known, Start(oldest.id, worst), *later)
 
 
 def _kernel_boot_id() -> str:

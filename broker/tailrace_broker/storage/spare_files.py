@@ -19,10 +19,10 @@ from tailrace_broker.storage.direct_file import (
     write_file_atomically,
 )
 
-# A deletion writes its mark and the file of topics; a topic without a record, and the trash, may
+# A start writes who the disk is, a deletion its mark; a topic without a record, and the trash, may
 # have no directory yet.
 SPARE_COUNT = 2
-# The file of topics has about 350 bytes a partition.
+# The largest is the ring's snapshot: about 300 bytes a topic.
 SPARE_BYTES = 2 * 1024 * 1024
 _ZEROS = bytes(512 * 1024)
 

@@ -1,13 +1,9 @@
 """Deleted topics: their data stays in `data/trash/` for a time, so that it can be brought back.
 
-A deletion is a file and a rename. `mark` writes `topic.json` beside the topic's partitions; the
-topic goes from `topics.json`, which is the deletion; `bury` moves its directory to the trash. What
-a stop in between leaves, the next start finishes: the marked directory of no topic is buried, and a
-topic that is still there loses its mark, so that no later start takes it for deleted.
-
-To restore is the same backwards: `exhume` moves the directory, mark and all, back; the topic comes
-into `topics.json`, which is the restoration; `unmark` removes the mark. The next start finishes
-what a stop in between leaves by the same two rules.
+The ring agrees on a deletion; then `mark` writes `topic.json` beside the topic's partitions, and
+`bury` moves its directory to the trash. To restore is the same backwards: the ring agrees, `exhume`
+moves the directory, mark and all, back, and `unmark` removes the mark. What a stop in between
+leaves, or what was agreed while this broker was away, the next start does: `finish_deletions`.
 
 A full disk empties the trash before its time, the oldest deletion first: `with_room`.
 
@@ -16,7 +12,7 @@ A full disk empties the trash before its time, the oldest deletion first: `with_
 """
 
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -31,6 +27,7 @@ from tailrace_broker.model.errors import (
     DiskFullError,
     InvalidParameterError,
     NotInTrashError,
+    StorageFailedError,
     StoredDataError,
 )
 from tailrace_broker.model.topic import Topic
@@ -95,14 +92,28 @@ class Trash:
             sync_directory(self._path)
             sync_directory(self._data)
 
-    def finish_deletions(self, living: Collection[UUID]) -> None:
-        """Finish or undo what was interrupted; say which data belongs to no topic."""
+    def finish_deletions(
+        self, living: Collection[UUID], deleted: Mapping[UUID, tuple[Topic, int]]
+    ) -> None:
+        """Do what was interrupted, or agreed meanwhile; say which data belongs to no topic.
+
+        `deleted`: by id what each deleted topic was, and when it was deleted, in µs.
+        StorageFailedError: what is to be restored cannot be moved; all else that fails is logged,
+        and done by the next start.
+        """
+        for directory in self._restored(living):
+            with translated_errors(directory):
+                self._move_back(directory)
         for directory in topic_directories(self._data):
             topic_id = UUID(directory.name)
             if topic_id in living:
                 self.unmark(topic_id)
             elif (directory / MARK).exists():
                 self.bury(topic_id)
+            elif topic_id in deleted:
+                with _logged_failures(directory):
+                    self.mark(*deleted[topic_id])
+                    self.bury(topic_id)
             else:
                 _log.warning("topic.unknown", path=str(directory))
 
@@ -136,7 +147,7 @@ class Trash:
         topics = [each.deleted.topic for each in self.buried()]
         found = [topic for topic in topics if wanted in (topic.name, str(topic.topic_id))]
         if not found:
-            raise _not_in_trash(wanted)
+            raise not_in_trash(wanted)
         if len(found) > 1:
             ids = ", ".join(str(topic.topic_id) for topic in found)
             raise InvalidParameterError(
@@ -147,14 +158,17 @@ class Trash:
         return found[0]
 
     def exhume(self, topic: Topic) -> None:
-        """Move a deleted topic's data back, still marked. NotInTrashError, StorageFailedError."""
+        """Move a deleted topic's data back, still marked; unless it was never moved.
+
+        NotInTrashError, StorageFailedError.
+        """
         directory = self._path / str(topic.topic_id)
         with self._lock, translated_errors(directory):
             if not directory.exists():
-                raise _not_in_trash(topic.name)
-            directory.rename(self._data / directory.name)
-            sync_directory(self._data)
-            sync_directory(self._path)
+                if (self._data / directory.name / MARK).exists():
+                    return
+                raise not_in_trash(topic.name)
+            self._move_back(directory)
 
     def purge(self, before_us: int) -> int | None:
         """Remove what was deleted by then; when the oldest of the rest was, None: no rest."""
@@ -181,6 +195,21 @@ class Trash:
             except DiskFullError:
                 if not self._make_room(emptied_count):
                     raise
+
+    def _restored(self, living: Collection[UUID]) -> list[Path]:
+        """What lies here of topics that are there. StorageFailedError."""
+        try:
+            directories = topic_directories(self._path)
+        except StorageFailedError as error:  # one by one: that none is missed is what counts
+            _log.warning("trash.failed", detail=error.detail)
+            with translated_errors(self._path):
+                return [path for each in living if (path := self._path / str(each)).exists()]
+        return [path for path in directories if UUID(path.name) in living]
+
+    def _move_back(self, directory: Path) -> None:
+        directory.rename(self._data / directory.name)
+        sync_directory(self._data)
+        sync_directory(self._path)
 
     def _make_room(self, emptied_count: int) -> bool:
         """Remove the oldest deletion, unless another thread did it since that count was read.
@@ -239,7 +268,8 @@ def _logged_failures(path: Path) -> Iterator[None]:
         _log.warning("trash.failed", detail=error.detail)
 
 
-def _not_in_trash(wanted: str) -> NotInTrashError:
+def not_in_trash(wanted: str) -> NotInTrashError:
+    """What is refused of a name or id."""
     return NotInTrashError(
         f'no deleted topic "{wanted}" is in the trash; what is: GET /v1/trash, '
         "or tailrace topic list --deleted",

@@ -6,6 +6,8 @@ import pytest
 
 from tailrace_broker.core.control import ControlTiming
 from tailrace_broker.core.control_events import AskRecovery, Heard
+from tailrace_broker.core.raft_state import NEVER_MS
+from tailrace_broker.core.ring import ring_order
 from tailrace_broker.model.commands import (
     AcceptLoss,
     AlterTopic,
@@ -241,6 +243,27 @@ def test_the_same_command_twice_is_proposed_once() -> None:
     assert world.rules["command.known"] > 0
 
 
+def test_a_command_that_there_was_no_room_for_is_asked_again() -> None:
+    world = founded(factor=1)
+    large = AlterTopic("t", {"name": "x" * 400_000})
+    numbers = [world.ask(leader_of(world), large) for _ in range(4)]
+
+    assert world.rules["propose.refused"] > 0
+    assert {reason(world.answer(number)) for number in numbers} == {"topic-not-found"}
+
+
+def test_a_command_of_another_version_is_not_agreed_on() -> None:
+    world = founded()
+    leader = leader_of(world)
+    head = world.controls[leader].raft.head
+    asker = world.disks[follower_of(world)].id
+
+    world.do(world.controls[leader], Heard(CommandForwarded(asker, b"\x02")))
+
+    assert world.controls[leader].raft.head == head
+    assert world.rules["command.unknown"] == 1
+
+
 def test_answers_to_nobody_are_passed_over() -> None:
     world = founded()
     leader, follower = leader_of(world), follower_of(world)
@@ -269,6 +292,17 @@ def test_a_restarted_broker_registers_and_leads_in_another_epoch(loss: str) -> N
     assert restarted.registration is not None
     assert (restarted.registration.number, restarted.registration.loss) == (2, loss)
     assert restarted.leads(1) == 2
+
+
+def test_a_restarted_broker_knows_its_neighbours_at_once() -> None:
+    world = founded(7, factor=1)
+    world.kill(5)
+    restarted = world.start(5, "process")
+
+    order = ring_order(7)
+    index = order.index(5)
+    neighbours = {order[index - 1], order[(index + 1) % 7]}
+    assert neighbours <= {send.ordinal for send in restarted.gossip.wake(world.now_ms + 1000)}
 
 
 def test_all_brokers_restarted_at_once_agree_again() -> None:
@@ -306,6 +340,7 @@ def test_another_process_of_the_broker_ends_the_older_one() -> None:
     world.until(lambda: world.superseded == [1])
 
     assert old.step(Heard(FoundingAsked(TestDisk(2).id, UUID(int=1))), world.now_ms) == []
+    assert old.wake_at_ms == NEVER_MS
 
 
 def test_a_process_whose_registration_is_refused_ends() -> None:

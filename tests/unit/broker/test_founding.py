@@ -10,7 +10,7 @@ from tailrace_broker.codec.ring_snapshot import decode_state
 from tailrace_broker.core.control_events import Answer, AskFounding
 from tailrace_broker.core.founding import ASK_AGAIN_MS, GIVE_UP_MS, Founding, voter_count
 from tailrace_broker.core.raft_events import Send
-from tailrace_broker.model.agreement import GENESIS, DiskId, Snapshot
+from tailrace_broker.model.agreement import GENESIS, Configuration, DiskId, Snapshot
 from tailrace_broker.model.messages import Founded, FoundingAnswered, FoundingAsked
 
 REQUEST = 5
@@ -107,6 +107,26 @@ def test_one_that_is_not_empty_is_a_veto() -> None:
 
     assert genesis is None
     assert reason_of(answer) == "ring-exists"
+
+
+def test_who_was_not_asked_does_not_count() -> None:
+    founder = founding()
+    found = begun(founder)
+
+    for ordinal in (0, 1, 3):
+        assert founder.answered(replace(me(ordinal), founding=found)) == (None, None)
+
+
+def test_a_genesis_of_another_version_is_taken_for_none() -> None:
+    founder = founding()
+    found = begun(founder)
+    genesis = Snapshot(GENESIS, Configuration((me(2).sender,)), b"")
+    shown = replace(me(2), founding=found, is_empty=False, genesis=genesis)
+
+    assert not founder.is_named(Founded(me(2).sender, found, genesis))
+    founder.reserve(found)
+    assert not founder.is_named(Founded(me(2).sender, found, genesis))
+    assert reason_of(founder.answered(shown)[1]) == "ring-exists"
 
 
 def test_wiped_brokers_found_nothing() -> None:

@@ -40,7 +40,6 @@ from tailrace_broker.codec.metadata import (
     encode_deleted,
     encode_identity,
     encode_log_start,
-    encode_topics,
 )
 from tailrace_broker.codec.producers import (
     NO_SEQUENCE,
@@ -58,7 +57,6 @@ from tailrace_broker.codec.segment import (
     decode_index,
     encode_index,
 )
-from tailrace_broker.core.metadata import new_topic
 from tailrace_broker.core.recovery import LogScan, SegmentState
 from tailrace_broker.model.errors import CorruptBatchError
 from tailrace_broker.model.group import (
@@ -72,6 +70,7 @@ from tailrace_broker.model.group import (
     Snapshot,
     Subscription,
 )
+from tailrace_broker.model.ring_state import Start
 from tailrace_broker.model.topic import NEW_TOPIC, TopicSettings
 from tailrace_broker.storage.segment_writer import index_of
 from tests.batches import (
@@ -88,6 +87,7 @@ from tests.batches import (
     records_body_of,
     records_of,
 )
+from tests.earlier import new_topic
 from tests.storage import LogFiles
 
 FOLDER = Path(__file__).parents[2] / "golden"
@@ -169,11 +169,16 @@ IDENTITY = DiskIdentity(
     UUID(int=1),
     ordinal=0,
     incarnation=UUID(int=2),
-    registration=1,
     boot=7,
     kernel_boot_id="0b8a14ac-7f38-4b2c-9d5a-6a1f6ee1b1c7",
+    starts=(Start(UUID(int=3), "clean"), Start(UUID(int=4), "power")),
 )
-CLEAN_STOP = CleanStop(boot=7, log_ends={TOPIC_ID: [BASE_OFFSET, None, 0]})
+EARLIER_IDENTITY = msgspec.structs.replace(IDENTITY, cluster_id=None, starts=())
+CLEAN_STOP = CleanStop(
+    boot=7,
+    log_ends={TOPIC_ID: [BASE_OFFSET, None, 0]},
+    first_offsets={TOPIC_ID: [BASE_OFFSET - 1, 0, 0]},
+)
 LOG_START = LogStart(BASE_OFFSET, epoch_before=4, append_time_before_us=TIME_US)
 JOURNAL = JournalFileHeader(boot=7, journal_id=2**64 - 3, first_sequence=BASE_OFFSET)
 # The batches of each frame, and up to which sequence all were durable.
@@ -253,19 +258,20 @@ ENCODED: dict[str, Callable[[], bytes]] = {
     "version_1/records_headers.bin": lambda: records_body_of(HEADERS),
     "version_1/producers": lambda: encode_checkpoint(PRODUCERS),
     "version_1/0.journal": write_journal,
-    "version_1/clean-stop.json": lambda: encode_clean_stop(CLEAN_STOP),
     "version_1/log-start.json": lambda: encode_log_start(LOG_START),
     "version_1/groups.ndjson": lambda: b"".join(encode_fact(fact) + b"\n" for fact in FACTS),
-    "version_3/meta.json": lambda: encode_identity(IDENTITY),
+    "version_4/meta.json": lambda: encode_identity(IDENTITY),
+    "version_4/clean-stop.json": lambda: encode_clean_stop(CLEAN_STOP),
     "version_2/segment.idx": lambda: encode_index(SEGMENT_INDEX),
     "version_2/long.idx": lambda: encode_index(LONG_INDEX),
-    "version_3/topics.json": lambda: encode_topics(TUNED_TOPICS),
     "version_3/topic.json": lambda: encode_deleted(TUNED_DELETED),
 }
 # As brokers wrote them before.
 OLD = [
     *(f"version_1/{name}" for name in ("long.idx", "meta.json", "segment.idx", "topics.json")),
+    "version_1/clean-stop.json",
     *(f"version_2/{name}" for name in ("meta.json", "topics.json", "topic.json")),
+    *(f"version_3/{name}" for name in ("meta.json", "topics.json")),
 ]
 
 
@@ -385,8 +391,8 @@ def test_an_old_index_is_refused_and_so_built_again(name: str) -> None:
 
 
 def test_the_json_files_are_read() -> None:
-    assert decode_identity(golden("version_3/meta.json")) == IDENTITY
-    assert decode_clean_stop(golden("version_1/clean-stop.json")) == CLEAN_STOP
+    assert decode_identity(golden("version_4/meta.json")) == IDENTITY
+    assert decode_clean_stop(golden("version_4/clean-stop.json")) == CLEAN_STOP
     assert decode_log_start(golden("version_1/log-start.json")) == LOG_START
     assert decode_topics(golden("version_3/topics.json")) == TUNED_TOPICS
     assert decode_deleted(golden("version_3/topic.json")) == TUNED_DELETED
@@ -417,4 +423,14 @@ def test_an_identity_of_before_boots_were_counted_is_of_the_first() -> None:
 def test_an_identity_of_before_it_named_the_kernels_boot_is_of_an_unknown_one() -> None:
     found = decode_identity(golden("version_2/meta.json"))
 
-    assert found == msgspec.structs.replace(IDENTITY, kernel_boot_id="")
+    assert found == msgspec.structs.replace(EARLIER_IDENTITY, kernel_boot_id="")
+
+
+def test_an_identity_of_before_rings_agreed_belongs_to_none() -> None:
+    assert decode_identity(golden("version_3/meta.json")) == EARLIER_IDENTITY
+
+
+def test_a_stop_of_before_it_told_first_offsets_tells_none() -> None:
+    found = decode_clean_stop(golden("version_1/clean-stop.json"))
+
+    assert found == msgspec.structs.replace(CLEAN_STOP, first_offsets={})

@@ -16,7 +16,7 @@ from tailrace_broker.core.gossip import (
     Gossip,
     GossipTiming,
 )
-from tailrace_broker.core.ring import ring_order
+from tailrace_broker.core.ring import UNITS, ring_order
 from tailrace_broker.model.agreement import DiskId
 from tailrace_broker.model.messages import Digest, Hint
 
@@ -346,12 +346,12 @@ def test_a_digest_holds_its_own_hint_and_then_the_last_to_grow() -> None:
     made.heard(digest(1, hint_of(1), hint_of(5)), NOW_MS)
     made.heard(digest(3, hint_of(3), hint_of(4)), NOW_MS)
     made.heard(digest(1, hint_of(1, 11)), NOW_MS)
-    made.set_self(height=40, term=2, leader=1, disk_free=55)
+    made.set_self(height=40, term=2, leader=1)
     message = made.wake(NOW_MS)[0].message
 
     assert isinstance(message, Digest)
     assert [hint.ordinal for hint in message.hints] == [0, 1, 3, 4, 5]
-    assert message.hints[0][4:] == (40, 55)
+    assert message.hints[0].height == 40
     assert (message.sender, message.term, message.leader) == (disk_of(0), 2, 1)
 
 
@@ -382,6 +382,8 @@ def test_the_newest_term_with_a_leader_is_the_hint() -> None:
     made.set_self(height=0, term=5, leader=None)
     assert made.leader_hint() == (4, 2)
     made.set_self(height=0, term=6, leader=0)
+    assert made.leader_hint() == (6, 0)
+    made.heard(digest(1, term=7, leader=UNITS), NOW_MS)  # no such broker can be
     assert made.leader_hint() == (6, 0)
 
 

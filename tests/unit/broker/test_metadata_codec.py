@@ -18,26 +18,46 @@ from tailrace_broker.codec.metadata import (
     encode_deleted,
     encode_identity,
     encode_log_start,
-    encode_topics,
 )
-from tailrace_broker.core.metadata import new_topic
 from tailrace_broker.model.errors import CorruptMetadataError
+from tailrace_broker.model.ring_state import Start
 from tailrace_broker.model.topic import Topic, TopicSettings
 from tests.batches import SPLIT_TOPIC
+from tests.earlier import encode_topics, new_topic
 
-IDENTITY = DiskIdentity(UUID(int=1), ordinal=0, incarnation=UUID(int=2), registration=1)
+IDENTITY = DiskIdentity(
+    UUID(int=1),
+    ordinal=2,
+    incarnation=UUID(int=2),
+    starts=(Start(UUID(int=8), "clean"), Start(UUID(int=9), "power")),
+)
 TOPICS = [
     new_topic("flights", TopicSettings(), UUID(int=3)),
     new_topic("orders", TopicSettings(partitions_per_range=256, json_check=False), UUID(int=4)),
     SPLIT_TOPIC,
 ]
 DELETED = DeletedTopic(TOPICS[0], deleted_us=5)
-CLEAN_STOP = CleanStop(boot=7, log_ends={UUID(int=3): [5, None, 0], UUID(int=4): []})
+CLEAN_STOP = CleanStop(
+    boot=7,
+    log_ends={UUID(int=3): [5, None, 0], UUID(int=4): []},
+    first_offsets={UUID(int=3): [0, 5, 0]},
+)
 LOG_START = LogStart(log_start=2**40, epoch_before=3, append_time_before_us=2**50)
 
 
-def test_the_identity_of_a_disk_comes_back() -> None:
-    assert decode_identity(encode_identity(IDENTITY)) == IDENTITY
+@pytest.mark.parametrize("cluster_id", [UUID(int=1), None])
+def test_the_identity_of_a_disk_comes_back(cluster_id: UUID | None) -> None:
+    identity = structs.replace(IDENTITY, cluster_id=cluster_id)
+
+    assert decode_identity(encode_identity(identity)) == identity
+    assert identity.disk == (2, UUID(int=2))
+
+
+def test_a_disk_of_an_earlier_version_belongs_to_no_ring() -> None:
+    """It was a cluster of its own."""
+    stored = encode_identity(IDENTITY).replace(b'"version": 2', b'"version": 1')
+
+    assert decode_identity(stored) == structs.replace(IDENTITY, cluster_id=None)
 
 
 @pytest.mark.parametrize("topics", [TOPICS, []])
@@ -72,10 +92,10 @@ def test_a_field_that_is_not_known_is_passed_over() -> None:
     assert decode_identity(stored) == IDENTITY
 
 
-@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("version", [0, 3])
 def test_a_file_of_another_version_is_refused(version: int) -> None:
     def with_version(stored: bytes) -> bytes:
-        return re.sub(rb'"version": ?1', b'"version": %d' % version, stored)
+        return re.sub(rb'"version": ?[12]', b'"version": %d' % version, stored)
 
     with pytest.raises(CorruptMetadataError, match=f"meta.json: format version {version}"):
         decode_identity(with_version(encode_identity(IDENTITY)))

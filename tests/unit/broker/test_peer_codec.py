@@ -59,9 +59,7 @@ configurations = st.builds(
     Configuration, st.lists(disks, max_size=3).map(tuple), st.lists(disks, max_size=3).map(tuple)
 )
 snapshots = st.builds(Snapshot, ids, configurations, payloads)
-hints = st.builds(
-    Hint, st.integers(0, 12_287), st.uuids(), counts, counts, terms, st.integers(0, 100)
-)
+hints = st.builds(Hint, st.integers(0, 12_287), st.uuids(), counts, counts, terms)
 KINDS: dict[type, st.SearchStrategy[Message]] = {
     VoteAsked: st.builds(VoteAsked, terms, disks, ids, st.booleans()),
     VoteAnswered: st.builds(VoteAnswered, terms, disks, st.booleans(), st.booleans()),

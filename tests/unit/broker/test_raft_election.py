@@ -362,6 +362,41 @@ def test_a_killed_leader_is_followed_by_another_within_moments() -> None:
     assert world.now_ms - killed_ms <= TIMING.heartbeat_ms
 
 
+def test_a_leader_whose_disk_stands_still_gives_way() -> None:
+    """The others agree on what it proposes, but it applies nothing."""
+    world = World()
+    world.elect(0)
+    world.settle()
+    stalled_ms = world.now_ms
+    world.propose(0, b"one")
+
+    while world.leader is None or world.leader is world.nodes[0]:
+        world.wake()
+        while world.mail:
+            world.deliver(len(world.mail))
+            for ordinal in (1, 2):
+                world.nodes[ordinal].write(9)
+
+    assert world.rules["disk.stalled"] == 1
+    assert TIMING.disk_stall_ms < world.now_ms - stalled_ms < 2 * TIMING.disk_stall_ms
+    assert world.leader.state == b"one\n"
+    world.run(1000)
+    assert world[0].leader == world.leader.disk.id
+
+
+def test_who_votes_alone_waits_for_its_disk() -> None:
+    world = World(1)
+    world.elect()
+    world.propose(0, b"one")
+
+    while world.now_ms < 3 * TIMING.disk_stall_ms:
+        world.wake()
+
+    assert world[0].role == "leader"
+    world.settle()
+    assert world.nodes[0].state == b"one\n"
+
+
 def test_a_leader_that_nobody_answers_steps_down() -> None:
     world = World()
     world.elect(0)

@@ -119,6 +119,24 @@ def test_who_alone_knows_that_it_votes_no_more_may_still_be_elected() -> None:
     assert world[0].configuration == world[1].configuration == Configuration((B,))
 
 
+def test_a_change_that_its_leader_left_half_done_is_finished_by_the_next(world: World) -> None:
+    """B knows that the joint voters are agreed, and got nothing of what the leader did then."""
+    voters = encode_configuration(Configuration((A, B, C), (A, B)))
+    joint = Block(BlockId(1, 2), FIRST, VOTERS, voters)
+    for ordinal in (1, 2):
+        hear(world, ordinal, Append(1, A, FIRST, (joint,), joint.id, 9))
+        world.settle_node(ordinal)
+    assert world[1].commit == joint.id
+    world.nodes[0].stop()
+    world.nodes[0].start()
+
+    world.run(4 * TIMING.election_ms)
+
+    assert {node.raft and node.raft.configuration for node in world.nodes.values()} == {
+        Configuration((A, B))
+    }
+
+
 def test_who_does_not_know_that_it_votes_no_more_is_told(world: World) -> None:
     world.cut |= {(0, 2), (1, 2)}
     world.change_voters(0, A, B)

@@ -3,24 +3,33 @@ import errno
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tailrace_broker.app.hosted_topic import HostedTopic
+from tailrace_broker.app.metrics import metrics_text
+from tailrace_broker.core import topic_commands
 from tailrace_broker.model.errors import (
-    DiskFullError,
     NotReadyError,
+    NotSupportedError,
     ProduceMemoryFullError,
     StorageFailedError,
     TailraceError,
     TopicExistsError,
 )
+from tailrace_broker.model.group import Subscription
 from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.storage import direct_file
 from tailrace_broker.storage.direct_file import BLOCK_BYTES
+from tailrace_broker.storage.partition_log import PartitionLog
 from tests.brokers import open_broker, started_broker
-from tests.storage import MEBIBYTE, Appends, FaultyDisk
+from tests.fixtures import free_ring_port
+from tests.storage import MEBIBYTE, Appends, FaultyDisk, until
+
+PEERS: dict[str, Any] = {"peer_host": "127.0.0.1", "port_stride": 10}
 
 
 class Uses:
@@ -84,27 +93,25 @@ def test_calls_for_a_topic_that_is_being_created_wait_in_order(tmp_path: Path) -
     asyncio.run(scenario())
 
 
-def test_a_topic_that_cannot_be_saved_is_not_there(
+def test_who_waits_for_a_topic_that_is_not_agreed_on_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(topic_commands, "TOPICS_MAX", 1)
+
     async def scenario() -> None:
         uses = Uses()
-        async with open_broker(tmp_path) as broker:
-            await broker.start()
-            disk = FaultyDisk(monkeypatch)
-            disk.fail("replace", errno.ENOSPC)
-            broker.with_topic("t", uses("first"))
-            broker.with_topic("t", uses("second"))
+        async with started_broker(tmp_path) as broker:
+            await broker.create_topic("t", TopicSettings())
+            broker.with_topic("u", uses("first"))
+            broker.with_topic("u", uses("second"))
             await uses.wait_for(2)
-            assert uses.got == [("first", "DiskFullError"), ("second", "DiskFullError")]
-            assert broker.topic_count == 0
-            disk.fail("fsync", errno.ENOSPC)
-            with pytest.raises(DiskFullError):
-                await broker.create_topic("t", TopicSettings())
+            assert uses.got == [("first", "RingRefusedError"), ("second", "RingRefusedError")]
+            assert broker.topic_count == 1
 
-            broker.with_topic("t", uses("third"))
+            await broker.delete_topic("t")
+            broker.with_topic("u", uses("third"))
             await uses.wait_for(3)
-            assert uses.got[2:] == [("third", "t")]
+            assert uses.got[2:] == [("third", "u")]
 
     asyncio.run(scenario())
 
@@ -176,7 +183,7 @@ def test_damage_to_the_last_write_is_found_after_a_clean_stop(tmp_path: Path, ki
 def test_a_stop_that_cannot_say_that_all_is_durable_counts_as_a_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    disk = FaultyDisk(monkeypatch)
+    disk = FaultyDisk(monkeypatch, spares_metadata=True)
 
     async def scenario() -> None:
         async with started_broker(tmp_path) as broker:
@@ -247,5 +254,78 @@ def test_a_disk_that_does_not_sync_what_is_recovered_ends_the_start(
                 await broker.start()
             monkeypatch.undo()
             assert not broker.is_ready
+
+    asyncio.run(scenario())
+
+
+# --- a broker of a ring of several ----------------------------------------------------------------
+
+
+def test_a_broker_with_peers_waits_to_be_founded(tmp_path: Path) -> None:
+    """Which here it is alone, so that nobody has to answer."""
+
+    async def scenario() -> None:
+        async with open_broker(tmp_path, **PEERS, port=free_ring_port(1)) as broker:
+            starting = asyncio.create_task(broker.start())
+            await until(lambda: broker.ring.view().applied == -1 and broker.ring.peers is not None)
+            with pytest.raises(NotReadyError):
+                broker.check_ready()
+            assert (broker.ring.state, broker.cluster_id) == (None, None)
+
+            await broker.ring.found(1)
+            await starting
+            broker.check_ready()
+            assert broker.ring.state is not None
+            assert broker.cluster_id == broker.ring.state.cluster_id
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_that_waits_to_be_founded_can_be_stopped(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with open_broker(tmp_path, **PEERS, port=free_ring_port(1)) as broker:
+            starting = asyncio.create_task(broker.start())
+            await until(lambda: broker.ring.peers is not None)
+            starting.cancel()
+        assert not (tmp_path / "data" / "clean-stop.json").exists()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.timeout(10)
+def test_on_a_ring_of_several_there_are_no_groups_yet(tmp_path: Path) -> None:
+    wanted = Subscription("c", "g", ("t",), "startFromEarliest")
+
+    async def scenario() -> None:
+        port = free_ring_port(2)
+        async with AsyncExitStack() as stack:
+            brokers = [
+                await stack.enter_async_context(
+                    open_broker(
+                        tmp_path / str(ordinal), ordinal=ordinal, port=port + 10 * ordinal, **PEERS
+                    )
+                )
+                for ordinal in range(2)
+            ]
+            starting = [asyncio.create_task(each.start()) for each in brokers]
+            await until(lambda: all(each.ring.peers is not None for each in brokers))
+            await brokers[0].ring.found(2)
+            await asyncio.gather(*starting)
+            for each in brokers:
+                with pytest.raises(NotSupportedError, match="need a ring of one broker"):
+                    await each.groups.register(wanted)
+                with pytest.raises(NotSupportedError):
+                    each.groups.views()
+                assert b"tailrace_led_ranges 1.0" in await metrics_text(each, connection_count=0)
+            topic, _ = await brokers[0].create_topic("t", TopicSettings(partitions_per_range=2))
+            await until(lambda: brokers[1].topic_count == 1)
+            assert len(topic.partitions) == 4
+            for each in brokers:
+                hosted = each.hosted("t")
+                local = [n for n, log in enumerate(hosted.logs) if isinstance(log, PartitionLog)]
+                assert {hosted.partition_of_key(None) for _ in range(6)} == {*local}
+                assert (len(local), each.partition_count) == (2, 2)
+                keys = [b"%d" % number for number in range(50)]
+                assert {hosted.partition_of_key(key) for key in keys} == {0, 1, 2, 3}
 
     asyncio.run(scenario())

@@ -4,10 +4,12 @@ import asyncio
 import errno
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from uuid import UUID
 
 import pytest
+from msgspec import structs
 
-from tailrace_broker.app import group_log, group_sessions
+from tailrace_broker.app import group_log, group_sessions, ring
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.model.errors import (
     ConsumerExistsError,
@@ -25,6 +27,7 @@ from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.net.api import GroupPoll
 from tailrace_broker.storage.partition_log import PartitionLog
 from tests.brokers import started_broker
+from tests.ring_disk import put_ring_state, ring_state_on
 from tests.storage import Appends, FaultyDisk, until
 
 Scenario = Callable[[], Coroutine[None, None, None]]
@@ -33,7 +36,7 @@ NOTHING = Confirmation(0)
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
-    return FaultyDisk(monkeypatch)
+    return FaultyDisk(monkeypatch, spares_metadata=True)
 
 
 def wanted(consumer_id: str = "c1", **changes: object) -> Subscription:
@@ -565,5 +568,26 @@ def test_the_log_of_groups_is_compacted_and_says_the_same(
 
         assert positions == [count, 0, 0]
         assert members == [["of-g"], ["of-h"], ["of-i"]]
+
+    asyncio.run(scenario())
+
+
+def test_groups_whose_log_nobody_leads_stand_still_and_end_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their range waits for a person; with it the data of all topics."""
+    monkeypatch.setattr(ring, "LEAD_S_MAX", 0.01)
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker)
+            await broker.groups.register(wanted())
+        state = ring_state_on(tmp_path)
+        unknown = structs.replace(state.brokers[0], start=UUID(int=1))
+        put_ring_state(tmp_path, structs.replace(state, brokers={0: unknown}))
+        async with started_broker(tmp_path) as broker:
+            with pytest.raises(CorruptPartitionError, match="no broker leads"):
+                await broker.groups.register(wanted())
+            assert list(broker.groups.views()) == []
 
     asyncio.run(scenario())

@@ -4,27 +4,34 @@ import os
 import shutil
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from uuid import UUID
 
 import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from tailrace_broker.app import ring
 from tailrace_broker.codec.batch import read_header
 from tailrace_broker.codec.journal import encode_file_header, read_file_header
 from tailrace_broker.core.ring import token
+from tailrace_broker.core.ring_commands import carry_out
+from tailrace_broker.model.commands import AcceptLoss, DeleteTopic, Lead, Stamped
 from tailrace_broker.model.errors import (
     CorruptPartitionError,
+    NoLeaderError,
     NotLeaderError,
+    NotReadyError,
     PartitionNotFoundError,
+    SupersededError,
 )
-from tailrace_broker.model.topic import Partition, Topic, TopicSettings
-from tailrace_broker.storage.data_directory import DataDirectory
+from tailrace_broker.model.topic import Partition, TopicSettings
 from tailrace_broker.storage.direct_file import BLOCK_BYTES
 from tailrace_broker.storage.rescued_tail import save_rescued
 from tests.batches import SPLIT_TOPIC
-from tests.brokers import started_broker
+from tests.brokers import open_broker, started_broker
 from tests.full_disk import full_disk
-from tests.storage import MEBIBYTE, Appends, FaultyDisk, read_all, records_of, values_in
+from tests.ring_disk import put_ring_state, put_topics, ring_state_on
+from tests.storage import MEBIBYTE, Appends, FaultyDisk, read_all, records_of, until, values_in
 
 LOW_KEY = next(b"%d" % n for n in range(100) if token(b"%d" % n) < 0)
 HIGH_KEY = next(b"%d" % n for n in range(100) if token(b"%d" % n) >= 0)
@@ -37,20 +44,14 @@ def run(scenario: Callable[[], Coroutine[None, None, None]]) -> None:
     asyncio.run(scenario())
 
 
-def save(root: Path, *topics: Topic) -> None:
-    directory = DataDirectory(root)
-    directory.save_topics(list(topics))
-    directory.close()
-
-
 async def split(root: Path, values: list[bytes]) -> None:
     """The split topic as a step leaves it: its parent has these records."""
     (parent, *_) = SPLIT_TOPIC.partitions
-    unsealed = msgspec.structs.replace(parent, sealed_end=None, children=())
-    save(root, msgspec.structs.replace(SPLIT_TOPIC, partitions=(unsealed,)))
+    unsealed = msgspec.structs.replace(parent, epoch=0, sealed_end=None, children=())
+    put_topics(root, msgspec.structs.replace(SPLIT_TOPIC, partitions=(unsealed,)))
     async with started_broker(root) as broker:
         await Appends(broker.hosted("split").open_log_of(PARENT)).batch(values)
-    save(root, SPLIT_TOPIC)
+    put_topics(root, SPLIT_TOPIC)
 
 
 def test_a_sealed_partition_is_read_to_its_end_and_takes_nothing(tmp_path: Path) -> None:
@@ -127,7 +128,7 @@ def test_a_sealed_partition_that_lacks_records_stands_still_alone(tmp_path: Path
 @pytest.mark.parametrize("partition", [-1, 3])
 def test_a_partition_that_is_not_there_is_named(tmp_path: Path, partition: int) -> None:
     async def scenario() -> None:
-        save(tmp_path, SPLIT_TOPIC)
+        put_topics(tmp_path, SPLIT_TOPIC)
         async with started_broker(tmp_path) as broker:
             hosted = broker.hosted("split")
             for ask in (hosted.log_of, hosted.open_log_of):
@@ -259,8 +260,8 @@ def test_a_disk_that_does_not_take_it_stops_no_start_and_is_told(
     async def scenario() -> None:
         killed = Killed(tmp_path)
         await killed.make()
-        disk = FaultyDisk(monkeypatch)
-        disk.fail("replace", skipped=1)  # the first counts the start
+        disk = FaultyDisk(monkeypatch, spares_metadata=True)
+        disk.fail("replace", skipped=2)  # the first ones are of the start
         with capture_logs() as logs:
             async with started_broker(killed.root) as broker:
                 assert broker.damaged_count == 1
@@ -302,11 +303,9 @@ def test_what_was_set_aside_and_cannot_be_removed_is_no_matter(
 
 
 def stop_behind_the_deletion(killed: Killed) -> None:
-    """Between the file of topics and the move to the trash."""
-    directory = DataDirectory(killed.root)
-    directory.trash.mark(directory.load_topics()[0], 10**18)
-    directory.save_topics([])
-    directory.close()
+    """Between the agreement and the move to the trash."""
+    deleted = Stamped(1, DeleteTopic("t", 10**18))
+    put_ring_state(killed.root, carry_out(ring_state_on(killed.root), deleted))
 
 
 def test_a_deletion_keeps_what_was_set_aside_before(tmp_path: Path) -> None:
@@ -329,7 +328,7 @@ def test_a_deletion_of_which_nothing_can_be_set_aside_is_one_and_is_told(
         killed = Killed(tmp_path)
         await killed.make()
         stop_behind_the_deletion(killed)
-        FaultyDisk(monkeypatch).fail("replace", skipped=1)
+        FaultyDisk(monkeypatch, spares_metadata=True).fail("replace", skipped=2)
         with capture_logs() as logs:
             async with started_broker(killed.root) as broker:
                 assert broker.topics() == []
@@ -383,33 +382,111 @@ def test_each_start_begins_an_epoch(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_epochs_do_not_fall_when_the_count_of_starts_does(tmp_path: Path) -> None:
-    """An old copy of the file that counts them was put back; the journal counts, too."""
+def test_an_old_copy_of_the_identity_is_no_start_of_the_disk(tmp_path: Path) -> None:
+    """The ring knows of later ones: what the others wrote since is not there for sure."""
     path = tmp_path / "data" / "meta.json"
+    failures: list[BaseException] = []
 
     async def scenario() -> None:
         contents: list[bytes] = []
-        for number in range(4):
-            if number == 3:
-                path.write_bytes(contents[0])
-            async with started_broker(tmp_path) as broker:
-                await broker.create_topic("t", TopicSettings(partitions_per_range=1))
-                assert await Appends(broker.hosted("t").log_of(0)).event(b"0") == number
+        for _ in range(3):
+            async with started_broker(tmp_path):
                 contents.append(path.read_bytes())
+        path.write_bytes(contents[0])
+        async with open_broker(tmp_path, failures=failures) as broker:
+            starting = asyncio.create_task(broker.start())
+            await until(lambda: bool(failures))
+            starting.cancel()
+        assert isinstance(failures[0], SupersededError)
+
+    run(scenario)
+
+
+def test_a_log_that_is_newer_than_the_ring_stands_still(tmp_path: Path) -> None:
+    """An old copy of what the ring agreed was put back."""
+
+    async def scenario() -> None:
         async with started_broker(tmp_path) as broker:
-            batches = await read_all(broker.hosted("t").log_of(0))
-            assert [batch.header.epoch for batch in batches] == [1, 2, 3, 4]
+            await broker.create_topic("t", TopicSettings(partitions_per_range=1))
+        for _ in range(2):
+            async with started_broker(tmp_path) as broker:
+                await Appends(broker.hosted("t").log_of(0)).event(b"0")
+        newest = ring_state_on(tmp_path)
+        older = msgspec.structs.replace(newest.ranges[0], epoch=0)
+        put_ring_state(tmp_path, msgspec.structs.replace(newest, ranges={0: older}))
+        async with started_broker(tmp_path) as broker:
+            with pytest.raises(CorruptPartitionError, match="in epoch 3, but the ring is in epoch"):
+                broker.hosted("t").log_of(0)
+
+    run(scenario)
+
+
+def test_what_the_journal_holds_of_a_range_without_a_leader_is_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on without it; when the loss is accepted, all is there."""
+    monkeypatch.setattr(ring, "LEAD_S_MAX", 0.01)
+    killed = tmp_path / "killed"
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path / "live") as broker:
+            topic, _ = await broker.create_topic("t", TopicSettings(partitions_per_range=1))
+            await Appends(broker.hosted("t").log_of(0)).event(b"0")
+            shutil.copytree(tmp_path / "live", killed)
+        lose_track(killed)
+        rescued = killed / "data" / str(topic.topic_id) / "0" / "journaled.batches"
+        async with started_broker(killed) as broker:
+            with pytest.raises(NoLeaderError, match="no broker leads partition 0") as refused:
+                broker.hosted("t").log_of(0)
+            assert refused.value.members == {"topic": "t", "partition": 0, "range": 0}
+            assert (broker.damaged_count, rescued.exists()) == (0, True)
+
+            mine, state = broker.ring.registration, broker.ring.state
+            assert mine is not None
+            assert state is not None
+            epoch = state.ranges[0].epoch
+            await broker.ring.change(AcceptLoss(0, epoch, mine.ordinal, mine.number))
+            await broker.create_topic("other", TopicSettings())
+            assert await values_in(broker.hosted("t").log_of(0)) == [b"0"]
+            assert not rescued.exists()
+
+    run(scenario)
+
+
+def lose_track(root: Path) -> None:
+    """As if the disk had been a copy: the ring knows another start of it."""
+    state = ring_state_on(root)
+    mine = msgspec.structs.replace(state.brokers[0], start=UUID(int=1))
+    put_ring_state(root, msgspec.structs.replace(state, brokers={0: mine}))
+
+
+def test_a_log_is_closed_when_its_range_has_another_epoch_and_goes_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await broker.create_topic("t", TopicSettings(partitions_per_range=1))
+            before = broker.hosted("t").log_of(0)
+            await Appends(before).event(b"0")
+            mine = broker.ring.registration
+            assert mine is not None
+            await broker.ring.change(Lead(0, epoch=1, ordinal=0, registration=mine.number))
+            await broker.create_topic("other", TopicSettings())
+            after = broker.hosted("t").log_of(0)
+            assert (before.place.epoch, after.place.epoch) == (1, 2)
+            outcome = await asyncio.gather(Appends(before).event(b"no"), return_exceptions=True)
+            assert isinstance(outcome[0], NotReadyError)
+            await Appends(after).event(b"1")
+            assert await values_in(after) == [b"0", b"1"]
 
     run(scenario)
 
 
 def test_a_sealed_partition_keeps_its_epoch(tmp_path: Path) -> None:
     async def scenario() -> None:
-        await split(tmp_path, VALUES)  # the first start
-        for boot in (2, 3):
+        await split(tmp_path, VALUES)
+        for epoch in (3, 4):
             async with started_broker(tmp_path) as broker:
                 found = broker.hosted("split").topic.partitions
-                assert [partition.epoch for partition in found] == [1, boot, boot]
+                assert [partition.epoch for partition in found] == [1, epoch, epoch]
 
     run(scenario)
 

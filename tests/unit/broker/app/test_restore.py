@@ -1,15 +1,19 @@
 """Deleted topics brought back, with failing disks and stops in between, and on full disks."""
 
 import asyncio
-import json
+import shutil
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from tailrace_broker.app import local_topics
 from tailrace_broker.app.broker import LocalBroker
+from tailrace_broker.core.ring_commands import carry_out
+from tailrace_broker.model.commands import RestoreTopic, Stamped
 from tailrace_broker.model.errors import (
+    CorruptPartitionError,
     DiskFullError,
     InvalidParameterError,
     InvalidTopicNameError,
@@ -23,7 +27,8 @@ from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.direct_file import BLOCK_BYTES
 from tests.brokers import open_broker, started_broker
 from tests.full_disk import full_disk
-from tests.storage import MEBIBYTE, Appends, FaultyDisk, records_of
+from tests.ring_disk import put_ring_state, ring_state_on
+from tests.storage import MEBIBYTE, Appends, FaultyDisk, records_of, until
 
 ONE = TopicSettings(partitions_per_range=1)
 HOUR_MS = 3_600_000
@@ -43,7 +48,7 @@ def small_spares(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
-    return FaultyDisk(monkeypatch)
+    return FaultyDisk(monkeypatch, spares_metadata=True)
 
 
 async def create_and_delete(broker: LocalBroker, *values: bytes, name: str = "t") -> Topic:
@@ -151,18 +156,38 @@ def test_what_is_not_there_is_not_restored(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_restoration_that_cannot_be_saved_is_none(tmp_path: Path, disk: FaultyDisk) -> None:
+def test_a_restored_topic_whose_data_cannot_be_moved_is_opened_later(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
     async def scenario() -> None:
         async with started_broker(tmp_path) as broker:
             await create_and_delete(broker, b"0")
-            for call in ("rename", "replace"):
-                disk.fail(call)
-                with pytest.raises(StorageFailedError):
-                    await broker.restore_topic("t", None)
-                assert names_of(broker) == []
-                assert await trashed_names(broker) == ["t"]
-            await broker.restore_topic("t", None)
+            disk.fail("rename")
+            with pytest.raises(StorageFailedError):
+                await broker.restore_topic("t", None)
+            with pytest.raises(StorageFailedError):
+                broker.hosted("t").log_of(0)
+            assert broker.damaged_count == 0
+            await broker.create_topic("other", ONE)  # the ring has agreed on something
             assert await values_of(broker) == [b"0"]
+            assert await trashed_names(broker) == []
+
+    run(scenario)
+
+
+def test_a_restored_topic_whose_data_was_removed_stands_still(tmp_path: Path) -> None:
+    """It must not begin anew under the same offsets."""
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            topic = await create_and_delete(broker, b"0")
+            shutil.rmtree(tmp_path / "data" / "trash" / str(topic.topic_id))
+            await broker.ring.change(RestoreTopic(topic.topic_id))
+            await broker.create_topic("other", ONE)
+            with pytest.raises(CorruptPartitionError, match="was removed before") as refused:
+                broker.hosted("t").log_of(0)
+            assert refused.value.members == {"topic": "t", "partition": 0}
+            assert broker.damaged_count == 1
 
     run(scenario)
 
@@ -175,12 +200,7 @@ async def delete_with_a_torn_end(root: Path, broker: LocalBroker, value: bytes) 
         file.write(bytes(BLOCK_BYTES))
 
 
-def names_on_disk(root: Path) -> list[str]:
-    stored = json.loads((root / "data" / "metadata" / "topics.json").read_bytes())
-    return [each["name"] for each in stored["topics"]]
-
-
-def test_a_topic_that_cannot_be_opened_goes_back_to_the_trash(
+def test_a_restored_topic_that_cannot_be_opened_is_opened_later(
     tmp_path: Path, disk: FaultyDisk
 ) -> None:
     async def scenario() -> None:
@@ -189,32 +209,23 @@ def test_a_topic_that_cannot_be_opened_goes_back_to_the_trash(
             disk.fail("ftruncate")
             with pytest.raises(StorageFailedError):
                 await broker.restore_topic("t", None)
-            assert (names_of(broker), names_on_disk(tmp_path)) == ([], [])
-            assert await trashed_names(broker) == ["t"]
-            await broker.create_topic("other", ONE)
-            await broker.restore_topic("t", None)
+            assert names_of(broker) == ["t"]
+            _, is_new = await broker.create_topic("t", ONE)
+            assert not is_new
             assert await values_of(broker) == [b"0"]
 
     run(scenario)
 
 
-@pytest.mark.parametrize("is_created", [False, True])
-def test_a_topic_that_cannot_go_back_either_is_opened_later(
-    tmp_path: Path, disk: FaultyDisk, is_created: bool
+def test_a_restored_topic_that_cannot_be_opened_is_opened_by_the_next_start(
+    tmp_path: Path, disk: FaultyDisk
 ) -> None:
     async def scenario() -> None:
         async with started_broker(tmp_path) as broker:
             await delete_with_a_torn_end(tmp_path, broker, b"0")
             disk.fail("ftruncate")
-            disk.fail("replace", skipped=1)
             with pytest.raises(StorageFailedError):
                 await broker.restore_topic("t", None)
-            await broker.create_topic("other", ONE)
-            assert sorted(names_on_disk(tmp_path)) == ["other", "t"]
-            if is_created:
-                _, is_new = await broker.create_topic("t", ONE)
-                assert not is_new
-                assert await values_of(broker) == [b"0"]
         async with started_broker(tmp_path) as broker:
             assert await values_of(broker) == [b"0"]
             assert await trashed_names(broker) == []
@@ -222,33 +233,63 @@ def test_a_topic_that_cannot_go_back_either_is_opened_later(
     run(scenario)
 
 
-def stop_after_exhuming(directory: DataDirectory, topic: Topic) -> None:
+def test_a_topic_that_cannot_be_opened_is_tried_again_by_time(
+    tmp_path: Path, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_topics, "RETRY_SECONDS", 0.01)
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await delete_with_a_torn_end(tmp_path, broker, b"0")
+            for _ in range(2):
+                disk.fail("ftruncate")
+            with pytest.raises(StorageFailedError):
+                await broker.restore_topic("t", None)
+            await until(lambda: broker.hosted("t").failure() is None)
+            assert await values_of(broker) == [b"0"]
+
+    run(scenario)
+
+
+def stop_after_agreeing(root: Path, topic: Topic) -> None:
+    restored = Stamped(1, RestoreTopic(topic.topic_id))
+    put_ring_state(root, carry_out(ring_state_on(root), restored))
+
+
+def stop_after_exhuming(root: Path, topic: Topic) -> None:
+    stop_after_agreeing(root, topic)
+    directory = DataDirectory(root)
     directory.trash.exhume(topic)
+    directory.close()
 
 
-def stop_after_saving(directory: DataDirectory, topic: Topic) -> None:
-    directory.trash.exhume(topic)
-    directory.save_topics([topic])
-
-
-@pytest.mark.parametrize(
-    ("stop", "is_restored"), [(stop_after_exhuming, False), (stop_after_saving, True)]
-)
-def test_a_restoration_that_was_stopped_is_finished_or_none(
-    tmp_path: Path, stop: Callable[[DataDirectory, Topic], None], is_restored: bool
+@pytest.mark.parametrize("stop", [stop_after_agreeing, stop_after_exhuming])
+def test_a_restoration_that_was_stopped_is_finished(
+    tmp_path: Path, stop: Callable[[Path, Topic], None]
 ) -> None:
     async def scenario() -> None:
         async with started_broker(tmp_path) as broker:
             topic = await create_and_delete(broker, b"0")
-        directory = DataDirectory(tmp_path)
-        stop(directory, topic)
-        directory.close()
+        stop(tmp_path, topic)
+        for _ in range(2):
+            async with started_broker(tmp_path) as broker:
+                assert await trashed_names(broker) == []
+                assert await values_of(broker) == [b"0"]
+
+    run(scenario)
+
+
+def test_a_restoration_that_a_start_cannot_finish_ends_it(tmp_path: Path, disk: FaultyDisk) -> None:
+    """Without its data the topic would begin anew under the same offsets."""
+
+    async def scenario() -> None:
         async with started_broker(tmp_path) as broker:
-            assert names_of(broker) == (["t"] if is_restored else [])
-            assert await trashed_names(broker) == ([] if is_restored else ["t"])
-            if not is_restored:
-                await broker.restore_topic("t", None)
-            assert await values_of(broker) == [b"0"]
+            topic = await create_and_delete(broker, b"0")
+        stop_after_agreeing(tmp_path, topic)
+        async with open_broker(tmp_path) as broker:
+            disk.fail("rename")
+            with pytest.raises(StorageFailedError):
+                await broker.start()
         async with started_broker(tmp_path) as broker:
             assert await values_of(broker) == [b"0"]
 
@@ -266,10 +307,9 @@ def test_a_full_disk_takes_deletions_and_restorations(
             await broker.create_topic("t", ONE)
             await Appends(broker.hosted("t").log_of(0)).batch([LARGE])
             with full_disk(monkeypatch):
-                with pytest.raises(DiskFullError):
-                    await broker.create_topic("other", ONE)
+                await broker.create_topic("other", ONE)  # the log of the ring has its space
                 await broker.delete_topic("t")
-                assert names_of(broker) == []
+                assert names_of(broker) == ["other"]
                 assert await trashed_names(broker) == ["t"]
         async with started_broker(tmp_path) as broker:
             with full_disk(monkeypatch):
@@ -314,19 +354,5 @@ def test_an_append_to_a_full_disk_empties_the_trash_and_succeeds(
                 assert not refused.write_attempted
                 assert await values_of(broker) == [LARGE]
             assert await appends.batch([LARGE]) == 1
-
-    run(scenario)
-
-
-def test_a_topic_is_created_in_the_place_of_what_was_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            gone = await create_and_delete(broker, b"old", name="gone")
-            buried = tmp_path / "data" / "trash" / str(gone.topic_id)
-            with full_disk(monkeypatch, buried.exists):
-                await broker.create_topic("t", ONE)
-            assert names_of(broker) == ["t"]
 
     run(scenario)

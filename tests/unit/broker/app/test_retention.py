@@ -216,7 +216,7 @@ def test_a_trim_that_fails_is_told_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tailrace_broker.app.retention.RETRY_US", 1)
-    disk = FaultyDisk(monkeypatch)
+    disk = FaultyDisk(monkeypatch, spares_metadata=True)
 
     async def scenario() -> None:
         async with watched(tmp_path, A_MINUTE) as each:
@@ -237,7 +237,7 @@ def test_an_earlier_time_counts_and_a_later_one_does_not(
 ) -> None:
     """A trim by size is tried again soon, though time makes nothing old for years."""
     monkeypatch.setattr("tailrace_broker.app.retention.RETRY_US", 1)
-    disk = FaultyDisk(monkeypatch)
+    disk = FaultyDisk(monkeypatch, spares_metadata=True)
     both = replace(LATER, retention_bytes=MEBIBYTE)
 
     async def scenario() -> None:

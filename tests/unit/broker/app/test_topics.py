@@ -2,29 +2,35 @@
 
 import asyncio
 import errno
-import json
 import os
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from uuid import UUID
 
+import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.codec.metadata import decode_deleted
-from tailrace_broker.core.metadata import new_topic
+from tailrace_broker.core.ring_commands import carry_out
+from tailrace_broker.model.commands import DeleteTopic, Stamped
 from tailrace_broker.model.errors import (
     InvalidParameterError,
+    InvalidSettingError,
     InvalidTopicNameError,
     NotReadyError,
     StorageFailedError,
     TopicNotFoundError,
 )
+from tailrace_broker.model.ring_state import RingState
 from tailrace_broker.model.topic import Topic, TopicSettings
 from tailrace_broker.storage.data_directory import DataDirectory
 from tests.brokers import open_broker, started_broker, wait_until_gone
-from tests.storage import Appends, FaultyDisk, values_in
+from tests.earlier import make_earlier, new_topic
+from tests.ring_disk import put_ring_state, ring_state_on
+from tests.storage import Appends, FaultyDisk, until, values_in
 
 ONE = TopicSettings(partitions_per_range=1)
 HOUR_MS = 3_600_000
@@ -36,7 +42,7 @@ def run(scenario: Callable[[], Coroutine[None, None, None]]) -> None:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
-    return FaultyDisk(monkeypatch)
+    return FaultyDisk(monkeypatch, spares_metadata=True)
 
 
 async def create_with_records(broker: LocalBroker, *values: bytes) -> Topic:
@@ -82,13 +88,12 @@ def test_an_altered_topic_is_so_at_once_and_after_a_restart(tmp_path: Path) -> N
     run(scenario)
 
 
-def test_settings_that_are_what_they_were_are_not_written(tmp_path: Path, disk: FaultyDisk) -> None:
+def test_settings_that_are_what_they_were_change_nothing(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with started_broker(tmp_path) as broker:
             topic, _ = await broker.create_topic("t", ONE)
-            before = disk.calls["replace"]
             assert await broker.alter_topic("t", {"json_check": True}) == topic
-            assert disk.calls["replace"] == before
+            assert broker.hosted("t").topic == topic
 
     run(scenario)
 
@@ -119,13 +124,23 @@ def test_the_number_of_partitions_cannot_be_altered(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_an_alteration_that_cannot_be_saved_is_none(tmp_path: Path, disk: FaultyDisk) -> None:
+def test_a_broker_whose_disk_does_not_take_what_is_agreed_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows what such a disk holds; the next start looks."""
+    disk = FaultyDisk(monkeypatch)
+    failures: list[BaseException] = []
+
     async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
+        async with started_broker(tmp_path, failures=failures) as broker:
             await broker.create_topic("t", ONE)
-            disk.fail("replace", errno.EIO)
-            with pytest.raises(StorageFailedError):
-                await broker.alter_topic("t", {"json_check": False})
+            disk.fail("pwritev", errno.EIO)
+            altering = asyncio.create_task(broker.alter_topic("t", {"json_check": False}))
+            await until(lambda: bool(failures))
+            assert broker.hosted("t").topic.settings == ONE
+            altering.cancel()
+        assert isinstance(failures[0], StorageFailedError)
+        async with started_broker(tmp_path) as broker:
             assert broker.hosted("t").topic.settings == ONE
 
     run(scenario)
@@ -253,22 +268,21 @@ def test_the_name_is_free_while_the_deleted_log_still_writes(
     run(scenario)
 
 
-@pytest.mark.parametrize("skipped", [0, 1], ids=["marking it", "saving the topics"])
-def test_a_deletion_that_cannot_be_saved_is_none(
-    tmp_path: Path, disk: FaultyDisk, skipped: int
+def test_a_deletion_that_cannot_be_marked_is_finished_by_the_next_start(
+    tmp_path: Path, disk: FaultyDisk
 ) -> None:
     async def scenario() -> None:
         async with started_broker(tmp_path) as broker:
             topic = await create_with_records(broker, b"0")
-            disk.fail("replace", errno.EIO, skipped=skipped)
-            with pytest.raises(StorageFailedError):
-                await broker.delete_topic("t")
-            assert await values_of(broker) == [b"0"]
-            assert await Appends(broker.hosted("t").log_of(0)).event(b"1") == 1
-            assert not (living_path(tmp_path, topic) / "topic.json").exists()
-
+            disk.fail("replace", errno.EIO)
             await broker.delete_topic("t")
+            assert names_of(broker) == []
+            assert living_path(tmp_path, topic).is_dir()
+            assert not (living_path(tmp_path, topic) / "topic.json").exists()
+        async with started_broker(tmp_path) as broker:
             assert trash_path(tmp_path, topic).is_dir()
+            await broker.restore_topic("t", None)
+            assert await values_of(broker) == [b"0"]
 
     run(scenario)
 
@@ -290,56 +304,54 @@ def test_data_that_cannot_be_moved_is_moved_by_the_next_start(
     run(scenario)
 
 
-def stop_after_marking(directory: DataDirectory, topic: Topic) -> None:
-    directory.trash.mark(topic, 1)
+def stop_after_agreeing(root: Path, _: Topic) -> None:
+    deleted = Stamped(1, DeleteTopic("t", 10**15))
+    put_ring_state(root, carry_out(ring_state_on(root), deleted))
 
 
-def stop_after_saving(directory: DataDirectory, topic: Topic) -> None:
-    directory.trash.mark(topic, 1)
-    directory.save_topics([])
+def stop_after_marking(root: Path, topic: Topic) -> None:
+    stop_after_agreeing(root, topic)
+    mark(root, topic)
 
 
-@pytest.mark.parametrize(
-    ("stop", "is_deleted"), [(stop_after_marking, False), (stop_after_saving, True)]
-)
-def test_a_deletion_that_was_stopped_is_finished_or_none(
-    tmp_path: Path, stop: Callable[[DataDirectory, Topic], None], is_deleted: bool
+def mark(root: Path, topic: Topic) -> None:
+    directory = DataDirectory(root)
+    directory.trash.mark(topic, 10**15)
+    directory.close()
+
+
+@pytest.mark.parametrize("stop", [stop_after_agreeing, stop_after_marking])
+def test_a_deletion_that_was_stopped_is_finished(
+    tmp_path: Path, stop: Callable[[Path, Topic], None]
 ) -> None:
     async def scenario() -> None:
         async with started_broker(tmp_path) as broker:
             topic = await create_with_records(broker, b"0")
-        directory = DataDirectory(tmp_path)
-        stop(directory, topic)
-        directory.close()
+        stop(tmp_path, topic)
         async with started_broker(tmp_path, delete_retention_ms=10**15) as broker:
-            assert names_of(broker) == ([] if is_deleted else ["t"])
-            assert trash_path(tmp_path, topic).is_dir() == is_deleted
-            if not is_deleted:
-                assert await values_of(broker) == [b"0"]
-                await broker.delete_topic("t")
+            assert names_of(broker) == []
+            assert trash_path(tmp_path, topic).is_dir()
+            (deleted,) = await broker.trashed_topics()
+            assert (deleted.topic.name, deleted.deleted_us) == ("t", 10**15)
 
     run(scenario)
 
 
-def test_a_deletion_that_was_none_buries_nothing_later(tmp_path: Path) -> None:
-    """An older file of topics is put back, which does not know the topic."""
+def test_a_mark_of_a_topic_that_is_there_buries_nothing_later(tmp_path: Path) -> None:
+    """Older metadata is put back, which does not know the topic."""
 
     async def scenario() -> None:
         async with started_broker(tmp_path) as broker:
             topic = await create_with_records(broker, b"0")
-        directory = DataDirectory(tmp_path)
-        stop_after_marking(directory, topic)
-        directory.close()
+        mark(tmp_path, topic)
         async with started_broker(tmp_path):
             pass
-        directory = DataDirectory(tmp_path)
-        directory.save_topics([])
-        directory.close()
+        state = ring_state_on(tmp_path)
+        put_ring_state(tmp_path, msgspec.structs.replace(state, topics={}))
         async with started_broker(tmp_path):
             pass
-        directory = DataDirectory(tmp_path)
-        directory.save_topics([topic])
-        directory.close()
+        state = msgspec.structs.replace(ring_state_on(tmp_path), topics=state.topics)
+        put_ring_state(tmp_path, state)
         async with started_broker(tmp_path) as broker:
             assert await values_of(broker) == [b"0"]
 
@@ -347,67 +359,114 @@ def test_a_deletion_that_was_none_buries_nothing_later(tmp_path: Path) -> None:
 
 
 def test_data_of_no_topic_is_left_alone_and_no_start_fails(tmp_path: Path) -> None:
-    """As when an older file of topics has been put back."""
+    """As when older metadata has been put back."""
 
     async def scenario() -> None:
         async with started_broker(tmp_path) as broker:
             topic = await create_with_records(broker, b"0")
-        directory = DataDirectory(tmp_path)
-        directory.save_topics([])
-        directory.close()
-        async with started_broker(tmp_path) as broker:
-            assert names_of(broker) == []
-            assert (living_path(tmp_path, topic) / "0").is_dir()
+        state = ring_state_on(tmp_path)
+        put_ring_state(tmp_path, msgspec.structs.replace(state, topics={}))
+        with capture_logs() as logs:
+            async with started_broker(tmp_path) as broker:
+                assert names_of(broker) == []
+                assert (living_path(tmp_path, topic) / "0").is_dir()
+        unknown = [line["path"] for line in logs if line["event"] == "topic.unknown"]
+        assert unknown == [str(living_path(tmp_path, topic))]
 
     run(scenario)
 
 
-def test_a_file_of_topics_that_was_replaced_all_the_same_is_replaced_again(
-    tmp_path: Path, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What fails is the sync of its directory, behind the replacement."""
-    path = tmp_path / "data" / "metadata" / "topics.json"
-
-    def names_on_disk() -> list[str]:
-        return [each["name"] for each in json.loads(path.read_bytes())["topics"]]
-
+def test_the_ring_forgets_a_deletion_when_its_data_is_purged(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            topic = await create_with_records(broker, b"0")
-            replace = os.replace
-
-            def replace_and_fail(source: Path, target: Path) -> None:
-                replace(source, target)
-                if not names_on_disk():
-                    disk.fail("fsync")
-
-            monkeypatch.setattr(os, "replace", replace_and_fail)
-            with pytest.raises(StorageFailedError):
-                await broker.delete_topic("t")
-            assert names_on_disk() == ["t"]
-            assert not (living_path(tmp_path, topic) / "topic.json").exists()
-            assert await values_of(broker) == [b"0"]
+        for retention_ms, is_kept in ((HOUR_MS, True), (0, False)):
+            async with started_broker(tmp_path, delete_retention_ms=retention_ms) as broker:
+                if is_kept:
+                    await broker.create_topic("t", ONE)
+                    await broker.delete_topic("t")
+                await until(lambda: broker.counters.purged_topics == 1 - is_kept)  # noqa: B023
+                await until(lambda: bool(ring_of(broker).deleted) == is_kept)  # noqa: B023
 
     run(scenario)
 
 
-def test_a_mark_stays_when_the_file_of_topics_cannot_be_replaced_again(
-    tmp_path: Path, disk: FaultyDisk
-) -> None:
-    """The next start finds out whether the topic is deleted."""
+def ring_of(broker: LocalBroker) -> RingState:
+    assert broker.ring.state is not None
+    return broker.ring.state
+
+
+# --- a disk of an earlier version -----------------------------------------------------------------
+
+EARLIER = new_topic("earlier", ONE, UUID(int=5))
+DELETED = new_topic("deleted", ONE, UUID(int=6))
+
+
+async def make_earlier_with_records(root: Path) -> None:
+    """Topic "earlier" has a record, "deleted" one in the trash."""
+    make_earlier_disk(root, EARLIER, DELETED)
+    async with started_broker(root) as broker:
+        for name in ("earlier", "deleted"):
+            await Appends(broker.hosted(name).log_of(0)).batch([name.encode()])
+        await broker.delete_topic("deleted")
+    make_earlier(root, EARLIER)
+
+
+def make_earlier_disk(root: Path, *topics: Topic) -> None:
+    DataDirectory(root).close()
+    make_earlier(root, *topics)
+
+
+def test_topics_of_an_earlier_version_are_taken_over(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        await make_earlier_with_records(tmp_path)
+        for count in range(1, 3):
+            async with started_broker(tmp_path) as broker:
+                log = broker.hosted("earlier").log_of(0)
+                await Appends(log).event(b"%d" % count)
+                assert broker.damaged_count == 0
+                values = await values_in(log)
+            assert values == [b"earlier", b"1", b"2"][: 1 + count]
+        metadata = tmp_path / "data" / "metadata"
+        assert not (metadata / "topics.json").exists()
+        assert (metadata / "topics.json.imported").exists()
+
+    run(scenario)
+
+
+def test_the_trash_of_an_earlier_version_is_taken_over(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        await make_earlier_with_records(tmp_path)
+        async with started_broker(tmp_path) as broker:
+            await broker.restore_topic("deleted", None)
+            assert await values_in(broker.hosted("deleted").log_of(0)) == [b"deleted"]
+
+    run(scenario)
+
+
+def test_the_file_of_an_earlier_version_is_set_aside_by_the_next_start_too(tmp_path: Path) -> None:
+    """A stop came between the founding and that."""
 
     async def scenario() -> None:
+        await make_earlier_with_records(tmp_path)
+        topics = tmp_path / "data" / "metadata" / "topics.json"
+        kept = topics.read_bytes()
         async with started_broker(tmp_path) as broker:
-            topic = await create_with_records(broker, b"0")
-            for _ in range(2):
-                disk.fail("replace", skipped=1)
-            with pytest.raises(StorageFailedError):
-                await broker.delete_topic("t")
-            assert (living_path(tmp_path, topic) / "topic.json").exists()
-            assert names_of(broker) == ["t"]
+            await broker.create_topic("later", ONE)
+        topics.write_bytes(kept)
         async with started_broker(tmp_path) as broker:
-            assert await values_of(broker) == [b"0"]
-            assert not (living_path(tmp_path, topic) / "topic.json").exists()
+            assert names_of(broker) == ["earlier", "later"]
+        assert not topics.exists()
+
+    run(scenario)
+
+
+def test_a_disk_of_an_earlier_version_joins_no_ring(tmp_path: Path) -> None:
+    make_earlier_disk(tmp_path, EARLIER)
+
+    async def scenario() -> None:
+        async with open_broker(tmp_path, peer_host="127.0.0.1", port_stride=10) as broker:
+            with pytest.raises(InvalidSettingError, match="start the broker once without"):
+                await broker.start()
+        assert (tmp_path / "data" / "metadata" / "topics.json").exists()
 
     run(scenario)
 

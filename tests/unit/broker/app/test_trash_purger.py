@@ -8,11 +8,11 @@ from typing import Any
 from uuid import UUID
 
 from tailrace_broker.app.trash_purger import TrashPurger
-from tailrace_broker.core.metadata import new_topic
 from tailrace_broker.model.topic import Topic, TopicSettings
 from tailrace_broker.storage.io_threads import IoThreads
 from tailrace_broker.storage.trash import Trash
 from tests.brokers import wait_until_gone
+from tests.earlier import new_topic
 
 RETENTION_US = 3_600_000_000
 FIRST, SECOND = (

@@ -46,8 +46,8 @@ def test_a_connection_that_comes_when_the_broker_ends_is_closed(tmp_path: Path) 
 def test_a_deletion_goes_to_its_end_when_the_peer_has_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the file of topics could say otherwise than what is served."""
-    disk = FaultyDisk(monkeypatch)
+    """What was agreed is done, whoever waits for it."""
+    disk = FaultyDisk(monkeypatch, spares_metadata=True)
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()

@@ -15,7 +15,14 @@ from tailrace_broker.net.routes import Route
 
 METHODS = {"get", "put", "post", "delete", "patch"}
 # What OpenAPI 3.1.1 knows here; all else would be a mistake.
-OPERATION_MEMBERS = {"summary", "operationId", "parameters", "requestBody", "responses"}
+OPERATION_MEMBERS = {
+    "summary",
+    "operationId",
+    "parameters",
+    "requestBody",
+    "responses",
+    "security",
+}
 PARAMETER_MEMBERS = {"name", "in", "required", "description", "schema"}
 RESPONSE_MEMBERS = {"description", "content"}
 each_route = pytest.mark.parametrize(
@@ -66,6 +73,24 @@ def test_operations_have_names_of_their_own(page: Any) -> None:
 
     assert len(names) == len(set(names)) == len(ROUTES)
     assert all(re.fullmatch(r"[A-Za-z0-9]+", name) for name in names)
+
+
+def test_what_needs_the_secret_says_so_and_nothing_else_does(page: Any) -> None:
+    [scheme] = page["components"]["securitySchemes"]
+    secured = {
+        (method.upper(), path)
+        for path, methods in page["paths"].items()
+        for method, operation in methods.items()
+        if operation.get("security") == [{scheme: []}, {}]
+    }
+
+    assert page["components"]["securitySchemes"][scheme]["scheme"] == "bearer"
+    assert secured == {(route.method, route.path) for route in ROUTES if route.is_admin}
+    assert {path for _, path in secured} == {
+        "/v1/ring/found",
+        "/v1/ring/ranges/{range}/accept-loss",
+        "/v1/ring/metadata/recover",
+    }
 
 
 def test_every_reference_leads_to_a_schema_and_every_schema_is_referred_to(page: Any) -> None:

@@ -7,16 +7,18 @@ from uuid import UUID
 
 import pytest
 
-from tailrace_broker.core.metadata import new_topic
 from tailrace_broker.model.errors import (
     CorruptMetadataError,
     DataDirectoryInUseError,
     DiskFullError,
+    InvalidSettingError,
     StorageFailedError,
 )
 from tailrace_broker.model.topic import Topic, TopicSettings
+from tailrace_broker.storage import data_directory
 from tailrace_broker.storage.data_directory import DataDirectory, Restart
 from tests.batches import TOPIC_ID
+from tests.earlier import encode_topics, make_earlier, new_topic
 from tests.storage import FaultyDisk
 
 TOPIC = new_topic("orders", TopicSettings(partitions_per_range=3, json_check=False), TOPIC_ID)
@@ -35,16 +37,37 @@ def reopened(directory: DataDirectory, root: Path) -> DataDirectory:
 
 
 def test_a_new_directory_gets_an_identity_that_it_keeps(tmp_path: Path) -> None:
-    directory = DataDirectory(tmp_path / "new")
+    directory = DataDirectory(tmp_path / "new", ordinal=2)
     identity = directory.identity
-    directory = reopened(directory, tmp_path / "new")
+    directory.close()
+    directory = DataDirectory(tmp_path / "new", ordinal=2)
     other = DataDirectory(tmp_path / "other")
 
     assert directory.identity == identity
+    assert (identity.ordinal, other.identity.ordinal) == (2, 0)
+    assert identity.cluster_id is None
     assert other.identity.incarnation != identity.incarnation
-    assert other.identity.cluster_id != identity.cluster_id
     directory.close()
     other.close()
+
+
+def test_a_directory_of_another_broker_is_refused(tmp_path: Path) -> None:
+    DataDirectory(tmp_path, ordinal=1).close()
+    with pytest.raises(InvalidSettingError, match="the disk of broker 1, not of 2; give each"):
+        DataDirectory(tmp_path, ordinal=2)
+
+    DataDirectory(tmp_path, ordinal=1).close()
+
+
+def test_a_directory_belongs_to_one_ring(tmp_path: Path) -> None:
+    directory = DataDirectory(tmp_path)
+    for _ in range(2):
+        directory.belong_to(UUID(int=5))
+        directory = reopened(directory, tmp_path)
+        assert directory.identity.cluster_id == UUID(int=5)
+    with pytest.raises(CorruptMetadataError, match=r"belongs to the ring .*5, but .*6 agreed"):
+        directory.belong_to(UUID(int=6))
+    directory.close()
 
 
 def test_starts_are_counted(tmp_path: Path) -> None:
@@ -57,23 +80,74 @@ def test_starts_are_counted(tmp_path: Path) -> None:
         directory.close()
 
 
-def test_a_start_on_a_full_disk_takes_a_spare_file_or_is_not_counted(
+def test_a_start_on_a_full_disk_takes_a_spare_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is there can still be read."""
     directory = DataDirectory(tmp_path)
     directory.begin_boot()
     disk = FaultyDisk(monkeypatch)
-    for boot in (2, 3, 3):  # there are two
+    for boot in (2, 3):
         disk.fail("open", errno.ENOSPC)
         directory.begin_boot()
         assert directory.identity.boot == boot
         assert json.loads((tmp_path / "data" / "meta.json").read_text())["boot"] == boot
-
-    disk.fail("replace", errno.EIO)
-    with pytest.raises(StorageFailedError, match=r"meta\.json"):
-        directory.begin_boot()
+    before = directory.identity
+    for call, error, kind in (
+        ("open", errno.ENOSPC, DiskFullError),  # there were two
+        ("replace", errno.EIO, StorageFailedError),
+    ):
+        disk.fail(call, error)
+        with pytest.raises(kind, match=r"meta\.json"):
+            directory.begin_boot()
+        assert directory.identity == before
     directory.close()
+
+
+# --- starts that the ring may not know ------------------------------------------------------------
+
+
+def test_each_start_is_told_with_what_came_before_it(tmp_path: Path) -> None:
+    boot(tmp_path)
+    boot(tmp_path, log_ends=ENDS)
+    boot(tmp_path)
+    directory = DataDirectory(tmp_path)
+    starts = directory.identity.starts
+
+    assert [each.loss for each in starts] == ["disk", "process", "clean"]
+    assert len({each.id for each in starts}) == 3
+    directory.close()
+
+
+def test_starts_before_the_registered_one_are_forgotten(tmp_path: Path) -> None:
+    for _ in range(4):
+        boot(tmp_path)
+    directory = DataDirectory(tmp_path)
+    starts = directory.identity.starts
+    for kept in (starts[2:], starts[3:]):
+        directory.keep_starts_from(kept[0].id)
+        directory = reopened(directory, tmp_path)
+        assert directory.identity.starts == kept
+        directory.keep_starts_from(UUID(int=1))  # of none that is known
+        assert directory.identity.starts == kept
+    directory.close()
+
+
+def test_of_very_many_starts_the_first_and_every_loss_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_directory, "STARTS_MAX", 4)
+    boot(tmp_path)
+    boot(tmp_path)
+    meta = tmp_path / "data" / "meta.json"
+    known = json.loads(meta.read_text())
+    known["starts"][1][1] = "power"
+    meta.write_text(json.dumps(known))
+    for _ in range(6):
+        boot(tmp_path)
+    starts = [tuple(each) for each in json.loads(meta.read_text())["starts"]]
+
+    assert starts[0] == tuple(known["starts"][0])
+    assert [loss for _, loss in starts] == ["disk", "power", "process", "process"]
 
 
 # --- how the boot before ended --------------------------------------------------------------------
@@ -147,13 +221,41 @@ def test_the_stop_marker_is_gone_before_anything_is_appended(
     assert not (tmp_path / "data" / "clean-stop.json").exists()
 
 
-def test_topics_come_back_as_they_were_saved(tmp_path: Path) -> None:
+# --- what the ring agreed -------------------------------------------------------------------------
+
+
+def test_metadata_is_not_missed_before_there_was_any(tmp_path: Path) -> None:
     directory = DataDirectory(tmp_path)
-    assert directory.load_topics() == []
-    for topics in ([TOPIC], [TOPIC, OTHER_TOPIC]):
-        directory.save_topics(topics)
-        directory = reopened(directory, tmp_path)
-        assert directory.load_topics() == topics
+    directory.check_metadata()
+    directory.begin_boot()
+    directory.check_metadata()
+    directory.close()
+
+
+def test_metadata_that_is_lost_is_told(tmp_path: Path) -> None:
+    directory = DataDirectory(tmp_path)
+    directory.belong_to(UUID(int=5))
+    with pytest.raises(CorruptMetadataError, match=r"metadata has lost what the ring agreed"):
+        directory.check_metadata()
+
+    (directory.metadata_path / "0-0.snapshot").touch()
+    directory.check_metadata()
+    directory.close()
+
+
+def test_the_topics_of_an_earlier_version_are_read_and_set_aside(tmp_path: Path) -> None:
+    directory = DataDirectory(tmp_path)
+    assert directory.earlier_topics() == []
+    directory.close()
+    make_earlier(tmp_path, TOPIC, OTHER_TOPIC)
+    directory = DataDirectory(tmp_path)
+    directory.check_metadata()
+    assert directory.earlier_topics() == [TOPIC, OTHER_TOPIC]
+    for _ in range(2):
+        directory.set_earlier_topics_aside()
+        assert directory.earlier_topics() == []
+    imported = directory.metadata_path / "topics.json.imported"
+    assert imported.read_bytes() == encode_topics([TOPIC, OTHER_TOPIC])
     directory.close()
 
 
@@ -165,23 +267,8 @@ def test_a_second_broker_is_refused_until_the_first_has_gone(tmp_path: Path) -> 
     reopened(first, tmp_path).close()
 
 
-@pytest.mark.parametrize("call", ["open", "fsync", "replace"])
-def test_topics_that_cannot_be_saved_leave_the_old_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
-    directory = DataDirectory(tmp_path)
-    directory.save_topics([TOPIC])
-    disk = FaultyDisk(monkeypatch)
-    disk.fail(call, 28)
-    with pytest.raises(DiskFullError):
-        directory.save_topics([TOPIC, OTHER_TOPIC], may_use_spare=False)
-
-    assert directory.load_topics() == [TOPIC]
-    directory.close()
-
-
 def foreign_version(stored: bytes) -> bytes:
-    return json.dumps(json.loads(stored) | {"version": 2}).encode()
+    return json.dumps(json.loads(stored) | {"version": 9}).encode()
 
 
 CHANGES: dict[str, Callable[[bytes], bytes]] = {
@@ -199,15 +286,14 @@ CHANGES: dict[str, Callable[[bytes], bytes]] = {
 def test_a_file_that_is_unreadable_is_refused_and_kept(
     tmp_path: Path, name: str, change: Callable[[bytes], bytes]
 ) -> None:
-    directory = DataDirectory(tmp_path)
-    directory.save_topics([TOPIC])
-    directory.close()
+    DataDirectory(tmp_path).close()
+    make_earlier(tmp_path, TOPIC)
     path = tmp_path / "data" / name
     changed = change(path.read_bytes())
     path.write_bytes(changed)
 
     def load() -> list[Topic]:
-        return DataDirectory(tmp_path).load_topics()
+        return DataDirectory(tmp_path).earlier_topics()
 
     with pytest.raises(CorruptMetadataError, match=name):
         load()
@@ -229,20 +315,20 @@ def test_nothing_of_a_partition_exists_before_its_first_record(tmp_path: Path) -
     directory.close()
 
 
-def test_a_lost_topics_file_is_refused_when_a_topic_has_data(tmp_path: Path) -> None:
+def test_lost_metadata_is_refused_when_a_topic_has_data(tmp_path: Path) -> None:
     directory = DataDirectory(tmp_path)
     directory.partition_path(TOPIC_ID, 0).mkdir(parents=True)
-    with pytest.raises(CorruptMetadataError, match=r"topics\.json is missing, .* restore the file"):
-        directory.load_topics()
+    with pytest.raises(CorruptMetadataError, match=r"metadata is empty, .* restore its files"):
+        directory.check_metadata()
 
-    directory.save_topics([TOPIC])
-    assert directory.load_topics() == [TOPIC]
+    (directory.metadata_path / "topics.json").write_bytes(encode_topics([TOPIC]))
+    directory.check_metadata()
     directory.close()
 
 
-def test_a_lost_identity_is_refused_when_there_are_topics(tmp_path: Path) -> None:
+def test_a_lost_identity_is_refused_when_there_is_metadata(tmp_path: Path) -> None:
     directory = DataDirectory(tmp_path)
-    directory.save_topics([TOPIC])
+    (directory.metadata_path / "0.blocks").touch()
     (tmp_path / "data" / "meta.json").unlink()
 
     with pytest.raises(CorruptMetadataError, match=r"meta\.json is missing"):
@@ -264,7 +350,7 @@ def test_the_trash_holds_no_topic(tmp_path: Path) -> None:
     directory.trash.mark(TOPIC, 1)
     directory.trash.bury(TOPIC_ID)
 
-    assert directory.load_topics() == []
+    directory.check_metadata()
     directory.close()
 
 

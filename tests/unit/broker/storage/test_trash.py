@@ -1,11 +1,11 @@
 import errno
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 from structlog.testing import capture_logs
 
-from tailrace_broker.core.metadata import new_topic
 from tailrace_broker.model.errors import (
     DiskFullError,
     InvalidParameterError,
@@ -14,6 +14,7 @@ from tailrace_broker.model.errors import (
 )
 from tailrace_broker.model.topic import Topic, TopicSettings
 from tailrace_broker.storage.trash import Trash, topic_directories
+from tests.earlier import new_topic
 from tests.storage import FaultyDisk
 
 TOPICS = [new_topic(name, TopicSettings(), UUID(int=n)) for n, name in enumerate("abc", start=1)]
@@ -110,14 +111,20 @@ def test_interrupted_deletions_are_finished_and_nothing_else_is_touched(
     trash: Trash, tmp_path: Path
 ) -> None:
     marked, living, unknown = TOPICS
+    agreed = new_topic("agreed", TopicSettings(), UUID(int=4))
     trash.mark(marked, 1)
     trash.mark(living, 1)
-    (tmp_path / str(unknown.topic_id)).mkdir()
+    for topic in (unknown, agreed):
+        (tmp_path / str(topic.topic_id)).mkdir()
     (tmp_path / "notes").mkdir()
     with capture_logs() as logs:
-        trash.finish_deletions({living.topic_id})
+        trash.finish_deletions({living.topic_id}, {agreed.topic_id: (agreed, 7)})
 
-    assert buried(tmp_path) == IDS[:1]
+    assert buried(tmp_path) == [IDS[0], str(agreed.topic_id)]
+    assert [(each.deleted.topic, each.deleted.deleted_us) for each in trash.buried()] == [
+        (agreed, 7),
+        (marked, 1),
+    ]
     assert [path.name for path in topic_directories(tmp_path)] == IDS[1:]
     assert not (tmp_path / IDS[1] / "topic.json").exists()
     assert (tmp_path / "notes").is_dir()
@@ -128,6 +135,17 @@ def test_interrupted_deletions_are_finished_and_nothing_else_is_touched(
             "path": str(tmp_path / str(unknown.topic_id)),
         }
     ]
+
+
+def test_an_agreed_deletion_that_cannot_be_marked_is_left_to_the_next_start(
+    trash: Trash, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (topic, *_) = TOPICS
+    (tmp_path / IDS[0]).mkdir()
+    FaultyDisk(monkeypatch).fail("replace")
+    for expected in ([], IDS[:1]):
+        trash.finish_deletions(set(), {topic.topic_id: (topic, 7)})
+        assert [each.directory.name for each in trash.buried()] == expected
 
 
 def test_a_topic_buried_twice_is_no_error(trash: Trash, tmp_path: Path) -> None:
@@ -147,11 +165,11 @@ def test_a_mark_that_cannot_be_removed_is_told(
     trash.mark(topic, 1)
     with monkeypatch.context() as patched, capture_logs() as logs:
         patched.setattr("os.unlink", _fail)
-        trash.finish_deletions({topic.topic_id})
+        trash.finish_deletions({topic.topic_id}, {})
     assert [entry["event"] for entry in logs] == ["trash.failed"]
 
-    trash.finish_deletions({topic.topic_id})
-    trash.finish_deletions({})
+    trash.finish_deletions({topic.topic_id}, {})
+    trash.finish_deletions(set(), {})
     assert not (tmp_path / "trash").exists()
 
 
@@ -199,39 +217,46 @@ def test_a_deleted_topic_is_found_by_its_id_and_by_a_name_that_no_other_had(
 def test_an_exhumed_topic_is_where_it_was_and_still_marked(trash: Trash, tmp_path: Path) -> None:
     topic = TOPICS[0]
     delete(trash, tmp_path, topic, 1)
-    trash.exhume(topic)
+    for _ in range(2):
+        trash.exhume(topic)
 
-    assert buried(tmp_path) == []
-    assert (tmp_path / IDS[0] / "0" / f"{0:020d}.log").read_bytes() == b"records"
-    assert (tmp_path / IDS[0] / "topic.json").exists()
+        assert buried(tmp_path) == []
+        assert (tmp_path / IDS[0] / "0" / f"{0:020d}.log").read_bytes() == b"records"
+        assert (tmp_path / IDS[0] / "topic.json").exists()
+    trash.unmark(topic.topic_id)
     with pytest.raises(NotInTrashError):
         trash.exhume(topic)
 
 
-@pytest.mark.parametrize("is_in_topics_json", [False, True])
-def test_an_interrupted_restoration_is_finished_or_undone(
-    trash: Trash, tmp_path: Path, is_in_topics_json: bool
+@pytest.mark.parametrize("is_exhumed", [False, True])
+def test_an_interrupted_restoration_is_finished(
+    trash: Trash, tmp_path: Path, is_exhumed: bool
 ) -> None:
     topic = TOPICS[0]
     delete(trash, tmp_path, topic, 1)
-    trash.exhume(topic)
-    trash.finish_deletions({topic.topic_id} if is_in_topics_json else set())
+    if is_exhumed:
+        trash.exhume(topic)
+    trash.finish_deletions({topic.topic_id}, {})
 
-    assert buried(tmp_path) == ([] if is_in_topics_json else IDS[:1])
-    assert [path.name for path in topic_directories(tmp_path)] == IDS[: int(is_in_topics_json)]
+    assert buried(tmp_path) == []
+    assert [path.name for path in topic_directories(tmp_path)] == IDS[:1]
     assert not (tmp_path / IDS[0] / "topic.json").exists()
 
 
 @pytest.mark.parametrize("call", ["rename", "fsync"])
+@pytest.mark.parametrize("is_at_start", [False, True])
 def test_an_exhumation_that_fails_is_told(
-    trash: Trash, tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch
+    trash: Trash, tmp_path: Path, call: str, is_at_start: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    delete(trash, tmp_path, TOPICS[0], 1)
+    topic = TOPICS[0]
+    delete(trash, tmp_path, topic, 1)
     FaultyDisk(monkeypatch).fail(call)
+    exhume = partial(trash.exhume, topic)
+    at_start = partial(trash.finish_deletions, {topic.topic_id}, {})
     with pytest.raises(StorageFailedError):
-        trash.exhume(TOPICS[0])
+        (at_start if is_at_start else exhume)()
 
-    trash.finish_deletions(set())
+    trash.finish_deletions(set(), {})
     assert buried(tmp_path) == IDS[:1]
 
 
