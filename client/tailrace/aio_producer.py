@@ -216,7 +216,9 @@ class Producer:
 
     async def _process(self, batch: Batch[Sent]) -> None:
         """Send it once, and settle its records if that tells their outcome."""
-        await self._learn_if_wanted(batch, ())
+        has_learned = await self._learn_if_wanted(batch, ())
+        if not self._sending.aim(batch, has_learned=has_learned):
+            return
         client = self._client_of(batch.url)
         error: TailraceError | None = None
         parts: Sequence[Produced | ProblemError] = ()
@@ -239,14 +241,16 @@ class Producer:
 
     async def _learn_if_wanted(
         self, batch: Batch[Sent], parts: Sequence[Produced | ProblemError]
-    ) -> None:
+    ) -> bool:
+        """Whether brokers were asked, and answered."""
         if not self._sending.wants_routing(batch, parts, time.monotonic()):
-            return
+            return False
         try:
             ring, details = await self._client.brokers(), await self._client.topic(batch.topic)
         except TailraceError:
-            return  # what is known will do: any broker takes any record
+            return False  # what is known will do: a broker that does not lead says who does
         self._sending.learn(ring, details, time.monotonic())
+        return True
 
     def _client_of(self, url: str) -> Client:
         if url not in self._clients:

@@ -70,6 +70,7 @@ class Batch(Generic[Ticket]):
     size_bytes: int = 0
     sequence: int | None = None
     retries: Retries | None = None
+    is_astray: bool = False  # its records may belong to other brokers than `url`
     _body: bytes | None = None
 
     def body(self) -> bytes:
@@ -102,15 +103,23 @@ class Batch(Generic[Ticket]):
 
 @dataclass(eq=False, slots=True)
 class _Lane(Generic[Ticket]):
-    """Batches that wait, the last of them open; and the one that is under way."""
+    """Batches that wait, the last of them open; and the one that is under way.
+
+    `scattered`: the other parts of one that was, each to another broker, in its place.
+    """
 
     batches: deque[Batch[Ticket]] = field(default_factory=deque)
     under_way: Batch[Ticket] | None = None
+    scattered: deque[Batch[Ticket]] = field(default_factory=deque)
     again_s: float | None = None  # when a failed one is sent again
 
     def all_batches(self) -> Iterator[Batch[Ticket]]:
         """Oldest first."""
-        return chain([] if self.under_way is None else [self.under_way], self.batches)
+        return chain(self.begun(), self.batches)
+
+    def begun(self) -> Iterator[Batch[Ticket]]:
+        """What is under way, or was and goes on in parts."""
+        return chain([] if self.under_way is None else [self.under_way], self.scattered)
 
 
 class Batching(Generic[Ticket]):
@@ -182,7 +191,7 @@ class Batching(Generic[Ticket]):
         _, lane = min(due, key=lambda each: each[0])
         lane.again_s = None
         if lane.under_way is None:
-            lane.under_way = lane.batches.popleft()
+            lane.under_way = (lane.scattered or lane.batches).popleft()
         return lane.under_way
 
     def due_s(self) -> float | None:
@@ -226,6 +235,25 @@ class Batching(Generic[Ticket]):
         self._hurried_to = max(self._hurried_to, batch.numbers[-1] + 1)
         self._drained(batch)
 
+    def scatter(self, batch: Batch[Ticket], url_of: Callable[[Outgoing[Ticket]], str]) -> None:
+        """In place of a request under way one to each broker that its records belong to now.
+
+        They have its sequence: what of it was stored is known there by that.
+        """
+        lane = self._lane_of(batch)
+        lane.under_way = None
+        parts: dict[str, Batch[Ticket]] = {}
+        for number, record in zip(batch.numbers, batch.records, strict=True):
+            url = url_of(record)
+            if url not in parts:
+                parts[url] = Batch[Ticket](batch.topic, url, batch.opened_s)
+                parts[url].sequence, parts[url].retries = batch.sequence, batch.retries
+            parts[url].append(number, record)
+        lane.scattered.extendleft(reversed(parts.values()))
+        if batch.topic in self._draining:
+            self._draining[batch.topic].update(parts.values())
+            self._drained(batch)
+
     def reroute(self, topic: str, url_of: Callable[[Outgoing[Ticket]], str]) -> None:
         """Sort what is gathered anew; the new lanes wait for what is under way."""
         lanes = {key: lane for key, lane in self._lanes.items() if key[0] == topic}
@@ -244,7 +272,7 @@ class Batching(Generic[Ticket]):
         ]
         for lane in lanes.values():
             lane.batches.clear()
-        under_way = {lane.under_way for lane in lanes.values() if lane.under_way is not None}
+        under_way = {batch for lane in lanes.values() for batch in lane.begun()}
         if under_way:
             self._draining[topic] = under_way
         for number, record, opened_s in sorted(gathered, key=lambda each: each[0]):
@@ -275,6 +303,8 @@ class Batching(Generic[Ticket]):
         """None: never without another event."""
         if lane.under_way is not None:
             return lane.again_s
+        if lane.scattered:
+            return lane.scattered[0].opened_s
         first = lane.batches[0]
         if first.topic in self._draining:
             return None
@@ -311,5 +341,5 @@ class Batching(Generic[Ticket]):
     def _drop_empty(self, topic: str) -> None:
         for key in [key for key in self._lanes if key[0] == topic]:
             lane = self._lanes[key]
-            if lane.under_way is None and not lane.batches:
+            if not any(True for _ in lane.all_batches()):
                 del self._lanes[key]

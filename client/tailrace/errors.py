@@ -3,6 +3,7 @@
     TailraceError
         CorruptBatchError           bytes that are no valid batch
         PartitionDamagedError       a partition that cannot be read
+        PartitionUnavailableError   one whose leader was not reached
         ConnectionFailedError       no broker answered
             UntrustedCertificateError   one did, with a certificate that is not trusted
         BufferFullError             a producer's memory stays full
@@ -52,6 +53,22 @@ class PartitionDamagedError(TailraceError):
         self.topic = topic
         self.partition = partition
         self.state = state
+
+
+class PartitionUnavailableError(TailraceError):
+    """No broker leads this partition now, or the one that does was not reached."""
+
+    retriable = True
+
+    def __init__(self, topic: str, partition: int, leader: int | None) -> None:
+        why = "no broker leads it" if leader is None else f"broker {leader} leads it and is away"
+        super().__init__(
+            f'partition {partition} of topic "{topic}" cannot be read now, since {why}: look at '
+            "tailrace ring status, or read the other partitions"
+        )
+        self.topic = topic
+        self.partition = partition
+        self.leader = leader
 
 
 class ConnectionFailedError(TailraceError):

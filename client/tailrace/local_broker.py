@@ -25,6 +25,7 @@ from tailrace.sync import Client
 HOST = "127.0.0.1"
 DOOR_COUNT = 4  # public, produce, read, metrics: docs/protocol.md
 METRICS_DOOR = 3
+PEER_DOOR = 5  # for the other brokers of a ring
 SETTING_PREFIX = "TAILRACE_"
 STOP_S_MAX = 30.0  # a clean stop syncs all logs
 METRICS_TIMEOUT_S = 10.0
@@ -82,6 +83,7 @@ class LocalBroker:
         self._environment = plain_environment() | {
             f"{SETTING_PREFIX}{name.upper()}": str(value) for name, value in given.items()
         }
+        self._has_peers = "peer_host" in given
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -114,7 +116,7 @@ class LocalBroker:
         it says itself.
         """
         assert not self.is_running()
-        check_ports_are_free(self.port)
+        check_ports_are_free(self.port, has_peers=self._has_peers)
         make_directory(self.data_dir)
         log = self.log_path.open("ab") if self.log_path else None
         try:
@@ -160,6 +162,11 @@ class LocalBroker:
         if self._process.returncode:
             self._raise_ended(self._process.returncode)
 
+    def terminate(self) -> None:
+        """SIGTERM, without waiting for its end; nothing happens when it has ended already."""
+        if self._process is not None:
+            self._process.terminate()
+
     def kill(self) -> None:
         """SIGKILL; nothing happens when it has ended already."""
         if self._process is not None:
@@ -185,9 +192,10 @@ class LocalBroker:
         raise BrokerEndedError(exit_code, self.log_path)
 
 
-def check_ports_are_free(port: int) -> None:
+def check_ports_are_free(port: int, *, has_peers: bool = False) -> None:
     """PortTakenError now: later, another's answers could be taken for the broker's."""
-    for door_port in range(port, port + DOOR_COUNT):
+    doors = [*range(DOOR_COUNT), *([PEER_DOOR] if has_peers else [])]
+    for door_port in [port + door for door in doors]:
         with socket.socket() as candidate:
             # As the broker binds: connections that linger from its last run are no hindrance.
             candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

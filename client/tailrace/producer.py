@@ -226,7 +226,9 @@ class Producer:
 
     def _process(self, batch: Batch[Sent], clients: dict[str, Client]) -> None:
         """Send it once, and settle its records if that tells their outcome."""
-        self._learn_if_wanted(batch, (), clients)
+        has_learned = self._learn_if_wanted(batch, (), clients)
+        if not self._aim(batch, has_learned=has_learned):
+            return
         client = self._client_of(batch.url, clients)
         error: TailraceError | None = None
         parts: Sequence[Produced | ProblemError] = ()
@@ -253,22 +255,28 @@ class Producer:
                 self._sending.batching.finish(batch)
             self._has_outcomes.notify_all()
 
+    def _aim(self, batch: Batch[Sent], *, has_learned: bool) -> bool:
+        with self._lock:
+            return not self._is_abandoned and self._sending.aim(batch, has_learned=has_learned)
+
     def _learn_if_wanted(
         self,
         batch: Batch[Sent],
         parts: Sequence[Produced | ProblemError],
         clients: dict[str, Client],
-    ) -> None:
+    ) -> bool:
+        """Whether brokers were asked, and answered."""
         with self._lock:
             if not self._sending.wants_routing(batch, parts, time.monotonic()):
-                return
+                return False
         client = self._client_of(self._client.url, clients)
         try:
             ring, details = client.brokers(), client.topic(batch.topic)
         except TailraceError:
-            return  # what is known will do: any broker takes any record
+            return False  # what is known will do: a broker that does not lead says who does
         with self._lock:
             self._sending.learn(ring, details, time.monotonic())
+        return True
 
     def _client_of(self, url: str, clients: dict[str, Client]) -> Client:
         """One a thread and broker: a client is used by one thread at a time."""

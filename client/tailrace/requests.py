@@ -38,7 +38,8 @@ Parsed = TypeVar("Parsed")
 # A 404 that is about the path, and not about a topic or a partition.
 _NO_SUCH_PATH = ("not-found", "about:blank")
 _WAIT_MS = re.compile(r"[?&]waitMs=([0-9]+)")
-_HEADERS = {"producer_id": "Tailrace-Producer-Id", "sequence": "Tailrace-Sequence"}
+PRODUCER_ID_HEADER = "Tailrace-Producer-Id"
+_HEADERS = {"producer_id": PRODUCER_ID_HEADER, "sequence": "Tailrace-Sequence"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,16 +39,9 @@ class Routing:
         self._unreachable: set[str] = set()
 
     def learn_ring(self, status: RingStatus) -> None:
-        """Brokers by their names, each at the port of `url`; forgets which were unreachable.
-
-        Brokers that share a name stand behind one address: it alone is used.
-        """
+        """Where its brokers are; forgets which were unreachable."""
         self._unreachable.clear()
-        self._urls = {}
-        if status.length > 1 and len(set(status.names)) == len(status.names):
-            self._urls = {
-                ordinal: _at_host(self.url, name) for ordinal, name in enumerate(status.names)
-            }
+        self._urls = broker_urls(self.url, status)
 
     def learn_topic(self, details: TopicDetails, now_s: float) -> None:
         """In place of what was known of this topic."""
@@ -69,9 +62,17 @@ class Routing:
         if topic in self._topics:
             self._topics[topic] = replace(self._topics[topic], is_expired=True)
 
+    def forget_topic(self, topic: str) -> None:
+        """A broker that was to lead it is away: ask the one that was given."""
+        self._topics.pop(topic, None)
+
     def knows(self, topic: str) -> bool:
         """Whether `partition_of` can answer."""
         return topic in self._topics
+
+    def tells_apart(self, topic: str) -> bool:
+        """Whether `destination` is not the same for all tokens, for what is known."""
+        return bool(self._urls) and topic in self._topics
 
     def is_current(self, topic: str, now_s: float) -> bool:
         """False: ask a broker before more is sent. On a ring of one what is known stays so."""
@@ -97,6 +98,18 @@ class Routing:
         self._unreachable.add(url)
 
 
+def broker_urls(url: str, status: RingStatus) -> dict[int, str]:
+    """By ordinal: brokers by name and port, where no ports are told at that of `url`.
+
+    Brokers that share both stand behind one address, and those of a ring of one need none: empty.
+    """
+    ports: Sequence[int | None] = status.ports or [None] * len(status.names)
+    places = list(zip(status.names, ports, strict=False))
+    if status.length == 1 or len(set(places)) < len(places):
+        return {}
+    return {ordinal: _at(url, host, port) for ordinal, (host, port) in enumerate(places)}
+
+
 def shows_stale_routing(error: TailraceError) -> bool:
     """Whether a refusal says that others lead, or that there are other partitions."""
     return isinstance(error, ProblemError) and (
@@ -113,8 +126,9 @@ def _index(topic: _Topic, token: int) -> int:
     return max(bisect_right(topic.starts, token) - 1, 0)
 
 
-def _at_host(url: str, host: str) -> str:
-    """The same scheme and port at another host."""
+def _at(url: str, host: str, port: int | None) -> str:
+    """The same scheme at another host and port, None: that of `url`."""
     parts = urlsplit(url)
     name = f"[{host}]" if ":" in host else host
-    return f"{parts.scheme}://{name}" + (f":{parts.port}" if parts.port is not None else "")
+    port = parts.port if port is None else port
+    return f"{parts.scheme}://{name}" + ("" if port is None else f":{port}")

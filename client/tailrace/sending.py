@@ -192,7 +192,8 @@ class Sending(Generic[Ticket]):
         if parts:
             is_wanted = self._places(batch, parts) is None
         else:  # a topic's first request goes at once: perhaps the topic is made by it
-            is_wanted = self._routing.knows(topic) and not self._routing.is_current(topic, now_s)
+            is_known = self._routing.knows(topic) or not self.settings.idempotent
+            is_wanted = is_known and not self._routing.is_current(topic, now_s)
         if not is_wanted or now_s < self._ask_again_s.get(topic, now_s):
             return False
         self._ask_again_s[topic] = now_s + ASK_AGAIN_S
@@ -203,6 +204,21 @@ class Sending(Generic[Ticket]):
         self._routing.learn_ring(ring)
         self._routing.learn_topic(details, now_s)
         self._reroute()
+
+    def aim(self, batch: Batch[Ticket], *, has_learned: bool) -> bool:
+        """Whether `batch` can be sent to its URL, now that leaders may be others.
+
+        False: there are several requests in its place, to be taken as any.
+        """
+        if not batch.is_astray and not has_learned:
+            return True
+        batch.is_astray = False
+        urls = {self._url_of(record) for record in batch.records}
+        if len(urls) > 1:
+            self.batching.scatter(batch, self._url_of)
+            return False
+        [batch.url] = urls
+        return True
 
     # --- outcomes ---------------------------------------------------------------------------------
 
@@ -220,7 +236,8 @@ class Sending(Generic[Ticket]):
             self._reroute()
         if shows_stale_routing(error):
             self._routing.expire_topic(batch.topic)
-        batch.url = self._routing.url  # any broker passes it on
+        batch.url = self._routing.url  # which knows who leads
+        batch.is_astray = True
         parts = error.parts if isinstance(error, ProblemError) else ()
         may_be_stored = error.write_attempted or batch.retries.may_be_stored
         if _is_one_records_fault(error) and len(batch.records) > 1 and not may_be_stored:

@@ -6,6 +6,7 @@ One thread at a time per client.
 """
 
 import http.client
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -16,8 +17,8 @@ from typing import TYPE_CHECKING, Literal, Self, Unpack
 
 from tailrace import ClientOptions, requests
 from tailrace.endpoint import authorization, connection_failed, parse_endpoint, tls_context
-from tailrace.errors import ConnectionFailedError
-from tailrace.records_binary import encode_records
+from tailrace.errors import ConnectionFailedError, ProblemError, TailraceError
+from tailrace.leaders import Leaders, leader_urls, merged, newest_lines
 from tailrace.requests import (
     Answer,
     NewTopicSettings,
@@ -26,6 +27,8 @@ from tailrace.requests import (
     Request,
     TopicSettings,
 )
+from tailrace.routing import Routing
+from tailrace.scattering import Records, Scattering
 from tailrace.values import (
     DeletedTopic,
     Fetched,
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
         Registered,
     )
     from tailrace.reading import Reading, ReadingParameters
+    from tailrace.ring_values import RangeDetails, RingDetails
 
 
 class Client:
@@ -69,6 +73,9 @@ class Client:
     ) -> None:
         endpoint = parse_endpoint(url)
         self.url = endpoint.url
+        self._leaders = Leaders(endpoint.url)
+        self._routing = Routing(endpoint.url)
+        self._twins: dict[str, Self] = {}  # to other brokers of the ring
         self._options: ClientOptions = {"timeout_s": timeout_s, "token": token, "ca_file": ca_file}
         self._authorization = authorization(token)
         context = tls_context(endpoint, ca_file)
@@ -95,10 +102,16 @@ class Client:
         self._connection.close()
         # A request that was interrupted, by Ctrl-C, may have left its head to be sent.
         self._connection = self._new_connection()
+        twins, self._twins = self._twins, {}
+        for twin in twins.values():
+            twin.close()
 
-    def twin(self, url: str | None = None) -> Self:
+    def twin(self, url: str | None = None, *, timeout_s: float | None = None) -> Self:
         """A client like this one with a connection of its own, to another broker of the ring."""
-        return type(self)(url or self.url, **self._options)
+        options = self._options
+        if timeout_s is not None:
+            options = {**options, "timeout_s": timeout_s}
+        return type(self)(url or self.url, **options)
 
     def is_ready(self) -> bool:
         """Whether the broker serves; False also while none answers, for loops that wait."""
@@ -117,7 +130,12 @@ class Client:
 
     def topic(self, name: str) -> TopicDetails:
         """One topic and its partitions; TopicNotFoundError."""
-        return requests.parse_topic_details(self._exchange(requests.topic_request(name)))
+        request = requests.topic_request(name)
+        details = requests.parse_topic_details(self._exchange(request))
+        urls = leader_urls(self.url, details.partition_details)
+        others = map(requests.parse_topic_details, self._at_leaders(request, urls))
+        rows = merged(details.partition_details, (other.partition_details for other in others))
+        return TopicDetails(details.topic, tuple(rows))
 
     def alter_topic(self, name: str, **settings: Unpack[TopicSettings]) -> TopicInfo:
         """Change what is given, in force at once; records that are stored stay as they are."""
@@ -149,7 +167,9 @@ class Client:
         With `timestamp_us` also the first offset whose record is not older.
         """
         request = requests.offsets_request(topics, timestamp_us)
-        return requests.parse_offsets(self._exchange(request))
+        listing = requests.parse_offsets(self._exchange(request))
+        others = self._at_leaders(request, leader_urls(self.url, listing))
+        return merged(listing, map(requests.parse_offsets, others))
 
     def produce(
         self,
@@ -194,7 +214,21 @@ class Client:
 
         A partition's failure is raised; `write_attempted` is then set when others succeeded.
         """
-        return self.produce_encoded(topic, encode_records(keys, values, timestamps_us), **numbered)
+        records = Records(keys, values, timestamps_us)
+        producer_id = numbered.get("producer_id")
+        scattering = Scattering(self._routing, topic, records, producer_id)
+        while True:
+            for url, body, indices in scattering.requests():
+                try:
+                    stored = self._at(url).produce_encoded(topic, body, **numbered)
+                except TailraceError as error:
+                    scattering.failed(error, indices)
+                else:
+                    scattering.stored(stored)
+            if not scattering.wants_routing:
+                return scattering.outcome()
+            ring, details = self.brokers(), self.topic(topic)
+            scattering.learn(ring, details, time.monotonic())
 
     def produce_encoded(
         self, topic: str, body: bytes, **numbered: Unpack[Numbered]
@@ -245,7 +279,18 @@ class Client:
 
         Oldest first; at most 1,000.
         """
-        return requests.parse_last_lines(self._exchange(requests.last_lines_request(topic, count)))
+        request = requests.last_lines_request(topic, count)
+        try:
+            return requests.parse_last_lines(self._exchange(request))
+        except ProblemError as error:
+            if error.type != "not-supported":
+                raise
+        pages = []  # of a ring of several brokers, each partition of its leader
+        for each in self.offsets([topic]):
+            if each.readable():
+                page = self.read_lines(topic, each.partition, -count, max_records=count)
+                pages.append(page.body)
+        return newest_lines(pages, count)
 
     def read(self, topic: str, **parameters: "Unpack[ReadingParameters]") -> "Reading":
         """Records of all partitions, as Arrow, pandas or Polars: see `tailrace.reading`.
@@ -377,7 +422,71 @@ class Client:
 
         group_requests.parse_done(self._exchange(group_requests.delete_group_request(name)))
 
+    # --- the ring: what changes it needs its secret, when it has one, as the client's token ---
+
+    def ring(self, *, consistent: bool = False) -> "RingDetails":
+        """What the ring has agreed on, as this broker knows it; answered before it is ready.
+
+        `consistent`: all that was agreed up to now, which needs most of the voters.
+        """
+        from tailrace import ring_requests
+
+        request = ring_requests.ring_request(consistent=consistent)
+        return ring_requests.parse_ring(self._exchange(request))
+
+    def found(self, brokers: int) -> "RingDetails":
+        """Found a ring of brokers 0 to `brokers` - 1, all of them empty; safe to repeat."""
+        from tailrace import ring_requests
+
+        request = ring_requests.found_request(brokers)
+        return ring_requests.parse_ring(self._exchange(request))
+
+    def accept_loss(self, range_id: int, broker: int) -> "RangeDetails":
+        """Let a broker lead a range of which no whole replica is left: events may be lost."""
+        from tailrace import ring_requests
+
+        request = ring_requests.accept_loss_request(range_id, broker)
+        return ring_requests.parse_range(self._exchange(request))
+
+    def recover_metadata(self, *, accept_loss: bool) -> "RingDetails":
+        """Let this voter go on alone, most of them being lost for good; `accept_loss` says so."""
+        from tailrace import ring_requests
+
+        request = ring_requests.recover_metadata_request(accept_loss=accept_loss)
+        return ring_requests.parse_ring(self._exchange(request))
+
     def _exchange(self, request: Request) -> Answer:
+        """One answer, of the broker that leads what is wanted."""
+        hops = self._leaders.hops(request)
+        while True:
+            try:
+                answer = self._at(hops.url)._send(request)
+            except ConnectionFailedError as error:
+                if not hops.go_around(error):
+                    raise
+            else:
+                if not hops.go_on(answer):
+                    return answer
+
+    def _at_leaders(self, request: Request, urls: Iterable[str]) -> list[Answer]:
+        """What the brokers say that can be reached."""
+        answers = []
+        for url in urls:
+            with suppress(ConnectionFailedError):
+                answer = self._at(url)._send(request)
+                if answer.status == 200:
+                    answers.append(answer)
+        return answers
+
+    def _at(self, url: str) -> Self:
+        """This client, or a twin that lives as long."""
+        if url == self.url:
+            return self
+        if url not in self._twins:
+            self._twins[url] = self.twin(url)
+        return self._twins[url]
+
+    def _send(self, request: Request) -> Answer:
         """One request, one answer. A failure closes the connection, so the next call opens one."""
         is_connected = is_sent = False
         try:

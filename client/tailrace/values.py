@@ -3,7 +3,7 @@
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tailrace.errors import PartitionDamagedError
+from tailrace.errors import PartitionDamagedError, PartitionUnavailableError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -46,8 +46,10 @@ class TopicInfo:
 class PartitionOffsets:
     """Where a partition begins and ends; `state`: open, sealed (readable, closed) or damaged.
 
-    All three ends are None when it is damaged. `timestamp_offset`: the first offset whose record
-    is not older than the time that was asked for; None when there is none, or no time was asked.
+    All three ends are None when it is damaged, or no broker that leads it was reached; `leader` is
+    that broker's ordinal, None: there is none now. `leader_url`: where it is, told by others.
+    `timestamp_offset`: the first offset whose record is not older than the time that was asked for;
+    None when there is none, or no time was asked.
     """
 
     topic: str
@@ -62,17 +64,25 @@ class PartitionOffsets:
     parents: tuple[int, ...]
     children: tuple[int, ...] = ()
     timestamp_offset: int | None = None
+    leader: int | None = None
+    leader_url: str | None = None
 
     def readable(self) -> range:
-        """The offsets [`log_start`, `high_watermark`); PartitionDamagedError when it has none."""
+        """The offsets [`log_start`, `high_watermark`).
+
+        PartitionDamagedError, PartitionUnavailableError: it has none.
+        """
         if self.log_start is None or self.high_watermark is None:
-            raise PartitionDamagedError(self.topic, self.partition, self.state)
+            if self.state == "damaged":
+                raise PartitionDamagedError(self.topic, self.partition, self.state)
+            raise PartitionUnavailableError(self.topic, self.partition, self.leader)
         return range(self.log_start, self.high_watermark)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionDetails:
-    """A partition with its place in the ring and its size; ends and size None when damaged.
+    """A partition with its place in the ring; ends and size None when it is damaged, or led by
+    another broker, at `leader_url`, than the one that answered.
 
     It owns tokens [`token_start`, `token_end`): texts, since JavaScript's numbers are too small.
     """
@@ -94,6 +104,7 @@ class PartitionDetails:
     parents: tuple[int, ...]
     children: tuple[int, ...]
     state: str
+    leader_url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,32 +145,36 @@ class Ring:
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """One broker: what it holds, its disk, since when it runs.
+    """One broker: what it holds, its disk, since when it runs; what only it knows itself is None in
+    the answer of another.
 
-    `durable_write_ms`: of one block, at its start. None: what could not be measured.
+    `durable_write_ms`: of one block, at its start. None: what could not be measured. `alive`: heard
+    of a moment ago, by the broker that answered.
     """
 
     ordinal: int
     token: str
     leads: int
     replicates: int
-    damaged: int
-    quarantined: int
-    lag_max: int
+    damaged: int | None
+    quarantined: int | None
+    lag_max: int | None
     disk_used_bytes: int | None
     disk_bytes: int | None
-    direct_io: bool
+    direct_io: bool | None
     durable_write_ms: float | None
-    incarnation: str
-    started_at: str
-    up_seconds: float
+    incarnation: str | None
+    started_at: str | None
+    up_seconds: float | None
+    alive: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class RingStatus:
-    """The ring's `length` brokers by name, and the state of those that were heard of.
+    """The ring's `length` brokers by name and public port, and the state of each.
 
-    `now_us`: the clock of the broker that answered.
+    `now_us`: the clock of the broker that answered, as the other two ports. `ports` is empty when
+    all brokers have the same.
     """
 
     length: int
@@ -170,6 +185,7 @@ class RingStatus:
     ring: Ring
     now_us: int
     brokers: tuple[BrokerStatus, ...]
+    ports: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

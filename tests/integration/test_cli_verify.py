@@ -17,8 +17,6 @@ from tests.fixtures import RunningBroker, start_broker
 
 pytestmark = pytest.mark.integration
 
-TOPIC_FILES = "data/metadata/topics.json"
-
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -134,13 +132,15 @@ def test_what_lies_in_the_trash_is_checked_too(copied: Path) -> None:
     [
         (lambda text: text.replace("{", "[", 1), r"byte \d+: is not JSON"),
         (lambda text: text.replace('"tokenEnd": -', '"tokenEnd": '), "byte 0: does not hold what"),
-        (lambda text: text.replace('"partition": 1', '"partition": 3'), "the partitions of t"),
+        (lambda text: text.replace('"partition": 1', '"partition": 3'), "the partitions of gone"),
         (lambda text: text.replace('"firstOffset": 0', '"firstOffset": null'), "'None'|None"),
         (lambda text: text.replace("topicId", "topicIx"), "KeyError"),
     ],
 )
-def test_damaged_metadata_is_told(copied: Path, change: Callable[[str], str], text: str) -> None:
-    file = copied / TOPIC_FILES
+def test_what_a_deleted_topic_was_is_checked(
+    copied: Path, change: Callable[[str], str], text: str
+) -> None:
+    (file,) = copied.glob("data/trash/*/topic.json")
     file.write_text(change(file.read_text()))
 
     result = run("verify", str(copied))
@@ -148,6 +148,13 @@ def test_damaged_metadata_is_told(copied: Path, change: Callable[[str], str], te
     assert result.returncode == 1
     [line] = [line for line in result.stdout.decode().splitlines() if str(file) in line]
     assert re.search(text, line), line
+
+
+def test_damage_to_what_the_ring_agreed_is_told(copied: Path) -> None:
+    (snapshot,) = copied.glob("data/metadata/*.snapshot")
+    flip(snapshot, 40)
+
+    assert f"✗ {snapshot}, byte 0" in run("verify", str(copied)).stdout.decode()
 
 
 @pytest.mark.parametrize("name", ["meta.json", "clean-stop.json"])

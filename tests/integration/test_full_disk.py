@@ -176,9 +176,7 @@ def test_a_full_disk_refuses_writes_and_nothing_else(
             producer.send(1)
         assert_all_is_there(broker, producer)
         fill_up(rest)
-        with pytest.raises(ProblemError) as refused:
-            client.create_topic("another")
-        assert_is_disk_full(refused.value)
+        client.create_topic("another")  # the ring's log has its space
 
         # So after a clean stop, and after a kill.
         broker.restart()
@@ -192,7 +190,7 @@ def test_a_full_disk_refuses_writes_and_nothing_else(
         # What is deleted gives its space back to who needs it.
         fill_up(rest)
         client.delete_topic("victim")
-        assert [topic.name for topic in client.topics()] == [TOPIC]
+        assert {topic.name for topic in client.topics()} == {TOPIC, "another"}
         producer.send(1_000)
         assert_is_disk_full(producer.fill(1_000, PRODUCE))
         assert logged(broker, "topic.purged")[-1]["topic"] == "victim"

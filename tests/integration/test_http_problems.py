@@ -32,7 +32,7 @@ from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.io_threads import IoThreads
 from tests.batches import Event, batch_of
 from tests.consumers import ask, poll, register
-from tests.fixtures import RunningBroker, free_port_base, start_broker
+from tests.fixtures import READY_S_MAX, RunningBroker, free_port_base, free_ring_port, start_broker
 from tests.http11 import (
     METRICS,
     PRODUCE,
@@ -47,6 +47,8 @@ from tests.http11 import (
     request,
 )
 from tests.http11 import records as records_target
+from tests.local_ring import SECRET as RING_SECRET
+from tests.local_ring import LocalRing, founded_ring
 from tests.metrics import wait_for_metric
 from tests.slow_readers import trickling_readers
 from tests.stored import produce_large, split
@@ -57,6 +59,8 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "problems.json"
 PROTOCOL = Path(__file__).parents[2] / "docs" / "protocol.md"
 PROBLEM_CONTENT_TYPE = "application/problem+json"
 MEBIBYTE = 1024 * 1024
+SECRET = "a secret of these tests"
+ADMITTED_S_MAX = 30.0
 # From here on an append goes to its segment at once, not to the journal.
 LARGE_APPEND_BYTES = 64 * 1024
 BODY_BYTES_MAX = 2048
@@ -68,6 +72,7 @@ PIPELINED = 100
 VARYING = {
     re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"): "TOPIC-ID",
     re.compile(r"clock \(\d+\)"): "clock (NOW)",
+    re.compile(r"http://127\.0\.0\.1:\d+"): "URL",
 }
 
 PRODUCES = (PUBLIC, PRODUCE)
@@ -104,13 +109,17 @@ def stable(said: dict[str, Any], root: Path) -> dict[str, Any]:
     text = said["detail"].replace(str(root), "ROOT")
     for pattern, placeholder in VARYING.items():
         text = pattern.sub(placeholder, text)
-    return {**said, "detail": text}
+    return {**said, "detail": text, **({"leaderUrl": "URL"} if "leaderUrl" in said else {})}
 
 
 @pytest.fixture(scope="module")
 def small_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     """Takes small bodies, creates no topic by itself; has topic `t` of two partitions."""
-    settings = {"max_request_bytes": BODY_BYTES_MAX, "auto_create_topics": False}
+    settings: dict[str, str | float] = {
+        "max_request_bytes": BODY_BYTES_MAX,
+        "auto_create_topics": False,
+        "ring_secret": SECRET,
+    }
     with start_broker(tmp_path_factory.mktemp("small"), **settings) as running:
         with Client(running.url) as client:
             client.create_topic("t", partitions_per_range=2)
@@ -123,6 +132,12 @@ def lines(body: bytes) -> bytes:
 
 def records(body: bytes, query: str = "") -> bytes:
     return request(f"/v1/topic/t/messages{query}", body, content_type=RECORDS_CONTENT_TYPE)
+
+
+def by_hand(path: str, body: bytes, *, secret: str | None = SECRET) -> bytes:
+    """A request that changes the ring."""
+    authorization = None if secret is None else f"Bearer {secret}"
+    return request(f"/v1/ring/{path}", body, authorization=authorization)
 
 
 def batch(body: bytes, query: str = "?partition=0") -> bytes:
@@ -266,6 +281,16 @@ REFUSED: dict[str, tuple[tuple[int, ...], bytes]] = {
         TOPICS,
         request("/v1/topics", b"{}", content_type="text/plain"),
     ),
+    "secret-required": (TOPICS, by_hand("found", b'{"brokers":1}', secret=None)),
+    "secret-required of another": (TOPICS, by_hand("found", b'{"brokers":1}', secret="guessed")),
+    "ring-exists": (TOPICS, by_hand("found", b'{"brokers":3}')),
+    "ring-refused": (TOPICS, by_hand("ranges/9/accept-loss", b'{"broker":0}')),
+    "ring-refused of no broker": (TOPICS, by_hand("ranges/0/accept-loss", b'{"broker":7}')),
+    "ring-refused of what is led": (TOPICS, by_hand("ranges/0/accept-loss", b'{"broker":0}')),
+    "ring-refused of what is well": (TOPICS, by_hand("metadata/recover", b'{"acceptLoss":true}')),
+    "invalid-parameter no loss": (TOPICS, by_hand("metadata/recover", b'{"acceptLoss":false}')),
+    "invalid-parameter no brokers": (TOPICS, by_hand("found", b'{"brokers":0}')),
+    "invalid-parameter consistent": (TOPICS, get("/v1/ring?consistent=yes")),
     "offset-out-of-range": (READS, get(records_target("t", offset=1))),
     "expectation-failed": ((PUBLIC, PRODUCE, READ), get("/status", expect="a miracle")),
     "header-too-large": (EVERYWHERE, get("/status", x="v" * 17_000)),
@@ -278,6 +303,10 @@ PROVOKED = {
     "corrupt-partition",
     "not-ready",
     "not-leader",
+    "no-leader",
+    "not-agreed",
+    "not-supported",
+    "broker-unreachable",
     "consumer-exists",
     "stale-assignment",
     "stale-delivery",
@@ -303,6 +332,46 @@ def test_a_refused_request_gets_its_problem_at_every_door(
     with Client(small_broker.url) as client:
         assert [each.name for each in client.topics()] == ["t"]
         assert [each.high_watermark for each in client.offsets(["t"])] == [0, 0]
+
+
+def test_a_ring_says_who_leads_and_what_is_away(tmp_path: Path, golden: Golden) -> None:
+    with founded_ring(tmp_path, port=free_ring_port()) as ring:
+        first = ring.brokers[0].port
+        ring.call(0, "POST", "/v1/topics", {"name": "t", "partitionsPerRange": 1})
+        with Connection(first) as connection:
+            golden("not-leader of another", connection.exchange(get(records_target("t", 1))))
+            event = request(messages("t", partitionKey="SFO"), b"1")
+            golden("not-leader of another", connection.exchange(event))
+            golden("not-supported", connection.exchange(get("/v1/groups")))
+            last = get("/v1/topic/t/records?last=1")
+            golden("not-supported of the last records", connection.exchange(last))
+        ring.kill(1)
+        ring.wipe(1)
+        ring.brokers[1].start()
+        ring.until(lambda: ring.ring(0)["ranges"][1]["state"] == "waiting", ADMITTED_S_MAX)
+        with Connection(first) as connection:
+            golden("no-leader", connection.exchange(get(records_target("t", 1))))
+            golden("no-leader", connection.exchange(event))
+        ring.kill(1)
+        ring.kill(2)
+        with Connection(first) as connection:
+            golden("not-agreed", connection.exchange(new_topic("u")))
+
+
+def test_a_ring_is_not_founded_without_all_its_brokers(tmp_path: Path, golden: Golden) -> None:
+    ring = LocalRing(tmp_path, port=free_ring_port())
+    try:
+        ring.brokers[0].start()
+        ring.until(lambda: ring.is_answered(0, "GET", "/live"), READY_S_MAX)
+        found = request("/v1/ring/found", b'{"brokers":3}', authorization=f"Bearer {RING_SECRET}")
+        with Connection(ring.brokers[0].port) as connection:
+            answer = connection.exchange(found)
+            while document(answer)["detail"] == "the broker is starting, or stopping":
+                answer = connection.exchange(found)
+            golden("broker-unreachable", answer)
+            golden("not-ready of a broker in no ring", connection.exchange(get("/ready")))
+    finally:
+        ring.end_all()
 
 
 def test_every_problem_type_is_provoked_and_documented(pytestconfig: pytest.Config) -> None:
@@ -583,7 +652,7 @@ def test_not_ready_while_it_recovers(tmp_path: Path, golden: Golden) -> None:
                 assert connection.exchange(get(target)).status == 200
         with Connection(port + METRICS) as connection:
             assert b"tailrace_ready 0.0" in connection.exchange(get("/metrics")).body
-    assert not (tmp_path / "data" / "metadata" / "topics.json").exists()
+    assert not any((tmp_path / "data" / "metadata").iterdir())
 
 
 def test_not_ready_while_it_stops(broker: RunningBroker, golden: Golden) -> None:

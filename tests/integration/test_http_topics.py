@@ -479,6 +479,7 @@ def test_offsets_tell_where_each_partition_starts_and_ends(
         "partition": 0,
         "range": 0,
         "epoch": 1,
+        "leader": 0,
         "firstOffset": 0,
         "logStart": 0,
         "highWatermark": 3,

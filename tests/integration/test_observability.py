@@ -56,4 +56,10 @@ def test_the_life_of_a_broker_and_its_topics_is_told(tmp_path: Path) -> None:
         events = [str(each["event"]) for each in events_of(broker)]
 
     told = [event for event in events if event != "storage.buffered"]
-    assert told == ["broker.recovering", "broker.ready", "topic.created", "broker.stopped"]
+    assert told == [
+        "broker.recovering",
+        "ring.joined",
+        "broker.ready",
+        "topic.created",
+        "broker.stopped",
+    ]

@@ -137,7 +137,7 @@ def test_a_data_directory_in_use_is_named(broker: RunningBroker) -> None:
         assert client.produce("t", b"1").offset == 0
 
 
-@pytest.mark.parametrize("file", ["meta.json", "metadata/topics.json"])
+@pytest.mark.parametrize("file", ["meta.json", "metadata/0-0.snapshot"])
 @pytest.mark.parametrize(
     "contents",
     [b"{", b'{"version": 2, "topics": []}', b"\xff\xfe"],
@@ -155,6 +155,33 @@ def test_metadata_that_is_unreadable_is_named_and_kept(
 
         assert file in refusal_to_start(data_dir=broker.data_dir, port=broker.port)
         assert contents_of(broker.data_dir) == before
+
+
+def test_an_old_copy_of_its_identity_ends_it(tmp_path: Path) -> None:
+    """The ring knows of later starts: what they wrote may not be there."""
+    with start_broker(tmp_path) as broker:
+        meta = broker.data_dir / "data" / "meta.json"
+        kept = meta.read_bytes()
+        for _ in range(2):
+            broker.restart()
+        broker.stop()
+        meta.write_bytes(kept)
+        environment = plain_environment() | {
+            "TAILRACE_DATA_DIR": str(broker.data_dir),
+            "TAILRACE_PORT": str(broker.port),
+        }
+        ended = subprocess.run(
+            [sys.executable, "-m", "tailrace_broker"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=START_TIMEOUT_S,
+            check=False,
+        )
+
+    assert ended.returncode == 1
+    *_, line = ended.stderr.splitlines()
+    assert line == "error: broker 0 has been started again since: boot 3", ended.stderr
 
 
 # --- it stops -------------------------------------------------------------------------------------
@@ -384,7 +411,7 @@ def test_offsets_say_which_partition_is_damaged(broker: RunningBroker) -> None:
     ]
     row = rows[damaged]
     assert (row["logStart"], row["highWatermark"], row["logEnd"]) == (None, None, None)
-    assert (row["firstOffset"], row["epoch"], row["range"]) == (0, 1, 0)
+    assert (row["firstOffset"], row["epoch"], row["range"]) == (0, 2, 0)
 
 
 def test_records_for_a_damaged_partition_fail_alone(broker: RunningBroker) -> None:

@@ -7,10 +7,12 @@ import pytest
 
 from tailrace.requests import Answer
 from tailrace.sync import Client
-from tailrace_broker.storage.data_directory import DataDirectory
+from tailrace_broker.core.ring_commands import carry_out
+from tailrace_broker.model.commands import DeleteTopic, Stamped
 from tests.commands import assert_fails, run, told
 from tests.fixtures import RunningBroker
 from tests.http11 import Connection, document, get, messages, problem, request
+from tests.ring_disk import put_ring_state, ring_state_on
 from tests.stored import values_of
 
 pytestmark = pytest.mark.integration
@@ -71,11 +73,8 @@ def test_a_broker_killed_in_a_deletion_keeps_what_only_the_journal_had(
         for value in (b"1", b"2", b"3"):
             client.produce(topic, value)
     broker.kill()
-    directory = DataDirectory(broker.data_dir)
-    (deleted,) = directory.load_topics()
-    directory.trash.mark(deleted, 10**16)
-    directory.save_topics([])
-    directory.close()
+    deleted = Stamped(1, DeleteTopic(topic, 10**16))
+    put_ring_state(broker.data_dir, carry_out(ring_state_on(broker.data_dir), deleted))
     for _ in range(2):
         broker.restart()
     assert restore(broker, topic).status == 200

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from tailrace import __version__
 from tailrace.cli.options import short_size
+from tailrace.cli.ring_rows import filled_in, is_own
 from tailrace.errors import TailraceError
 from tailrace.spark.java import JAVA_MAJOR_MIN, can_run_spark, java_version
 from tailrace.sync import Client
@@ -40,7 +41,8 @@ def broker_checks(client: Client) -> list[Check]:
     except TailraceError as error:
         return [Check(FAILED, "broker", str(error))]
     here_us = (asked_ns + time.time_ns()) // 2000  # in the middle of question and answer
-    return list(ring_checks(client.url, status, skew_us=status.now_us - here_us))
+    skew_us = status.now_us - here_us
+    return list(ring_checks(client.url, filled_in(client, status), skew_us=skew_us))
 
 
 def machine_checks() -> list[Check]:
@@ -63,10 +65,11 @@ def ring_checks(url: str, status: RingStatus, *, skew_us: int) -> Iterator[Check
     is_right = abs(skew_us) <= CLOCK_SKEW_US_MAX
     remedy = "" if is_right else ": synchronise both clocks (NTP)"
     yield Check(OK if is_right else WARNING, "clock", f"skew {skew_us / 1000:.1f} ms{remedy}")
-    missing_count = status.length - len(status.brokers)
+    known = [broker for broker in status.brokers if is_own(broker)]
+    missing_count = status.length - len(known)
     if missing_count:
         yield Check(FAILED, "ring", f"{missing_count} of {status.length} brokers do not answer")
-    for broker in status.brokers:
+    for broker in known:
         prefix = f"broker {broker.ordinal} " if status.length > 1 else ""
         for check in _of_broker(broker):
             yield check._replace(name=prefix + check.name)

@@ -1,19 +1,24 @@
-"""`tailrace dev`: a broker on this machine for as long as the command runs, and not longer."""
+"""`tailrace dev`: brokers on this machine for as long as the command runs, and not longer."""
 
 import argparse
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Never
 
-from tailrace.cli.parser import Verb, parameter, whole_number
+from tailrace.cli.parser import UsageError, Verb, parameter, whole_number
 from tailrace.errors import TailraceError
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from tailrace.local_broker import LocalBroker
+    from tailrace.local_ring import LocalRing
 
 DEFAULT_PORT = 9250
 PORT_STRIDE = 10  # brokers of a local ring are that far apart (docs/protocol.md)
+PORT_MAX = 65535
+BROKERS_MAX = 12  # on one machine
 DOORS = (
     ("public", "", "every path: topics, produce, read, offsets, health"),
     ("produce", "", "the fast door for events"),
@@ -23,24 +28,33 @@ DOORS = (
 # The `broker` extra's packages that no other extra brings: one missing means that it is missing.
 BROKER_PACKAGES = ("httptools", "mmh3", "msgspec", "pydantic_settings", "structlog")
 DEMO_KEY = "SFO"
-DEMO_PARTITION = 2  # where a broker puts DEMO_KEY in a topic of its default four partitions
+PARTITIONS_PER_RANGE = 4  # of a topic that its first event creates
+DEMO_PARTITION = 2  # where a broker alone puts DEMO_KEY in such a topic
 
 
-def dev(*, data: Path, port: int) -> None:
-    """Run a broker on this machine until Ctrl-C; its data stays."""
-    from tailrace.local_broker import LocalBroker, PortTakenError, exported_settings
+def dev(*, data: Path, port: int, brokers: int | None) -> None:
+    """Run a broker, or a ring of some, on this machine until Ctrl-C; data stays.
+
+    What changes a ring of several by hand needs its secret, which is in DIR/ring-secret.
+    """
+    from tailrace.local_broker import PEER_DOOR, PortTakenError, exported_settings
+    from tailrace.local_ring import LocalRing, begun_with
 
     _require_broker_extra()
-    _exit_on_signals()
+    broker_count = brokers or begun_with(data) or 1
+    last_port = port + PORT_STRIDE * (broker_count - 1) + PEER_DOOR
+    if broker_count > 1 and last_port > PORT_MAX:
+        raise UsageError(f"--port: {port} leaves no room for {broker_count} brokers: give another")
     settings = {"log_level": "warning"} | exported_settings()
+    _exit_on_signals()
     try:
-        with LocalBroker(data / "0", port=port, settings=settings) as broker:
-            _wait_ready(broker)
-            print(_welcome(broker), flush=True)
-            broker.wait()
+        with LocalRing(data, broker_count=broker_count, port=port, settings=settings) as ring:
+            _wait_ready(ring)
+            print(_welcome(ring), flush=True)
+            _watch(ring)
     except PortTakenError as error:
         raise TailraceError(
-            f"{error}. Choose others: tailrace dev --port {port + PORT_STRIDE}"
+            f"{error}. Choose others: tailrace dev --port {port + PORT_STRIDE * broker_count}"
         ) from error
 
 
@@ -64,36 +78,111 @@ def _exit_on_signals() -> None:
         signal.signal(number, leave)
 
 
-def _wait_ready(broker: "LocalBroker") -> None:
-    """A broker that ends before it serves has told why on stderr: nothing is added."""
+def _wait_ready(ring: "LocalRing") -> None:
+    """A broker alone that ends before it serves has told why on stderr: nothing is added."""
     from tailrace.local_broker import BrokerEndedError
 
     try:
-        broker.wait_ready()
+        ring.wait_ready()
     except BrokerEndedError as error:
+        if len(ring.brokers) > 1:
+            raise
         raise SystemExit(error.exit_code or 1) from error
 
 
-def _welcome(broker: "LocalBroker") -> str:
-    """The doors, and two lines to paste."""
-    from tailrace.local_broker import HOST
+def _watch(ring: "LocalRing") -> None:
+    """While most of the voters live; TailraceError then."""
+    voters = _voters(ring)
+    while True:
+        ended = ring.wait_ended()
+        living = ring.living()
+        if 2 * len(voters.intersection(living)) <= len(voters):
+            if len(ring.brokers) == 1:
+                raise ended.error
+            raise TailraceError(
+                f"broker {ended.ordinal} ended too (exit code {ended.error.exit_code}): most of "
+                f"the voters {_listed(voters)} are away, so the ring is stopped; start it again"
+            )
+        print(
+            f"broker {ended.ordinal} ended by itself (exit code {ended.error.exit_code}); the ring "
+            f"goes on with {_listed(living)}. To start it again: Ctrl-C, and the same command",
+            file=sys.stderr,
+            flush=True,
+        )
 
-    doors = [
-        f"  {name:8} http://{HOST}:{broker.port + index}{path:9} {purpose}"
-        for index, (name, path, purpose) in enumerate(DOORS)
-    ]
-    url = f"{broker.url}/v1/topic/demo"
+
+def _voters(ring: "LocalRing") -> set[int]:
+    if len(ring.brokers) == 1:
+        return {0}
+    with ring.client() as client:
+        return set(client.ring().metadata.voters)
+
+
+def _welcome(ring: "LocalRing") -> str:
+    """The doors, and two lines to paste."""
+    url, partition = ring.brokers[0].url, DEMO_PARTITION
+    if len(ring.brokers) > 1:
+        url, partition = _place_of_demo(ring)
+    path = f"{url}/v1/topic/demo"
     return "\n".join(
         [
-            f"✓ broker 0 ready, data in {broker.data_dir}",
-            *doors,
+            *(_doors(ring.brokers[0]) if len(ring.brokers) == 1 else _ring_doors(ring)),
             "Produce, then read:",
             f"""  curl -d '{{"origin":"{DEMO_KEY}"}}' -H 'content-type: application/json' """
-            f"'{url}/messages?partitionKey={DEMO_KEY}'",
-            f"  curl '{url}/partitions/{DEMO_PARTITION}/records?offset=earliest'",
+            f"'{path}/messages?partitionKey={DEMO_KEY}'",
+            f"  curl '{path}/partitions/{partition}/records?offset=earliest'",
             "Ctrl-C ends it, data stays.",
         ]
     )
+
+
+def _doors(broker: "LocalBroker") -> list[str]:
+    from tailrace.local_broker import HOST
+
+    return [
+        f"✓ broker 0 ready, data in {broker.data_dir}",
+        *(
+            f"  {name:8} http://{HOST}:{broker.port + index}{path:9} {purpose}"
+            for index, (name, path, purpose) in enumerate(DOORS)
+        ),
+    ]
+
+
+def _ring_doors(ring: "LocalRing") -> list[str]:
+    from tailrace.local_ring import SECRET_FILE
+
+    others = ", ".join(f"{name} +{index}" for index, (name, *_) in enumerate(DOORS) if index)
+    return [
+        f"✓ ring of {len(ring.brokers)} brokers ready, data in {ring.top}",
+        *(
+            f"  broker {ordinal}  {broker.url}  pid {broker.pid}  log {broker.log_path}"
+            for ordinal, broker in enumerate(ring.brokers)
+        ),
+        f"  every path; {others}",
+        f"  by hand: export TAILRACE_TOKEN=$(cat {ring.top / SECRET_FILE}), tailrace ring status",
+    ]
+
+
+def _place_of_demo(ring: "LocalRing") -> tuple[str, int]:
+    """Where the demo's key is led, in a topic of the default partitions; ids are in token order."""
+    from tailrace.murmur3 import token
+
+    key_token = token(DEMO_KEY.encode())
+    with ring.client() as client:
+        ranges = [each for each in client.ring().ranges if each.state != "sealed"]
+    index, found = next(
+        (index, each)
+        for index, each in enumerate(ranges)
+        if int(each.start) <= key_token < int(each.end)
+    )
+    length = int(found.end) - int(found.start)
+    part = (key_token - int(found.start)) * PARTITIONS_PER_RANGE // length
+    leader = ring.brokers[0 if found.leader is None else found.leader]
+    return leader.url, index * PARTITIONS_PER_RANGE + part
+
+
+def _listed(ordinals: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(ordinals)))
 
 
 def _directory(word: str) -> Path:
@@ -116,10 +205,21 @@ VERB = Verb(
         parameter(
             "--port",
             metavar="PORT",
-            type=whole_number(1, 65535 - len(DOORS) + 1),
+            type=whole_number(1, PORT_MAX - len(DOORS) + 1),
             default=DEFAULT_PORT,
-            help=f"the first of four ports; default {DEFAULT_PORT}",
+            help=f"the first of four ports, of each broker {PORT_STRIDE} further; "
+            f"default {DEFAULT_PORT}",
+        ),
+        parameter(
+            "--brokers",
+            metavar="N",
+            type=whole_number(1, BROKERS_MAX),
+            help="how many; default: as many as the data is of, else 1",
         ),
     ),
-    ("tailrace dev", "tailrace dev --data /tmp/events --port 19250"),
+    (
+        "tailrace dev",
+        "tailrace dev --data /tmp/events --port 19250",
+        "tailrace dev --brokers 3 --data /tmp/ring --port 19250",
+    ),
 )

@@ -1,6 +1,6 @@
 """`tailrace status`: the ring in one line, and a line a broker."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tailrace.cli.options import OUTPUT, URL, connect, short_size
 from tailrace.cli.parser import Verb
@@ -13,12 +13,16 @@ INCARNATION_CHARACTERS = 4  # tells one disk from another; the whole is in -o js
 
 
 def status(*, output: str, url: str | None) -> None:
-    """Show the ring and its brokers."""
+    """Show the ring and its brokers.
+
+    UP of a broker that does not answer here: away, or down when the others do not hear it either.
+    """
     from tailrace.cli.output import as_table, show
+    from tailrace.cli.ring_rows import filled_in
     from tailrace.values import to_document
 
     with connect(url) as client:
-        ring = client.brokers()
+        ring = filled_in(client, client.brokers())
     document = to_document(ring)
     show(output, document, f"{headline(ring)}\n{as_table(document['brokers'], _columns())}")
 
@@ -26,13 +30,14 @@ def status(*, output: str, url: str | None) -> None:
 def headline(status: "RingStatus") -> str:
     """What holds for all brokers together."""
     ring = status.ring
+    leader = "none" if ring.metadata_leader is None else ring.metadata_leader
     return "   ".join(
         [
             f"RING {ring.name}",
-            f"brokers {len(status.brokers)}/{status.length}",
+            f"brokers {sum(each.alive for each in status.brokers)}/{status.length}",
             f"ranges {ring.ranges}",
             f"under-replicated {ring.under_replicated}",
-            f"metadata leader {ring.metadata_leader} (term {ring.metadata_term})",
+            f"metadata leader {leader} (term {ring.metadata_term})",
             f"version {ring.version}",
         ]
     )
@@ -44,6 +49,13 @@ def short_duration(seconds: float) -> str:
         if seconds >= unit_seconds:
             return f"{seconds // unit_seconds:.0f}{unit}"
     return f"{seconds:.0f}s"
+
+
+def short_incarnation(incarnation: str | None) -> str:
+    """Enough of it to tell one disk from another."""
+    from tailrace.cli.output import NONE
+
+    return NONE if incarnation is None else incarnation[:INCARNATION_CHARACTERS]
 
 
 def _columns() -> "list[Column]":
@@ -58,21 +70,26 @@ def _columns() -> "list[Column]":
         Column("TOKEN", token),
         member("LEADS", "leads"),
         member("REPLICATES", "replicates"),
-        Column(
-            "DISK",
-            lambda broker: _disk(broker["diskUsedBytes"], broker["diskBytes"]),
-        ),
+        Column("DISK", _disk),
         member("LAG MAX", "lagMax"),
         member("DIRECT I/O", "directIo"),
-        Column("INCARNATION", lambda broker: broker["incarnation"][:INCARNATION_CHARACTERS]),
-        Column("UP", lambda broker: short_duration(broker["upSeconds"])),
+        Column("INCARNATION", lambda broker: short_incarnation(broker["incarnation"])),
+        Column("UP", _up),
     ]
 
 
-VERB = Verb(status, (OUTPUT, URL), ("tailrace status", "tailrace status -o yaml"))
+def _up(broker: dict[str, Any]) -> str:
+    """Only a broker itself tells since when it is."""
+    if broker["upSeconds"] is not None:
+        return short_duration(broker["upSeconds"])
+    return "away" if broker["alive"] else "down"
 
 
-def _disk(used_bytes: int | None, all_bytes: int | None) -> str:
+def _disk(broker: dict[str, Any]) -> str:
+    used_bytes, all_bytes = broker["diskUsedBytes"], broker["diskBytes"]
     if used_bytes is None or all_bytes is None:
         return "?"
     return f"{short_size(used_bytes)} of {short_size(all_bytes)}"
+
+
+VERB = Verb(status, (OUTPUT, URL), ("tailrace status", "tailrace status -o yaml"))

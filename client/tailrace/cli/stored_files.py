@@ -17,13 +17,20 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from tailrace.cli.journals import journal_findings
-from tailrace.cli.segments import BAD, Piece, pieces
+from tailrace.cli.segments import BAD, Piece, pieces, verdict
 from tailrace.cli.stored_logs import INDEX_NAME, SEGMENT_NAME, Expected, Finding, log_findings
 from tailrace.wire import BatchHeader
 
 NO_EPOCH = 0  # of the batch before a partition's first
 RESCUED = "journaled.batches"
+TRASH = "trash"
 TOKEN_MIN, TOKEN_END = -(2**63), 2**63
+
+SNAPSHOT_MAGIC = b"TRLS"
+SNAPSHOT_CRC_BYTES = 4
+SNAPSHOT_BYTES_MIN = 24  # head and end
+# What a start of a disk may follow on.
+LOSSES = ("clean", "process", "power", "disk")
 
 # Topic id and partition.
 LogKey = tuple[UUID, int]
@@ -57,6 +64,9 @@ def check_files(directory: Path) -> Report:
     for path in _files_below(directory, re.compile(re.escape(RESCUED))):
         look.at(path)
         look.check(partial(_rescued_findings, path))
+    for path in _files_below(directory, _SNAPSHOT_NAME):
+        look.at(path)
+        look.check(partial(_snapshot_findings, path))
     journals = _files_below(directory, _JOURNAL_NAME)
     for path in journals:
         look.at(path)
@@ -76,7 +86,8 @@ def check_files(directory: Path) -> Report:
     below = {path for path in known_paths if path.is_relative_to(directory)}
     for path in sorted({path.parent for path in logs} | below):
         key = _log_key(path)
-        known = expected.get(key, Expected()) if key else Expected()
+        is_deleted = path.parent.parent.name == TRASH
+        known = expected.get(key, Expected()) if key and not is_deleted else Expected()
         look.check(partial(log_findings, path, _with_own_files(path, known), look.at))
     return Report(len(look.sizes), sum(look.sizes.values()), look.findings)
 
@@ -151,7 +162,19 @@ def _expected_logs(home: Path, headers: Iterable[BatchHeader]) -> dict[LogKey, E
     journaled: dict[LogKey, list[BatchHeader]] = defaultdict(list)
     for header in headers:
         journaled[UUID(bytes=header.topic_id), header.partition].append(header)
-    known: dict[LogKey, Expected] = {}
+    firsts = {
+        (UUID(topic_id), partition): offset
+        for topic_id, offsets in stop.get("firstOffsets", {}).items()
+        for partition, offset in enumerate(offsets)
+    }
+    # Where a log begins only a clean stop tells: it need not be 0.
+    known = {
+        key: Expected(firsts.get(key, 0), NO_EPOCH, ends[key], journaled[key])
+        if key in ends
+        else Expected(journaled=journaled[key])
+        for key in [*ends, *journaled]
+    }
+    # Of a broker of an earlier version.
     for topic in _read_json(home / "data" / "metadata" / "topics.json").get("topics", []):
         for each in topic["partitions"]:
             key = UUID(topic["topicId"]), each["partition"]
@@ -178,6 +201,16 @@ def _rescued_findings(path: Path) -> list[Finding]:
     return [
         Finding(path, piece.position, text) for piece in _batches_in(path) if piece.checksum == BAD
     ]
+
+
+def _snapshot_findings(path: Path) -> list[Finding]:
+    """That what the ring agreed on is whole: a CRC of all that is before it ends the file."""
+    stored = path.read_bytes()
+    is_whole = stored.startswith(SNAPSHOT_MAGIC) and len(stored) >= SNAPSHOT_BYTES_MIN
+    crc = int.from_bytes(stored[-SNAPSHOT_CRC_BYTES:], "little")
+    if is_whole and verdict(stored[:-SNAPSHOT_CRC_BYTES], crc) != BAD:
+        return []
+    return [Finding(path, 0, "does not match its checksum")]
 
 
 def _batches_in(path: Path) -> list[Piece]:
@@ -216,10 +249,15 @@ def _json_findings(path: Path) -> list[Finding]:
 
 
 def _check_identity(document: Document) -> None:
-    for name in ("clusterId", "incarnation"):
-        UUID(document[name])
-    for name in ("ordinal", "registration", "version"):
+    if document["clusterId"] is not None:
+        UUID(document["clusterId"])
+    UUID(document["incarnation"])
+    for name in ("ordinal", "version"):
         _check_number(document[name])
+    for start, loss in document.get("starts", []):
+        UUID(start)
+        if loss not in LOSSES:
+            raise ValueError(f"{loss!r}")
 
 
 def _check_topics(document: Document) -> None:
@@ -254,6 +292,10 @@ def _check_stop(document: Document) -> None:
         UUID(topic_id)
         for end in ends:
             _check_number(end or 0)
+    for topic_id, offsets in document.get("firstOffsets", {}).items():
+        UUID(topic_id)
+        for offset in offsets:
+            _check_number(offset)
 
 
 def _check_start(document: Document) -> None:
@@ -274,4 +316,5 @@ _JSON_CHECKS: dict[str, Callable[[Document], None]] = {
     "log-start.json": _check_start,
 }
 _JSON_NAME = re.compile("|".join(map(re.escape, _JSON_CHECKS)))
+_SNAPSHOT_NAME = re.compile(r"[0-9]+-[0-9]+\.snapshot")
 _JOURNAL_NAME = re.compile(r"[0-9]+\.journal")

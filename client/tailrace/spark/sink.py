@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from tailrace.errors import ProblemError, TailraceError
+from tailrace.routing import shows_stale_routing
 from tailrace.spark.connection import PatientClient
 from tailrace.spark.options import WriteOptions
+from tailrace.sync import Client
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,4 +58,15 @@ class TailraceWriter(DataSourceArrowWriter):
 
 
 def _produce(client: PatientClient, topic: str, body: bytes) -> None:
-    client.ask(lambda connected: connected.produce_encoded(topic, body))
+    def send(connected: Client) -> None:
+        try:
+            connected.produce_encoded(topic, body)
+        except ProblemError as error:
+            if not shows_stale_routing(error):
+                raise
+            raise TailraceError(  # not to be tried again: some of it is stored
+                "Spark writes to a ring of one broker alone in this version, and other brokers "
+                f"lead some of the partitions of {topic}: use tailrace produce, or a Producer"
+            ) from error
+
+    client.ask(send)

@@ -15,9 +15,10 @@ from tailrace.spark.options import Read, ReadOptions, parse_read_options
 from tailrace.spark.task import DataLossError, read_range
 from tailrace.sync import Client
 from tailrace_broker.core.ring import TOKEN_END, TOKEN_MIN
+from tailrace_broker.core.ring_topics import topic_of
 from tailrace_broker.model.topic import Partition
-from tailrace_broker.storage.data_directory import DataDirectory
 from tests.fixtures import RunningBroker
+from tests.ring_disk import put_topics, ring_state_on
 from tests.spark import SPARK_MARKS, ends_of
 
 if TYPE_CHECKING:
@@ -314,8 +315,9 @@ def test_an_overwrite_is_refused(flights_broker: RunningBroker, topic: str) -> N
 def split(broker: RunningBroker, *, sealed_end: int) -> None:
     """What a step does to the broker's only topic: 0 is sealed, 1 and 2 have half its keys each."""
     broker.stop()
-    directory = DataDirectory(broker.data_dir)
-    (topic,) = directory.load_topics()
+    state = ring_state_on(broker.data_dir)
+    ((_, created),) = state.topics.items()
+    topic = topic_of(state, created)
     (parent,) = topic.partitions
     sealed = msgspec.structs.replace(parent, sealed_end=sealed_end, children=(1, 2))
     high, low = (
@@ -331,8 +333,7 @@ def split(broker: RunningBroker, *, sealed_end: int) -> None:
         for partition, token_start, token_end in ((1, 0, TOKEN_END), (2, TOKEN_MIN, 0))
     )
     partitions = (sealed, high, low)
-    directory.save_topics([msgspec.structs.replace(topic, partitions=partitions)])
-    directory.close()
+    put_topics(broker.data_dir, msgspec.structs.replace(topic, partitions=partitions))
     broker.restart()
 
 

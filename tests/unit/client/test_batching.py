@@ -220,3 +220,66 @@ def test_everything_can_be_taken_out() -> None:
     assert [each.ticket for each in batching.take_all()] == ["1", "2"]
     assert batching.is_empty
     assert batching.used_bytes == 0
+
+
+def by_key(record: Outgoing[str]) -> str:
+    return B if record.key == b"b" else A
+
+
+def scattered_request(*, sequence: int = 7) -> Batching[str]:
+    """One of three records, of which one belongs to another broker; behind it another waits."""
+    batching = Batching[str](LIMITS)
+    for value, key in ((b"1", b"a"), (b"2", b"b"), (b"3", b"a")):
+        batching.add(record(value, key=key), A, 0.0)
+    first = taken(batching, 0.5)
+    first.sequence = sequence
+    batching.add(record(b"4", key=b"b"), A, 0.5)
+    batching.scatter(first, by_key)
+    return batching
+
+
+def test_the_parts_of_a_request_go_one_after_the_other_before_what_came_later() -> None:
+    batching = scattered_request()
+    seen = []
+    for now_s in (0.5, 0.5, 1.0):
+        batch = taken(batching, now_s)
+        nothing_else = batching.take(now_s)
+        seen.append((batch.url, values(batch), batch.sequence, nothing_else))
+        batching.finish(batch)
+
+    assert seen == [(A, ["1", "3"], 7, None), (B, ["2"], 7, None), (A, ["4"], None, None)]
+    assert batching.is_empty
+    assert batching.used_bytes == 0
+
+
+def test_parts_stay_what_they_are_when_others_are_sorted_anew() -> None:
+    batching = scattered_request()
+    batching.reroute("t", by_key)
+    first = taken(batching, 0.5)
+    nothing_else = batching.take(9.0)
+    batching.finish(first)
+    second = taken(batching, 0.5)
+    still_nothing = batching.take(9.0)
+    batching.finish(second)
+
+    assert (values(first), values(second), second.sequence) == (["1", "3"], ["2"], 7)
+    assert (nothing_else, still_nothing) == (None, None)
+    assert values(batching.take(1.0)) == ["4"]
+
+
+def test_parts_of_what_new_lanes_wait_for_are_waited_for() -> None:
+    batching = Batching[str](LIMITS)
+    for value, key in ((b"1", b"a"), (b"2", b"b")):
+        batching.add(record(value, key=key), A, 0.0)
+    first = taken(batching, 0.5)
+    batching.add(record(b"3", key=b"b"), A, 0.5)
+    batching.reroute("t", by_key)
+    batching.scatter(first, by_key)
+    order = []
+    for _ in range(3):
+        batch = taken(batching, 9.0)
+        order.append(values(batch))
+        assert batching.take(9.0) is None
+        batching.finish(batch)
+
+    assert order == [["1"], ["2"], ["3"]]

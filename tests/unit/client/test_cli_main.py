@@ -61,7 +61,7 @@ def test_the_command_alone_shows_its_verbs(
     assert "examples:" in told
 
 
-@pytest.mark.parametrize("first", ["topic", "group", "context"])
+@pytest.mark.parametrize("first", ["topic", "group", "ring", "metadata", "context"])
 @pytest.mark.parametrize("words", ["{} --help", "{} -h", "help {}"])
 def test_the_first_word_of_verbs_shows_those_that_begin_with_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], first: str, words: str
@@ -161,7 +161,11 @@ def test_the_version_is_told(
         ("dump notes.txt", '"notes.txt" is not a segment \\(.log\\), its index'),
         ("dump 0.idx --records", "--records is of a segment"),
         ("completion tcsh", 'SHELL: "tcsh" is not bash, zsh or fish'),
-        ("dev --brokers 1", 'no option "--brokers"'),
+        ("dev --brokers 0", '"0" is not a whole number from 1 to 12'),
+        ("dev --brokers 3 --port 65520", "--port: 65520 leaves no room for 3 brokers"),
+        ("ring found", "arguments are required: --brokers"),
+        ("ring accept-loss one --broker 1", 'RANGE: "one" is not a whole number'),
+        ("metadata recover", "add --accept-loss if they are lost for good"),
         ("dev --port 65533", '"65533" is not a whole number from 1 to 65532'),
         ("dev --data=", "--data: a directory's name is needed"),
     ],

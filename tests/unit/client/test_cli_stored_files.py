@@ -13,12 +13,13 @@ from tailrace_broker.codec.metadata import (
     LogStart,
     encode_clean_stop,
     encode_log_start,
-    encode_topics,
 )
+from tailrace_broker.codec.metadata_log import encode_snapshot
 from tailrace_broker.codec.segment import encode_pad
-from tailrace_broker.core.metadata import new_topic
+from tailrace_broker.model.agreement import GENESIS, Configuration, DiskId
 from tailrace_broker.model.topic import TopicSettings
 from tests.batches import TOPIC_ID, Event, batch_of
+from tests.earlier import encode_topics, new_topic
 
 
 def batch(offset: int) -> bytes:
@@ -38,6 +39,9 @@ ENDS_AT_0 = "the log ends at offset 0, and there were records up to 1"
 ENDS_AT_1 = "the log ends at offset 1, and there were records up to 1"
 
 
+IDENTITY = {"clusterId": None, "incarnation": str(TOPIC_ID), "ordinal": 0}
+
+
 class BrokerFiles:
     """A stopped broker's directory with one topic of one partition."""
 
@@ -48,6 +52,9 @@ class BrokerFiles:
         for directory in (self.partition, self.data / "metadata"):
             directory.mkdir(parents=True)
         (root / "lock").touch()
+
+    def write_topics(self) -> None:
+        """As a broker of an earlier version did."""
         topic = new_topic("t", TopicSettings(partitions_per_range=1), TOPIC_ID)
         (self.data / "metadata" / "topics.json").write_bytes(encode_topics([topic]))
 
@@ -71,7 +78,7 @@ def test_files_that_fit_each_other_are_right(files: BrokerFiles) -> None:
     files.segment(STORED)
 
     assert files.found() == []
-    assert check_files(files.root).file_count == 2
+    assert check_files(files.root).file_count == 1
 
 
 def test_a_clean_stop_tells_how_far_a_log_reached(files: BrokerFiles) -> None:
@@ -83,6 +90,27 @@ def test_a_clean_stop_tells_how_far_a_log_reached(files: BrokerFiles) -> None:
     assert nothing == [("0", ENDS_AT_0, True)]
     assert files.found() == [(f"{0:020d}.log", ENDS_AT_1, True)]
     assert files.found(files.partition) == files.found()
+
+
+def test_a_clean_stop_tells_where_a_log_begins(files: BrokerFiles) -> None:
+    """A child of a step does not begin at 0."""
+    files.segment(STORED)
+    found = []
+    for first_offset in (0, 1):
+        stop = CleanStop(1, {TOPIC_ID: [2]}, {TOPIC_ID: [first_offset]})
+        (files.data / "clean-stop.json").write_bytes(encode_clean_stop(stop))
+        found.append([is_bad for *_, is_bad in files.found()])
+
+    assert found == [[], [True]]
+
+
+def test_the_topics_of_an_earlier_version_tell_where_a_log_begins(files: BrokerFiles) -> None:
+    (files.partition / f"{2:020d}.log").write_bytes(batch(2) + encode_pad(-len(batch(2)) % 4096))
+    unknown = files.found()
+    files.write_topics()
+
+    assert unknown == []
+    assert [is_bad for *_, is_bad in files.found()] == [True]
 
 
 def test_retention_tells_where_a_log_begins(files: BrokerFiles) -> None:
@@ -129,6 +157,10 @@ def test_beside_a_running_broker_a_torn_write_is_none(files: BrokerFiles) -> Non
         ("metadata/topics.json", {"version": -1}, "ValueError('-1')"),
         ("metadata/topics.json", {"topics": None}, "TypeError"),
         ("meta.json", {"clusterId": "no"}, "ValueError('badly formed"),
+        ("meta.json", {"clusterId": None}, "KeyError('incarnation')"),
+        ("meta.json", {**IDENTITY, "starts": [[str(TOPIC_ID), "no"]]}, "ValueError(\"'no'\")"),
+        ("meta.json", {**IDENTITY, "starts": [["no", "clean"]]}, "ValueError('badly formed"),
+        ("clean-stop.json", {"logEnds": {}, "firstOffsets": {str(TOPIC_ID): [-1]}}, "'-1'"),
         ("clean-stop.json", {"logEnds": {"no": []}}, "ValueError('badly formed"),
         ("clean-stop.json", {"logEnds": []}, "AttributeError"),
         (f"{TOPIC_ID}/topic.json", {"deletedUs": None}, "ValueError('None')"),
@@ -139,6 +171,7 @@ def test_what_a_json_file_must_have_is_looked_at(
     files: BrokerFiles, name: str, change: dict[str, object], text: str
 ) -> None:
     files.segment(STORED)
+    files.write_topics()
     path = files.data / name
     document = json.loads(path.read_bytes()) if path.exists() else {"version": 1}
     path.write_text(json.dumps(document | change))
@@ -147,3 +180,18 @@ def test_what_a_json_file_must_have_is_looked_at(
     assert (found, is_bad) == (path.name, True)
     assert told.startswith("does not hold what it should: ")
     assert text in told
+
+
+def test_a_snapshot_of_what_the_ring_agreed_is_checked(files: BrokerFiles) -> None:
+    voters = Configuration((DiskId(0, TOPIC_ID),))
+    stored = b"".join(encode_snapshot(GENESIS, voters, [b"state"]))
+    path = files.data / "metadata" / "0-0.snapshot"
+    path.write_bytes(stored)
+    whole = files.found()
+    found = []
+    for damaged in (b"", stored[:-1], stored[:20], b"x" + stored[1:], stored[:-20] + bytes(20)):
+        path.write_bytes(damaged)
+        found.append(files.found())
+
+    assert whole == []
+    assert found == [[("0-0.snapshot", "does not match its checksum", True)]] * 5

@@ -24,7 +24,7 @@ class MadeUpClient(Client):
     def __init__(self) -> None:
         super().__init__("http://127.0.0.1:9250")
 
-    def twin(self, url: str | None = None) -> Any:
+    def twin(self, url: str | None = None, *, timeout_s: float | None = None) -> Any:
         return self
 
     def brokers(self) -> Any:

@@ -65,6 +65,7 @@ PARTITION: dict[str, object] = {
     "parents": [],
     "children": [],
     "state": "damaged",
+    "leaderUrl": "http://a:9250",
 }
 DETAILS = {**TOPIC, "partitionDetails": [PARTITION]}
 BROKER: dict[str, object] = {
@@ -82,10 +83,12 @@ BROKER: dict[str, object] = {
     "incarnation": "7f3a",
     "startedAt": "2026-11-21T10:09:23.114502Z",
     "upSeconds": 120,
+    "alive": False,
 }
 RING = {
     "length": 3,
     "names": ["a", "b", "c"],
+    "ports": [9250, 9250, 9260],
     "producerPort": 9251,
     "producerBinaryPort": 0,
     "consumerPort": 9252,

@@ -1,5 +1,7 @@
 """Which broker a key's records go to, by what brokers told."""
 
+from dataclasses import replace
+
 from tailrace.errors import ConnectionFailedError, ProblemError
 from tailrace.routing import AGE_S_MAX, Routing, shows_stale_routing
 from tests.rings import partition, ring, topic
@@ -53,6 +55,19 @@ def test_brokers_that_share_a_name_are_one_address() -> None:
     routing.learn_topic(TWO_LEADERS, 0.0)
 
     assert routing.destination("t", 0) == URL
+
+
+def test_brokers_of_one_host_are_told_apart_by_their_ports() -> None:
+    routing = Routing("http://127.0.0.1:9250")
+    routing.learn_ring(replace(ring("127.0.0.1", "127.0.0.1"), ports=(9250, 9260)))
+    routing.learn_topic(TWO_LEADERS, 0.0)
+
+    assert routing.tells_apart("t")
+    assert not routing.tells_apart("u")
+    assert routing.destination("t", 0) == "http://127.0.0.1:9260"
+    routing.forget_topic("t")
+    routing.forget_topic("t")
+    assert routing.destination("t", 0) == "http://127.0.0.1:9250"
 
 
 def test_an_ipv6_address_is_written_as_urls_have_it() -> None:

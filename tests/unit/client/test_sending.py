@@ -304,3 +304,56 @@ def test_what_is_abandoned_may_be_stored() -> None:
         isinstance(outcome, TailraceError) and outcome.write_attempted
         for outcome in outcomes.values()
     )
+
+
+THIRDS = topic(partition(0, -(2**63), 0), partition(1, 0, 1))
+B = "http://b:9250"
+
+
+def part_refused(partition: int) -> ProblemError:
+    return refused("not-leader", status=421, retriable=True, partition=partition)
+
+
+def test_what_others_lead_is_sent_to_them_under_the_same_number() -> None:
+    sender = sending()
+    batch = send(sender, EARLY, LATE, EARLY)
+    error = part_refused(1)
+    error.write_attempted = True  # of partition 0
+    error.parts = [produced(0, 10, 2), part_refused(1)]
+    wanted = sender.wants_routing(batch, error.parts, 0.0)
+    sender.learn(ring("a", "b"), THIRDS, 0.0)
+    settled = sender.failed(batch, error, 0.0)
+    again = sender.take(0.1)
+    assert again is not None
+    is_one = sender.aim(again, has_learned=False)
+    sent = []
+    while (part := sender.take(0.1)) is not None:
+        sent.append((part.url, [each.key for each in part.records], sender.numbered(part)))
+        assert sender.aim(part, has_learned=False)
+        sender.batching.finish(part)
+
+    number = {"producer_id": "till-7", "sequence": NOW_US}
+    assert wanted
+    assert settled is None
+    assert not is_one
+    assert sent == [(URL, [EARLY, EARLY], number), (B, [LATE], number)]
+    assert sender.batching.is_empty
+
+
+def test_a_request_of_one_leader_is_aimed_at_it() -> None:
+    sender = sending()
+    batch = send(sender, LATE, LATE)
+    as_it_was = sender.aim(batch, has_learned=False), batch.url
+    sender.learn(ring("a", "b"), THIRDS, 0.0)
+    aimed = sender.aim(batch, has_learned=True), batch.url
+
+    assert as_it_was == (True, URL)
+    assert aimed == (True, B)
+
+
+def test_without_numbers_nothing_is_sent_before_it_is_known_who_leads() -> None:
+    sender = sending(idempotent=False)
+    batch = send(sender, EARLY, LATE)
+
+    assert sender.wants_routing(batch, (), 0.0)
+    assert not sender.wants_routing(batch, (), 0.0)

@@ -1,0 +1,206 @@
+"""Brokers on this machine as one ring: start, found, wait until they serve, watch, stop.
+
+`TOP/0` to `TOP/N-1` hold their data, `TOP/0.log` to `TOP/N-1.log` have what they say,
+`TOP/ring.json` how many they are, and `TOP/ring-secret` what they prove to each other. A ring of
+one has none of these files, and speaks on stderr. No broker outlives its parent.
+"""
+
+import json
+import os
+import secrets
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from queue import Queue
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from tailrace.errors import ConnectionFailedError, ProblemError, TailraceError
+from tailrace.local_broker import (
+    HOST,
+    POLL_INTERVAL_S,
+    BrokerEndedError,
+    LocalBroker,
+    make_directory,
+)
+from tailrace.ring_values import RingDetails
+from tailrace.sync import Client
+
+PORT_STRIDE = 10  # brokers of a local ring are that far apart (docs/protocol.md)
+SECRET_BYTES = 32
+SECRET_FILE = "ring-secret"  # noqa: S105  # its name
+RING_FILE = "ring.json"
+
+
+class Ended(NamedTuple):
+    """A broker that ended by itself."""
+
+    ordinal: int
+    error: BrokerEndedError
+
+
+class LocalRing:
+    """`broker_count` brokers with their data below `top`, their doors from `port` on.
+
+    As a context manager it runs for the block.
+    """
+
+    def __init__(
+        self,
+        top: Path,
+        *,
+        broker_count: int,
+        port: int,
+        settings: Mapping[str, str | float] | None = None,
+    ) -> None:
+        """Nothing is started or written yet."""
+        self.top = top
+        self.port = port
+        self.secret: str | None = None
+        self.brokers: list[LocalBroker] = []
+        self._broker_count = broker_count
+        self._settings = dict(settings or {})
+        self._stack = ExitStack()
+        self._ended: Queue[Ended] = Queue()
+
+    def __enter__(self) -> Self:
+        self._prepare()
+        with ExitStack() as stack:
+            for broker in self.brokers:
+                stack.enter_context(broker)
+            self._stack = stack.pop_all()
+        for ordinal, broker in enumerate(self.brokers):
+            threading.Thread(target=self._watch, args=(ordinal, broker), daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._terminate_all()
+        self._stack.__exit__(error_type, error, traceback)
+
+    def client(self, ordinal: int = 0) -> Client:
+        """To one of its brokers, with the secret."""
+        return Client(self.brokers[ordinal].url, token=self.secret)
+
+    def wait_ready(self) -> None:
+        """Found the ring when it is new, then wait until all serve: as long as they live.
+
+        BrokerEndedError; TailraceError when it cannot be founded.
+        """
+        if self._broker_count > 1:
+            self._found_if_new()
+        for broker in self.brokers:
+            with Client(broker.url) as client:
+                while not client.is_ready():
+                    self._check_living()
+                    time.sleep(POLL_INTERVAL_S)
+
+    def wait_ended(self) -> Ended:
+        """Until a broker ends by itself, which is told once."""
+        return self._ended.get()
+
+    def living(self) -> list[int]:
+        """The ordinals of brokers that run."""
+        return [number for number, broker in enumerate(self.brokers) if broker.is_running()]
+
+    def _prepare(self) -> None:
+        """TailraceError: the data is another ring's."""
+        begun_count = begun_with(self.top)
+        if begun_count not in (None, self._broker_count):
+            were = "1 broker" if begun_count == 1 else f"{begun_count} brokers"
+            raise TailraceError(
+                f"{self.top} holds a ring of {were}: start it with --brokers {begun_count}, or "
+                "choose another directory with --data"
+            )
+        settings: list[dict[str, str | float]] = [{}]
+        is_ring = self._broker_count > 1
+        if is_ring:
+            make_directory(self.top)
+            self.secret = _kept_secret(self.top / SECRET_FILE)
+            (self.top / RING_FILE).write_text(json.dumps({"brokers": self._broker_count}) + "\n")
+            shared: dict[str, str | float] = {
+                "peer_host": HOST,
+                "port_stride": PORT_STRIDE,
+                "ring_secret": self.secret,
+            }
+            settings = [{**shared, "ordinal": each} for each in range(self._broker_count)]
+        self.brokers = [
+            LocalBroker(
+                self.top / str(ordinal),
+                port=self.port + PORT_STRIDE * ordinal,
+                settings={**self._settings, **own},
+                log_path=self.top / f"{ordinal}.log" if is_ring else None,
+            )
+            for ordinal, own in enumerate(settings)
+        ]
+
+    def _found_if_new(self) -> None:
+        """An empty broker of a ring that is there is admitted by itself."""
+        with self.client() as client:
+            ring = self._ring_of(client)
+            while ring.cluster_id is None:
+                try:
+                    ring = client.found(self._broker_count)
+                except ProblemError as error:
+                    if error.type == "ring-exists":
+                        return
+                    if not error.retriable:
+                        raise
+                    self._check_living()
+                    time.sleep(POLL_INTERVAL_S)
+
+    def _ring_of(self, client: Client) -> RingDetails:
+        """When the broker's doors are open."""
+        while True:
+            with suppress(ConnectionFailedError):
+                return client.ring()
+            self._check_living()
+            time.sleep(POLL_INTERVAL_S)
+
+    def _check_living(self) -> None:
+        """BrokerEndedError."""
+        for broker in self.brokers:
+            if not broker.is_running():
+                broker.wait()
+
+    def _watch(self, ordinal: int, broker: LocalBroker) -> None:
+        try:
+            broker.wait()
+        except BrokerEndedError as error:
+            self._ended.put(Ended(ordinal, error))
+
+    def _terminate_all(self) -> None:
+        """Together: each then waits for its own end only."""
+        for broker in self.brokers:
+            broker.terminate()
+
+
+def begun_with(top: Path) -> int | None:
+    """How many brokers have their data here; None: none yet. TailraceError: nobody can tell."""
+    file = top / RING_FILE
+    try:
+        return int(json.loads(file.read_text())["brokers"])
+    except (FileNotFoundError, NotADirectoryError):
+        return 1 if (top / "0").exists() else None
+    except (ValueError, LookupError, TypeError) as error:
+        raise TailraceError(
+            f'{file} does not say how many brokers there are: write {{"brokers": N}} into it, as '
+            "many as there are directories beside it"
+        ) from error
+
+
+def _kept_secret(path: Path) -> str:
+    """Made when it is not there; readable for its owner alone."""
+    with suppress(FileNotFoundError):
+        return path.read_text().strip()
+    secret = secrets.token_urlsafe(SECRET_BYTES)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secret + "\n")
+    return secret

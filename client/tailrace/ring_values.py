@@ -1,0 +1,92 @@
+"""What a broker tells of its ring, as values; in JSON as `tailrace.values` says."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RingMetadata:
+    """How far the broker that answered is with what the ring agrees on; brokers by ordinal.
+
+    `leader` None: none is known. `next_voters`: while they change. Heights None: it is in no ring.
+    """
+
+    term: int
+    leader: int | None
+    voters: tuple[int, ...]
+    next_voters: tuple[int, ...]
+    height: int | None
+    applied: int | None
+    log_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """The process that a broker is now. `loss`: what its data may have lost since the one before:
+    clean, process, power or disk. `alive`: heard of a moment ago. `height`: what it had applied.
+    """
+
+    ordinal: int
+    registration: int
+    incarnation: str
+    boot: int
+    loss: str
+    fenced: bool
+    alive: bool
+    height: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RangeReplica:
+    """An in-sync replica; a `ghost` may have lost data, and never leads."""
+
+    ordinal: int
+    registration: int
+    ghost: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RangeDetails:
+    """Tokens [`start`, `end`), as texts. `state`: open, sealed, leaderless (until a replica leads),
+    or waiting: for its brokers, or for `accept_loss`, since no replica is known to be whole.
+    """
+
+    id: int
+    start: str
+    end: str
+    epoch: int
+    leader: int | None
+    replicas: tuple[int, ...]
+    isr: tuple[RangeReplica, ...]
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class RingStep:
+    """A change of the ring that is under way, from `parents`, of which `sealed` take no more."""
+
+    id: int
+    kind: str
+    brokers_before: int
+    brokers_after: int
+    parents: tuple[int, ...]
+    sealed: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RingDetails:
+    """A ring as one broker knows it. `state`: that broker is a member, or waiting to be founded,
+    admitted or registered; while it is in no ring, `cluster_id`, `brokers` and `factor` are None.
+
+    `brokers`: how many belong to it. `copies`: of each event.
+    """
+
+    name: str
+    state: str
+    cluster_id: str | None
+    brokers: int | None
+    factor: int | None
+    copies: int
+    metadata: RingMetadata
+    registrations: tuple[Registration, ...]
+    ranges: tuple[RangeDetails, ...]
+    step: RingStep | None

@@ -1,0 +1,308 @@
+"""What `tailrace status`, `ring` and `dev` print and keep, without a broker."""
+
+import json
+import stat
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tailrace.cli.checks import FAILED, ring_checks
+from tailrace.cli.ring import ring_text
+from tailrace.cli.ring_rows import filled_in, is_own
+from tailrace.cli.status import headline
+from tailrace.errors import ConnectionFailedError, TailraceError
+from tailrace.local_ring import RING_FILE, SECRET_FILE, LocalRing, begun_with
+from tailrace.requests import Answer
+from tailrace.ring_requests import (
+    accept_loss_request,
+    found_request,
+    parse_range,
+    parse_ring,
+    recover_metadata_request,
+    ring_request,
+)
+from tailrace.ring_values import RingDetails
+from tailrace.values import BrokerStatus, Ring, RingStatus, to_document
+
+REGISTRATION = {
+    "ordinal": 0,
+    "registration": 3,
+    "incarnation": "7f3a1111-0000",
+    "boot": 4,
+    "loss": "process",
+    "fenced": False,
+    "alive": True,
+    "height": 11,
+}
+RANGE = {
+    "id": 0,
+    "start": "-9223372036854775808",
+    "end": "-3074457345618259968",
+    "epoch": 5,
+    "leader": 0,
+    "replicas": [0],
+    "isr": [{"ordinal": 0, "registration": 3, "ghost": False}],
+    "state": "open",
+}
+GHOST = {"ordinal": 1, "registration": 2, "ghost": True}
+RING: dict[str, Any] = {
+    "name": "demo",
+    "state": "member",
+    "clusterId": "0b",
+    "brokers": 2,
+    "factor": 1,
+    "copies": 1,
+    "metadata": {
+        "term": 7,
+        "leader": 0,
+        "voters": [0],
+        "nextVoters": [],
+        "height": 12,
+        "applied": 11,
+        "logBytes": 4096,
+    },
+    "registrations": [REGISTRATION, {**REGISTRATION, "ordinal": 1, "alive": False, "height": None}],
+    "ranges": [
+        RANGE,
+        {**RANGE, "id": 1, "start": "7", "leader": None, "isr": [GHOST], "state": "waiting"},
+    ],
+    "step": None,
+}
+STEP = {
+    "id": 1,
+    "kind": "split",
+    "brokersBefore": 2,
+    "brokersAfter": 3,
+    "parents": [0, 1],
+    "sealed": [1],
+}
+
+
+def ring_of(**changed: Any) -> RingDetails:
+    document = {**RING, **changed}
+    return parse_ring(Answer(200, {}, json.dumps(document).encode()))
+
+
+# --- requests and values --------------------------------------------------------------------------
+
+
+def test_a_ring_is_read_and_written_as_it_was() -> None:
+    assert to_document(ring_of()) == RING
+    assert to_document(ring_of(step=STEP))["step"] == STEP
+    assert parse_range(Answer(200, {}, json.dumps(RANGE).encode())) == ring_of().ranges[0]
+
+
+def test_what_is_done_by_hand_names_what_it_needs() -> None:
+    assert ring_request().target == "/v1/ring"
+    assert ring_request(consistent=True).target == "/v1/ring?consistent=true"
+    assert json.loads(found_request(3).body) == {"brokers": 3}
+    accepted = accept_loss_request(7, 1)
+    assert (accepted.method, accepted.target) == ("POST", "/v1/ring/ranges/7/accept-loss")
+    assert json.loads(accepted.body) == {"broker": 1}
+    assert json.loads(recover_metadata_request(accept_loss=True).body) == {"acceptLoss": True}
+
+
+# --- ring status ----------------------------------------------------------------------------------
+
+
+def test_a_ring_is_shown_with_its_brokers_and_ranges() -> None:
+    assert ring_text(ring_of()).splitlines() == [
+        "RING demo   brokers 1/2   ranges 2   copies 1",
+        "metadata leader 0 (term 7)   voters 0   height 11 of 12",
+        "BROKER  REGISTRATION  INCARNATION  BOOT  LOSS     STATE  HEIGHT",
+        "0       3             7f3a         4     process  alive  11",
+        "1       3             7f3a         4     process  down   -",
+        "RANGE  START                 END                   EPOCH  LEADER  ISR  REPLICAS  STATE",
+        "0      -9223372036854775808  -3074457345618259968  5      0       0    0         open",
+        "1       7                    -3074457345618259968  5      -       1?   0         waiting",
+        "range 1 waits for its broker with all its data; without it: tailrace ring accept-loss 1 "
+        "--broker N",
+    ]
+
+
+def test_what_changes_is_shown() -> None:
+    metadata = {**RING["metadata"], "leader": None, "nextVoters": [0, 1, 2]}
+    fenced = {**REGISTRATION, "fenced": True}
+    told = ring_text(
+        ring_of(
+            metadata=metadata,
+            registrations=[fenced],
+            ranges=[{**RANGE, "isr": [], "state": "sealed"}],
+            step=STEP,
+            state="waiting to be registered",
+        )
+    )
+
+    assert "ranges 0   copies 1   this broker is waiting to be registered\n" in told
+    assert "metadata leader none (term 7)   voters 0   next voters 0,1,2" in told
+    assert "  fenced  11\n" in told
+    assert "step 1: split from 2 to 3 brokers, 1 of 2 ranges sealed" in told
+
+
+def test_a_broker_in_no_ring_says_what_to_do() -> None:
+    metadata = {**RING["metadata"], "voters": [], "height": None, "applied": None}
+    told = ring_text(
+        ring_of(
+            state="waiting to be founded",
+            clusterId=None,
+            brokers=None,
+            factor=None,
+            metadata=metadata,
+            registrations=[],
+            ranges=[],
+        )
+    )
+
+    assert told.splitlines() == [
+        "RING demo   this broker is waiting to be founded",
+        "metadata leader 0 (term 7)   voters none",
+        "Found a ring: tailrace ring found --brokers N",
+    ]
+
+
+# --- status ---------------------------------------------------------------------------------------
+
+
+def row(ordinal: int, *, up_seconds: float | None = None, alive: bool = True) -> BrokerStatus:
+    return BrokerStatus(
+        ordinal=ordinal,
+        token="0",
+        leads=4,
+        replicates=4,
+        damaged=None,
+        quarantined=None,
+        lag_max=None,
+        disk_used_bytes=None,
+        disk_bytes=None,
+        direct_io=None,
+        durable_write_ms=None,
+        incarnation=None,
+        started_at=None,
+        up_seconds=up_seconds,
+        alive=alive,
+    )
+
+
+STATUS = RingStatus(
+    length=3,
+    names=("127.0.0.1",) * 3,
+    producer_port=9251,
+    producer_binary_port=0,
+    consumer_port=9252,
+    ring=Ring("demo", "0b", "0.1.0", 3, 1, None, 7),
+    now_us=0,
+    brokers=(row(0, up_seconds=5), row(1), row(2, alive=False)),
+    ports=(9250, 9260, 9270),
+)
+
+
+class ToldClient:
+    """Broker 1 answers for itself; broker 2 does not."""
+
+    url = "http://127.0.0.1:9250"
+
+    def __init__(self, url: str = url) -> None:
+        self._url = url
+
+    def __enter__(self) -> "ToldClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def twin(self, url: str, *, timeout_s: float) -> "ToldClient":
+        return ToldClient(url)
+
+    def brokers(self) -> Any:
+        if self._url != "http://127.0.0.1:9260":
+            raise ConnectionFailedError(self._url, "refused")
+        return SimpleNamespace(brokers=(row(0), row(1, up_seconds=9)))
+
+
+def test_each_broker_that_can_be_reached_describes_itself() -> None:
+    client: Any = ToldClient()
+    told = filled_in(client, STATUS)
+    alone = replace(STATUS, brokers=STATUS.brokers[:1])
+
+    assert [each.up_seconds for each in told.brokers] == [5, 9, None]
+    assert [is_own(each) for each in told.brokers] == [True, True, False]
+    assert filled_in(client, alone) is alone
+    assert filled_in(client, replace(STATUS, ports=())).brokers == STATUS.brokers
+
+
+def test_a_ring_without_a_metadata_leader_is_shown() -> None:
+    assert headline(STATUS) == (
+        "RING demo   brokers 2/3   ranges 3   under-replicated 1   metadata leader none (term 7)   "
+        "version 0.1.0"
+    )
+
+
+def test_the_doctor_tells_of_brokers_that_do_not_answer_and_nothing_else_of_them() -> None:
+    own = row(0, up_seconds=5)
+    checks = {
+        each.name: each
+        for each in ring_checks("", replace(STATUS, brokers=(own, row(1))), skew_us=0)
+    }
+
+    assert checks["ring"].state == FAILED
+    assert checks["ring"].detail == "2 of 3 brokers do not answer"
+    assert not any(name.startswith("broker 1") for name in checks)
+
+
+# --- a local ring's files -------------------------------------------------------------------------
+
+
+def test_a_directory_says_how_many_brokers_it_is_of(tmp_path: Path) -> None:
+    assert begun_with(tmp_path / "nosuch") is None
+    assert begun_with(tmp_path) is None
+    (tmp_path / "0").mkdir()
+    assert begun_with(tmp_path) == 1
+    (tmp_path / RING_FILE).write_text('{"brokers": 3}')
+    assert begun_with(tmp_path) == 3
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"brokers": "many"}', '{"brokers": null}'])
+def test_a_file_that_does_not_say_it_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / RING_FILE).write_text(text)
+
+    with pytest.raises(TailraceError, match=RING_FILE):
+        begun_with(tmp_path)
+
+
+@pytest.mark.parametrize(("begun", "wanted"), [(3, 1), (3, 4), (1, 3)])
+def test_the_data_of_another_ring_is_refused_and_left_alone(
+    tmp_path: Path, begun: int, wanted: int
+) -> None:
+    if begun == 1:
+        (tmp_path / "0").mkdir()
+    else:
+        (tmp_path / RING_FILE).write_text(json.dumps({"brokers": begun}))
+    before = sorted(tmp_path.iterdir())
+
+    with pytest.raises(TailraceError, match=f"--brokers {begun}"):
+        LocalRing(tmp_path, broker_count=wanted, port=9250)._prepare()
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_ring_s_secret_is_made_once_and_is_its_owner_s(tmp_path: Path) -> None:
+    rings = [LocalRing(tmp_path / "top", broker_count=3, port=9250) for _ in range(2)]
+    for ring in rings:
+        ring._prepare()
+    file = tmp_path / "top" / SECRET_FILE
+
+    assert rings[0].secret
+    assert rings[0].secret == rings[1].secret == file.read_text().strip()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [broker.port for broker in rings[0].brokers] == [9250, 9260, 9270]
+    assert begun_with(tmp_path / "top") == 3
+
+
+def test_a_broker_alone_has_no_secret_and_no_file(tmp_path: Path) -> None:
+    ring = LocalRing(tmp_path / "top", broker_count=1, port=9250)
+    ring._prepare()
+
+    assert ring.secret is None
+    assert not (tmp_path / "top").exists()
