@@ -1,0 +1,49 @@
+"""`python -m tests.simulation.ring`: whole rings under many seeds, on all cores.
+
+`SEEDS=n FIRST=k`: so many, from that one on. `SEED=x`: this one, with its trace; with `SHRINK=1`
+what it fails without is left out first.
+"""
+
+import os
+import sys
+
+from tests.simulation.ring.many import report, tell_many
+from tests.simulation.ring.shrink import shrink
+from tests.simulation.ring.story import Story, make_story
+from tests.simulation.ring.tale import tell
+from tests.simulation.ring.trace import Trace
+
+SEEDS_DEFAULT = 150
+
+
+def main() -> int:
+    """0 when every promise was kept."""
+    if "SEED" in os.environ:
+        return _tell_one(int(os.environ["SEED"]), shrinks=os.environ.get("SHRINK", "0") != "0")
+    first, count = int(os.environ.get("FIRST", "0")), int(os.environ.get("SEEDS", SEEDS_DEFAULT))
+    told = tell_many(range(first, first + count))
+    print("\n".join(report(told)))
+    return int(any(outcome.failure for outcome in told.outcomes))
+
+
+def _tell_one(seed: int, *, shrinks: bool) -> int:
+    story = make_story(seed)
+    if shrinks and tell(story).failure is not None:
+        story = shrink(story, _fails)
+    trace = Trace(is_on=True)
+    outcome = tell(story, trace)
+    print("\n".join(trace.lines))
+    ring = f"{story.broker_count} brokers, factor {story.factor}, {story.weather}"
+    print(f"seed {seed}: {ring}, {len(story.happenings)} events")
+    if shrinks:
+        print("\n".join(f"  {happening}" for happening in story.happenings))
+    print(outcome.failure or "every promise was kept")
+    return int(outcome.failure is not None)
+
+
+def _fails(story: Story) -> bool:
+    return tell(story).failure is not None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

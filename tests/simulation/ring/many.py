@@ -1,0 +1,70 @@
+"""Many seeds on all cores, and what they have covered."""
+
+import multiprocessing
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from tests.simulation.ring.story import make_story
+from tests.simulation.ring.tale import Outcome, tell
+
+MS_PER_HOUR = 3_600_000
+# With what is patched in this process.
+FORKED = multiprocessing.get_context("fork")
+FAILURES_SHOWN = 20
+
+
+class Told(NamedTuple):
+    """What came of some seeds."""
+
+    outcomes: Sequence[Outcome]
+    seconds: float
+    process_count: int
+
+
+def tell_seed(seed: int) -> Outcome:
+    """A seed's own story."""
+    return tell(make_story(seed))
+
+
+def tell_many(seeds: Iterable[int]) -> Told:
+    """Each in whatever process is free."""
+    process_count = os.cpu_count() or 1
+    began = time.monotonic()
+    with FORKED.Pool(process_count) as pool:
+        outcomes = pool.map(tell_seed, seeds, chunksize=1)
+    return Told(outcomes, time.monotonic() - began, process_count)
+
+
+def report(told: Told) -> list[str]:
+    """Lines for people."""
+    outcomes = told.outcomes
+    hours = sum(outcome.virtual_ms for outcome in outcomes) / MS_PER_HOUR
+    minutes = told.seconds / 60
+    healed_ms = [outcome.healed_ms for outcome in outcomes]
+    lines = [
+        f"{len(outcomes)} seeds, {hours:.1f} virtual hours, "
+        f"{sum(outcome.steps for outcome in outcomes):,} steps in {told.seconds:.0f} s: "
+        f"{len(outcomes) / minutes:.0f} seeds a minute on {told.process_count} cores",
+        f"whole again after {sum(healed_ms) // len(healed_ms)} ms, at most {max(healed_ms)} ms",
+        _counted("faults", (outcome.faults for outcome in outcomes)),
+        _counted("clients", (outcome.counts for outcome in outcomes)),
+        _counted("rules", (outcome.rules for outcome in outcomes)),
+    ]
+    failed = [outcome for outcome in outcomes if outcome.failure is not None]
+    lines += [f"seed {each.seed} FAILED: {each.failure}" for each in failed[:FAILURES_SHOWN]]
+    if failed:
+        lines.append(
+            f"{len(failed)} of {len(outcomes)} seeds failed; SEED={failed[0].seed} "
+            "SHRINK=1 make simulation shows one"
+        )
+    return lines
+
+
+def _counted(what: str, counters: Iterable[Counter[str]]) -> str:
+    total: Counter[str] = Counter()
+    for counter in counters:
+        total += counter
+    return f"{what}: " + ", ".join(f"{name} {count:,}" for name, count in sorted(total.items()))

@@ -1,0 +1,192 @@
+"""What lies between brokers: every message is on its own, and may come late, twice, or never.
+
+A message is on its way when its sender dies, and arrives all the same. Who sends to a port where no
+process listens learns that, sometimes; a dead process resets its connections, as a rule.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+from tailrace_broker.model.messages import Message
+from tests.simulation.ring.schedule import US_PER_MS, Schedule
+
+Port = Literal["peer"]
+PORTS: tuple[Port, ...] = ("peer",)
+
+
+class Endpoint(Protocol):
+    """A process, as the network sees it."""
+
+    ordinal: int
+    number: int
+    is_alive: bool
+
+    def receive(self, port: Port, message: Message) -> None:
+        """A message for it has arrived."""
+
+    def unreachable(self, ordinal: int) -> None:
+        """A connection to that broker was reset or refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """How messages fare. Shares of one; delays in µs."""
+
+    delay_us_min: int = 200
+    delay_us_max: int = 1500
+    lost: float = 0.0
+    doubled: float = 0.0
+    late: float = 0.0  # share that takes up to `late_us_max`
+    late_us_max: int = 20_000_000
+
+
+CALM = Weather()
+DIAL_PAUSE_US_MIN = 20 * US_PER_MS
+DIAL_PAUSE_US_MAX = 1000 * US_PER_MS
+RESET_TOLD = 0.9
+RESET_DELAY_US_MAX = 20 * US_PER_MS
+# With two processes of one ordinal: how often a peer's connection ends up at the other one.
+TURNS_TO_THE_OTHER = 0.1
+
+
+class Network:
+    """Who is where, what is cut, and the weather."""
+
+    def __init__(self, schedule: Schedule, generator: random.Random, faults: Counter[str]) -> None:
+        self.weather = CALM
+        self._schedule = schedule
+        self._random = generator
+        self._faults = faults
+        self._at: dict[int, list[Endpoint]] = {}  # living ones by ordinal, the oldest first
+        self._routes: dict[tuple[int, int], int] = {}  # (process, ordinal) -> process
+        self._cuts: Counter[tuple[int, int, Port]] = Counter()
+        self._slow_us: dict[tuple[int, int], int] = {}
+        self._dials: dict[tuple[int, int], tuple[int, int]] = {}  # not before, and the next pause
+        self._deaf: set[int] = set()  # processes that nobody reaches, and that reach nobody
+
+    def joined(self, endpoint: Endpoint) -> None:
+        """Its port is open."""
+        self._at.setdefault(endpoint.ordinal, []).append(endpoint)
+
+    def left(self, endpoint: Endpoint) -> None:
+        """The process is gone: whoever was connected to it is told, mostly."""
+        self._at[endpoint.ordinal].remove(endpoint)
+        for ordinal in sorted(self._at):
+            for peer in self._at[ordinal]:
+                if ordinal != endpoint.ordinal and self._random.random() < RESET_TOLD:
+                    self._tell(peer, endpoint.ordinal)
+
+    def send(self, sender: Endpoint, ordinal: int, port: Port, message: Message) -> None:
+        """Once, twice or never, sooner or later."""
+        weather, generator = self.weather, self._random
+        target = self._target(sender, ordinal)
+        if target is None:
+            if not self._is_cut(sender, ordinal, port):
+                self._refuse(sender, ordinal)
+            return
+        if self._dials:
+            self._dials.pop((sender.number, ordinal), None)
+        if weather.lost and generator.random() < weather.lost:
+            self._faults["message lost"] += 1
+            return
+        self._deliver_later(sender, target, port, message)
+        if weather.doubled and generator.random() < weather.doubled:
+            self._faults["message doubled"] += 1
+            self._deliver_later(sender, target, port, message)
+
+    def cut(self, sender: int, receiver: int, port: Port) -> None:
+        """Nothing passes in this direction until it is mended as often as it was cut."""
+        self._cuts[sender, receiver, port] += 1
+
+    def mend(self, sender: int, receiver: int, port: Port) -> None:
+        """Takes one cut back."""
+        self._cuts[sender, receiver, port] -= 1
+
+    def slow(self, sender: int, receiver: int, delay_us: int) -> None:
+        """This direction takes so much longer; 0: no longer."""
+        self._slow_us[sender, receiver] = delay_us
+
+    def deafen(self, endpoint: Endpoint) -> None:
+        """Nobody hears this process any more, nor it anybody."""
+        self._deaf.add(endpoint.number)
+
+    def heal(self) -> None:
+        """No cut, no slow link, calm weather."""
+        self.weather = CALM
+        self._cuts.clear()
+        self._slow_us.clear()
+        self._deaf.clear()
+
+    def spoil(self, **changes: float) -> None:
+        """Worse weather."""
+        self.weather = replace(self.weather, **changes)  # type: ignore[arg-type]
+
+    def _target(self, sender: Endpoint, ordinal: int) -> Endpoint | None:
+        """Of two processes of one ordinal the one that the sender is connected to."""
+        living = self._at.get(ordinal)
+        if not living:
+            return None
+        if len(living) == 1:
+            return living[0]
+        route = (sender.number, ordinal)
+        if self._random.random() < TURNS_TO_THE_OTHER:
+            self._routes.pop(route, None)
+        chosen = next((each for each in living if each.number == self._routes.get(route)), None)
+        if chosen is None:
+            chosen = self._random.choice(living)
+            self._routes[route] = chosen.number
+        return chosen
+
+    def _is_cut(self, sender: Endpoint, receiver: int, port: Port) -> bool:
+        return self._cuts.get((sender.ordinal, receiver, port), 0) > 0
+
+    def _deliver_later(
+        self, sender: Endpoint, target: Endpoint, port: Port, message: Message
+    ) -> None:
+        weather, generator = self.weather, self._random
+        span_us = weather.delay_us_max - weather.delay_us_min
+        delay_us = weather.delay_us_min + int(generator.random() * span_us)
+        if weather.late and generator.random() < weather.late:
+            self._faults["message late"] += 1
+            delay_us = int(generator.random() * weather.late_us_max)
+        if self._slow_us:
+            delay_us += self._slow_us.get((sender.ordinal, target.ordinal), 0)
+
+        def deliver() -> None:
+            if not target.is_alive:
+                return
+            if self._cuts and self._is_cut(sender, target.ordinal, port):
+                self._faults["message cut"] += 1
+                return
+            if self._deaf and (sender.number in self._deaf or target.number in self._deaf):
+                return
+            target.receive(port, message)
+
+        self._schedule.after(delay_us, deliver)
+
+    def _refuse(self, sender: Endpoint, ordinal: int) -> None:
+        """It dials again and again, more and more seldom."""
+        key, now_us = (sender.number, ordinal), self._schedule.now_us
+        next_us, pause_us = self._dials.get(key, (0, DIAL_PAUSE_US_MIN))
+        if now_us >= next_us:
+            self._dials[key] = now_us + pause_us, min(2 * pause_us, DIAL_PAUSE_US_MAX)
+            self._tell(sender, ordinal)
+
+    def _tell(self, peer: Endpoint, ordinal: int) -> None:
+        def tell() -> None:
+            if peer.is_alive:
+                peer.unreachable(ordinal)
+
+        self._schedule.after(int(self._random.random() * RESET_DELAY_US_MAX) + 1, tell)
+
+
+def both_ways(sides: tuple[list[int], list[int]]) -> list[tuple[int, int]]:
+    """All directions between two sides."""
+    pairs = [(left, right) for left in sides[0] for right in sides[1]]
+    return pairs + [(right, left) for left, right in pairs]
+
+
+Happen = Callable[[], None]

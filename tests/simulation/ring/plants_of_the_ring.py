@@ -1,0 +1,103 @@
+"""Bugs to be planted into what the ring agrees on, and into who takes part in it."""
+
+import pytest
+from msgspec.structs import replace
+
+from tailrace_broker.core import (
+    control,
+    registrations,
+    ring_commands,
+)
+from tailrace_broker.core.control import Control
+from tailrace_broker.core.control_events import Answer
+from tailrace_broker.core.founding import Founding
+from tailrace_broker.core.gossip import Gossip
+from tailrace_broker.core.raft_events import ReadReady
+from tailrace_broker.core.raft_leading import Leading
+from tailrace_broker.model.agreement import Snapshot
+from tailrace_broker.model.commands import Register, Stamped
+from tailrace_broker.model.messages import FoundingAnswered
+from tailrace_broker.model.ring_state import RangeState, Registration, Replica, RingState
+
+
+def reads_answered_at_once(patch: pytest.MonkeyPatch) -> None:
+    """A leader does not ask whether it is still one."""
+
+    def answered(self: Leading, request: int) -> None:
+        self._state.effects.append(ReadReady(request, self._state.commit.height))
+
+    patch.setattr(Leading, "ask_read", answered)
+
+
+def leader_resumes_its_epoch(patch: pytest.MonkeyPatch) -> None:
+    """A range is led on by its leader's next process."""
+    ranges_after = registrations._ranges_after
+
+    def resumed(
+        state: RingState, before: Registration | None, now: Registration
+    ) -> dict[int, RangeState]:
+        ranges = ranges_after(state, before, now)
+        for range_id, each in state.ranges.items():
+            led = each.leader is not None and each.leader.ordinal == now.ordinal
+            if led and Replica(now.ordinal, now.number) in ranges[range_id].isr:
+                leader = Replica(now.ordinal, now.number)
+                ranges[range_id] = replace(ranges[range_id], leader=leader)
+        return ranges
+
+    patch.setattr(registrations, "_ranges_after", resumed)
+
+
+def class_of_the_last_start_only(patch: pytest.MonkeyPatch) -> None:
+    """What starts since the last registration lost is not carried over."""
+
+    def last(before: Registration | None, command: Register) -> str:
+        is_known = before is not None and before.incarnation == command.incarnation
+        return command.starts[-1].loss if is_known else "disk"
+
+    patch.setattr(registrations, "loss_since", last)
+
+
+def power_loss_stays_in_the_isr(patch: pytest.MonkeyPatch) -> None:
+    """Though its topics are written, not synced."""
+    patch.setattr(registrations, "_ranges_with_unflushed", lambda state, before: frozenset())
+
+
+def older_process_not_fenced(patch: pytest.MonkeyPatch) -> None:
+    """Two processes of one ordinal take themselves for the registered one."""
+
+    def registration(self: Control) -> Registration | None:
+        return None if self.state is None else self.state.brokers.get(self.ordinal)
+
+    patch.setattr(Control, "registration", property(registration))
+    patch.setattr(Control, "_superseded", lambda self, before: [])
+
+
+def commands_done_twice(patch: pytest.MonkeyPatch) -> None:
+    """A command that arrives again is carried out again."""
+
+    def carry_out(state: RingState, stamped: Stamped) -> RingState:
+        recent = {key: value for key, value in state.recent.items() if key != stamped.id}
+        return shipped(replace(state, recent=recent), stamped)
+
+    shipped = ring_commands.carry_out
+    patch.setattr(control, "carry_out", carry_out)
+    patch.setattr("tests.simulation.ring.agreement.carry_out", carry_out)
+
+
+def founding_by_majority(patch: pytest.MonkeyPatch) -> None:
+    """Two empty brokers of three are enough; who is not empty is not asked, nor is gossip."""
+
+    def answered(self: Founding, answer: FoundingAnswered) -> tuple[Snapshot | None, Answer | None]:
+        attempt = self._attempt
+        if attempt is None or not answer.is_empty or answer.founding != attempt.id:
+            return None, None
+        attempt.answers[answer.sender.ordinal] = answer
+        if 2 * len(attempt.answers) <= attempt.ask.broker_count:
+            return None, None
+        for ordinal in range(attempt.ask.broker_count):
+            absent = replace(answer, sender=answer.sender._replace(ordinal=ordinal))
+            attempt.answers.setdefault(ordinal, absent)
+        return self._genesis(attempt), None
+
+    patch.setattr(Founding, "answered", answered)
+    patch.setattr(Gossip, "leader_hint", lambda self: None)

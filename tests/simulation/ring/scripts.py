@@ -1,0 +1,56 @@
+"""Stories that are told by hand, beside those that seeds make up."""
+
+from dataclasses import dataclass
+
+from tests.simulation.ring.disk_faults import Wipe
+from tests.simulation.ring.faults import Happening
+from tests.simulation.ring.network import CALM
+from tests.simulation.ring.story import Story
+from tests.simulation.ring.violation import check
+from tests.simulation.ring.work import Found
+from tests.simulation.ring.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class WipeTwo(Happening):
+    """Two disks are gone at once: more than a ring of three can bear."""
+
+    other: int
+    down_ms: int
+
+    def happen(self, world: World) -> None:
+        Wipe(self.at_ms, self.ordinal, self.down_ms).replace_disk(world)
+        Wipe(self.at_ms, self.other, self.down_ms).replace_disk(world)
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverByHand(Happening):
+    """Somebody has this broker go on alone. Nothing has happened in the ring until then."""
+
+    def happen(self, world: World) -> None:
+        process = world.newest(self.ordinal)
+        assert process is not None
+        height = world.agreement.height
+        check(height > 0, "nothing was ever agreed")
+        assert process.control is not None
+        check(process.control.raft.applied.height == height, "the ring went on without most voters")
+        world.agreement.recovers_alone(process)
+        world.clients.recover(process)
+
+
+def two_wiped_voters(seed: int = 0) -> Story:
+    """They found nothing, whoever asks them to; the third goes on alone, and lets them in."""
+    happenings = (
+        Found(500, 0, 3, 3),
+        WipeTwo(8_000, 1, 2, 4_000),  # by then the third leads no more
+        Found(14_000, 1, 3, 3),
+        Found(15_000, 2, 3, 3),
+        Found(16_000, 0, 3, 3),
+        RecoverByHand(25_000, 0),
+    )
+    return Story(seed, 3, 3, CALM, 26_000, happenings)
+
+
+def wiped_voter(seed: int = 0) -> Story:
+    """It comes back empty, catches up, and votes with its new disk."""
+    return Story(seed, 3, 3, CALM, 9_000, (Found(500, 0, 3, 3), Wipe(8_000, 1, 200)))

@@ -1,0 +1,80 @@
+"""Tells a story: the world under its happenings, then healed. Its end follows from it alone."""
+
+import traceback
+from collections import Counter
+from typing import NamedTuple
+from unittest.mock import patch
+
+from tailrace_broker.core import raft_feeding
+from tests.simulation.ring.healing import heal, recover
+from tests.simulation.ring.schedule import US_PER_MS
+from tests.simulation.ring.story import Story
+from tests.simulation.ring.trace import Trace
+from tests.simulation.ring.violation import Violation
+from tests.simulation.ring.world import World
+
+# So that a snapshot is sent in slices, and what a broker missed in several messages.
+MESSAGE_BYTES = 2048
+
+
+class Outcome(NamedTuple):
+    """How a story ended; `failure` None: as it should."""
+
+    seed: int
+    failure: str | None
+    virtual_ms: int
+    healed_ms: int
+    steps: int
+    faults: Counter[str]
+    rules: Counter[str]
+    counts: Counter[str]
+
+
+def tell(story: Story, trace: Trace | None = None) -> Outcome:
+    """From empty disks to a ring that is whole again."""
+    trace = Trace() if trace is None else trace
+    world = World(
+        story.seed,
+        broker_count=story.broker_count,
+        factor=story.factor,
+        weather=story.weather,
+        trace=trace,
+    )
+    failure = None
+    try:
+        with patch.object(raft_feeding, "MESSAGE_BYTES_MAX", MESSAGE_BYTES):
+            _run(world, story)
+    except AssertionError as error:
+        failure = _explain(world, error)
+        trace.line(world.schedule.now_us, failure)
+    return Outcome(
+        story.seed,
+        failure,
+        world.schedule.now_us // US_PER_MS,
+        world.healed_ms,
+        world.step_count,
+        world.faults,
+        world.rules,
+        world.counts,
+    )
+
+
+def _run(world: World, story: Story) -> None:
+    world.begin()
+    for happening in story.happenings:
+        world.schedule.run(happening.at_ms * US_PER_MS)
+        world.say(f"* {happening}")
+        happening.happen(world)
+    world.schedule.run(story.trouble_ms * US_PER_MS)
+    heal(world)
+    recover(world)
+
+
+def _explain(world: World, error: AssertionError) -> str:
+    """What, when, and where, when a machine itself says so."""
+    when = f"{world.schedule.now_us / 1e6:.4f} s"
+    who = world.last_process.name if world.last_process is not None else "nobody"
+    if isinstance(error, Violation):
+        return f"{when}, after a step of {who}: {error}"
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{when}, in {who}: {place.filename}:{place.lineno}: {place.line} ({error})"

@@ -1,0 +1,23 @@
+"""Bugs that are planted into the agreement, one at a time: the simulator finds each."""
+
+import pytest
+
+from tests.simulation.ring.plants import PLANTS, SEEDS_MAX, Plant, find
+from tests.simulation.ring.plants_of_the_ring import founding_by_majority
+from tests.simulation.ring.scripts import two_wiped_voters
+from tests.simulation.ring.tale import tell
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+def test_every_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+
+    assert find([PLANTS[plant], *range(SEEDS_MAX)]) is not None
+
+
+@pytest.mark.timeout(60)
+def test_a_founding_by_majority_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    founding_by_majority(monkeypatch)
+
+    assert "two rings were founded" in str(tell(two_wiped_voters()).failure)
