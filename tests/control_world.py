@@ -24,6 +24,7 @@ from tailrace_broker.core.control_events import (
     Heard,
     Superseded,
 )
+from tailrace_broker.core.raft import COMPACT_BYTES
 from tailrace_broker.core.raft_events import (
     Compacted,
     Durable,
@@ -240,9 +241,9 @@ class World:
         heapq.heappush(self._queue, (at_ms, next(self._numbers), action))
 
 
-def founded(broker_count: int = 3, factor: int = 3, **timing: int) -> World:
+def founded(broker_count: int = 3, factor: int = 3, *, compact_bytes: int = COMPACT_BYTES) -> World:
     """A ring whose brokers are registered and lead their ranges."""
-    world = World(timing=ControlTiming()._replace(**timing))
+    world = World(timing=ControlTiming(compact_bytes=compact_bytes))
     for ordinal in range(broker_count):
         world.start(ordinal)
     number = world.found(0, broker_count, factor)

@@ -104,7 +104,7 @@ PEER_MESSAGES = [
     encode_frame(message)[FRAME_HEADER.size :]
     for message in (
         Append(3, PEER_DISK, BlockId(1, 4), (PEER_BLOCK,), BlockId(1, 3), 9),
-        Digest(PEER_DISK, (Hint(1, UUID(int=2), 3, 400, 70_000, 50),), 3, 1),
+        Digest(PEER_DISK, (Hint(1, UUID(int=2), 3, 400, 70_000),), 3, 1),
         Founded(
             PEER_DISK, UUID(int=3), Snapshot(BlockId(0, 0), Configuration((PEER_DISK,)), b"state")
         ),
