@@ -22,6 +22,7 @@ QUESTIONS = (
     "tail",
     "produce_to_received",
     "slow_senders",
+    "ring_agreement",
     "spark_read",
 )
 

@@ -13,7 +13,7 @@ from tests.simulation.ring.story import Story, make_story
 from tests.simulation.ring.tale import tell
 from tests.simulation.ring.trace import Trace
 
-SEEDS_DEFAULT = 150
+SEEDS_DEFAULT = 200
 
 
 def main() -> int:
