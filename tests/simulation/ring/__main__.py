@@ -8,7 +8,7 @@ import os
 import sys
 
 from tests.simulation.ring.many import report, tell_many
-from tests.simulation.ring.shrink import shrink
+from tests.simulation.ring.shrink import shrink, until
 from tests.simulation.ring.story import Story, make_story
 from tests.simulation.ring.tale import tell
 from tests.simulation.ring.trace import Trace
@@ -28,8 +28,10 @@ def main() -> int:
 
 def _tell_one(seed: int, *, shrinks: bool) -> int:
     story = make_story(seed)
-    if shrinks and tell(story).failure is not None:
-        story = shrink(story, _fails)
+    if shrinks:
+        failed = tell(story)
+        if failed.failure is not None:
+            story = shrink(until(story, failed.virtual_ms), _fails)
     trace = Trace(is_on=True)
     outcome = tell(story, trace)
     print("\n".join(trace.lines))

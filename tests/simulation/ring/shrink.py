@@ -7,6 +7,12 @@ from tests.simulation.ring.story import Story
 TRIES_MAX = 400
 
 
+def until(story: Story, end_ms: int) -> Story:
+    """Without what comes later."""
+    happenings = tuple(each for each in story.happenings if each.at_ms <= end_ms)
+    return story._replace(happenings=happenings)
+
+
 def shrink(story: Story, fails: Callable[[Story], bool]) -> Story:
     """Halves first, then smaller parts, as long as something can go (delta debugging)."""
     tries = 0
