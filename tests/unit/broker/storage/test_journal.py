@@ -30,6 +30,9 @@ from tests.storage import (
     values_in,
 )
 
+# Some write megabytes, half a second on an idle machine.
+pytestmark = pytest.mark.timeout(20)
+
 Scenario = Callable[[], Coroutine[None, None, None]]
 NOISE = Random(3)
 FILE_BYTES = 128 * 1024
