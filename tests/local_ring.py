@@ -14,8 +14,8 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from tailrace.local_broker import HOST, LocalBroker
+from tailrace.local_ring import PORT_STRIDE
 
-PORT_STRIDE = 10
 SECRET = "a-secret-of-the-tests"  # visible characters, as a token has them
 ANSWER_S_MAX = 15.0
 POLL_S = 0.02

@@ -28,7 +28,7 @@ from tailrace.local_broker import (
 from tailrace.ring_values import RingDetails
 from tailrace.sync import Client
 
-PORT_STRIDE = 10  # brokers of a local ring are that far apart (docs/protocol.md)
+PORT_STRIDE = 10  # brokers of a local ring are that far apart (docs/operations.md)
 SECRET_BYTES = 32
 SECRET_FILE = "ring-secret"  # noqa: S105  # its name
 RING_FILE = "ring.json"

@@ -8,7 +8,12 @@ broker has refused some, all go to the URL that was given, as on a ring of one.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from tailrace.errors import ConnectionFailedError, ProblemError, TailraceError
+from tailrace.errors import (
+    ConnectionFailedError,
+    ProblemError,
+    TailraceError,
+    UnexpectedAnswerError,
+)
 from tailrace.murmur3 import token
 from tailrace.records_binary import encode_records
 from tailrace.routing import Routing, shows_stale_routing
@@ -148,5 +153,8 @@ class Scattering:
 
 def _partition_of(problem: ProblemError) -> int:
     partition = problem.members.get("partition")
-    assert isinstance(partition, int), "each part of an answer names its partition"
+    if not isinstance(partition, int):
+        error = UnexpectedAnswerError(f"a part of an answer names no partition: {problem}")
+        error.write_attempted = True
+        raise error
     return partition

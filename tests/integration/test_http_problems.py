@@ -47,8 +47,7 @@ from tests.http11 import (
     request,
 )
 from tests.http11 import records as records_target
-from tests.local_ring import SECRET as RING_SECRET
-from tests.local_ring import LocalRing, founded_ring
+from tests.local_ring import SECRET, LocalRing, founded_ring
 from tests.metrics import wait_for_metric
 from tests.slow_readers import trickling_readers
 from tests.stored import produce_large, split
@@ -59,7 +58,6 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "problems.json"
 PROTOCOL = Path(__file__).parents[2] / "docs" / "protocol.md"
 PROBLEM_CONTENT_TYPE = "application/problem+json"
 MEBIBYTE = 1024 * 1024
-SECRET = "a secret of these tests"
 ADMITTED_S_MAX = 30.0
 # From here on an append goes to its segment at once, not to the journal.
 LARGE_APPEND_BYTES = 64 * 1024
@@ -363,7 +361,7 @@ def test_a_ring_is_not_founded_without_all_its_brokers(tmp_path: Path, golden: G
     try:
         ring.brokers[0].start()
         ring.until(lambda: ring.is_answered(0, "GET", "/live"), READY_S_MAX)
-        found = request("/v1/ring/found", b'{"brokers":3}', authorization=f"Bearer {RING_SECRET}")
+        found = request("/v1/ring/found", b'{"brokers":3}', authorization=f"Bearer {SECRET}")
         with Connection(ring.brokers[0].port) as connection:
             answer = connection.exchange(found)
             while document(answer)["detail"] == "the broker is starting, or stopping":

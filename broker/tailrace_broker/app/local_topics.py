@@ -219,11 +219,13 @@ class LocalTopics:
         if is_restored:
             self._to_exhume.add(topic.id)
         settings = None if hosted is None else hosted.topic.settings
+        has_come = hosted is None or hosted.topic.name != name  # deleted, and restored as another
         had_failed = topic.id in self._unopened
         hosted = await self._fit(state, topic, hosted, Replayed())
         self._retention.watch(hosted.undamaged_logs())
-        if settings is None:
+        if has_come:
             self.on_changed(name)
+        if settings is None:
             count = len(hosted.topic.partitions)
             if is_restored:
                 _log.info("topic.restored", topic=name, id=str(topic.id), partitions=count)
@@ -314,7 +316,7 @@ class LocalTopics:
             return CorruptPartitionError(
                 f"the data of the deleted topic was removed before it was restored: {error.detail}"
             )
-        except StorageFailedError as error:
+        except (DiskFullError, StorageFailedError) as error:
             return error
         self._to_exhume.discard(topic.topic_id)
         await run(partial(trash.unmark, topic.topic_id))

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import structlog
 
-from tailrace_broker.app.settings import Settings
+from tailrace_broker.app.settings import PEER_PORT, Settings
 from tailrace_broker.codec.ring_snapshot import encode_slices
 from tailrace_broker.core.control import Control, ControlTiming, Identity
 from tailrace_broker.core.control_events import (
@@ -44,6 +44,7 @@ from tailrace_broker.model.commands import Command
 from tailrace_broker.model.errors import (
     BrokerUnreachableError,
     NotAgreedError,
+    NotReadyError,
     RingExistsError,
     RingRefusedError,
     SupersededError,
@@ -60,7 +61,6 @@ from tailrace_broker.storage.metadata_files import MetadataFiles
 
 # Copies of each range that a new ring keeps; more when brokers replicate.
 COPIES = 1
-PRIVATE_DOOR = 5  # above the base port
 CHANGE_S_MAX = 10.0
 LEAD_S_MAX = 2.0
 # What the agreement's refusals of a founding are to callers.
@@ -68,7 +68,6 @@ FOUNDING_ERRORS = {
     "ring-exists": RingExistsError,
     "broker-unreachable": BrokerUnreachableError,
     "founding-under-way": NotAgreedError,
-    "not-agreed": NotAgreedError,
 }
 
 _log = structlog.get_logger()
@@ -123,6 +122,11 @@ class Ring:
         return None if self._control is None else self._control.registration
 
     @property
+    def is_joining(self) -> bool:
+        """It waits to be founded, admitted or registered."""
+        return self._control is not None and self.registration is None
+
+    @property
     def is_metadata_leader(self) -> bool:
         """This broker leads the metadata now, or believes so."""
         return self._control is not None and self._control.raft.is_established
@@ -174,15 +178,13 @@ class Ring:
             self.peers = Peers(
                 disk.ordinal,
                 address_of=self._private_address,
-                secret=settings.ring_secret.get_secret_value().encode()
-                if settings.ring_secret
-                else b"",
+                secret=settings.ring_secret.get_secret_value().encode(),
                 cluster_id=self._cluster_id,
                 on_message=self._heard,
                 on_unreachable=lambda ordinal: self._step(Unreachable(ordinal)),
                 spawn=self._spawn,
             )
-            await self.peers.listen(settings.host, settings.port + PRIVATE_DOOR)
+            await self.peers.listen(settings.host, settings.port + PEER_PORT)
         self._step(Woken())
         if settings.peer_host is None and kept.snapshot is None:
             await self._found(1, topics, deleted)
@@ -203,37 +205,46 @@ class Ring:
         if self._timer is not None:
             self._timer.cancel()
         for future in self._requests.values():
-            future.cancel()
+            if not future.done():
+                future.set_exception(
+                    NotAgreedError("the broker stops; what was asked for may still come to be")
+                )
         if self.peers is not None:
             await self.peers.close()
         await self.files.close()
 
     # --- requests ---
 
-    async def change(self, command: Command, *, timeout_s: float = CHANGE_S_MAX) -> None:
-        """Carry a command out; on return it is in `state`. RingRefusedError, NotAgreedError."""
-        await self._request(partial(Ask, command=command), timeout_s)
+    async def change(self, command: Command) -> None:
+        """Carry a command out; on return it is in `state`.
+
+        RingRefusedError, NotAgreedError, NotReadyError.
+        """
+        await self._request(partial(Ask, command=command))
 
     async def current(self) -> RingState:
-        """A state that holds all that was agreed when this was asked. NotAgreedError."""
-        await self._request(AskState, CHANGE_S_MAX)
+        """A state that holds all that was agreed when this was asked.
+
+        NotAgreedError, NotReadyError.
+        """
+        await self._request(AskState)
         assert self.state is not None
         return self.state
 
     async def found(self, broker_count: int) -> None:
         """Found a ring of brokers 0 to `broker_count` - 1; done when it is this ring already.
 
-        RingExistsError, BrokerUnreachableError, RingRefusedError, NotAgreedError.
+        RingExistsError, BrokerUnreachableError, RingRefusedError, NotAgreedError, NotReadyError.
         """
         await self._found(broker_count)
 
     async def recover_alone(self) -> None:
         """By hand: most voters are lost for good, and this broker goes on without them.
 
-        RingRefusedError, NotAgreedError.
+        RingRefusedError, NotAgreedError, NotReadyError.
         """
         _log.warning("metadata.recovering", reason="asked by hand to go on alone")
-        await self._request(AskRecovery, CHANGE_S_MAX)
+        await self._request(AskRecovery)
 
     async def _found(
         self,
@@ -249,27 +260,27 @@ class Ring:
             deleted=deleted,
         )
         try:
-            await self._request(ask, CHANGE_S_MAX)
+            await self._request(ask)
         except RingRefusedError as error:
             kind = FOUNDING_ERRORS.get(error.refusal.reason)
             if kind is None:
                 raise
             raise kind(error.detail) from error
 
-    async def _request(self, ask: Callable[[int], ControlEvent], timeout_s: float) -> None:
-        if self._control is None:
-            raise NotAgreedError("the broker is starting, or stopping")
+    async def _request(self, ask: Callable[[int], ControlEvent]) -> None:
+        if self._control is None or self._is_stopped:
+            raise NotReadyError("the broker is starting, or stopping")
         self._request_count += 1
         number = self._request_count
         future = self._requests[number] = self._loop.create_future()
         try:
             self._step(ask(number))
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(CHANGE_S_MAX):
                 await future
         except TimeoutError:
             raise NotAgreedError(
-                f"the brokers have not agreed within {timeout_s:.0f} s: a majority of the voters "
-                "must be up and reach each other; what was asked for may still come to be"
+                f"the brokers have not agreed within {CHANGE_S_MAX:.0f} s: a majority of the "
+                "voters must be up and reach each other; what was asked for may still come to be"
             ) from None
         finally:
             del self._requests[number]
@@ -380,7 +391,7 @@ class Ring:
 
     def _private_address(self, ordinal: int) -> tuple[str, int]:
         host, port = self._settings.address_of(ordinal)
-        return host, port + PRIVATE_DOOR
+        return host, port + PEER_PORT
 
     def _registered(self) -> Registration:
         assert self.registration is not None

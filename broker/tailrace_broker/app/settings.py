@@ -4,7 +4,7 @@ from pathlib import Path
 from socket import gethostname
 from typing import Literal
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tailrace_broker.codec.columns import PAYLOAD_BYTES_MAX
@@ -57,8 +57,8 @@ class Settings(BaseSettings):
     where brokers share a host."""
 
     ring_secret: SecretStr = SecretStr("")
-    """What brokers of one ring prove to each other that they know, and admin requests name; empty:
-    nobody is asked."""
+    """What brokers of one ring prove to each other that they know, and admin requests name; visible
+    ASCII; empty: nobody is asked."""
 
     auto_create_topics: bool = True
     """Whether the first produce to a topic creates it: a newcomer's first curl works."""
@@ -125,6 +125,17 @@ class Settings(BaseSettings):
             return self.client_view.host, self.port
         host = self.peer_host.replace(ORDINAL_PLACE, str(ordinal))
         return host, self.port + self.port_stride * (ordinal - self.ordinal)
+
+    @field_validator("ring_secret")
+    @classmethod
+    def check_secret(cls, secret: SecretStr) -> SecretStr:
+        """A request names it in a header, which has an end and takes no other characters."""
+        if not all("!" <= character <= "~" for character in secret.get_secret_value()):
+            raise ValueError(
+                "has a space or another character than visible ASCII; make one with "
+                "openssl rand -base64 32"
+            )
+        return secret
 
     @model_validator(mode="after")
     def check_relations(self) -> "Settings":

@@ -146,7 +146,7 @@ class Topics:
     def check_ready(self) -> None:
         """NotReadyError until all are recovered, and from a stop on."""
         if not self.is_ready:
-            raise _not_ready()
+            raise self._not_ready()
 
     def log_ends(self) -> dict[UUID, list[int | None]]:
         """By topic and partition id; null: there is no log here."""
@@ -173,6 +173,9 @@ class Topics:
         found = self.by_name.get(topic)
         if found is None:
             check_topic_name(topic)
+            state = self._ring.state
+            if state is not None and topic in state.topics:  # agreed, and not carried out yet
+                raise NotReadyError(f'the broker is opening topic "{topic}"')
             raise self._not_found(topic)
         return found
 
@@ -183,7 +186,7 @@ class Topics:
         """
         found = self.by_name.get(topic)
         if not self.is_ready:
-            use(None, _not_ready())
+            use(None, self._not_ready())
         elif found is not None and topic not in self._creations:
             use(found, None)
         elif topic in self._creations:
@@ -202,7 +205,6 @@ class Topics:
             self.check_ready()
             with suppress(TopicExistsError):  # as another version made it
                 await self._change(CreateTopic(name, uuid4(), settings), name)
-            await self._local.reached()
         return self.internal[name]
 
     async def create(self, name: str, settings: TopicSettings) -> tuple[Topic, bool]:
@@ -217,7 +219,6 @@ class Topics:
         created = state.topics.get(name)
         if created is None:
             raise self._not_found(name)  # deleted since
-        await self._local.reached()
         return topic_of(state, created), created.id == topic_id
 
     async def alter(self, name: str, changes: Mapping[str, Any]) -> Topic:
@@ -234,7 +235,6 @@ class Topics:
         altered = state.topics.get(name)
         if altered is None or altered.id != topic.topic_id:
             raise self._not_found(name)
-        await self._local.reached()
         return topic_of(state, altered)
 
     async def delete(self, name: str) -> None:
@@ -244,7 +244,6 @@ class Topics:
         """
         topic_id = self.find(name).topic.topic_id
         await self._change(DeleteTopic(name, self._now_us(), topic_id), name)
-        await self._local.reached()
         await self._local.buried(topic_id)
 
     async def restore(self, wanted: str, new_name: str | None) -> Topic:
@@ -259,7 +258,6 @@ class Topics:
         check_topic_name(name)
         state = await self._change(RestoreTopic(deleted.topic_id, new_name), name)
         restored = state.topics.get(name)
-        await self._local.reached()
         if restored is None or restored.id != deleted.topic_id or name not in self.by_name:
             raise self._not_found(name)
         failure = self.by_name[name].failure()
@@ -268,13 +266,17 @@ class Topics:
         return topic_of(state, restored)
 
     async def _change(self, command: Command, name: str) -> RingState:
-        """The state with the command carried out; `name`: of the topic, for what is refused."""
+        """The state with the command carried out, here too; `name`: of the topic, for what is
+        refused: by a state that is carried out here as well.
+        """
         try:
             await self._ring.change(command)
         except RingRefusedError as error:
+            await self._local.reached()
             raise self._refused(error, name) from error
         state = self._ring.state
         assert state is not None
+        await self._local.reached()
         return state
 
     def _refused(self, error: RingRefusedError, name: str) -> TailraceError:
@@ -291,6 +293,13 @@ class Topics:
                 return InvalidParameterError(error.detail, parameter="partitionsPerRange")
             case _:
                 return error
+
+    def _not_ready(self) -> NotReadyError:
+        if self._ring.is_joining:
+            return NotReadyError(
+                "the broker waits to be founded, admitted or registered; GET /v1/ring says which"
+            )
+        return NotReadyError("the broker is recovering its data, or stopping")
 
     def _not_found(self, topic: str) -> TopicNotFoundError:
         reason = "" if self._auto_create else " (autoCreateTopics is off)"
@@ -365,18 +374,13 @@ class Topics:
         try:
             with suppress(TopicExistsError):  # with other settings: that one is meant
                 await self.create(topic, NEW_TOPIC)
-            await self._local.reached()
         except TailraceError as failed:
             error = failed
         if not self.is_ready:
-            error = _not_ready()  # the logs are being closed
+            error = self._not_ready()  # the logs are being closed
         found = self.by_name.get(topic)
         if found is None and error is None:
             error = self._not_found(topic)  # deleted since
         uses = self._creations.pop(topic)
         for use in uses:
             use(None if error else found, error)
-
-
-def _not_ready() -> NotReadyError:
-    return NotReadyError("the broker is recovering its data, or stopping")

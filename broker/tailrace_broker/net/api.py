@@ -232,7 +232,7 @@ class Ring(Protocol):
     def view(self) -> RingView:
         """How agreeing goes."""
 
-    async def change(self, command: Command, *, timeout_s: float = ...) -> None:
+    async def change(self, command: Command) -> None:
         """Carry a command out; on return it is in `state`. RingRefusedError, NotReadyError."""
 
     async def current(self) -> RingState:

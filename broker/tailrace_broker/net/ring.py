@@ -144,7 +144,7 @@ class NewRing(msgspec.Struct, forbid_unknown_fields=True):
 class AcceptedLoss(msgspec.Struct, forbid_unknown_fields=True):
     """The body of `POST /v1/ring/ranges/{range}/accept-loss`."""
 
-    broker: Annotated[int, Meta(ge=0, le=UNITS, description="Which is to lead what it has.")]
+    broker: Annotated[int, Meta(ge=0, le=UNITS - 1, description="Which is to lead what it has.")]
 
 
 class Recovery(msgspec.Struct, rename="camel", forbid_unknown_fields=True):

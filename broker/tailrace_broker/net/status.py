@@ -12,10 +12,10 @@ from msgspec import Meta
 
 from tailrace_broker.codec.records import format_timestamp
 from tailrace_broker.core.ring import broker_token
-from tailrace_broker.model.errors import NotReadyError, PathNotFoundError
+from tailrace_broker.model.errors import PathNotFoundError
 from tailrace_broker.model.ring_state import RangeState, RingState
 from tailrace_broker.model.topic import is_internal
-from tailrace_broker.net.api import Broker
+from tailrace_broker.net.api import Broker, RingView
 from tailrace_broker.net.problems import PROBLEM_PATH, PROBLEMS
 from tailrace_broker.net.ring import is_alive, is_good
 from tailrace_broker.net.routes import Call, Parameters, Response, shortened
@@ -122,8 +122,8 @@ async def status(broker: Broker, _: Call) -> Response:
 async def brokers(broker: Broker, _: Call) -> Response:
     """The ring and its brokers."""
     broker.check_ready()
-    state = _state(broker)
-    view = broker.client_view
+    state, view = broker.ring.state, broker.client_view
+    assert state is not None, "the broker is ready"
     metadata = broker.ring.view()
     open_ranges = [each for each in state.ranges.values() if not each.is_sealed]
     whole = [each for each in open_ranges if _good_count(state, each) >= len(each.replicas)]
@@ -152,7 +152,7 @@ async def brokers(broker: Broker, _: Call) -> Response:
             brokers=[
                 await _this_broker(broker, state, partitions)
                 if ordinal == broker.ordinal
-                else _other_broker(broker, state, partitions, ordinal)
+                else _other_broker(broker, state, partitions, ordinal, metadata)
                 for ordinal in ordinals
             ],
         )
@@ -185,7 +185,11 @@ async def _this_broker(
 
 
 def _other_broker(
-    broker: Broker, state: RingState, partitions: Mapping[int, int], ordinal: int
+    broker: Broker,
+    state: RingState,
+    partitions: Mapping[int, int],
+    ordinal: int,
+    metadata: RingView,
 ) -> BrokerAnswer:
     registration = state.brokers.get(ordinal)
     leads, replicates = _held(state, partitions, ordinal)
@@ -205,16 +209,8 @@ def _other_broker(
         restart=None if registration is None else registration.loss,
         started_at=None,
         up_seconds=None,
-        alive=is_alive(broker.ring, broker.ring.view(), ordinal),
+        alive=is_alive(broker.ring, metadata, ordinal),
     )
-
-
-def _state(broker: Broker) -> RingState:
-    """Of a ring that is there, since the broker is ready."""
-    state = broker.ring.state
-    if state is None:
-        raise NotReadyError("the broker is in no ring yet; see GET /v1/ring")
-    return state
 
 
 def _good_count(state: RingState, one: RangeState) -> int:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tailrace.local_ring import LocalRing
 
 DEFAULT_PORT = 9250
-PORT_STRIDE = 10  # brokers of a local ring are that far apart (docs/protocol.md)
+PORT_STRIDE = 10  # brokers of a local ring are that far apart (docs/operations.md)
 PORT_MAX = 65535
 BROKERS_MAX = 12  # on one machine
 DOORS = (

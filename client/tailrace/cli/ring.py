@@ -80,7 +80,9 @@ def ring_text(ring: "RingDetails") -> str:
 
     lines = [_headline(ring), _metadata_line(ring)]
     if ring.cluster_id is None:
-        return "\n".join([*lines, "Found a ring: tailrace ring found --brokers N"])
+        if ring.state == "waiting to be founded":
+            lines.append("Found a ring: tailrace ring found --brokers N")
+        return "\n".join(lines)
     document = to_document(ring)
     lines.append(as_table(document["registrations"], _broker_columns()))
     lines.append(as_table(document["ranges"], _range_columns()))

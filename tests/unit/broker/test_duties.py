@@ -60,6 +60,14 @@ def test_a_new_range_whose_natural_leader_is_fenced_is_led_by_the_next() -> None
     assert leads_of(state, 2, {1}) == [Lead(2, 0, 2, 1)]
 
 
+def test_a_new_range_whose_natural_leader_is_a_ghost_is_led_by_the_next() -> None:
+    state = ring_of(3)
+    isr = (Replica(0, 0, is_ghost=True), Replica(1, 1), Replica(2, 1))
+    state = with_range(state, replace(state.ranges[0], isr=isr))
+
+    assert Lead(0, 0, 1, 1) in leads_of(state, 1, {0, 2})
+
+
 def test_a_range_without_leader_is_led_by_the_first_that_is_alive() -> None:
     state = led_by(ring_of(3), 0, None)
 

@@ -142,11 +142,18 @@ def test_what_changes_is_shown() -> None:
     assert "step 1: split from 2 to 3 brokers, 1 of 2 ranges sealed" in told
 
 
-def test_a_broker_in_no_ring_says_what_to_do() -> None:
+@pytest.mark.parametrize(
+    ("state", "remedy"),
+    [
+        ("waiting to be founded", ["Found a ring: tailrace ring found --brokers N"]),
+        ("waiting to be admitted", []),
+    ],
+)
+def test_a_broker_in_no_ring_says_what_to_do(state: str, remedy: list[str]) -> None:
     metadata = {**RING["metadata"], "voters": [], "height": None, "applied": None}
     told = ring_text(
         ring_of(
-            state="waiting to be founded",
+            state=state,
             clusterId=None,
             brokers=None,
             factor=None,
@@ -157,9 +164,9 @@ def test_a_broker_in_no_ring_says_what_to_do() -> None:
     )
 
     assert told.splitlines() == [
-        "RING demo   this broker is waiting to be founded",
+        f"RING demo   this broker is {state}",
         "metadata leader 0 (term 7)   voters none",
-        "Found a ring: tailrace ring found --brokers N",
+        *remedy,
     ]
 
 

@@ -4,7 +4,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from tailrace.errors import ConnectionFailedError, ProblemError, TailraceError
+from tailrace.errors import (
+    ConnectionFailedError,
+    ProblemError,
+    TailraceError,
+    UnexpectedAnswerError,
+)
 from tailrace.murmur3 import token
 from tailrace.records_binary import encode_records
 from tailrace.routing import Routing
@@ -145,6 +150,15 @@ def test_what_another_broker_cannot_mend_is_raised(error: TailraceError) -> None
         request.failed(error, second)
     assert raised.value is error
     assert error.write_attempted
+
+
+def test_a_part_that_names_no_partition_is_no_answer() -> None:
+    request = scattering(Routing(A), *KEYS)
+    [(_, _, indices)] = request.requests()
+
+    with pytest.raises(UnexpectedAnswerError) as raised:
+        request.failed(partly(produced(0, 2), refused()), indices)
+    assert raised.value.write_attempted
 
 
 def test_a_leader_that_is_away_is_not_asked_the_next_time() -> None:

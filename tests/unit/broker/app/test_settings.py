@@ -41,6 +41,8 @@ def test_every_broker_knows_where_the_others_are(
             "TAILRACE_PORT_STRIDE leaves no port",
         ),
         ({"ordinal": -1}, "ordinal"),
+        ({"ring_secret": "two words"}, "ring_secret"),
+        ({"ring_secret": "schlüssel"}, "ring_secret"),
         ({"ordinal": 12288, "peer_host": "e-{ordinal}"}, "ordinal"),
     ],
 )

@@ -15,13 +15,15 @@ from structlog.testing import capture_logs
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.codec.metadata import decode_deleted
 from tailrace_broker.core.ring_commands import carry_out
-from tailrace_broker.model.commands import DeleteTopic, Stamped
+from tailrace_broker.model.commands import CreateTopic, DeleteTopic, RestoreTopic, Stamped
 from tailrace_broker.model.errors import (
     InvalidParameterError,
     InvalidSettingError,
     InvalidTopicNameError,
+    NotAgreedError,
     NotReadyError,
     StorageFailedError,
+    TopicExistsError,
     TopicNotFoundError,
 )
 from tailrace_broker.model.ring_state import RingState
@@ -67,6 +69,59 @@ def living_path(root: Path, topic: Topic) -> Path:
 
 def trash_path(root: Path, topic: Topic) -> Path:
     return root / "data" / "trash" / str(topic.topic_id)
+
+
+# --- create ---------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_is_agreed_on_is_not_called_missing_until_it_is_open(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await broker.ring.change(CreateTopic("t", UUID(int=1), ONE))
+            with pytest.raises(NotReadyError, match='opening topic "t"'):
+                broker.hosted("t")
+            with pytest.raises(TopicExistsError):  # told when the one that exists can be used
+                await broker.create_topic("t", TopicSettings(partitions_per_range=2))
+            assert broker.hosted("t").topic.topic_id == UUID(int=1)
+
+    run(scenario)
+
+
+def test_what_the_ring_has_not_agreed_on_at_a_stop_is_told(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            creation = asyncio.create_task(broker.create_topic("t", ONE))
+            await asyncio.sleep(0)
+            await broker.ring.stop()
+            with pytest.raises(NotAgreedError, match="may still come to be"):
+                await creation
+            with pytest.raises(NotReadyError):
+                await broker.ring.current()
+
+    run(scenario)
+
+
+def test_a_topic_that_was_deleted_and_restored_meanwhile_has_come_under_its_new_name(
+    tmp_path: Path,
+) -> None:
+    changed: list[str] = []
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            topic = await create_with_records(broker, b"0")
+            broker.groups._topics.on_changed = changed.append
+            await asyncio.gather(  # the last two are one write, and carried out as one
+                broker.ring.change(CreateTopic("other", UUID(int=1), ONE)),
+                broker.ring.change(DeleteTopic("t", 1, topic.topic_id)),
+                broker.ring.change(RestoreTopic(topic.topic_id, "u")),
+            )
+            await broker.create_topic("last", ONE)
+            assert await values_in(broker.hosted("u").log_of(0)) == [b"0"]
+            assert names_of(broker) == ["last", "other", "u"]
+
+    run(scenario)
+
+    assert sorted(changed) == ["last", "other", "t", "u"]
 
 
 # --- alter ----------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ class ToldRing:
         self.asked.append("current")
         return self.state
 
-    async def change(self, command: Command, *, timeout_s: float = 0) -> None:
+    async def change(self, command: Command) -> None:
         self.asked.append(command)
         assert self.state is not None
         self.state = carry_out(self.state, Stamped(99, command))
@@ -432,8 +432,3 @@ def test_a_broker_that_never_registered_has_no_incarnation() -> None:
 
     assert [each["ordinal"] for each in told] == [0, 1, 2]
     assert [each["incarnation"] is None for each in told] == [False, True, True]
-
-
-def test_without_a_ring_there_are_no_brokers_to_tell_of() -> None:
-    with pytest.raises(NotReadyError, match="GET /v1/ring"):
-        answer(status.brokers, broker_of(None, NOTHING))
