@@ -59,6 +59,10 @@ class LocalRing:
         for ordinal in ordinals or range(len(self.brokers)):
             self.until(partial(self.is_answered, ordinal, "GET", "/ready"), timeout_s)
 
+    def wait_live(self, ordinal: int) -> None:
+        """Until the process answers, whether it is in a ring or not."""
+        self.until(partial(self.is_answered, ordinal, "GET", "/live"), ANSWER_S_MAX)
+
     def kill(self, ordinal: int) -> None:
         """SIGKILL."""
         self.paused.discard(ordinal)

@@ -50,7 +50,7 @@ from tailrace_broker.model.errors import (
     SupersededError,
     TailraceError,
 )
-from tailrace_broker.model.messages import Message
+from tailrace_broker.model.messages import Hint, Message
 from tailrace_broker.model.ring_state import Refusal, Registration, RingState
 from tailrace_broker.model.topic import Topic
 from tailrace_broker.net.api import RingView
@@ -139,17 +139,25 @@ class Ring:
         raft, gossip, now_ms = control.raft, control.gossip, self._now_ms()
         return RingView(
             term=raft.term,
-            leader=control.leader_ordinal,
+            leader=control.leader_ordinal if self.state is None else _ordinal(raft.leader),
             is_established=raft.is_established,
             voters=tuple(disk.ordinal for disk in raft.configuration.voters),
             next_voters=tuple(disk.ordinal for disk in raft.configuration.next_voters),
             head=raft.head.height,
             commit=raft.commit.height,
             applied=raft.applied.height,
-            alive={each: gossip.is_alive(each, now_ms) for each in gossip.hints},
+            alive={
+                each: gossip.is_alive(each, now_ms) and self._is_registered_disk(hint)
+                for each, hint in gossip.hints.items()
+            },
             hints=gossip.hints,
             log_bytes=self.files.size_bytes,
         )
+
+    def _is_registered_disk(self, hint: Hint) -> bool:
+        """An empty disk in a broker's place is not that broker until it is admitted."""
+        known = None if self.state is None else self.state.brokers.get(hint.ordinal)
+        return known is None or known.incarnation == hint.incarnation
 
     # --- life ---
 
@@ -399,3 +407,7 @@ class Ring:
 
     def _now_ms(self) -> int:
         return int(self._loop.time() * 1000)
+
+
+def _ordinal(disk: DiskId | None) -> int | None:
+    return None if disk is None else disk.ordinal

@@ -52,7 +52,7 @@ class Settings(BaseSettings):
     """Host of each broker of the ring, `{ordinal}` in place of its number, as in
     `events-{ordinal}.events`; unset, the ring is this broker alone, and founds itself."""
 
-    port_stride: int = Field(default=0, ge=0)
+    port_stride: int = Field(default=0, ge=0, le=65535)
     """By how much the base port of each broker is above that of the broker before it: more than 0
     where brokers share a host."""
 

@@ -226,9 +226,9 @@ class Topics:
 
         Changes at the same time keep each other's.
 
-        TopicNotFoundError, InvalidParameterError, NotReadyError.
+        TopicNotFoundError, InvalidParameterError, NotReadyError, NotAgreedError.
         """
-        topic = self.find(name).topic
+        topic = await self._find_agreed(name)
         msgspec.structs.replace(topic.settings, **changes)  # InvalidParameterError
         wanted = {_WIRE_NAMES[field]: value for field, value in changes.items()}
         state = await self._change(AlterTopic(name, wanted, topic.topic_id), name)
@@ -240,9 +240,9 @@ class Topics:
     async def delete(self, name: str) -> None:
         """Take the topic away, durably; its data moves to the trash.
 
-        TopicNotFoundError, NotReadyError.
+        TopicNotFoundError, NotReadyError, NotAgreedError.
         """
-        topic_id = self.find(name).topic.topic_id
+        topic_id = (await self._find_agreed(name)).topic_id
         await self._change(DeleteTopic(name, self._now_us(), topic_id), name)
         await self._local.buried(topic_id)
 
@@ -300,6 +300,16 @@ class Topics:
                 "the broker waits to be founded, admitted or registered; GET /v1/ring says which"
             )
         return NotReadyError("the broker is recovering its data, or stopping")
+
+    async def _find_agreed(self, name: str) -> Topic:
+        """As `find`; a topic that another broker has just made is there as well."""
+        try:
+            return self.find(name).topic
+        except (TopicNotFoundError, NotReadyError):
+            self.check_ready()
+            await self._ring.current()
+            await self._local.reached()
+            return self.find(name).topic
 
     def _not_found(self, topic: str) -> TopicNotFoundError:
         reason = "" if self._auto_create else " (autoCreateTopics is off)"

@@ -371,9 +371,8 @@ class Raft:
     def _from_leader(self, message: Append | SnapshotSlice) -> None:
         state = self._state
         if message.term < state.term:
-            refusal = Appended(
-                state.term, state.me, False, state.disk.head, state.applied, message.round
-            )
+            # No round: it could lead again by now, and count what it asked in an older term.
+            refusal = Appended(state.term, state.me, False, state.disk.head, state.applied, 0)
             self._refuse_stale(message.sender, refusal)
         elif not self._hear_leader(message.sender):
             return

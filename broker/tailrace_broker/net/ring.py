@@ -270,6 +270,8 @@ def _state_of(ring: Ring, view: RingView) -> str:
 def _registration(ring: Ring, view: RingView, one: Registration) -> RegistrationAnswer:
     is_own = ring.registration is not None and ring.registration.ordinal == one.ordinal
     hint = view.hints.get(one.ordinal)
+    if hint is not None and hint.incarnation != one.incarnation:
+        hint = None  # an empty disk in its place
     return RegistrationAnswer(
         ordinal=one.ordinal,
         registration=one.number,

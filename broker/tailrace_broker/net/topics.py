@@ -266,9 +266,8 @@ async def describe_topic(broker: Broker, call: Call) -> Response:
 
 async def alter_topic(broker: Broker, call: Call) -> Response:
     """The topic with its changed settings."""
-    topic = broker.hosted(call.parameters.topic).topic
     changes = _given(parse_body(call.body, TopicChanges))
-    return json_response(_answer(await broker.alter_topic(topic.name, changes)))
+    return json_response(_answer(await broker.alter_topic(call.parameters.topic, changes)))
 
 
 async def delete_topic(broker: Broker, call: Call) -> Response:

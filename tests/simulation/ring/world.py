@@ -9,6 +9,7 @@ from tailrace_broker.core.control import ControlTiming
 from tailrace_broker.core.control_events import Applied, CompactState, ControlEffect, ControlEvent
 from tailrace_broker.core.founding import voter_count
 from tailrace_broker.core.raft_events import Keep, Replace, Send
+from tailrace_broker.model.agreement import GENESIS
 from tailrace_broker.model.messages import Append
 from tailrace_broker.model.ring_state import Refusal
 from tests.simulation.ring.agreement import Agreement, stored_blocks
@@ -120,10 +121,17 @@ class World:
             return False
         if missing(self) is None:
             self._lost.clear()
-        if len(self._lost | {ordinal}) > max(1, (voters - 1) // 2):
+        lacking = self._lost | {ordinal} | self._never_reached(voters)
+        if len(lacking) > max(1, (voters - 1) // 2):
             return False
         self._lost.add(ordinal)
         return True
+
+    def _never_reached(self, voters: int) -> set[int]:
+        """By the founding, of those that vote: what the others lose is nowhere else."""
+        if self.agreement.genesis is None:
+            return set()
+        return {each for each in range(voters) if self.disks[each].applied < GENESIS}
 
     def say(self, line: str) -> None:
         """For the trace."""
