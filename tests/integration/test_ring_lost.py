@@ -25,6 +25,7 @@ def test_the_survivor_goes_on_alone_by_hand_and_admits_the_others(tmp_path: Path
         ring.call(2, "GET", "/v1/ring?consistent=true")
         for ordinal in (0, 1):
             ring.kill(ordinal)
+        for ordinal in (0, 1):
             ring.wipe(ordinal)
             ring.brokers[ordinal].start()
             ring.wait_live(ordinal)

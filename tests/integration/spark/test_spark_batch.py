@@ -59,7 +59,8 @@ def test_rows_are_the_records_that_were_produced(
     assert Counter((bytes_of(row.key), bytes_of(row.value)) for row in rows) == produced
     assert {(row.topic, row.timestampType) for row in rows} == {(FLIGHTS_TOPIC, 1)}
     now = datetime.now(UTC)
-    assert all(now - timedelta(minutes=15) < row.timestamp.astimezone(UTC) <= now for row in rows)
+    # The broker is the session's, which may take a while.
+    assert all(now - timedelta(hours=2) < row.timestamp.astimezone(UTC) <= now for row in rows)
 
 
 def test_every_offset_is_read_once_and_in_the_order_of_its_key(
