@@ -367,3 +367,17 @@ class World:
 
     def lose_connection(self, ordinal: int, to: int) -> None:
         self.nodes[ordinal].step(Unreachable(to))
+
+
+def sent(effects: list[RaftEffect]) -> list[RaftMessage]:
+    """What goes to other brokers, in its order."""
+    return [
+        effect.message
+        for effect in effects
+        if isinstance(effect, Send) and isinstance(effect.message, RaftMessage)
+    ]
+
+
+def hear(world: World, ordinal: int, message: RaftMessage) -> list[RaftEffect]:
+    """What follows when a broker takes in a message."""
+    return world.nodes[ordinal].step(Received(message))

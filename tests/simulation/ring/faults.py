@@ -3,6 +3,7 @@
 What lasts for a while ends by itself, so that any part of a story can be left out.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -48,15 +49,15 @@ AFTER = frozenset({"promise", "vote"})
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class Happening(ABC):
     """At `at_ms`, to this broker."""
 
     at_ms: int
     ordinal: int
 
+    @abstractmethod
     def happen(self, world: World) -> None:
         """Do it; nothing, where there is nobody to do it to."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from tailrace_broker.core.raft_events import (
     Keep,
     RaftEffect,
     ReadReady,
-    Received,
     Send,
     Woken,
 )
@@ -28,20 +27,11 @@ from tailrace_broker.model.messages import (
     Append,
     Appended,
     Follow,
-    RaftMessage,
 )
-from tests.raft_world import TIMING, World, disk_id
+from tests.raft_world import TIMING, World, disk_id, hear, sent
 
 A, B, C, D = map(disk_id, range(4))
 FIRST = BlockId(1, 1)
-
-
-def sent(effects: list[RaftEffect]) -> list[RaftMessage]:
-    return [
-        effect.message
-        for effect in effects
-        if isinstance(effect, Send) and isinstance(effect.message, RaftMessage)
-    ]
 
 
 def replies(effects: list[RaftEffect]) -> list[tuple[bool, BlockId]]:
@@ -70,10 +60,6 @@ def world() -> World:
     world.elect(0)
     world.settle()
     return world
-
-
-def hear(world: World, ordinal: int, message: RaftMessage) -> list[RaftEffect]:
-    return world.nodes[ordinal].step(Received(message))
 
 
 # --- what is agreed ---

@@ -7,7 +7,6 @@ from tailrace_broker.core.raft_events import (
     Keep,
     RaftEffect,
     Received,
-    Send,
     Unreachable,
     Woken,
 )
@@ -26,19 +25,11 @@ from tailrace_broker.model.agreement import (
     Stored,
     Term,
 )
-from tailrace_broker.model.messages import Append, Appended, RaftMessage, VoteAnswered, VoteAsked
-from tests.raft_world import TIMING, MemoryDisk, World, disk_id
+from tailrace_broker.model.messages import Append, Appended, VoteAnswered, VoteAsked
+from tests.raft_world import TIMING, MemoryDisk, World, disk_id, sent
 
 A, B, C = map(disk_id, range(3))
 FIRST = BlockId(1, 1)
-
-
-def sent(effects: list[RaftEffect]) -> list[RaftMessage]:
-    return [
-        effect.message
-        for effect in effects
-        if isinstance(effect, Send) and isinstance(effect.message, RaftMessage)
-    ]
 
 
 def kept(effects: list[RaftEffect]) -> list[object]:

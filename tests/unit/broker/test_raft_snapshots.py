@@ -5,8 +5,6 @@ from tailrace_broker.core.raft_events import (
     Install,
     Keep,
     Propose,
-    RaftEffect,
-    Received,
     RecoverAlone,
     Replace,
     Send,
@@ -34,18 +32,10 @@ from tailrace_broker.model.messages import (
     SliceTaken,
     SnapshotSlice,
 )
-from tests.raft_world import MemoryDisk, Node, World, disk_id, genesis_of
+from tests.raft_world import MemoryDisk, Node, World, disk_id, genesis_of, hear, sent
 
 A, B, C, D = map(disk_id, range(4))
 FIRST = BlockId(1, 1)
-
-
-def sent(effects: list[RaftEffect]) -> list[RaftMessage]:
-    return [
-        effect.message
-        for effect in effects
-        if isinstance(effect, Send) and isinstance(effect.message, RaftMessage)
-    ]
 
 
 def block(term: int, height: int, parent: BlockId, payload: bytes = b"") -> Block:
@@ -66,10 +56,6 @@ def world() -> World:
     world.elect(0)
     world.settle()
     return world
-
-
-def hear(world: World, ordinal: int, message: RaftMessage) -> list[RaftEffect]:
-    return world.nodes[ordinal].step(Received(message))
 
 
 def state_of(node: Node, count: int, size_bytes: int = 1000) -> None:

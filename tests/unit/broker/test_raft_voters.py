@@ -2,9 +2,6 @@ import pytest
 
 from tailrace_broker.codec.configuration import encode_configuration
 from tailrace_broker.core.raft_events import (
-    RaftEffect,
-    Received,
-    Send,
     Woken,
 )
 from tailrace_broker.core.raft_feeding import LEARNER_SILENT_MS
@@ -17,21 +14,12 @@ from tailrace_broker.model.agreement import (
 )
 from tailrace_broker.model.messages import (
     Append,
-    RaftMessage,
     VoteAsked,
 )
-from tests.raft_world import TIMING, MemoryDisk, World, disk_id
+from tests.raft_world import TIMING, MemoryDisk, World, disk_id, hear
 
 A, B, C, D = map(disk_id, range(4))
 FIRST = BlockId(1, 1)
-
-
-def sent(effects: list[RaftEffect]) -> list[RaftMessage]:
-    return [
-        effect.message
-        for effect in effects
-        if isinstance(effect, Send) and isinstance(effect.message, RaftMessage)
-    ]
 
 
 @pytest.fixture
@@ -41,10 +29,6 @@ def world() -> World:
     world.elect(0)
     world.settle()
     return world
-
-
-def hear(world: World, ordinal: int, message: RaftMessage) -> list[RaftEffect]:
-    return world.nodes[ordinal].step(Received(message))
 
 
 def test_voters_change_by_way_of_both_majorities(world: World) -> None:
