@@ -48,6 +48,7 @@ from tailrace_broker.model.agreement import (
     Term,
 )
 from tailrace_broker.model.commands import Command
+from tailrace_broker.model.messages import Message
 from tailrace_broker.model.ring_state import Loss, Refusal, Start
 
 STORY_MS_MAX = 60_000
@@ -96,7 +97,10 @@ class TestDisk:
 
 @dataclass
 class World:
-    """Some brokers on one clock. `cut`: brokers that nobody reaches, and that reach nobody."""
+    """Some brokers on one clock. `cut`: brokers that nobody reaches, and that reach nobody.
+
+    `lost`: kinds of messages that do not arrive.
+    """
 
     now_ms: int = 0
     rules: Counter[str] = field(default_factory=Counter)
@@ -105,6 +109,7 @@ class World:
     answers: dict[int, Refusal | None] = field(default_factory=dict)
     superseded: list[int] = field(default_factory=list)
     cut: set[int] = field(default_factory=set)
+    lost: tuple[type[Message], ...] = ()
     timing: ControlTiming = field(default_factory=ControlTiming)
     _queue: list[tuple[int, int, Callable[[], None]]] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=count)
@@ -195,7 +200,8 @@ class World:
         disk = self.disks[control.ordinal]
         match effect:
             case Send(ordinal, message):
-                if not {ordinal, control.ordinal} & self.cut:
+                is_cut = {ordinal, control.ordinal} & self.cut
+                if not is_cut and not isinstance(message, self.lost):
                     self._later(lambda: self._deliver(ordinal, Heard(message)))
             case Keep(number, records):
                 self._later(lambda: self._keep(control, disk, number, records))

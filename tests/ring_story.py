@@ -11,7 +11,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from tailrace_broker.core import ring_commands
+from tailrace_broker.core import registrations, ring_commands
 from tailrace_broker.core.ring_checks import check_state
 from tailrace_broker.core.ring_commands import founding_state
 from tailrace_broker.core.ring_topics import open_ranges, topic_of
@@ -192,7 +192,10 @@ class Story:
         if broker is not None:  # back to the last one that is known to be registered
             known = [i for i, each in enumerate(starts) if each.id == broker.start]
             starts = starts[self.chance.randint(0, known[0]) if known else 0 :]
-        self._send(Register(disk.ordinal, disk.incarnation, disk.boot, tuple(starts)))
+        seen: int | None = registrations.last_registration(self.state, disk.ordinal)
+        if self.chance.random() < 0.1:
+            seen = None  # of an earlier version
+        self._send(Register(disk.ordinal, disk.incarnation, disk.boot, tuple(starts), seen))
 
     def _change_isr(self) -> None:
         """Of a leader: some have caught up, some lag."""
@@ -323,6 +326,9 @@ class Story:
                 del self.stopped[range_id]
         for range_id in self.state.ranges.keys() - before.ranges.keys():
             self.whole[range_id] = {*ORDINALS}
+        if isinstance(command, Register) and self.state.brokers is not before.brokers:
+            known = registrations.last_registration(before, command.ordinal)
+            assert command.replaces in (None, known), f"overtaken: {command}"
         if isinstance(command, AcceptLoss) and not refused:
             self.whole[command.range_id] = set()
             self._catch_up(command.range_id, command.ordinal)

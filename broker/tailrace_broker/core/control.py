@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 from uuid import UUID
 
-from msgspec import structs
-
 from tailrace_broker.codec.commands import decode_command
 from tailrace_broker.codec.ring_snapshot import decode_state
 from tailrace_broker.core import raft_events
@@ -52,6 +50,7 @@ from tailrace_broker.core.raft_events import (
 )
 from tailrace_broker.core.raft_leading import READS_MAX
 from tailrace_broker.core.raft_state import NEVER_MS
+from tailrace_broker.core.registrations import last_registration
 from tailrace_broker.core.ring_commands import carry_out
 from tailrace_broker.core.ring_requests import Requests
 from tailrace_broker.model.agreement import (
@@ -138,10 +137,10 @@ class Control:
         self.gossip = Gossip(self.disk, identity.boot, timing.gossip, generator, now_ms, rules)
         start = identity.starts[-1].id
         me = FoundingAnswered(self.disk, UUID(int=0), identity.boot, start, is_empty=True)
-        self._me = me
-        self._founding = Founding(me, kept.reserved, generator, rules)
+        self._founding = Founding(me, kept, generator, rules)
         self._founded_request: int | None = None
-        self._genesis = kept.snapshot if kept.snapshot and kept.snapshot.id == GENESIS else None
+        # The registration of this broker that the process replaces; None: it is not current yet.
+        self._replaces: int | None = None
         self._in_office_ms = now_ms  # as the metadata's leader, since then
         self._next_duty_ms = now_ms
         self._next_follow_ms = now_ms
@@ -275,6 +274,8 @@ class Control:
                 return self._read_asked(message, now_ms)
             case ReadAnswered(_, request, height):
                 self._requests.read_answered(request, height)
+                if self.registration is None:
+                    self._next_duty_ms = now_ms  # it may be current now
                 return self._answers() if self.state is not None else []
             case FoundingAsked():
                 return self._founding_asked(message)
@@ -288,15 +289,17 @@ class Control:
     # --- the consensus machine ---
 
     def _raft(self, event: RaftEvent, now_ms: int) -> list[ControlEffect]:
-        was_leader = self.raft.is_established
+        was_leader, leader_before = self.raft.is_established, self.raft.leader
         effects: list[ControlEffect] = []
         for effect in self.raft.step(event, now_ms):
             effects += self._of_raft(effect, now_ms)
+        is_new_leader = self.raft.is_established and not was_leader
         if not self.raft.is_established:
             self._readers.clear()
-        elif not was_leader:
+        if is_new_leader:
             self._in_office_ms = now_ms
             self._next_duty_ms = now_ms
+        if is_new_leader or self.raft.leader not in (None, self.disk, leader_before):
             effects += self._ask_again(now_ms, everything=True)
         return effects
 
@@ -309,7 +312,7 @@ class Control:
                 return [raft_events.Replace(mine, snapshot, records)]
             case raft_events.Compact(number, block_id, configuration, records):
                 assert self.state is not None
-                self._genesis = None
+                self._founding.genesis = None
                 mine = self._keep(self._raft_durable(number))
                 return [CompactState(mine, block_id, configuration, self.state, records)]
             case raft_events.Apply(blocks):
@@ -351,7 +354,8 @@ class Control:
 
     def _install(self, snapshot: Snapshot) -> None:
         self.state = decode_state(snapshot.state)
-        self._genesis = snapshot if snapshot.id == GENESIS else None
+        self._founding.genesis = snapshot if snapshot.id == GENESIS else None
+        self._founding.is_member = True
 
     def _apply(self, change: Callable[[], None], now_ms: int) -> list[ControlEffect]:
         before = self.state
@@ -393,10 +397,14 @@ class Control:
         """To what was asked here, and is settled."""
         assert self.state is not None
         effects: list[ControlEffect] = []
-        for number, refusal in self._requests.settled(self.state, self.raft.applied.height):
+        for number, command, refusal in self._requests.settled(
+            self.state, self.raft.applied.height
+        ):
             if number is not None:
                 effects.append(Answer(number, refusal))
-            elif refusal is not None and refusal.reason in ("superseded", "retired"):
+            elif command is None:
+                self._replaces = last_registration(self.state, self.ordinal)
+            elif isinstance(command, Register) and refusal is not None:
                 effects += self._end(refusal.detail)
         return effects
 
@@ -406,7 +414,7 @@ class Control:
         """Have a command carried out wherever the leader is."""
         return self._to_leader(self._requests.command(command, number, now_ms), now_ms)
 
-    def _ask_state(self, number: int, now_ms: int) -> list[ControlEffect]:
+    def _ask_state(self, number: int | None, now_ms: int) -> list[ControlEffect]:
         return self._to_leader(self._requests.read(number, now_ms), now_ms)
 
     def _to_leader(
@@ -480,8 +488,11 @@ class Control:
             effects += self._to_leader(follow, now_ms)
         if self.state is None:
             return effects
-        if self._genesis is not None and self.raft.leader is None:
-            effects += spread(self._genesis, self.disk, self.state)
+        if self._founding.genesis is not None and self.raft.leader is None:
+            effects += spread(self._founding.genesis, self.disk, self.state)
+        is_late = self.registration is None and self._replaces is None
+        if is_late and not self._requests.is_under_way(None):
+            effects += self._ask_state(None, now_ms)
         for command in self._commands_due(self.state, now_ms):
             if not self._requests.is_under_way(command):
                 effects += self._ask(command, None, now_ms)
@@ -495,10 +506,7 @@ class Control:
         commands: list[Command] = []
         mine = self.registration
         if mine is None:
-            starts = self.identity.starts
-            commands.append(
-                Register(self.ordinal, self.disk.incarnation, self.identity.boot, starts)
-            )
+            commands += self._registration_due()
         elif not mine.is_fenced:
             commands += ranges_to_lead(state, mine, lambda o: self.gossip.is_alive(o, now_ms))
         if self.raft.is_established:
@@ -512,10 +520,20 @@ class Control:
             )
         return commands
 
+    def _registration_due(self) -> list[Command]:
+        """Once the process is current: what it asks for while it only catches up may be long over.
+
+        A refusal then says that another process has become this broker since: this one ends.
+        """
+        if self._replaces is None:
+            return []
+        incarnation, boot, starts = self.disk.incarnation, self.identity.boot, self.identity.starts
+        return [Register(self.ordinal, incarnation, boot, starts, self._replaces)]
+
     # --- founding and recovery ---
 
     def _found(self, ask: AskFounding, now_ms: int) -> list[ControlEffect]:
-        if self._genesis is None and self.state is None:
+        if not self._founding.is_taken:
             if not self.ordinal < ask.broker_count:
                 detail = f"brokers 0 to {ask.broker_count - 1} found the ring: ask one of them"
                 return [Answer(ask.request, Refusal("invalid-parameter", detail))]
@@ -531,36 +549,14 @@ class Control:
         return [Answer(ask.request)]
 
     def _founding_asked(self, message: FoundingAsked) -> list[ControlEffect]:
-        founder, founding = message.sender.ordinal, message.founding
-        if self._is_in_a_ring:
-            return [Send(founder, self._veto(founding))]
-        if not self._founding.may_reserve(founding):
-            self.rules["founding.own_first"] += 1
-            return []
-        reserve = self._reserved(founder, founding)
-        return [Keep(self._keep(lambda _: reserve()), (Reserved(founding),))]
-
-    def _reserved(self, founder: int, founding: UUID) -> Callable[[], list[ControlEffect]]:
-        """What to do when the reservation is on disk."""
-
-        def answer() -> list[ControlEffect]:
-            if self._is_in_a_ring:  # meanwhile
-                return [Send(founder, self._veto(founding))]
-            if not self._founding.may_reserve(founding):
+        match self._founding.asked(message):
+            case Reserved() as reserved:
+                number = self._keep(lambda _: [*self._founding.noted(message)])
+                return [Keep(number, (reserved,))]
+            case None:
                 return []
-            gave_way = self._founding.reserve(founding)
-            answered = Send(founder, structs.replace(self._me, founding=founding))
-            return [answered] if gave_way is None else [gave_way, answered]
-
-        return answer
-
-    @property
-    def _is_in_a_ring(self) -> bool:
-        """Or about to be: it has taken a genesis that is not on disk yet."""
-        return self.state is not None or self._genesis is not None
-
-    def _veto(self, founding: UUID) -> FoundingAnswered:
-        return structs.replace(self._me, founding=founding, is_empty=False, genesis=self._genesis)
+            case veto:
+                return [veto]
 
     def _founding_answered(self, message: FoundingAnswered, now_ms: int) -> list[ControlEffect]:
         genesis, answer = self._founding.answered(message)
@@ -570,13 +566,13 @@ class Control:
         return self._take_genesis(genesis, now_ms)
 
     def _founded(self, message: Founded, now_ms: int) -> list[ControlEffect]:
-        if self._is_in_a_ring or not self._founding.is_named(message):
+        if not self._founding.is_named(message):
             self.rules["founding.refused"] += 1
             return []
         return self._take_genesis(message.genesis, now_ms)
 
     def _take_genesis(self, genesis: Snapshot, now_ms: int) -> list[ControlEffect]:
-        self._genesis = genesis
+        self._founding.genesis = genesis
         self.rules["founding.founded"] += 1
         return self._raft(raft_events.Found(genesis), now_ms)
 

@@ -16,11 +16,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from msgspec import structs
+
 from tailrace_broker.codec.ring_snapshot import decode_state, encode_state
 from tailrace_broker.core.control_events import Answer, AskFounding
 from tailrace_broker.core.raft_events import Send
 from tailrace_broker.core.ring_commands import founding_state
-from tailrace_broker.model.agreement import GENESIS, Configuration, DiskId, Snapshot
+from tailrace_broker.model.agreement import GENESIS, Configuration, DiskId, Kept, Reserved, Snapshot
 from tailrace_broker.model.errors import CorruptMetadataError
 from tailrace_broker.model.generator import Generator
 from tailrace_broker.model.messages import Founded, FoundingAnswered, FoundingAsked
@@ -53,18 +55,22 @@ class _Attempt:
 class Founding:
     """A broker's part in founding a ring, as founder and as one of the founded, while it is empty.
 
-    `reserved`: the founding that its disk awaits.
+    `reserved`: the founding that its disk awaits. `genesis`: the one that it has taken, while that
+    is all it has. `is_member`: it is in a ring, as far as its disk goes.
     """
 
     def __init__(
         self,
         me: FoundingAnswered,
-        reserved: UUID | None,
+        kept: Kept,
         generator: Generator,
         rules: Counter[str],
     ) -> None:
         """`me`: what this broker answers, but for the id."""
-        self.reserved = reserved
+        snapshot = kept.snapshot
+        self.reserved = kept.reserved
+        self.genesis = snapshot if snapshot is not None and snapshot.id == GENESIS else None
+        self.is_member = snapshot is not None
         self._me = me
         self._generator = generator
         self._rules = rules
@@ -105,18 +111,44 @@ class Founding:
         attempt.ask_again_ms = now_ms + ASK_AGAIN_MS
         return self._ask(), None
 
-    def may_reserve(self, founding: UUID) -> bool:
+    def asked(self, message: FoundingAsked) -> Reserved | Send | None:
+        """What the disk is to note before this broker answers; or a veto; or its own goes first."""
+        if self.is_taken:
+            return self._veto(message)
+        if not self._may_reserve(message.founding):
+            self._rules["founding.own_first"] += 1
+            return None
+        return Reserved(message.founding)
+
+    def noted(self, message: FoundingAsked) -> list[Send | Answer]:
+        """It is on disk: the answer, and one to whoever asked for an attempt that ends by this."""
+        founding = message.founding
+        if self.is_taken:  # meanwhile
+            return [self._veto(message)]
+        if not self._may_reserve(founding):
+            return []
+        self.reserved = founding
+        answered = Send(message.sender.ordinal, structs.replace(self._me, founding=founding))
+        is_own = self._attempt is None or self._attempt.id == founding
+        gave_way = None if is_own else self._gave_way()
+        return [answered] if gave_way is None else [gave_way, answered]
+
+    @property
+    def is_taken(self) -> bool:
+        """It is in a ring, or about to be: it has taken a genesis that is not on disk yet."""
+        return self.is_member or self.genesis is not None
+
+    def _may_reserve(self, founding: UUID) -> bool:
         """Whether this empty broker is to await that founding; else its own goes first."""
         return self._attempt is None or (
             founding >= self._attempt.id and founding != self._given_up
         )
 
-    def reserve(self, founding: UUID) -> Answer | None:
-        """It is noted on disk. The answer is to whoever asked for an attempt that ends by this."""
-        self.reserved = founding
-        if self._attempt is None or self._attempt.id == founding:
-            return None
-        return self._gave_way()
+    def _veto(self, message: FoundingAsked) -> Send:
+        veto = structs.replace(
+            self._me, founding=message.founding, is_empty=False, genesis=self.genesis
+        )
+        return Send(message.sender.ordinal, veto)
 
     def answered(self, answer: FoundingAnswered) -> tuple[Snapshot | None, Answer | None]:
         """The genesis, when that was the last answer missing; or why there is none."""
@@ -131,12 +163,14 @@ class Founding:
         attempt.answers[ordinal] = answer
         if len(attempt.answers) < attempt.ask.broker_count:
             return None, None
-        genesis = self._genesis(attempt)
+        genesis = self._made_genesis(attempt)
         return genesis, None if genesis is not None else self._refused(attempt, ordinal)
 
     def is_named(self, founded: Founded) -> bool:
-        """Whether this broker awaits that genesis, and it knows this very disk."""
-        return self.reserved == founded.founding and _names(founded.genesis, self._me.sender)
+        """Whether this broker awaits that genesis, which knows this very disk."""
+        if self.is_taken or self.reserved != founded.founding:
+            return False
+        return _names(founded.genesis, self._me.sender)
 
     def request_of_genesis(self) -> int | None:
         """Who asked for the founding that has come to be."""
@@ -186,7 +220,7 @@ class Founding:
         known = {each.sender for each in attempt.answers.values()} | {self._me.sender}
         return founded.broker_count == attempt.ask.broker_count and known <= disks
 
-    def _genesis(self, attempt: _Attempt) -> Snapshot | None:
+    def _made_genesis(self, attempt: _Attempt) -> Snapshot | None:
         """None: the one that is to be finished with does not name one of these disks."""
         disks = tuple(attempt.answers[each].sender for each in range(attempt.ask.broker_count))
         if attempt.genesis is not None:

@@ -42,9 +42,15 @@ def register(state: RingState, command: Register) -> RingState | Refusal:
                 "superseded",
                 f"broker {command.ordinal} has been started again since: boot {before.boot}",
             )
+    last_number = last_registration(state, command.ordinal)
+    if command.replaces not in (None, last_number):
+        return Refusal(
+            "stale-registration",
+            f"another process is broker {command.ordinal} since: registration {last_number}",
+        )
     now = Registration(
         command.ordinal,
-        _last_number(state, command.ordinal) + 1,
+        last_number + 1,
         command.incarnation,
         command.boot,
         start,
@@ -57,6 +63,12 @@ def register(state: RingState, command: Register) -> RingState | Refusal:
         ranges=_ranges_after(state, before, now),
     )
     return after if before is None else _with_unflushed(after, before, now)
+
+
+def last_registration(state: RingState, ordinal: int) -> int:
+    """Its number, of a retired broker's too; 0: there has been none."""
+    before = state.brokers.get(ordinal)
+    return state.last_numbers.get(ordinal, 0) if before is None else before.number
 
 
 def fence(state: RingState, command: Fence) -> RingState | Refusal:
@@ -119,11 +131,6 @@ def _starts_since(before: Registration, starts: Sequence[Start]) -> Sequence[Sta
         if each.id == before.start:
             return starts[index + 1 :]
     return None
-
-
-def _last_number(state: RingState, ordinal: int) -> int:
-    before = state.brokers.get(ordinal)
-    return state.last_numbers.get(ordinal, 0) if before is None else before.number
 
 
 def _ranges_after(

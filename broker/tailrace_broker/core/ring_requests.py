@@ -9,6 +9,7 @@ applied here.
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tailrace_broker.codec.commands import encode_command
 from tailrace_broker.core.control_events import Answer
@@ -21,9 +22,17 @@ from tailrace_broker.model.ring_state import Refusal, RingState
 ID_BITS = 63
 
 
+class Settled(NamedTuple):
+    """`number`: whom to answer; None: a duty of the broker's own. `command` None: it was a read."""
+
+    number: int | None
+    command: Command | None
+    refusal: Refusal | None
+
+
 @dataclass(slots=True)
 class _Request:
-    """`number`: whom to answer; None: a duty of the broker's own. `height`: known of a read."""
+    """`number` and `command` as in `Settled`. `height`: known of a read."""
 
     number: int | None
     command: Command | None
@@ -59,15 +68,15 @@ class Requests:
         self._add(command_id, number, command, message, now_ms)
         return message
 
-    def read(self, number: int, now_ms: int) -> ReadAsked:
+    def read(self, number: int | None, now_ms: int) -> ReadAsked:
         """What to send to the leader now."""
         read_id = self._generator.getrandbits(ID_BITS)
         message = ReadAsked(self._me, read_id)
         self._add(read_id, number, None, message, now_ms)
         return message
 
-    def is_under_way(self, command: Command) -> bool:
-        """A duty's command that is the same."""
+    def is_under_way(self, command: Command | None) -> bool:
+        """A duty's command that is the same; None: a duty's read."""
         return any(
             each.number is None and each.command == command for each in self._requests.values()
         )
@@ -97,17 +106,15 @@ class Requests:
         if found is not None and found.height is None:
             found.height = height
 
-    def settled(
-        self, state: RingState, applied_height: int
-    ) -> Iterator[tuple[int | None, Refusal | None]]:
-        """Requests that are done, or refused: number and refusal of each."""
+    def settled(self, state: RingState, applied_height: int) -> Iterator[Settled]:
+        """Requests that are done, or refused."""
         for request_id, each in list(self._requests.items()):
             if each.command is not None and request_id in state.recent:
                 del self._requests[request_id]
-                yield each.number, state.recent[request_id]
+                yield Settled(each.number, each.command, state.recent[request_id])
             elif each.height is not None and applied_height >= each.height:
                 del self._requests[request_id]
-                yield each.number, None
+                yield Settled(each.number, None, None)
 
     def _add(
         self,

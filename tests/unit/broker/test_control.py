@@ -343,6 +343,24 @@ def test_another_process_of_the_broker_ends_the_older_one() -> None:
     assert old.wake_at_ms == NEVER_MS
 
 
+def test_a_process_that_comes_late_does_not_take_its_broker_back() -> None:
+    """Both have seen whom they would replace; the newer one is registered first."""
+    world = founded()
+    world.kill(1)
+    world.lost = (CommandForwarded,)
+    older = world.start(1, "disk", TestDisk(1, generation=1))
+    world.pass_ms(1000)
+    world.lost = ()
+    newer = world.start(1, "disk", TestDisk(1, generation=2))
+    world.until(lambda: newer.registration is not None)
+    world.controls[1] = older
+    world.until(lambda: world.superseded == [1])
+
+    state = world.controls[0].state
+    assert state is not None
+    assert state.brokers[1] == newer.registration
+
+
 def test_a_process_whose_registration_is_refused_ends() -> None:
     world = founded()
     incarnation = world.disks[1].id.incarnation

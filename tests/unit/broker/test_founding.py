@@ -10,7 +10,16 @@ from tailrace_broker.codec.ring_snapshot import decode_state
 from tailrace_broker.core.control_events import Answer, AskFounding
 from tailrace_broker.core.founding import ASK_AGAIN_MS, GIVE_UP_MS, Founding, voter_count
 from tailrace_broker.core.raft_events import Send
-from tailrace_broker.model.agreement import GENESIS, Configuration, DiskId, Snapshot
+from tailrace_broker.model.agreement import (
+    GENESIS,
+    BlockId,
+    Configuration,
+    DiskId,
+    Kept,
+    Reserved,
+    Snapshot,
+    Term,
+)
 from tailrace_broker.model.messages import Founded, FoundingAnswered, FoundingAsked
 
 REQUEST = 5
@@ -22,8 +31,23 @@ def me(ordinal: int, generation: int = 0) -> FoundingAnswered:
 
 
 def founding(ordinal: int = 0, *, reserved: UUID | None = None, generation: int = 0) -> Founding:
-    generator = random.Random(ordinal)
-    return Founding(me(ordinal, generation), reserved, generator, Counter())
+    nothing = BlockId(-1, -1)
+    kept = Kept(Term(0), None, (), nothing, nothing, reserved)
+    return Founding(me(ordinal, generation), kept, random.Random(ordinal), Counter())
+
+
+def await_it(broker: Founding, found: UUID) -> Answer | None:
+    """Asked for that founding, it notes it and answers; the answer to who asked for its own."""
+    asked = FoundingAsked(me(2).sender, found)
+    assert broker.asked(asked) == Reserved(found)
+    *gave_way, answered = broker.noted(asked)
+    assert isinstance(answered, Send)
+    assert answered.ordinal == 2
+    assert isinstance(answered.message, FoundingAnswered)
+    assert answered.message.is_empty
+    answer = gave_way[0] if gave_way else None
+    assert answer is None or isinstance(answer, Answer)
+    return answer
 
 
 def begun(founder: Founding, broker_count: int = 3) -> UUID:
@@ -124,7 +148,7 @@ def test_a_genesis_of_another_version_is_taken_for_none() -> None:
     shown = replace(me(2), founding=found, is_empty=False, genesis=genesis)
 
     assert not founder.is_named(Founded(me(2).sender, found, genesis))
-    founder.reserve(found)
+    await_it(founder, found)
     assert not founder.is_named(Founded(me(2).sender, found, genesis))
     assert reason_of(founder.answered(shown)[1]) == "ring-exists"
 
@@ -183,12 +207,12 @@ def test_an_attempt_gives_way_to_another_with_a_greater_id() -> None:
     found = begun(founder)
     greater, less = UUID(int=found.int + 1), UUID(int=found.int - 1)
 
-    assert founder.may_reserve(greater)
-    assert founder.may_reserve(found)
-    assert not founder.may_reserve(less)
-    assert founder.reserve(found) is None
-    assert reason_of(founder.reserve(greater)) == "founding-under-way"
-    assert founder.reserve(less) is None
+    lesser = FoundingAsked(me(2).sender, less)
+    assert founder.asked(lesser) is None
+    assert founder.noted(lesser) == []
+    assert await_it(founder, found) is None
+    assert reason_of(await_it(founder, greater)) == "founding-under-way"
+    assert await_it(founder, less) is None
     assert founder.answered(replace(me(1), founding=found)) == (None, None)
 
 

@@ -81,6 +81,17 @@ def test_a_disk_that_does_not_know_its_last_registration_is_a_copy_of_an_older_o
     assert done(state, copied).brokers[1].loss == "disk"
 
 
+def test_a_process_that_another_has_replaced_meanwhile_is_refused() -> None:
+    first = register(1, "process")
+    seen = 1  # by both, before either was registered
+    other = Register(1, incarnation(1, 2), 1, (Start(start_id(1, 50), "disk"),), seen)
+    state = done(led(), other)
+
+    assert refusal_of(state, replace(first, replaces=seen)) == "stale-registration"
+    assert done(state, replace(first, replaces=2)).brokers[1].number == 3
+    assert done(state, replace(other)).brokers == state.brokers
+
+
 def test_an_empty_disk_has_lost_all() -> None:
     empty = Register(1, incarnation(1, 2), 1, (Start(start_id(1, 50), "clean"),))
 

@@ -115,6 +115,16 @@ def registering_keeps_leadership(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(registrations, "_ranges_after", kept)
 
 
+def late_registration_takes_its_broker_back(patch: pytest.MonkeyPatch) -> None:
+    """A process that another has replaced meanwhile, on a disk of its own, is the broker again."""
+    register = registrations.register
+
+    def at_any_time(state: RingState, command: Register) -> RingState | Refusal:
+        return register(state, replace(command, replaces=None))
+
+    patch_handler(patch, register, at_any_time)
+
+
 def older_boot_supersedes_a_newer_one(patch: pytest.MonkeyPatch) -> None:
     """A registration that comes late is the broker, and its loss is judged by what it knows."""
     register = registrations.register
@@ -134,7 +144,7 @@ def numbers_of_brokers_that_have_left_given_again(patch: pytest.MonkeyPatch) -> 
         before = state.brokers.get(ordinal)
         return 0 if before is None else before.number
 
-    patch.setattr(registrations, "_last_number", of_present)
+    patch.setattr(registrations, "last_registration", of_present)
 
 
 def broker_of_the_ring_may_leave(patch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from tailrace_broker.codec.commands import decode_command
 from tailrace_broker.core.control_events import Answer
-from tailrace_broker.core.ring_requests import Requests
+from tailrace_broker.core.ring_requests import Requests, Settled
 from tailrace_broker.model.agreement import DiskId
 from tailrace_broker.model.commands import AbortStep
 from tailrace_broker.model.messages import CommandForwarded, ReadAsked
@@ -41,7 +41,8 @@ def test_the_outcome_is_in_the_state() -> None:
     outcomes = {id_of(done): None, id_of(refused): refusal}
 
     assert list(asked.settled(STATE, 5)) == []
-    assert list(asked.settled(replace(STATE, recent=outcomes), 5)) == [(1, None), (None, refusal)]
+    settled = list(asked.settled(replace(STATE, recent=outcomes), 5))
+    assert [(each.number, each.refusal) for each in settled] == [(1, None), (None, refusal)]
     assert list(asked.settled(replace(STATE, recent=outcomes), 5)) == []
 
 
@@ -56,7 +57,7 @@ def test_a_read_is_done_when_its_height_is_applied() -> None:
     asked.read_answered(12345, 0)
     assert list(asked.settled(STATE, 9)) == []
     assert asked.due(500, everything=True) == []
-    assert list(asked.settled(STATE, 10)) == [(1, None)]
+    assert list(asked.settled(STATE, 10)) == [Settled(1, None, None)]
 
 
 def test_what_takes_too_long_is_given_up() -> None:
