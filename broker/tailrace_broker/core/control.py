@@ -53,6 +53,7 @@ from tailrace_broker.core.raft_state import NEVER_MS
 from tailrace_broker.core.registrations import last_registration
 from tailrace_broker.core.ring_commands import carry_out
 from tailrace_broker.core.ring_requests import Requests
+from tailrace_broker.core.ticks import TICK_MS, next_tick_ms
 from tailrace_broker.model.agreement import (
     COMMAND,
     GENESIS,
@@ -91,7 +92,7 @@ class ControlTiming(NamedTuple):
     raft: RaftTiming = RaftTiming()
     gossip: GossipTiming = GossipTiming()
     session_ms: int = 3000
-    duty_ms: int = 250
+    duty_ms: int = TICK_MS
     ask_again_ms: int = 300
     give_up_ms: int = 30_000
     compact_bytes: int = COMPACT_BYTES
@@ -479,7 +480,7 @@ class Control:
     # --- duties ---
 
     def _do_duties(self, now_ms: int) -> list[ControlEffect]:
-        self._next_duty_ms = now_ms + self._timing.duty_ms
+        self._next_duty_ms = next_tick_ms(now_ms, self._timing.duty_ms)
         effects = self._ask_again(now_ms)
         is_fed = self.raft.is_voter and self.raft.leader is not None
         if not is_fed and now_ms >= self._next_follow_ms:

@@ -20,6 +20,7 @@ from uuid import UUID
 from tailrace_broker.codec.peer import FRAME_HEADER, encoded_bytes
 from tailrace_broker.core.raft_events import Send
 from tailrace_broker.core.ring import UNITS, ring_order
+from tailrace_broker.core.ticks import TICK_MS, next_tick_ms
 from tailrace_broker.model.agreement import DiskId
 from tailrace_broker.model.generator import Generator
 from tailrace_broker.model.messages import Digest, Hint
@@ -45,7 +46,7 @@ FOUNDERS = range(3)
 class GossipTiming(NamedTuple):
     """`suspicion_ms`: for so long a broker that is not heard counts as alive."""
 
-    interval_ms: int = 200
+    interval_ms: int = TICK_MS
     suspicion_ms: int = 1000
 
 
@@ -73,9 +74,9 @@ class Gossip:
         self._order: list[int] = []  # the other brokers, clockwise from here
         self._between: dict[int, int] = {}  # how many hand on what these say
         self._hops_max = 0
-        # Above all beats of a process before, should it have had the same boot on a disk that was
-        # restored since: beats are slower than the clock.
-        beat = now_ms // timing.interval_ms
+        # Beats go with the clock, which is above all those of a process before: should it have had
+        # the same boot, on a disk that was restored since. The first digest says one more.
+        beat = now_ms // timing.interval_ms - 1
         self._hints = {me.ordinal: Hint(me.ordinal, me.incarnation, boot, beat, height=0)}
         self._term = -1
         self._leader: int | None = None
@@ -203,7 +204,7 @@ class Gossip:
         self._listen(now_ms)
         if now_ms < self.wake_at_ms:
             return []
-        self.wake_at_ms = now_ms + self._timing.interval_ms
+        self.wake_at_ms = next_tick_ms(now_ms, self._timing.interval_ms)
         mine = self._hints.pop(self._me.ordinal)
         self._hints[self._me.ordinal] = mine._replace(beat=mine.beat + 1)
         peers = self._peers()

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from tailrace_broker.core.raft_progress import Progress
 from tailrace_broker.core.raft_state import LONG_AGO_MS, RaftState
+from tailrace_broker.core.ticks import next_tick_ms
 from tailrace_broker.model.agreement import NOTHING, Block, BlockId, DiskId
 from tailrace_broker.model.messages import Append, SnapshotSlice
 
@@ -20,7 +21,7 @@ class Feeding:
     def __init__(self, state: RaftState, number: int) -> None:
         """Nothing is sent before write `number` is durable."""
         self.round = 0
-        self.heartbeat_at_ms = state.now_ms + state.timing.heartbeat_ms
+        self.heartbeat_at_ms = next_tick_ms(state.now_ms, state.timing.heartbeat_ms)
         self._state = state
         self._number = number
         self._progress: dict[DiskId, Progress] = {}
@@ -84,7 +85,8 @@ class Feeding:
     def begin_round(self) -> None:
         """A sign of life to all."""
         self.round += 1
-        self.heartbeat_at_ms = self._state.now_ms + self._state.timing.heartbeat_ms
+        heartbeat_ms = self._state.timing.heartbeat_ms
+        self.heartbeat_at_ms = next_tick_ms(self._state.now_ms, heartbeat_ms)
         for progress in self._progress.values():
             if progress.snapshot is None:
                 self.feed(progress, is_due=True)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from tailrace_broker.core.chain import Chain, recover_chain
 from tailrace_broker.core.raft_disk import Disk, Reply
 from tailrace_broker.core.raft_events import Apply, Install, RaftEffect, Send
+from tailrace_broker.core.ticks import TICK_MS
 from tailrace_broker.model.agreement import (
     NOTHING,
     Block,
@@ -29,7 +30,7 @@ class RaftTiming(NamedTuple):
     A leader whose disk has done nothing for `disk_stall_ms`, and should have, leads no more.
     """
 
-    heartbeat_ms: int = 250
+    heartbeat_ms: int = TICK_MS
     election_ms: int = 1000
     disk_stall_ms: int = 10_000
 

@@ -97,7 +97,7 @@ def founding_by_majority(patch: pytest.MonkeyPatch) -> None:
         for ordinal in range(attempt.ask.broker_count):
             absent = replace(answer, sender=answer.sender._replace(ordinal=ordinal))
             attempt.answers.setdefault(ordinal, absent)
-        return self._genesis(attempt), None
+        return self._made_genesis(attempt), None
 
     patch.setattr(Founding, "answered", answered)
     patch.setattr(Gossip, "leader_hint", lambda self: None)
