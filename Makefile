@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 LOCK_OPTIONS := --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header
 
-.PHONY: setup fmt check test integration simulation fuzz up bench lock
+.PHONY: setup fmt check test integration e2e simulation fuzz up bench lock
 
 # Each stamp in .venv is as new as the last install from the file that it depends on.
 setup: $(VENV)/.project $(if $(filter 0,$(SPARK)),,$(VENV)/.spark)
@@ -45,13 +45,17 @@ fmt: setup
 check: setup
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
-	@$(BIN)/mypy -p tailrace -p pyspark_tailrace -p tailrace_broker
+	@$(BIN)/mypy -p tailrace -p pyspark_tailrace -p tailrace_broker -p tailrace_operator
 	@$(BIN)/mypy .ci/leave_nothing.py examples benchmarks tests
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/pytest --quiet --numprocesses auto --cov --cov-report=term-missing:skip-covered tests/unit
 
 integration: setup
 	@$(BIN)/pytest --quiet tests/integration
+
+# On kind, or KUBECONFIG=… or KUBELAB=/path/to/kubelab; SMOKE=1: the first minutes only. Docs: docs/kubernetes.md.
+e2e: setup
+	@$(BIN)/pytest --capture=no --verbosity=-1 -p no:randomly --with-e2e $(if $(SMOKE),tests/e2e/test_smoke.py,tests/e2e)
 
 # SEEDS=200: so many stories of each simulator; FIRST=1000: from that one on. SEED=7 tells one of a ring
 # with its trace, SHRINK=1 without what it fails without. Docs: docs/simulation.md.
@@ -74,5 +78,9 @@ bench: setup
 # Keeps the versions that still fit; delete a lock file first to renew all of it.
 lock:
 	@command -v uv >/dev/null || { echo "make lock needs uv (pip install uv)." >&2; exit 1; }
-	@uv pip compile $(LOCK_OPTIONS) --extra aio --extra arrow --extra broker --extra dev pyproject.toml --output-file requirements.lock
+	@uv pip compile $(LOCK_OPTIONS) --extra aio --extra arrow --extra broker --extra operator --extra dev pyproject.toml --output-file requirements.lock
 	@grep -o 'pyspark>[^"]*' pyproject.toml | uv pip compile $(LOCK_OPTIONS) - --output-file requirements-spark.lock
+	@for image in broker operator spark; do \
+		uv pip compile $(LOCK_OPTIONS) --constraint requirements.lock --constraint requirements-spark.lock --extra $$image pyproject.toml --output-file docker/$$image.lock || exit; \
+	done
+	@printf '%s\n' hatchling setuptools wheel | uv pip compile $(LOCK_OPTIONS) --constraint requirements.lock - --output-file docker/build.lock

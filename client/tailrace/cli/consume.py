@@ -9,9 +9,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from tailrace.cli.options import OUTPUT, TOPIC, URL, connect, group_name
-from tailrace.cli.parser import DIGITS_MAX, UsageError, Verb, parameter, shown, whole_number
+from tailrace.cli.parser import UsageError, Verb, parameter, shown, whole_number
 from tailrace.cli.times import TIME_EXAMPLE, time_us
 from tailrace.errors import TailraceError, UnexpectedAnswerError
+from tailrace.quantities import DIGITS_MAX
 
 if TYPE_CHECKING:
     from tailrace.cli.progress import Progress

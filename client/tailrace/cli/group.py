@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from tailrace.cli.options import DRY_RUN, OUTPUT, URL, connect, counted, group_name
-from tailrace.cli.parser import DIGITS_MAX, UsageError, Verb, parameter, shown, text
+from tailrace.cli.parser import UsageError, Verb, parameter, shown, text
 from tailrace.cli.times import TIME_EXAMPLE, age_s, time_us
+from tailrace.quantities import DIGITS_MAX
 
 if TYPE_CHECKING:
     from tailrace.cli.output import Column

@@ -9,9 +9,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
+from tailrace.quantities import DIGITS_MAX
+
 WIDTH = 100  # of a help text
 SHOWN_CHARACTERS_MAX = 40  # of what an error quotes
-DIGITS_MAX = 19  # of a 64-bit number; longer ones are not even read
 
 
 class UsageError(Exception):

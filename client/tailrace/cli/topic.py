@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 from tailrace.cli import trash
 from tailrace.cli.options import DRY_RUN, OUTPUT, TOPIC, URL, connect, counted, size_text
 from tailrace.cli.parser import Parameter, UsageError, Verb, parameter, whole_number
-from tailrace.cli.quantities import duration, duration_quantity, size, size_quantity
+from tailrace.cli.quantities import duration, size
+from tailrace.quantities import duration_quantity, size_quantity
 
 if TYPE_CHECKING:
     from collections.abc import Callable

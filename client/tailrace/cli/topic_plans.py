@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.cli.options import counted, size_text
 from tailrace.cli.parser import shown
-from tailrace.cli.quantities import duration_quantity, size_quantity
 from tailrace.errors import TailraceError, TopicNotFoundError
+from tailrace.quantities import duration_quantity, size_quantity
 from tailrace.values import wire_name
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.cli.quantities import duration, duration_quantity, size, size_quantity
+from tailrace.cli.quantities import duration, size
+from tailrace.quantities import duration_quantity, size_quantity
 
 
 def refusal_of(read: object, word: str) -> str:
