@@ -1,0 +1,137 @@
+"""What a plan asks for: one of these at a time. Each is safe to repeat."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tailrace_operator.observed import ChildName, Document
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Make a child what `manifest` says, by server-side apply; `reason`: made, or what drifted."""
+
+    manifest: Document
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSecret:
+    """The ring Secret, with a new random text; refused by the API when there is one."""
+
+    manifest: Document
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """A child that is not wanted any more."""
+
+    child: ChildName
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceStatefulSet:
+    """Delete it and leave its pods alone: a field that cannot be changed is to be another."""
+
+    name: str
+    uid: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlacePod:
+    """Pin a pod that waits to its zone, and let it go."""
+
+    ordinal: int
+    zone: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFounding:
+    """Note in the status that a ring is about to be founded, or with `cluster_id` that it is."""
+
+    broker_count: int
+    cluster_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Found the ring of brokers 0 to `broker_count` - 1."""
+
+    broker_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class GrowClaim:
+    """Ask for a larger volume."""
+
+    name: str
+    size: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestartBroker:
+    """Delete its pod, if it is still this one; the StatefulSet makes it anew."""
+
+    ordinal: int
+    pod_uid: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """Nothing can be done until a person acts: a condition's reason, and a message with the remedy."""
+
+    reason: str
+    message: str
+
+
+ClusterAction = (
+    Apply
+    | CreateSecret
+    | Remove
+    | ReplaceStatefulSet
+    | PlacePod
+    | RecordFounding
+    | Found
+    | GrowClaim
+    | RestartBroker
+    | Blocked
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopic:
+    """In the ring; settings by their names in the API's JSON."""
+
+    name: str
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class AlterTopic:
+    """`settings`: those that are to be others."""
+
+    name: str
+    settings: Mapping[str, Any]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopic:
+    """In the ring, where it can be restored for a while."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddFinalizer:
+    """The resource stays until the operator has deleted the topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveFinalizer:
+    """The resource may go."""
+
+
+TopicAction = CreateTopic | AlterTopic | DeleteTopic | AddFinalizer | RemoveFinalizer | Blocked

@@ -1,0 +1,120 @@
+"""The CRDs and their reference, made from the specs: `python -m tailrace_operator.crds`.
+
+Run at the root of the repository; it writes crds/, helm/tailrace/ and docs/crds.md.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tailrace_operator.crd_pages import crds_page
+from tailrace_operator.resources import KINDS, Kind
+from tailrace_operator.spec import GROUP, VERSION
+from tailrace_operator.structural import structural
+
+_HEAD = "# Made by python -m tailrace_operator.crds from operator/tailrace_operator/spec.py.\n"
+_CHART_HEAD = "{{- if .Values.crds.install }}\n"
+_CHART_FOOT = "{{- end }}\n"
+
+
+def crd(kind: Kind, *, annotations: dict[str, str] | None = None) -> dict[str, Any]:
+    """The CustomResourceDefinition of a kind."""
+    names = {
+        "kind": kind.kind,
+        "listKind": f"{kind.kind}List",
+        "plural": kind.plural,
+        "singular": kind.kind.lower(),
+        "shortNames": [kind.short],
+        "categories": ["tailrace"],
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"{kind.plural}.{GROUP}",
+            **({"annotations": annotations} if annotations else {}),
+        },
+        "spec": {
+            "group": GROUP,
+            "names": names,
+            "scope": "Namespaced",
+            "versions": [
+                {
+                    "name": VERSION,
+                    "served": True,
+                    "storage": True,
+                    "additionalPrinterColumns": [_column(*each) for each in kind.columns],
+                    "subresources": _subresources(kind),
+                    "schema": {"openAPIV3Schema": _schema(kind)},
+                }
+            ],
+        },
+    }
+
+
+def files() -> dict[str, str]:
+    """All that is made, by its path."""
+    made = {"docs/crds.md": crds_page(KINDS)}
+    keep = {"helm.sh/resource-policy": "keep"}
+    for kind in KINDS:
+        name = kind.kind.lower()
+        made[f"crds/{name}.yaml"] = _HEAD + _yaml(crd(kind))
+        in_chart = _HEAD + _CHART_HEAD + _yaml(crd(kind, annotations=keep)) + _CHART_FOOT
+        made[f"helm/tailrace/templates/crd-{name}.yaml"] = in_chart
+    return made
+
+
+def main() -> None:
+    """Write them."""
+    for path, text in files().items():
+        Path(path).write_text(text)
+
+
+def _schema(kind: Kind) -> dict[str, Any]:
+    spec, status = structural(kind.spec), structural(kind.status)
+    name = {"type": "string", **kind.name}
+    return {
+        "type": "object",
+        "description": (kind.spec.__doc__ or "").splitlines()[0],
+        **({} if "default" in spec else {"required": ["spec"]}),
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object", "properties": {"name": name}},
+            "spec": spec,
+            "status": status,
+        },
+    }
+
+
+def _column(name: str, kind: str, path: str) -> dict[str, str]:
+    return {"name": name, "type": kind, "jsonPath": path}
+
+
+def _subresources(kind: Kind) -> dict[str, Any]:
+    if kind.scale is None:
+        return {"status": {}}
+    wanted, found, selector = kind.scale
+    paths = {
+        "specReplicasPath": wanted,
+        "statusReplicasPath": found,
+        "labelSelectorPath": selector,
+    }
+    return {"status": {}, "scale": paths}
+
+
+def _yaml(document: dict[str, Any]) -> str:
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Without anchors, which people do not like to read."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        """All of it is written out."""
+        return True
+
+
+if __name__ == "__main__":
+    main()

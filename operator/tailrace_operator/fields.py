@@ -1,0 +1,194 @@
+"""What a field of a resource can be, said once: checked here, and by the API server as a rule.
+
+The API server refuses a bad spec by the rules in the CRDs, which `crds.py` makes from these; the
+operator checks again, since a resource can be older than the rules.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+from tailrace.quantities import (
+    DIGITS_MAX,
+    DURATION,
+    DURATION_UNITS,
+    SIZE,
+    SIZE_UNITS,
+    Quantity,
+)
+
+RULES = "x-kubernetes-validations"
+_LENGTH_MAX = 32  # of a quantity
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule in CEL. `message` is a text, `message_expression` an expression that makes one.
+
+    `field`: below the place of the rule, as in `.topicName`; the error names it. `on_create`: it
+    holds for what is new, and is not asked again of what is changed (`oldSelf` is an optional).
+    """
+
+    rule: str
+    message: str | None = None
+    message_expression: str | None = None
+    field: str | None = None
+    on_create: bool = False
+
+    def document(self) -> dict[str, Any]:
+        """As a CRD has it."""
+        given = {
+            "rule": self.rule,
+            "message": self.message,
+            "messageExpression": self.message_expression,
+            "fieldPath": self.field,
+            "optionalOldSelf": self.on_create or None,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Rules of a field, in its annotation."""
+
+    rules: tuple[Rule, ...]
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """With the rules."""
+        return with_rules(handler(schema), *self.rules)
+
+
+def rules(*each: Rule) -> Rules:
+    """Rules of a field, in its annotation."""
+    return Rules(each)
+
+
+def ruled(*each: Rule) -> ConfigDict:
+    """`model_config` of a part whose fields have rules together."""
+    return ConfigDict(json_schema_extra={RULES: [rule.document() for rule in each]})
+
+
+def unchanged(name: str, *, otherwise: str = "''") -> str:
+    """In CEL: a field that may be absent is what it was. `otherwise`: what absence means."""
+    now, before = (f"(has({it}.{name}) ? {it}.{name} : {otherwise})" for it in ("self", "oldSelf"))
+    return f"{now} == {before}"
+
+
+def with_rules(schema: JsonSchemaValue, *each: Rule) -> JsonSchemaValue:
+    """The schema, with these rules after those that it has."""
+    return {**schema, RULES: [*schema.get(RULES, ()), *(rule.document() for rule in each)]}
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A text field that holds a quantity."""
+
+    quantity: Quantity
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Refuse what is not such a quantity."""
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """A text with a bound, and a rule that says what the CLI says."""
+        expression = quantity_expression(self.quantity)
+        rule = Rule(expression, message=f"not {self.quantity.described}")
+        return with_rules({**handler(schema), "maxLength": _LENGTH_MAX}, rule)
+
+    def _check(self, word: str | None) -> str | None:
+        if word is not None:
+            self.quantity.read(word)
+        return word
+
+
+def duration(least_ms: int, most_ms: int | None = None, *, or_none: bool = False) -> Written:
+    """A text field such as "7d"."""
+    return Written(Quantity(DURATION, least_ms, most_ms, or_none))
+
+
+def size(least_bytes: int, most_bytes: int | None = None, *, or_none: bool = False) -> Written:
+    """A text field such as "10Gi"."""
+    return Written(Quantity(SIZE, least_bytes, most_bytes, or_none))
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text field of a form; `form`: a regular expression that Go reads as well."""
+
+    form: str
+    message: str
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Refuse another form."""
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """With a rule, whose message is clearer than that of a pattern."""
+        rule = Rule(f"self.matches('^({self.form})$')", message=self.message)
+        return with_rules(handler(schema), rule)
+
+    def _check(self, word: str | None) -> str | None:
+        if word is not None and not re.fullmatch(self.form, word):
+            raise ValueError(self.message)
+        return word
+
+
+class ResourceQuantity:
+    """A quantity as in a pod's resources: `500m`, `1Gi`, or a number; a text from here on."""
+
+    _MESSAGE = "not a quantity such as 500m, 2 or 1Gi"
+    _FORM = "[0-9]{1,15}([.][0-9]{1,9})?(m|k|Ki|M|Mi|G|Gi|T|Ti)?"
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Refuse what is no quantity."""
+        return core_schema.no_info_before_validator_function(self._text, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """As Kubernetes itself describes quantities."""
+        is_text = f"self.matches('^{self._FORM}$')"
+        rule = Rule(f"type(self) == int ? self >= 0 : {is_text}", message=self._MESSAGE)
+        both = {"anyOf": [{"type": "integer"}, {"type": "string"}], "maxLength": _LENGTH_MAX}
+        return with_rules({"x-kubernetes-int-or-string": True, **both}, rule)
+
+    def _text(self, value: object) -> str:
+        text = str(value)
+        if not re.fullmatch(self._FORM, text):
+            raise ValueError(self._MESSAGE)
+        return text
+
+
+def quantity_expression(quantity: Quantity) -> str:
+    """In CEL: whether `self` is such a quantity; what would pass 64 bits is none."""
+    if quantity.kind is SIZE:
+        units = "|".join(filter(None, SIZE_UNITS))
+        form = f"^[0-9]{{1,{DIGITS_MAX}}}({units})?$"
+        is_one = f"self.matches('{form}') && quantity(self).isInteger()"
+        value = "quantity(self).asInteger()"
+    else:
+        is_one = "self.matches('^(0|[0-9]{1,15}(ms|s)|[0-9]{1,10}(m|h|d|w))$')"
+        factors = ", ".join(f"'{unit}': {each}" for unit, each in DURATION_UNITS.items())
+        number = f"int(self.find('^[0-9]+')) * {{{factors}}}[self.find('[a-z]+')]"
+        value = f"(self == '0' ? 0 : {number})"
+    parts = [is_one, f"{value} >= {quantity.least}"]
+    if quantity.most is not None:
+        parts.append(f"{value} <= {quantity.most}")
+    is_in_bounds = " && ".join(parts)
+    return f"self == 'none' || {is_in_bounds}" if quantity.or_none else is_in_bounds
