@@ -1,0 +1,257 @@
+"""The next thing to do for a StreamCluster: one action, from what is wanted and what was found.
+
+Level-triggered and without memory, but for what `status.founded` says; None: nothing is to be done,
+or something under way is waited for. The order is that of `_in_order`. Nothing here deletes data.
+"""
+
+from collections.abc import Iterator
+
+from tailrace_operator.actions import (
+    Apply,
+    Blocked,
+    ClusterAction,
+    CreateSecret,
+    Found,
+    GrowClaim,
+    PlacePod,
+    RecordFounding,
+    Remove,
+    ReplaceStatefulSet,
+    RestartBroker,
+)
+from tailrace_operator.drift import drift
+from tailrace_operator.facts import (
+    answered_ordinals,
+    away_ordinals,
+    broker_count,
+    is_going,
+    is_whole,
+    outdated_pods,
+    ready_ordinals,
+    running_ordinals,
+    wanted_claims,
+    wanted_pods,
+)
+from tailrace_operator.manifests import children, secret_manifest
+from tailrace_operator.names import APPLIED_HASH, labels, ring_secret
+from tailrace_operator.observed import ChildName, Cluster, Document, Owner, Pod, Ring
+from tailrace_operator.zones import zone_of
+
+MADE = "made"  # the reason of an Apply of what was not there
+_MANAGED_BY = "app.kubernetes.io/managed-by"
+# Fields of a StatefulSet that the API server refuses to change.
+_IMMUTABLE = ("podManagementPolicy", "selector", "serviceName", "volumeClaimTemplates")
+
+_Mended = Apply | ReplaceStatefulSet | Blocked
+
+
+def next_action(cluster: Cluster, *, default_image: str) -> ClusterAction | None:
+    """What to do now; `default_image` where the spec names none."""
+    if cluster.owner.is_deleting or cluster.owner.is_paused:
+        return None
+    wanted = children(cluster, default_image=default_image)
+    return next((each for each in _in_order(cluster, wanted) if each is not None), None)
+
+
+def _in_order(
+    cluster: Cluster, wanted: dict[ChildName, Document]
+) -> Iterator[ClusterAction | None]:
+    """What there is to do, the first thing first."""
+    yield _secret(cluster)
+    yield _children(cluster, wanted)
+    yield _unwanted(cluster, wanted)
+    yield _placement(cluster)
+    yield _founding(cluster)
+    yield _growth(cluster)
+    yield _restart(cluster)
+
+
+# --- objects --------------------------------------------------------------------------------------
+
+
+def _secret(cluster: Cluster) -> CreateSecret | Blocked | None:
+    """A ring's brokers know its text already: another one would part them."""
+    if cluster.secret_hash is not None:
+        return None
+    if cluster.founded is None:
+        return CreateSecret(secret_manifest(cluster))
+    name = cluster.owner.name
+    return Blocked(
+        "SecretMissing",
+        f"Secret {ring_secret(name)} is gone, without which no broker can start; restore it, or "
+        f"make another and restart all brokers with it: kubectl create secret generic "
+        f"{ring_secret(name)} --from-literal=secret=$(openssl rand -base64 32), then "
+        f"kubectl delete pod -l app.kubernetes.io/instance={name}",
+    )
+
+
+def _children(cluster: Cluster, wanted: dict[ChildName, Document]) -> _Mended | None:
+    """The first that is not as wanted; one that is being deleted is made again when it is gone."""
+    for child, manifest in wanted.items():
+        live = cluster.children.get(child)
+        if live is None:
+            return Apply(manifest, MADE)
+        if is_going(live):
+            continue
+        action = _foreign(cluster.owner, child, live) or _corrected(manifest, live)
+        if action is not None:
+            return action
+    return None
+
+
+def _foreign(owner: Owner, child: ChildName, live: Document) -> Blocked | None:
+    """An object that is another's is left alone; one of ours that lost its owner is taken back."""
+    controller = _controller(live)
+    if controller is None:
+        if live["metadata"].get("labels", {}).get(_MANAGED_BY) == labels(owner.name)[_MANAGED_BY]:
+            return None
+        holder = "not Tailrace's"
+    elif controller["uid"] == owner.uid:
+        return None
+    elif (controller["kind"], controller["name"]) == ("StreamCluster", owner.name):
+        return Blocked(
+            "Replaced",
+            f"{child.kind} {child.name} is of a StreamCluster that had this name before; it goes "
+            "with that one",
+        )
+    else:
+        holder = f"{controller['kind']} {controller['name']}'s"
+    return Blocked(
+        "NameTaken",
+        f"{child.kind} {child.name} is there already and is {holder}; delete or rename it, or give "
+        "this StreamCluster another name",
+    )
+
+
+def _corrected(manifest: Document, live: Document) -> Apply | ReplaceStatefulSet | None:
+    path = drift(manifest, live)
+    if path is None:
+        return None
+    if manifest["kind"] == "StatefulSet":
+        fields = {name: manifest["spec"][name] for name in _IMMUTABLE}
+        fixed = drift({"spec": fields}, live)
+        if fixed is not None:
+            metadata = live["metadata"]
+            return ReplaceStatefulSet(metadata["name"], metadata["uid"], f"{fixed} is another")
+    asked = (each["metadata"].get("annotations", {}).get(APPLIED_HASH) for each in (manifest, live))
+    is_same_wish = len(set(asked)) == 1
+    return Apply(manifest, f"{'drifted' if is_same_wish else 'changed'}: {path}")
+
+
+def _unwanted(cluster: Cluster, wanted: dict[ChildName, Document]) -> Remove | None:
+    for child, live in cluster.children.items():
+        controller = _controller(live)
+        is_ours = controller is not None and controller["uid"] == cluster.owner.uid
+        if child not in wanted and is_ours and not is_going(live):
+            return Remove(child)
+    return None
+
+
+def _controller(live: Document) -> Document | None:
+    references = live["metadata"].get("ownerReferences", ())
+    return next((each for each in references if each.get("controller")), None)
+
+
+# --- pods and the ring ----------------------------------------------------------------------------
+
+
+def _placement(cluster: Cluster) -> PlacePod | None:
+    if not cluster.spec.zones:
+        return None
+    for pod in wanted_pods(cluster):
+        if pod.is_gated and not pod.is_deleting:
+            return PlacePod(pod.ordinal, zone_of(pod.ordinal, cluster.spec.zones))
+    return None
+
+
+def _founding(cluster: Cluster) -> ClusterAction | None:
+    """A ring is founded once: it is noted before it is asked for, and its id after that."""
+    founded, ring = cluster.founded, cluster.ring
+    if founded is not None and founded.broker_count != cluster.spec.brokers:
+        return Blocked(
+            "BrokersChanged",
+            f"the ring has {founded.broker_count} brokers and cannot change yet; set spec.brokers "
+            f"to {founded.broker_count}, or make another StreamCluster",
+        )
+    if ring is None:
+        return None
+    if ring.cluster_id is None:
+        return _founding_anew(cluster)
+    if founded is None or founded.cluster_id is None:
+        return _founded_already(ring, ring.cluster_id)
+    if founded.cluster_id != ring.cluster_id:
+        return Blocked(
+            "AnotherRing",
+            f"the brokers are in ring {ring.cluster_id}, and not in {founded.cluster_id}, which "
+            "was founded here; give each broker its own volume back",
+        )
+    return None
+
+
+def _founding_anew(cluster: Cluster) -> ClusterAction | None:
+    """None of the brokers that answer is in a ring."""
+    everyone = set(range(broker_count(cluster)))
+    if running_ordinals(cluster) & answered_ordinals(cluster) < everyone:
+        return None
+    if cluster.founded is None:
+        return RecordFounding(cluster.spec.brokers, None)
+    if cluster.founded.cluster_id is None:
+        return Found(cluster.founded.broker_count)
+    return Blocked(
+        "DataLost",
+        f"all brokers are empty, but ring {cluster.founded.cluster_id} was founded here; restore "
+        "their volumes, or delete this StreamCluster and apply it again for an empty ring",
+    )
+
+
+def _founded_already(ring: Ring, cluster_id: str) -> RecordFounding | None:
+    """By the call before, or found on the volumes of an earlier StreamCluster."""
+    return None if ring.broker_count is None else RecordFounding(ring.broker_count, cluster_id)
+
+
+def _growth(cluster: Cluster) -> GrowClaim | Blocked | None:
+    storage = cluster.spec.storage
+    for claim in wanted_claims(cluster):
+        if claim.requested_bytes >= storage.size_bytes:
+            continue
+        if claim.is_expandable:
+            return GrowClaim(claim.name, storage.size)
+        of_class = "" if storage.storage_class_name is None else f" {storage.storage_class_name}"
+        return Blocked(
+            "VolumesCannotGrow",
+            f"volume {claim.name} cannot grow to {storage.size}; set allowVolumeExpansion: true in "
+            f"its StorageClass{of_class}, if what makes the volumes can do that",
+        )
+    return None
+
+
+# --- restarts -------------------------------------------------------------------------------------
+
+
+def _restart(cluster: Cluster) -> RestartBroker | None:
+    """A pod of an earlier template. One that serves goes only when all others serve too."""
+    outdated = outdated_pods(cluster)
+    broken = _broken(cluster, outdated)
+    if broken is not None:
+        cause = "it does not run" if broken.problem is None else broken.problem
+        return RestartBroker(broken.ordinal, broken.uid, f"its template is another; {cause}")
+    if not outdated or not is_whole(cluster):
+        return None
+    leader = None if cluster.ring is None else cluster.ring.metadata_leader
+    pod = min(outdated, key=lambda pod: (pod.ordinal == leader, pod.ordinal))
+    return RestartBroker(pod.ordinal, pod.uid, "its template is another")
+
+
+def _broken(cluster: Cluster, outdated: list[Pod]) -> Pod | None:
+    """One that a restart takes nothing from.
+
+    A pod that runs and does not serve may wait for a broker that is on its way: it goes when none
+    is, or when no broker serves at all, as after settings with which none of them can.
+    """
+    running, ready = running_ordinals(cluster), ready_ordinals(cluster)
+    down = [pod for pod in outdated if pod.ordinal not in running]
+    if down or len(running) < broker_count(cluster):
+        return down[0] if down else None
+    waiting = [pod for pod in outdated if pod.ordinal not in ready]
+    others_away = set(away_ordinals(cluster)) - {pod.ordinal for pod in waiting}
+    return waiting[0] if waiting and (not ready or not others_away) else None

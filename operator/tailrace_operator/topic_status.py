@@ -1,0 +1,108 @@
+"""What is reported of a Topic: what is in force in its ring, and whether that is what is wanted."""
+
+from typing import Any
+
+from tailrace.quantities import duration_quantity
+from tailrace_operator.actions import (
+    AddFinalizer,
+    AlterTopic,
+    Blocked,
+    CreateTopic,
+    DeleteTopic,
+    RemoveFinalizer,
+    TopicAction,
+)
+from tailrace_operator.conditions import Condition, condition_documents, paused_condition
+from tailrace_operator.names import PAUSED
+from tailrace_operator.observed import Document, LiveTopic, Topic
+from tailrace_operator.resources import PARTITIONS_LISTED_MAX
+
+_UNITS = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+
+
+def topic_status(
+    topic: Topic, action: TopicAction | None, *, now: str, error: str | None
+) -> Document:
+    """The whole status; what was once known stays. `now`: as in RFC 3339."""
+    owner = topic.owner
+    conditions = (
+        _ready(topic, action, error),
+        paused_condition(PAUSED, is_paused=owner.is_paused),
+    )
+    return {
+        **topic.status,
+        **({} if topic.live is None else _in_force(topic.live)),
+        "observedGeneration": owner.generation,
+        "conditions": condition_documents(
+            conditions, topic.status, generation=owner.generation, now=now
+        ),
+    }
+
+
+def described(action: TopicAction) -> str:
+    """What an action does, for people."""
+    match action:
+        case CreateTopic(name):
+            return f"topic {name} is being created"
+        case AlterTopic(name, _, reason):
+            return f"topic {name}: {reason}"
+        case DeleteTopic(name):
+            return f"topic {name} is being deleted"
+        case AddFinalizer():
+            return "its deletion will wait until the topic is deleted"
+        case RemoveFinalizer():
+            return "its deletion waits for nothing any more"
+    return action.message
+
+
+def size_text(size_bytes: int) -> str:
+    """0, 812, 3.2Mi: at most one digit behind the point."""
+    size, units = float(size_bytes), iter(_UNITS)
+    unit = ""
+    while round(size, 1) >= 1024:
+        size, unit = size / 1024, next(units)
+    return f"{size:.1f}".removesuffix(".0") + unit
+
+
+def _in_force(live: LiveTopic) -> dict[str, Any]:
+    """Partitions are listed when they are few; else the condition tells how many are led."""
+    is_listed = live.partition_count <= PARTITIONS_LISTED_MAX
+    size = {} if live.size_bytes is None else {"size": size_text(live.size_bytes)}
+    return {
+        "topicId": live.id,
+        "partitionCount": live.partition_count,
+        "retention": duration_quantity(live.settings.get("retentionMs")),
+        "durability": live.settings.get("durability", "fsync"),
+        **size,
+        "partitions": [_known(each) for each in live.partitions] if is_listed else [],
+    }
+
+
+def _known(partition: Document) -> Document:
+    """Ends that no broker told are left out."""
+    return {name: value for name, value in partition.items() if value is not None}
+
+
+def _ready(topic: Topic, action: TopicAction | None, error: str | None) -> Condition:
+    if topic.owner.is_deleting:
+        return Condition("Ready", False, "Deleting", "it is being deleted")
+    if error is not None:
+        return Condition("Ready", False, "Retrying", error)
+    if topic.cluster_problem is not None:
+        return Condition("Ready", False, *topic.cluster_problem)
+    if isinstance(action, Blocked):
+        return Condition("Ready", False, action.reason, action.message)
+    if action is not None:
+        return Condition("Ready", False, type(action).__name__, described(action))
+    if topic.live is None:
+        return Condition("Ready", False, "Missing", "the ring has no such topic")
+    return _served(topic.live)
+
+
+def _served(live: LiveTopic) -> Condition:
+    """By the leaders of its partitions."""
+    without = [each["id"] for each in live.partitions if each.get("leader") is None]
+    if without:
+        message = f"{len(without)} of {live.partition_count} partitions have no leader"
+        return Condition("Ready", False, "Leaderless", message)
+    return Condition("Ready", True, "Served", f"{live.partition_count} partitions are served")
