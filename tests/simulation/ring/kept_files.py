@@ -48,6 +48,8 @@ class KeptFiles:
         self._log: MetadataLog | None = None
         self._waiting: deque[Work] = deque()
         self._is_busy = False
+        self._is_writing_snapshot = False
+        self._last: tuple[DiskAction, Then] | None = None
         self._is_abandoned = False
 
     def load(self, log_bytes: int, then: Callable[[Kept], None]) -> None:
@@ -65,13 +67,21 @@ class KeptFiles:
         self._waiting.append((list(actions), then))
         self._go_on()
 
+    def close(self, last: DiskAction, then: Then) -> None:
+        """The last thing, when nothing else waits or is under way; nothing is asked for after."""
+        self._last = (last, then)
+        self._go_on()
+
     def abandon(self) -> None:
         """Nothing is written or told any more."""
         self._is_abandoned = True
 
     def _go_on(self) -> None:
         """Begin what waits; what is under way has an end of its own."""
-        if self._is_busy or not self._waiting:
+        if self._is_busy:
+            return
+        if not self._waiting:
+            self._close()
             return
         self._is_busy = True
         work = self._waiting.popleft()
@@ -91,6 +101,13 @@ class KeptFiles:
                 self._write(actions, partial(self._owner.step, Compacted(work)))
             case (actions, then):
                 self._do(iter(actions), partial(self._done, then))
+
+    def _close(self) -> None:
+        """If that is asked for, and the snapshot that is written meanwhile is whole."""
+        if self._last is not None and not self._is_writing_snapshot:
+            self._is_busy = True  # for ever
+            last, then = self._last
+            self._do(iter((last,)), then)
 
     def _gather(self, number: int, records: tuple[Record, ...]) -> tuple[int, list[Record]]:
         """What was to be kept by now goes into one write."""
@@ -114,9 +131,11 @@ class KeptFiles:
         snapshot = Snapshot(work.id, work.configuration, b"".join(state))
 
         def is_written() -> None:
+            self._is_writing_snapshot = False
             self._waiting.append(snapshot)
             self._go_on()
 
+        self._is_writing_snapshot = True
         self._do(self._actions([written]), is_written)
         self._write(actions, partial(self._owner.step, Durable(work.number)))
 

@@ -25,8 +25,12 @@ class Told(NamedTuple):
 
 
 def tell_seed(seed: int) -> Outcome:
-    """A seed's own story."""
-    return tell(make_story(seed))
+    """A seed's own story; whatever else goes wrong says whose it was."""
+    try:
+        return tell(make_story(seed))
+    except Exception as error:
+        error.add_note(f"in the story of seed {seed}")
+        raise
 
 
 def tell_many(seeds: Iterable[int]) -> Told:

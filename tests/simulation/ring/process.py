@@ -160,9 +160,8 @@ class Process:
             self.die("process", "stopped before it was up")
         elif not self._is_stopping:
             self._is_stopping = True
-            self._identify(
-                self.disk.identity._replace(is_clean=True), partial(self._end, "stopped")
-            )
+            marked = Identify(self.disk.identity._replace(is_clean=True))
+            self._files.close(marked, partial(self._end, "stopped"))
 
     def pause(self) -> None:
         """As by SIGSTOP: its disk goes on with what it was told, nothing else does."""
