@@ -80,7 +80,7 @@ class RestartBroker:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Nothing can be done until a person acts: a condition's reason, and a message with the remedy."""
+    """Nothing can be done until a person acts: a reason, and a message with the remedy."""
 
     reason: str
     message: str

@@ -1,0 +1,148 @@
+"""Carries out one action of a plan: each is a call or two, and safe to repeat."""
+
+import base64
+import secrets
+from collections.abc import Mapping
+
+from tailrace_operator.actions import (
+    AddFinalizer,
+    AlterTopic,
+    Apply,
+    Blocked,
+    ClusterAction,
+    CreateSecret,
+    CreateTopic,
+    DeleteTopic,
+    Found,
+    GrowClaim,
+    PlacePod,
+    RecordFounding,
+    Remove,
+    RemoveFinalizer,
+    ReplaceStatefulSet,
+    RestartBroker,
+    TopicAction,
+)
+from tailrace_operator.admin import RingAdmin
+from tailrace_operator.kube import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidError,
+    Kube,
+    NotFoundError,
+)
+from tailrace_operator.names import SECRET_KEY
+from tailrace_operator.observe import TOPIC_FINALIZER, ZONE_LABEL
+from tailrace_operator.observed import Cluster, Document, Topic
+
+SECRET_BYTES = 32
+
+
+async def carry_out(
+    kube: Kube, admin: RingAdmin, cluster: Cluster, action: ClusterAction
+) -> str | None:
+    """What it gave: the id of a ring that was founded. KubeError, RingError."""
+    namespace, name = cluster.owner.namespace, cluster.owner.name
+    match action:
+        case Apply():
+            await _apply(kube, action.manifest)
+        case CreateSecret():
+            await _create_secret(kube, action.manifest)
+        case Remove(child):
+            uid = cluster.children[child]["metadata"]["uid"]
+            await kube.delete(child.kind, child.name, namespace=namespace, uid=uid)
+        case ReplaceStatefulSet():
+            await kube.delete(
+                "StatefulSet", action.name, namespace=namespace, uid=action.uid, has_orphans=True
+            )
+        case PlacePod(ordinal, zone):
+            uid = next(pod.uid for pod in cluster.pods if pod.ordinal == ordinal)
+            patch = _placement(uid, zone)
+            await kube.patch("Pod", f"{name}-{ordinal}", patch, namespace=namespace)
+        case GrowClaim():
+            patch = {"spec": {"resources": {"requests": {"storage": action.size}}}}
+            await kube.patch("PersistentVolumeClaim", action.name, patch, namespace=namespace)
+        case RestartBroker(ordinal, uid):
+            await kube.delete("Pod", f"{name}-{ordinal}", namespace=namespace, uid=uid)
+        case Found(broker_count):
+            return await admin.found(broker_count)
+        case RecordFounding() | Blocked():
+            pass  # said by the status
+    return None
+
+
+async def carry_out_topic(
+    kube: Kube, admin: RingAdmin, topic: Topic, document: Document, action: TopicAction
+) -> None:
+    """`document`: the resource, as it was read. KubeError, RingError."""
+    match action:
+        case CreateTopic():
+            await admin.create_topic(action.name, action.settings)
+        case AlterTopic():
+            await admin.alter_topic(action.name, action.settings)
+        case DeleteTopic():
+            await admin.delete_topic(action.name)
+        case AddFinalizer() | RemoveFinalizer():
+            finalizers = [
+                each
+                for each in document["metadata"].get("finalizers") or ()
+                if each != TOPIC_FINALIZER
+            ]
+            if isinstance(action, AddFinalizer):
+                finalizers.append(TOPIC_FINALIZER)
+            owner = topic.owner
+            patch = {
+                "metadata": {
+                    "resourceVersion": document["metadata"]["resourceVersion"],
+                    "finalizers": finalizers,
+                }
+            }
+            try:
+                await kube.patch("Topic", owner.name, patch, namespace=owner.namespace)
+            except NotFoundError as error:  # it has gone since it was read
+                raise ConflictError(str(error), status=error.status) from error
+        case Blocked():
+            pass  # said by the status
+
+
+async def _apply(kube: Kube, manifest: Document) -> None:
+    """What cannot be applied is merged, which replaces lists.
+
+    Ports of a Service are told apart by their numbers. Beside one whose number somebody changed
+    server-side apply puts its own, of the same name, and the API refuses the two.
+    """
+    metadata = manifest["metadata"]
+    try:
+        await kube.apply(manifest)
+    except InvalidError as refused:
+        name, namespace = metadata["name"], metadata["namespace"]
+        try:
+            await kube.patch(manifest["kind"], name, manifest, namespace=namespace)
+        except NotFoundError:
+            raise refused from None
+
+
+async def _create_secret(kube: Kube, manifest: Document) -> None:
+    """With a new text; one that is there already stays."""
+    text = base64.b64encode(secrets.token_urlsafe(SECRET_BYTES).encode()).decode()
+    try:
+        await kube.create({**manifest, "data": {SECRET_KEY: text}})
+    except AlreadyExistsError:
+        return
+
+
+def _placement(uid: str, zone: str) -> Mapping[str, object]:
+    """The pod goes where the zone is; refused when it is another pod by now."""
+    expression = {"key": ZONE_LABEL, "operator": "In", "values": [zone]}
+    terms = [{"matchExpressions": [expression]}]
+    return {
+        "metadata": {"uid": uid},
+        "spec": {
+            "schedulingGates": None,  # the pods are made with no other
+            "affinity": {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}
+                }
+            },
+        },
+    }

@@ -1,0 +1,193 @@
+"""The composition root: builds all parts, runs them until a signal, and ends them in order."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any
+
+import structlog
+from kubernetes.aio.client.configuration import Configuration
+from kubernetes.aio.config import load_incluster_config, load_kube_config
+from kubernetes.aio.config.config_exception import ConfigException
+from pydantic import ValidationError
+
+from tailrace_operator.admin import Rings
+from tailrace_operator.handlers import watch
+from tailrace_operator.kube import RESOURCES, Kube, KubeError, UnavailableError
+from tailrace_operator.lease import Lease, LeaseLostError
+from tailrace_operator.logs import configure_logs
+from tailrace_operator.metrics import Metrics, served
+from tailrace_operator.reconcile import Reconciler
+from tailrace_operator.settings import Settings
+from tailrace_operator.workers import Intervals, Workers
+
+CRD_POLL_S = 5.0
+
+log = structlog.get_logger()
+
+
+def main() -> int:
+    """The exit code."""
+    if not __debug__:
+        print("tailrace_operator needs its assertions: start it without -O", file=sys.stderr)
+        return 2
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        for each in error.errors():
+            name = "_".join(str(part) for part in each["loc"]).upper()
+            print(f"TAILRACE_OPERATOR_{name}: {each['msg']}", file=sys.stderr)
+        return 2
+    configure_logs(settings.log_level)
+    try:
+        return asyncio.run(_main(settings))
+    except* LeaseLostError as lost:
+        log.error("lease.lost", reason=str(lost.exceptions[0]))
+    except* KubeError as refused:
+        log.error("operator.ended", reason=str(refused.exceptions[0]))
+    except* OSError as failed:
+        log.error("operator.ended", reason=str(failed.exceptions[0]))
+    return 1
+
+
+async def _main(settings: Settings) -> int:
+    try:
+        configuration = await load_configuration()
+    except ConfigException as error:
+        print(
+            f"no cluster to work in ({error}): run it in a pod, or set KUBECONFIG", file=sys.stderr
+        )
+        return 2
+    stop = asyncio.Event()
+    await operate(settings, configuration, stop, has_signals=True)
+    return 0
+
+
+async def load_configuration() -> Configuration:
+    """Of the pod that this runs in, else of KUBECONFIG. ConfigException: there is neither."""
+    configuration = Configuration()
+    if "KUBERNETES_SERVICE_HOST" in os.environ and not os.environ.get("KUBECONFIG"):
+        load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+    else:
+        await load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    return configuration
+
+
+async def operate(
+    settings: Settings,
+    configuration: Configuration,
+    stop: asyncio.Event,
+    *,
+    has_signals: bool = False,
+) -> None:
+    """Until `stop` is set; with `has_signals` by SIGTERM and SIGINT too."""
+    metrics = Metrics()
+    kube = Kube(configuration, timeout_s=settings.api_seconds, on_call=metrics.called)
+    rings = Rings(
+        lambda namespace, name, ordinal: settings.broker_address(
+            namespace=namespace, name=name, ordinal=ordinal
+        ),
+        timeout_s=settings.broker_seconds,
+    )
+    lease = Lease(
+        kube,
+        namespace=settings.lease_namespace,
+        name=settings.lease_name,
+        identity=settings.identity,
+        duration_s=settings.lease_seconds,
+    )
+    metrics.lease_held.set_function(lambda: float(lease.is_held))
+    catch_signals = partial(_catch_signals, stop) if has_signals else _catch_none
+    catch_signals()
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(kube.close)
+        stack.push_async_callback(lease.release)
+        stack.push_async_callback(rings.close)
+        await stack.enter_async_context(
+            served(
+                metrics,
+                host=settings.http_host,
+                port=settings.http_port,
+                is_ready=lambda: lease.is_held,
+            )
+        )
+        if await _until(stop, _prepare(kube, lease)):
+            reconciler = Reconciler(
+                kube,
+                rings,
+                metrics,
+                default_image=settings.broker_image,
+                identity=settings.identity,
+            )
+            await _until(stop, _work(reconciler, lease, settings, configuration, catch_signals))
+    log.info("operator.stopped")
+
+
+async def _prepare(kube: Kube, lease: Lease) -> None:
+    """Until the CRDs are there and no other operator writes."""
+    group_version = RESOURCES["StreamCluster"].group_version
+    has_told = False
+    while not await _is_served(kube, group_version):
+        if not has_told:
+            log.warning("crds.awaited", group_version=group_version, remedy="apply crds/")
+            has_told = True
+        await asyncio.sleep(CRD_POLL_S)
+    await lease.acquire()
+
+
+async def _is_served(kube: Kube, group_version: str) -> bool:
+    try:
+        return await kube.has_group(group_version)
+    except UnavailableError as error:
+        log.warning("api.awaited", reason=str(error))
+        return False
+
+
+async def _work(
+    reconciler: Reconciler,
+    lease: Lease,
+    settings: Settings,
+    configuration: Configuration,
+    on_started: Callable[[], None],
+) -> None:
+    """For ever; LeaseLostError."""
+    intervals = Intervals(
+        waiting_s=settings.waiting_seconds,
+        resync_s=settings.resync_seconds,
+        retry_s_max=settings.retry_seconds_max,
+    )
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(lease.keep())
+        workers = Workers(tasks, reconciler, intervals)
+        await watch(
+            workers,
+            configuration,
+            namespaces=settings.namespace_names,
+            on_started=on_started,
+        )
+        raise RuntimeError("kopf has ended by itself; its log says why")
+
+
+async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Whether `work` was done before `stop`, which ends it."""
+    async with asyncio.TaskGroup() as tasks:
+        running, waiting = tasks.create_task(work), tasks.create_task(stop.wait())
+        await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
+        running.cancel()
+        waiting.cancel()
+    return not running.cancelled()
+
+
+def _catch_signals(stop: asyncio.Event) -> None:
+    """Called again when kopf has started, which sets handlers of its own."""
+    loop = asyncio.get_running_loop()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(each, stop.set)
+
+
+def _catch_none() -> None:
+    """Where the operator runs within another program."""

@@ -1,0 +1,56 @@
+"""How long a worker waits before it looks again: pure, its clock is a number."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+# Of the time that nothing has changed, what is waited for is looked at again.
+_SHARE = 0.1
+
+
+class Outcome(Enum):
+    """What came of one look at a resource."""
+
+    CHANGED = "changed"  # an action was carried out, or has to be thought over
+    WAITING = "waiting"  # for something that is under way
+    WELL = "well"  # or paused, or a person has to act
+    FAILED = "failed"
+    GONE = "gone"
+
+
+@dataclass(slots=True)
+class Pace:
+    """Of one worker. Bounds in seconds; `state`: whatever tells that something has moved."""
+
+    waiting_s: float
+    resync_s: float
+    retry_s_max: float
+    failure_count: int = 0
+    _repeat_count: int = 0
+    _state: object = None
+    _since_s: float = 0.0
+
+    def next_s(self, outcome: Outcome, state: object, now_s: float) -> float:
+        """Seconds to wait. An action that is carried out again and again is slowed down."""
+        if state != self._state:
+            self._state, self._since_s, self._repeat_count = state, now_s, 0
+        self.failure_count = self.failure_count + 1 if outcome is Outcome.FAILED else 0
+        if outcome is Outcome.FAILED:
+            return self._backoff_s(self.failure_count)
+        if outcome is Outcome.CHANGED:
+            self._repeat_count += 1
+            if self._repeat_count == 1:
+                return 0.0
+            return self._backoff_s(self._repeat_count - 1)
+        if outcome is Outcome.WAITING:
+            return min(max(self.waiting_s, _SHARE * (now_s - self._since_s)), self.resync_s)
+        return self.resync_s
+
+    def rest_s(self, outcome: Outcome) -> float:
+        """How much of that no event cuts short, since it may be the echo of what was just done."""
+        is_repeated = outcome is Outcome.CHANGED and self._repeat_count > 1
+        return self.waiting_s if is_repeated or outcome is Outcome.FAILED else 0.0
+
+    def _backoff_s(self, count: int) -> float:
+        """Doubles from `waiting_s`, up to `retry_s_max`."""
+        doubled_s = self.waiting_s * float(2 ** min(count - 1, 30))  # more changes nothing
+        return max(self.waiting_s, min(doubled_s, self.retry_s_max))

@@ -1,0 +1,344 @@
+"""One look at a resource: observe, plan, report, carry out one action, announce it.
+
+Nothing is remembered between two looks but what saves calls; the process may end between any two
+calls, and the next one goes on. The status is written before the action, so that it says what is
+being done; it is written only when it differs, and only over the version that was read: what else
+has changed it since is looked at first.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import structlog
+
+from tailrace_operator.actions import Blocked, ClusterAction, Remove, TopicAction
+from tailrace_operator.admin import RingError, Rings
+from tailrace_operator.announce import announcement, event_manifest, is_news
+from tailrace_operator.carry_out import carry_out, carry_out_topic
+from tailrace_operator.kube import ConflictError, ForbiddenError, Kube, KubeError, NotFoundError
+from tailrace_operator.lease import micro_time
+from tailrace_operator.metrics import Metrics
+from tailrace_operator.observe import Abilities, observe_cluster, observe_topic, owner_of
+from tailrace_operator.observed import Document, Owner
+from tailrace_operator.pace import Outcome
+from tailrace_operator.plan import next_action
+from tailrace_operator.spec import InvalidSpecError
+from tailrace_operator.status import cluster_status
+from tailrace_operator.topic_plan import next_topic_action
+from tailrace_operator.topic_status import topic_status
+
+# An error is told in the status when it stays; before, the next try may be better.
+REPORTED_FAILURES_MIN = 3
+
+# Of actions, in the log.
+_TOLD = ("reason", "ordinal", "name", "size", "zone", "broker_count", "cluster_id")
+
+log = structlog.get_logger()
+
+
+class Key(NamedTuple):
+    """A resource."""
+
+    kind: str
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What came of it; `state`: another one means that something has moved."""
+
+    outcome: Outcome
+    state: object = None
+
+
+class Reconciler:
+    """Looks at resources; `identity`: who tells Events."""
+
+    def __init__(
+        self, kube: Kube, rings: Rings, metrics: Metrics, *, default_image: str, identity: str
+    ) -> None:
+        self._kube = kube
+        self._rings = rings
+        self._metrics = metrics
+        self._abilities = Abilities(kube)
+        self._default_image = default_image
+        self._identity = identity
+
+    async def look(
+        self,
+        key: Key,
+        *,
+        failure_count: int,
+        taken_by: Callable[[list[Document] | None], str | None],
+    ) -> Look:
+        """Take one step. `failure_count`: of the looks before this one; `taken_by`: of a Topic,
+        an older one of the same topic, by all Topics of the namespace or those that are known.
+        """
+        started_s = time.monotonic()
+        try:
+            look = await self._look(key, failure_count, taken_by)
+        except ConflictError as error:
+            log.info("resource.changed_meanwhile", **key._asdict(), detail=str(error))
+            look = Look(Outcome.CHANGED, "conflict")
+        except (KubeError, RingError) as error:
+            look = Look(Outcome.FAILED, str(error))
+            self._log_failure(key, error)
+        except AssertionError:
+            raise  # a bug that was thought of: the process ends, and the next begins anew
+        except Exception as error:  # one that was not, and holds up no other resource
+            look = Look(Outcome.FAILED, repr(error))
+            log.exception("resource.failed", **key._asdict())
+        self._metrics.reconcile_seconds.labels(key.kind).observe(time.monotonic() - started_s)
+        outcomes = {Outcome.CHANGED: "changed", Outcome.FAILED: "failed"}
+        self._metrics.reconciles.labels(key.kind, outcomes.get(look.outcome, "unchanged")).inc()
+        return look
+
+    async def _look(
+        self,
+        key: Key,
+        failure_count: int,
+        taken_by: Callable[[list[Document] | None], str | None],
+    ) -> Look:
+        document = await self._kube.find(key.kind, key.name, namespace=key.namespace)
+        if document is None:
+            await self._forget(key)
+            return Look(Outcome.GONE)
+        try:
+            if key.kind == "StreamCluster":
+                return await self._cluster(key, document, failure_count)
+            return await self._topic(key, document, failure_count, taken_by)
+        except InvalidSpecError as error:
+            await self._report(document, _invalid(document, error, now=_now()))
+            self._metrics.is_in_state(key, "blocked")
+            return Look(Outcome.WELL, str(error))
+
+    async def _forget(self, key: Key) -> None:
+        self._metrics.is_in_state(key, None)
+        if key.kind == "StreamCluster":
+            await self._rings.forget(key.namespace, key.name)
+
+    # --- a StreamCluster --------------------------------------------------------------------------
+
+    async def _cluster(self, key: Key, document: Document, failure_count: int) -> Look:
+        admin = self._rings.of(key.namespace, key.name)
+        cluster = await observe_cluster(self._kube, self._abilities, admin, document)
+        action = next_action(cluster, default_image=self._default_image)
+
+        def status(error: str | None = None) -> Document:
+            return cluster_status(
+                cluster, action, now=_now(), error=error, default_image=self._default_image
+            )
+
+        if failure_count < REPORTED_FAILURES_MIN:
+            document = await self._report(document, status())
+        try:
+            outcome = (
+                None if action is None else await carry_out(self._kube, admin, cluster, action)
+            )
+        except (KubeError, RingError) as error:
+            await self._report_failure(key, document, status, error, failure_count)
+            raise
+        if failure_count >= REPORTED_FAILURES_MIN:
+            document = await self._report(document, status())
+        return await self._told(key, cluster.owner, document, action, outcome, cluster.status)
+
+    # --- a Topic ----------------------------------------------------------------------------------
+
+    async def _topic(
+        self,
+        key: Key,
+        document: Document,
+        failure_count: int,
+        taken_by: Callable[[list[Document] | None], str | None],
+    ) -> Look:
+        # A topic is deleted only when it is sure that no older resource has it.
+        is_deleting = "deletionTimestamp" in document["metadata"]
+        listed = await self._kube.list("Topic", namespace=key.namespace) if is_deleting else None
+        topic = await observe_topic(
+            self._kube,
+            lambda cluster: self._rings.of(key.namespace, cluster),
+            document,
+            taken_by=taken_by(listed),
+        )
+        action = next_topic_action(topic)
+
+        def status(error: str | None = None) -> Document:
+            return topic_status(topic, action, now=_now(), error=error)
+
+        if failure_count < REPORTED_FAILURES_MIN:
+            document = await self._report(document, status())
+        try:
+            if action is not None:
+                admin = self._rings.of(key.namespace, topic.spec.cluster)
+                await carry_out_topic(self._kube, admin, topic, document, action)
+        except (KubeError, RingError) as error:
+            await self._report_failure(key, document, status, error, failure_count)
+            raise
+        if failure_count >= REPORTED_FAILURES_MIN:
+            document = await self._report(document, status())
+        return await self._told(key, topic.owner, document, action, None, topic.status)
+
+    # --- both -------------------------------------------------------------------------------------
+
+    async def _told(
+        self,
+        key: Key,
+        owner: Owner,
+        document: Document,
+        action: ClusterAction | TopicAction | None,
+        outcome: str | None,
+        status_before: Document,
+    ) -> Look:
+        """The end of a look in which nothing went wrong."""
+        status = document.get("status") or {}
+        state = _state(owner, action, status)
+        self._metrics.is_in_state(key, state)
+        moved = (action, _without_times(status))
+        if isinstance(action, Blocked):
+            if is_news(action, status_before):
+                log.warning("resource.blocked", **key._asdict(), reason=action.reason)
+                await self._announce(owner, document, action, outcome)
+            return Look(Outcome.WELL, moved)
+        if action is None:
+            return Look(Outcome.WAITING if state == "waiting" else Outcome.WELL, moved)
+        name = type(action).__name__
+        self._metrics.actions.labels(name).inc()
+        log.info("action.done", **key._asdict(), action=name, detail=_detail(action))
+        await self._announce(owner, document, action, outcome)
+        return Look(Outcome.CHANGED, moved)
+
+    async def _announce(
+        self,
+        owner: Owner,
+        document: Document,
+        action: ClusterAction | TopicAction,
+        outcome: str | None,
+    ) -> None:
+        """As an Event; one that is lost is no harm."""
+        announced = announcement(action, owner, outcome=outcome)
+        if announced is None:
+            return
+        manifest = event_manifest(announced, document, now=micro_time(), instance=self._identity)
+        try:
+            await self._kube.create(manifest)
+        except KubeError as error:
+            log.warning("event.not_written", reason=announced.reason, error=str(error))
+
+    async def _report(self, document: Document, status: Document) -> Document:
+        """Write what is another in the status; the resource as it is then. ConflictError."""
+        patch = merge_patch(document.get("status") or {}, status)
+        if not patch:
+            return document
+        metadata = document["metadata"]
+        body = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": patch}
+        try:
+            return await self._kube.patch(
+                document["kind"],
+                metadata["name"],
+                body,
+                namespace=metadata["namespace"],
+                is_status=True,
+            )
+        except NotFoundError as error:  # it is gone meanwhile, which the next look sees
+            raise ConflictError(str(error), status=error.status) from error
+
+    async def _report_failure(
+        self,
+        key: Key,
+        document: Document,
+        status: Callable[[str], Document],
+        error: KubeError | RingError,
+        failure_count: int,
+    ) -> None:
+        if isinstance(error, ConflictError) or failure_count + 1 < REPORTED_FAILURES_MIN:
+            return
+        self._metrics.is_in_state(key, "failing")
+        await self._report(document, status(str(error)))
+
+    def _log_failure(self, key: Key, error: KubeError | RingError) -> None:
+        """A person must act on what the role forbids; the rest heals itself."""
+        if isinstance(error, ForbiddenError):
+            log.error("resource.forbidden", **key._asdict(), error=str(error))
+        elif isinstance(error, RingError) and error.retriable:
+            log.info("ring.awaited", **key._asdict(), reason=str(error))
+        else:
+            log.warning("resource.failed", **key._asdict(), error=str(error))
+
+
+def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes `new` of `old` as a JSON merge patch (RFC 7396); empty: they are the same."""
+    patch: dict[str, Any] = {name: None for name in old if name not in new}
+    for name, value in new.items():
+        before = old.get(name)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            if inner := merge_patch(before, value):
+                patch[name] = inner
+        elif name not in old or before != value:
+            patch[name] = value
+    return patch
+
+
+def _state(owner: Owner, action: ClusterAction | TopicAction | None, status: Document) -> str:
+    """One of `metrics.STATES`."""
+    if owner.is_paused:
+        return "paused"
+    if isinstance(action, Blocked):
+        return "blocked"
+    conditions = {each["type"]: each["status"] for each in status.get("conditions") or ()}
+    is_well = conditions.get("Ready") == "True" and conditions.get("Progressing") != "True"
+    return "ready" if is_well else "waiting"
+
+
+def _without_times(status: Document) -> str:
+    """What does not change by time alone."""
+    conditions = [
+        (each["type"], each["status"], each.get("message"))
+        for each in status.get("conditions") or ()
+    ]
+    return repr((status.get("phase"), conditions))
+
+
+def _detail(action: ClusterAction | TopicAction) -> str:
+    """What the log says of it: no manifests."""
+    if isinstance(action, Remove):
+        return f"{action.child.kind} {action.child.name}"
+    shown = []
+    for name in _TOLD:
+        value = getattr(action, name, None)
+        if value is not None:
+            shown.append(f"{name}={value}")
+    manifest = getattr(action, "manifest", None)
+    if manifest is not None:
+        shown.insert(0, f"{manifest['kind']} {manifest['metadata']['name']}")
+    return " ".join(shown)
+
+
+def _invalid(document: Document, error: InvalidSpecError, *, now: str) -> Document:
+    """The status of a resource whose spec says nothing that can be made; the rest of it stays."""
+    status = dict(document.get("status") or {})
+    owner = owner_of(document)
+    before = {each["type"]: each for each in status.get("conditions") or ()}
+    ready = {
+        "type": "Ready",
+        "status": "False",
+        "reason": "InvalidSpec",
+        "message": str(error),
+        "observedGeneration": owner.generation,
+        "lastTransitionTime": now,
+    }
+    was = before.get("Ready", {})
+    if was.get("status") == "False":
+        ready["lastTransitionTime"] = was["lastTransitionTime"]
+    others = [each for each in before.values() if each["type"] != "Ready"]
+    status |= {"observedGeneration": owner.generation, "conditions": [ready, *others]}
+    if document["kind"] == "StreamCluster":
+        status["phase"] = f"Blocked: {error}"
+    return status
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
