@@ -11,7 +11,7 @@ from tests.fixtures import RunningBroker, start_broker
 
 # A unit test's limit is in pyproject.toml; a marker at the test itself counts more than these.
 # Hypothesis runs a property a hundred times: on a busy machine that takes seconds.
-TIMEOUT_S_BY_MARKER = {"hypothesis": 30, "integration": 60, "spark": 180}
+TIMEOUT_S_BY_MARKER = {"hypothesis": 30, "integration": 60, "spark": 180, "e2e": 900}
 
 # The same cases each run in CI; elsewhere new ones. No deadline: the machine may be busy.
 settings.register_profile("local", deadline=None)
@@ -22,6 +22,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of this project's tests."""
     parser.addoption("--rewrite", action="store_true", help="write the files of tests/golden anew")
+    parser.addoption("--with-e2e", action="store_true", help="run tests/e2e, on a Kubernetes")
 
 
 @pytest.hookimpl(trylast=True)  # hypothesis marks its tests in the same hook

@@ -1,7 +1,9 @@
 """Brokers talk over real sockets."""
 
 import asyncio
+import gc
 import socket
+from contextlib import suppress
 from uuid import UUID
 
 import pytest
@@ -257,6 +259,27 @@ def test_closing_ends_a_dial_that_is_under_way() -> None:
                 each.close()
 
         assert one.unreachable.empty()
+
+    run_mesh(scenario)
+
+
+def test_a_lookup_that_is_given_up_fails_without_a_word_to_the_loop() -> None:
+    """The loop would take its error for a bug, which ends a broker."""
+
+    async def scenario(mesh: Mesh) -> None:
+        told: list[object] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: told.append(context))
+        one = await mesh.join(1)
+        mesh.addresses[2] = ("no-such-host.invalid", 9255)
+        one.peers.send(2, one.message(1))
+        await asyncio.sleep(0)
+        await one.peers.close()
+        with suppress(socket.gaierror):  # as long as the lookup that was given up, or longer
+            await loop.getaddrinfo(*mesh.addresses[2])
+        gc.collect()  # what nobody asked for is told then
+
+        assert told == []
 
     run_mesh(scenario)
 

@@ -2,8 +2,10 @@
 
 import asyncio
 import errno
+import socket
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
@@ -124,9 +126,7 @@ class OutgoingPeer:
         host, port = self._address_of(self.ordinal)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                await self._context.loop.create_connection(
-                    partial(_OutgoingConnection, self._context, self), host, port
-                )
+                await self._open(host, port)
         except OSError as error:  # a timeout as well
             self._back_off()
             if self._context.may_log(self.ordinal, "unreachable"):
@@ -138,6 +138,21 @@ class OutgoingPeer:
                 self._on_unreachable(self.ordinal)
         finally:
             self._dial = None
+
+    async def _open(self, host: str, port: int) -> None:
+        """At the first of the name's addresses that takes it.
+
+        A name goes into no `create_connection`: of one that is cancelled uvloop leaves the lookup
+        behind, and nobody hears of its failure but the loop, for which it is a bug that ends us.
+        """
+        loop = self._context.loop
+        *others, last = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        opened = partial(_OutgoingConnection, self._context, self)
+        for *_, address in others:
+            with suppress(OSError):
+                await loop.create_connection(opened, str(address[0]), port)
+                return
+        await loop.create_connection(opened, str(last[4][0]), port)
 
     def _back_off(self) -> None:
         self._is_dialled = False

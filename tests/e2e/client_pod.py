@@ -1,0 +1,128 @@
+"""A pod of another namespace, as users have them: the CLI and small programs against a Service."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.kubernetes import Document, Kubernetes, Running
+from tests.history import Acknowledged, History, Place, Read
+
+PROGRAMS = Path(__file__).with_name("programs")
+POD = "client"
+PRODUCERS = 4
+
+
+@dataclass(frozen=True)
+class ClientPod:
+    """Has the brokers' image, and nothing of the ring but its name."""
+
+    kubernetes: Kubernetes  # in the pod's namespace
+
+    def tailrace(self, url: str, *arguments: str, given: str | None = None) -> str:
+        """The CLI; what it prints."""
+        command = ["exec", "--stdin", POD, "--", "tailrace", *arguments, "--url", url]
+        return self.kubernetes.kubectl(*command, given=given)
+
+    def show(self, url: str, *arguments: str, given: str | None = None) -> str:
+        """The CLI, in the log too."""
+        command = ["exec", "--stdin", POD, "--", "tailrace", *arguments, "--url", url]
+        return self.kubernetes.show(*command, given=given)
+
+    def json(self, url: str, *arguments: str) -> Any:
+        """What the CLI prints for programs."""
+        return json.loads(self.tailrace(url, *arguments, "--output", "json"))
+
+    def records(self, url: str, topic: str) -> list[Any]:
+        """All of a topic, partition by partition."""
+        printed = self.tailrace(url, "consume", topic, "--from", "earliest", "--output", "json")
+        return [json.loads(line) for line in printed.splitlines()]
+
+    def high_watermarks(self, url: str, topic: str) -> dict[int, int]:
+        """Of each partition."""
+        details = self.json(url, "topic", "describe", topic)["partitionDetails"]
+        return {each["partition"]: each["highWatermark"] for each in details}
+
+    def ring(self, url: str) -> Any:
+        """What the ring says of itself; the operator's Secret is not needed for that."""
+        return self.json(url, "ring", "status")
+
+    @contextmanager
+    def load(self, url: str, topic: str) -> Iterator["Load"]:
+        """Producers that go on while the block lasts."""
+        program = (PROGRAMS / "produce.py").read_text()
+        command = ["exec", "--stdin", POD, "--", "python", "-c", program, url, topic]
+        with self.kubernetes.running(*command, str(PRODUCERS)) as running:
+            load = Load(running)
+            self.kubernetes.until(load.grows_by(1), "producers have begun")
+            yield load
+            for line in running.finish():
+                load.note(line)
+        self.kubernetes.say(
+            f"{len(load.acknowledged)} events acknowledged, {load.failed_count} refused or unknown"
+        )
+
+
+@dataclass
+class Load:
+    """What producers sent and were told; complete when they have ended."""
+
+    running: Running
+    sent_ids: set[str] = field(default_factory=set)
+    acknowledged: list[Acknowledged] = field(default_factory=list)
+    failed_count: int = 0
+
+    def grows_by(self, count: int) -> Callable[[], bool]:
+        """Whether they have told of so many more events than now."""
+        now = len(self.running.lines())
+        return lambda: len(self.running.lines()) >= now + count
+
+    def note(self, line: str) -> None:
+        """One line that `programs/produce.py` printed."""
+        try:
+            told = json.loads(line)
+        except ValueError as error:
+            raise AssertionError(line) from error
+        self.sent_ids.add(told["id"])
+        if "error" in told:
+            self.failed_count += 1
+            return
+        place = Place(told["partition"], told["offset"])
+        self.acknowledged.append(Acknowledged(told["producer"], told["key"], told["id"], place))
+
+    def history(self, client: ClientPod, url: str, topic: str) -> History:
+        """With what is read back now."""
+        read = [
+            Read(record["value"]["id"], Place(record["partition"], record["offset"]))
+            for record in client.records(url, topic)
+        ]
+        return History(self.sent_ids, self.acknowledged, read, client.high_watermarks(url, topic))
+
+
+def pod_manifest(image: str) -> Document:
+    """Waits until it is told to end."""
+    container = {
+        "name": POD,
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python", "-c", "import signal; signal.sigwait([signal.SIGTERM])"],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
+    }
+    pod_security = {
+        "runAsNonRoot": True,
+        "runAsUser": 10250,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": POD},
+        "spec": {"containers": [container], "securityContext": pod_security},
+    }

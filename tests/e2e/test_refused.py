@@ -1,0 +1,49 @@
+"""What the API server refuses, with the words that say what to do."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.kubernetes import CommandError, Kubernetes
+from tests.e2e.provider import ROOT
+from tests.e2e.resources import found, stream_cluster
+
+GOLDEN = ROOT / "tests/golden/bad_specs.txt"
+BAD_SPECS = GOLDEN.with_suffix("")
+CANNOT_CHANGE = "this version cannot change the number of brokers of a ring (now 1)"
+
+
+def test_bad_specs_are_refused_with_these_words(
+    kubernetes: Kubernetes, pytestconfig: pytest.Config
+) -> None:
+    """Those named `live-…` are changes of what is in the folder `live`."""
+    kubernetes.show("apply", "--filename", str(BAD_SPECS / "live"))
+    paths = sorted(BAD_SPECS.glob("*.yaml"))
+    told = "\n".join(f"== {path.name}\n{refusal(kubernetes, path)}\n" for path in paths)
+    if pytestconfig.getoption("rewrite"):
+        GOLDEN.write_text(told)
+
+    kubernetes.say(f"{len(paths)} bad specs are refused:")
+    print(told)
+    assert told == GOLDEN.read_text()
+
+
+def test_the_number_of_brokers_of_a_ring_stays(kubernetes: Kubernetes) -> None:
+    found(kubernetes, stream_cluster())
+
+    three = '{"spec": {"brokers": 3}}'
+    patched = kubernetes.refused("patch", "trc", "events", "--type", "merge", "--patch", three)
+    scaled = kubernetes.refused("scale", "trc/events", "--replicas=3")
+
+    assert CANNOT_CHANGE in patched
+    assert CANNOT_CHANGE in scaled
+    assert kubernetes.get("trc", "events")["spec"]["brokers"] == 1
+
+
+def refusal(kubernetes: Kubernetes, path: Path) -> str:
+    """What kubectl prints; AssertionError when the API server would take it."""
+    try:
+        kubernetes.kubectl("apply", "--dry-run=server", "--filename", "-", given=path.read_text())
+    except CommandError as error:
+        return "\n".join(line.rstrip() for line in error.printed.strip().splitlines())
+    raise AssertionError(f"{path.name} was not refused")
