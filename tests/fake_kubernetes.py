@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import yaml
 from aiohttp import web
 
-from tailrace_operator.kube import FIELD_MANAGER, RESOURCES, Resource
+from tailrace_operator.names import FIELD_MANAGER, RESOURCES, Resource
 
 HOST = "127.0.0.1"
 CREATED = "2026-01-01T00:00:{:02d}Z"
@@ -62,6 +62,7 @@ class FakeKubernetes:
             | {"apiextensions.k8s.io/v1"}
         )
     )
+    forbidden: set[str] = field(default_factory=set)  # namespaces, to everyone
     writes_left: int | None = None  # the operator is cut off after so many writes
     port: int = 0
 
@@ -177,11 +178,13 @@ class FakeKubernetes:
         kind = _kind(group_version, rest[0])
         if kind is None or group_version not in self.groups:
             raise RefusedError(404, "NotFound", "the server could not find the requested resource")
+        if namespace in self.forbidden:
+            raise RefusedError(403, "Forbidden", f"cannot list {rest[0]} in {namespace}")
         name = rest[1] if len(rest) > 1 else None
         subresource = rest[2] if len(rest) > 2 else None
         verb = _verb(request, name)
         told = rest[0] + (f"/{subresource}" if subresource else "")
-        call = Call(verb, RESOURCES[kind].group, told, name)
+        call = Call(verb, _api_group(RESOURCES[kind]), told, name)
         if verb == "watch":
             self.calls.append(call)
             return await self._watch(request, kind, namespace)
@@ -257,7 +260,7 @@ class FakeKubernetes:
         if old is None:
             # The role of who applies what is not there has to allow both.
             resource = RESOURCES[place[0]]
-            self.calls.append(Call("create", resource.group, resource.plural, place[2]))
+            self.calls.append(Call("create", _api_group(resource), resource.plural, place[2]))
             return self._added(place, body)
         _check_ports(old, body)
         cleaned = _without(old, before, body) if before is not None else old
@@ -388,6 +391,11 @@ class FakeKubernetes:
 
 
 # --- pure -----------------------------------------------------------------------------------------
+
+
+def _api_group(resource: Resource) -> str:
+    """As in a role's `apiGroups`."""
+    return resource.group_version.rpartition("/")[0]
 
 
 def _discovery(parts: list[str], groups: set[str]) -> dict[str, Any] | None:

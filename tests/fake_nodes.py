@@ -46,12 +46,14 @@ class FakeNodes:
         self.brokers = brokers
         self.started: list[tuple[int, str]] = []  # ordinal and uid of each pod that ran
         self._running: dict[int, str] = {}
+        self._ready: set[int] | None = None  # None: brokers that tell themselves
+        self.is_away = False  # then pods stay as they are
         self._is_acting = False
         kube.on_change.append(self.act)
 
     def act(self) -> None:
         """Bring pods and claims to what StatefulSets say; what that changes is acted on too."""
-        if self._is_acting:
+        if self._is_acting or self.is_away:
             return
         self._is_acting = True
         try:
@@ -73,8 +75,6 @@ class FakeNodes:
 
     def _probed(self) -> None:
         self._ready = {ordinal for ordinal in self._running if self.brokers.is_ready(ordinal)}
-
-    _ready: set[int] | None = None
 
     def _control(self, owner: dict[str, Any]) -> None:
         name, spec = owner["metadata"]["name"], owner["spec"]

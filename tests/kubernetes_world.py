@@ -53,7 +53,7 @@ def a_cluster(spec: dict[str, Any] | None = None, **changes: Any) -> Cluster:
         spec=parse_cluster_spec({"spec": spec or {}}),
         status={},
         founded=None,
-        secret_hash="5ec2e7",
+        has_secret=True,
         has_service_monitors=False,
     )
     return replace(cluster, **changes)
@@ -67,7 +67,7 @@ class World:
     has_service_monitors: bool = False
     is_paused: bool = False
     is_deleting: bool = False
-    secret: str | None = None
+    has_secret: bool = False
     children: dict[ChildName, dict[str, Any]] = field(default_factory=dict)
     pods: dict[int, Pod] = field(default_factory=dict)
     claims: dict[int, Claim] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class World:
             spec=parse_cluster_spec({"spec": self.spec}),
             status=self.status,
             founded=self.founded,
-            secret_hash=self.secret,
+            has_secret=self.has_secret,
             has_service_monitors=self.has_service_monitors,
             children=dict(self.children),
             pods=tuple(self.pods.values()),
@@ -151,7 +151,7 @@ class World:
     def step_pod(self, ordinal: int) -> bool:
         """It starts, is admitted to the ring, serves, or ends; whether it did."""
         pod = self.pods.get(ordinal)
-        if pod is None or pod.is_gated:
+        if pod is None or (pod.is_gated and not pod.is_deleting):
             return False
         if pod.is_deleting:
             del self.pods[ordinal]
@@ -188,8 +188,8 @@ class World:
             case Apply(manifest):
                 self._apply(manifest)
             case CreateSecret():
-                assert self.secret is None
-                self.secret = "5ec2e7"
+                assert not self.has_secret
+                self.has_secret = True
             case Remove(child):
                 assert child.kind in ("NetworkPolicy", "ServiceMonitor")
                 del self.children[child]
@@ -292,7 +292,6 @@ class World:
             Broker(
                 each.ordinal,
                 "waiting to be founded" if self.disks[each.ordinal] is None else "member",
-                each.is_ready,
             )
             for each in running
         )

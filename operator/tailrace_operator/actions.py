@@ -1,4 +1,4 @@
-"""What a plan asks for: one of these at a time. Each is safe to repeat."""
+"""What to do next, and how it is told; one of these at a time, each safe to repeat."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -135,3 +135,39 @@ class RemoveFinalizer:
 
 
 TopicAction = CreateTopic | AlterTopic | DeleteTopic | AddFinalizer | RemoveFinalizer | Blocked
+
+
+def described(action: ClusterAction | TopicAction) -> str:
+    """What an action does, for people."""
+    match action:
+        case Apply(manifest, reason):
+            return f"{manifest['kind']} {manifest['metadata']['name']}: {reason}"
+        case CreateSecret(manifest):
+            return f"Secret {manifest['metadata']['name']}: made"
+        case Remove(child):
+            return f"{child.kind} {child.name}: not wanted any more"
+        case ReplaceStatefulSet(name, _, reason):
+            return f"StatefulSet {name}: made anew around its pods, since {reason}"
+        case PlacePod(ordinal, zone):
+            return f"broker {ordinal}: placed in zone {zone}"
+        case RecordFounding(count, None):
+            return f"the ring of {count} brokers is about to be founded"
+        case RecordFounding(count, cluster_id):
+            return f"the ring of {count} brokers is {cluster_id}"
+        case Found(count):
+            return f"the ring of {count} brokers is being founded"
+        case GrowClaim(name, size):
+            return f"volume {name}: grows to {size}"
+        case RestartBroker(ordinal, _, reason):
+            return f"broker {ordinal}: restarted, since {reason}"
+        case CreateTopic(name):
+            return f"topic {name} is being created"
+        case AlterTopic(name, _, reason):
+            return f"topic {name}: {reason}"
+        case DeleteTopic(name):
+            return f"topic {name} is being deleted"
+        case AddFinalizer():
+            return "its deletion will wait until the topic is deleted"
+        case RemoveFinalizer():
+            return "its deletion waits for nothing any more"
+    return action.message

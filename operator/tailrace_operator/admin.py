@@ -80,10 +80,7 @@ class RingAdmin:
         if not found:
             return None
         best = max((ring for ring, _ in found.values()), key=_progress)
-        brokers = tuple(
-            Broker(ordinal, ring.state, is_ready)
-            for ordinal, (ring, is_ready) in sorted(found.items())
-        )
+        brokers = tuple(Broker(ordinal, ring.state) for ordinal, (ring, _) in sorted(found.items()))
         return _ring(best, brokers, await self._version_of(best))
 
     async def found(self, broker_count: int) -> str:

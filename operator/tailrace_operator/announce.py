@@ -16,7 +16,9 @@ from tailrace_operator.actions import (
     RestartBroker,
     TopicAction,
 )
+from tailrace_operator.names import RESOURCES
 from tailrace_operator.observed import Document, Owner
+from tailrace_operator.spec import GROUP
 
 NOTE_CHARACTERS_MAX = 1024  # events.k8s.io/v1, `note`
 _DRIFTED = "drifted: "
@@ -76,7 +78,7 @@ def event_manifest(
     if len(note) > NOTE_CHARACTERS_MAX:
         note = note[: NOTE_CHARACTERS_MAX - 1] + "…"
     return {
-        "apiVersion": "events.k8s.io/v1",
+        "apiVersion": RESOURCES["Event"].group_version,
         "kind": "Event",
         "metadata": {
             "generateName": f"{metadata['name']}-",
@@ -87,7 +89,7 @@ def event_manifest(
         "reason": announced.reason,
         "action": announced.action,
         "note": note,
-        "reportingController": "tailrace.dev/operator",
+        "reportingController": f"{GROUP}/operator",
         "reportingInstance": instance,
         "regarding": {
             "apiVersion": document["apiVersion"],

@@ -31,9 +31,8 @@ from tailrace_operator.kube import (
     Kube,
     NotFoundError,
 )
-from tailrace_operator.names import SECRET_KEY
-from tailrace_operator.observe import TOPIC_FINALIZER, ZONE_LABEL
-from tailrace_operator.observed import Cluster, Document, Topic
+from tailrace_operator.names import SECRET_KEY, TOPIC_FINALIZER, ZONE_LABEL
+from tailrace_operator.observed import Cluster, Document
 
 SECRET_BYTES = 32
 
@@ -72,7 +71,7 @@ async def carry_out(
 
 
 async def carry_out_topic(
-    kube: Kube, admin: RingAdmin, topic: Topic, document: Document, action: TopicAction
+    kube: Kube, admin: RingAdmin, document: Document, action: TopicAction
 ) -> None:
     """`document`: the resource, as it was read. KubeError, RingError."""
     match action:
@@ -83,26 +82,22 @@ async def carry_out_topic(
         case DeleteTopic():
             await admin.delete_topic(action.name)
         case AddFinalizer() | RemoveFinalizer():
-            finalizers = [
-                each
-                for each in document["metadata"].get("finalizers") or ()
-                if each != TOPIC_FINALIZER
-            ]
-            if isinstance(action, AddFinalizer):
-                finalizers.append(TOPIC_FINALIZER)
-            owner = topic.owner
-            patch = {
-                "metadata": {
-                    "resourceVersion": document["metadata"]["resourceVersion"],
-                    "finalizers": finalizers,
-                }
-            }
-            try:
-                await kube.patch("Topic", owner.name, patch, namespace=owner.namespace)
-            except NotFoundError as error:  # it has gone since it was read
-                raise ConflictError(str(error), status=error.status) from error
+            await set_finalizer(kube, document, is_wanted=isinstance(action, AddFinalizer))
         case Blocked():
             pass  # said by the status
+
+
+async def set_finalizer(kube: Kube, document: Document, *, is_wanted: bool) -> None:
+    """Of a Topic, `document` being the resource as it was read. KubeError."""
+    metadata = document["metadata"]
+    finalizers = [each for each in metadata.get("finalizers") or () if each != TOPIC_FINALIZER]
+    if is_wanted:
+        finalizers.append(TOPIC_FINALIZER)
+    patch = {"metadata": {"resourceVersion": metadata["resourceVersion"], "finalizers": finalizers}}
+    try:
+        await kube.patch("Topic", metadata["name"], patch, namespace=metadata["namespace"])
+    except NotFoundError as error:  # it has gone since it was read
+        raise ConflictError(str(error), status=error.status) from error
 
 
 async def _apply(kube: Kube, manifest: Document) -> None:
@@ -123,12 +118,17 @@ async def _apply(kube: Kube, manifest: Document) -> None:
 
 
 async def _create_secret(kube: Kube, manifest: Document) -> None:
-    """With a new text; one that is there already stays."""
+    """With a new text; one that is there already stays, and is no ring Secret of this cluster."""
     text = base64.b64encode(secrets.token_urlsafe(SECRET_BYTES).encode()).decode()
     try:
         await kube.create({**manifest, "data": {SECRET_KEY: text}})
-    except AlreadyExistsError:
-        return
+    except AlreadyExistsError as error:
+        name = manifest["metadata"]["name"]
+        raise AlreadyExistsError(
+            f"Secret {name} is there already, and is another owner's or has under {SECRET_KEY} no "
+            "visible ASCII without spaces; delete it, if it does not go by itself",
+            status=error.status,
+        ) from error
 
 
 def _placement(uid: str, zone: str) -> Mapping[str, object]:

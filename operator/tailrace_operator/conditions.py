@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from tailrace_operator.names import PAUSED
 from tailrace_operator.observed import Document
 
 MESSAGE_MAX = 1000
@@ -23,7 +24,7 @@ def condition_documents(
     conditions: Iterable[Condition], status: Document, *, generation: int, now: str
 ) -> list[dict[str, Any]]:
     """As a status has them; what holds as in `status` has held since then."""
-    before = {each["type"]: each for each in status.get("conditions") or ()}
+    before = by_type(status)
     return [
         {
             "type": each.type,
@@ -37,10 +38,15 @@ def condition_documents(
     ]
 
 
-def paused_condition(annotation: str, *, is_paused: bool) -> Condition:
+def by_type(status: Document) -> dict[str, Document]:
+    """The conditions that a status has; of any kind."""
+    return {each["type"]: each for each in status.get("conditions") or ()}
+
+
+def paused_condition(*, is_paused: bool) -> Condition:
     """`ReconciliationPaused`."""
     if is_paused:
-        message = f"nothing is changed while the annotation {annotation} is true"
+        message = f"nothing is changed while the annotation {PAUSED} is true"
         return Condition("ReconciliationPaused", True, "Paused", message)
     return Condition("ReconciliationPaused", False, "Active", "the operator is at work")
 

@@ -5,16 +5,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tailrace_operator.resources import Kind
-from tailrace_operator.spec import GROUP, VERSION
+from tailrace_operator.kinds import Kind
+from tailrace_operator.names import GROUP_VERSION
 from tailrace_operator.structural import structural
 
 _BOUNDS = re.compile(r"not a (?:size|duration) (from) ([^;]*);")  # as in "from 1Gi on"
 _HEAD = (
     "# Resources\n\n"
     "Made from [`spec.py`](../operator/tailrace_operator/spec.py) and"
-    " [`resources.py`](../operator/tailrace_operator/resources.py), as are the CRDs in"
-    f" [`crds/`](../crds). Both kinds are of `{GROUP}/{VERSION}` and belong to a namespace;"
+    " [`kinds.py`](../operator/tailrace_operator/kinds.py), as are the CRDs in"
+    f" [`crds/`](../crds). Both kinds are of `{GROUP_VERSION}` and belong to a namespace;"
     " `kubectl get tailrace` shows all of it.\n"
     "The API server refuses a bad resource in words that name the field and what it can be."
     " Durations and sizes have a unit, as in `7d` and `10Gi`, where the HTTP API says `retentionMs`"

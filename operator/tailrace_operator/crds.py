@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from tailrace_operator.crd_pages import crds_page
-from tailrace_operator.resources import KINDS, Kind
+from tailrace_operator.kinds import KINDS, Kind
 from tailrace_operator.spec import GROUP, VERSION
 from tailrace_operator.structural import structural
 

@@ -43,6 +43,19 @@ def drift(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> str | None:
     return _in_mapping("", wanted, live)
 
 
+def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes `new` of `old` as a JSON merge patch (RFC 7396); empty: they are the same."""
+    patch: dict[str, Any] = {name: None for name in old if name not in new}
+    for name, value in new.items():
+        before = old.get(name)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            if inner := merge_patch(before, value):
+                patch[name] = inner
+        elif name not in old or before != value:
+            patch[name] = value
+    return patch
+
+
 def quantity(text: object) -> Fraction | None:
     """A quantity of Kubernetes as a number: "0.5" and "500m" are one half. None: it is none."""
     found = _QUANTITY.fullmatch(str(text))

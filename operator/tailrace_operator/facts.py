@@ -88,6 +88,12 @@ def outdated_pods(cluster: Cluster) -> list[Pod]:
     return [pod for pod in wanted_pods(cluster) if pod.revision != revision and not pod.is_deleting]
 
 
+def controller_of(live: Document) -> Document | None:
+    """The reference to the object that an object was made for."""
+    references = live["metadata"].get("ownerReferences") or ()
+    return next((each for each in references if each.get("controller")), None)
+
+
 def is_going(live: Document) -> bool:
     """Whether an object is being deleted."""
     return "deletionTimestamp" in live["metadata"]

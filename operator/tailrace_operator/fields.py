@@ -27,8 +27,9 @@ _LENGTH_MAX = 32  # of a quantity
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule in CEL. `message` is a text, `message_expression` an expression that makes one.
+    """A rule in CEL, of a field whose annotation has it.
 
+    `message` is a text, `message_expression` an expression that makes one.
     `field`: below the place of the rule, as in `.topicName`; the error names it. `on_create`: it
     holds for what is new, and is not asked again of what is changed (`oldSelf` is an optional).
     """
@@ -50,23 +51,11 @@ class Rule:
         }
         return {name: value for name, value in given.items() if value is not None}
 
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """Rules of a field, in its annotation."""
-
-    rules: tuple[Rule, ...]
-
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """With the rules."""
-        return with_rules(handler(schema), *self.rules)
-
-
-def rules(*each: Rule) -> Rules:
-    """Rules of a field, in its annotation."""
-    return Rules(each)
+        """With the rule."""
+        return with_rule(handler(schema), self)
 
 
 def ruled(*each: Rule) -> ConfigDict:
@@ -80,9 +69,9 @@ def unchanged(name: str, *, otherwise: str = "''") -> str:
     return f"{now} == {before}"
 
 
-def with_rules(schema: JsonSchemaValue, *each: Rule) -> JsonSchemaValue:
-    """The schema, with these rules after those that it has."""
-    return {**schema, RULES: [*schema.get(RULES, ()), *(rule.document() for rule in each)]}
+def with_rule(schema: JsonSchemaValue, rule: Rule) -> JsonSchemaValue:
+    """The schema, with this rule after those that it has."""
+    return {**schema, RULES: [*schema.get(RULES, ()), rule.document()]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +92,7 @@ class Written:
         """A text with a bound, and a rule that says what the CLI says."""
         expression = quantity_expression(self.quantity)
         rule = Rule(expression, message=f"not {self.quantity.described}")
-        return with_rules({**handler(schema), "maxLength": _LENGTH_MAX}, rule)
+        return with_rule({**handler(schema), "maxLength": _LENGTH_MAX}, rule)
 
     def _check(self, word: str | None) -> str | None:
         if word is not None:
@@ -139,7 +128,7 @@ class Text:
     ) -> JsonSchemaValue:
         """With a rule, whose message is clearer than that of a pattern."""
         rule = Rule(f"self.matches('^({self.form})$')", message=self.message)
-        return with_rules(handler(schema), rule)
+        return with_rule(handler(schema), rule)
 
     def _check(self, word: str | None) -> str | None:
         if word is not None and not re.fullmatch(self.form, word):
@@ -166,7 +155,7 @@ class ResourceQuantity:
         is_text = f"self.matches('^{self._FORM}$')"
         rule = Rule(f"type(self) == int ? self >= 0 : {is_text}", message=self._MESSAGE)
         both = {"anyOf": [{"type": "integer"}, {"type": "string"}], "maxLength": _LENGTH_MAX}
-        return with_rules({"x-kubernetes-int-or-string": True, **both}, rule)
+        return with_rule({"x-kubernetes-int-or-string": True, **both}, rule)
 
     def _text(self, value: object) -> str:
         text = str(value)

@@ -4,17 +4,26 @@ All handlers are those of raw events: kopf adds no finalizer, annotation or Even
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain, repeat
 from typing import Any
 
 import kopf
 from kubernetes.aio.client.configuration import Configuration
 
-from tailrace_operator.names import labels
+from tailrace_operator.names import FIELD_MANAGER, MANAGED_BY_LABEL
 from tailrace_operator.spec import CLUSTER_PLURAL, GROUP, TOPIC_PLURAL, VERSION
 from tailrace_operator.workers import Workers
 
-_MANAGED_BY = "app.kubernetes.io/managed-by"
+# Of what a StreamCluster has, those kinds whose change by hand is noticed at once; pods and claims
+# show in their StatefulSet, the Secret may not be listed.
+_CHILD_KINDS = (
+    ("apps", "v1", "statefulsets"),
+    ("", "v1", "services"),
+    ("", "v1", "configmaps"),
+    ("policy", "v1", "poddisruptionbudgets"),
+    ("networking.k8s.io", "v1", "networkpolicies"),
+)
 # A watch that says nothing for so long is begun anew: its connection may be dead without a sign.
 _WATCH_SECONDS = 300
 
@@ -39,6 +48,13 @@ async def watch(
     await kopf.run_tasks(tasks, ignored=_AllTasks())
 
 
+class _EndlessBackoffs:
+    """Seconds: a namespace that is gone, with the operator's role in it, ends no other's watch."""
+
+    def __iter__(self) -> Iterator[float]:
+        return chain((1, 1, 2, 3, 5, 8, 13), repeat(30))
+
+
 class _AllTasks(frozenset["asyncio.Task[Any]"]):
     """Tasks that kopf leaves alone in the end, when it has ended its own: it takes all for its own
     that began after it, and would wait for them first.
@@ -60,10 +76,11 @@ def _registry(workers: Workers, configuration: Configuration) -> kopf.OperatorRe
     async def saw(event: kopf.RawEvent, **_: Any) -> None:
         workers.saw(event["object"], is_deleted=event["type"] == "DELETED")
 
-    @kopf.on.event("apps", "v1", "statefulsets", registry=registry)
     async def saw_child(event: kopf.RawEvent, **_: Any) -> None:
         workers.saw_child(event["object"])
 
+    for group, version, plural in _CHILD_KINDS:
+        kopf.on.event(group, version, plural, registry=registry)(saw_child)
     return registry
 
 
@@ -71,10 +88,12 @@ def _settings() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.scanning.disabled = True  # CRDs and namespaces need not be watched
+    settings.networking.error_backoffs = _EndlessBackoffs()
     settings.watching.server_timeout = _WATCH_SECONDS
     settings.watching.client_timeout = _WATCH_SECONDS + 30
-    managed_by = labels("")[_MANAGED_BY]
-    settings.watching.label_selectors["apps", "statefulsets"] = f"{_MANAGED_BY}={managed_by}"
+    selector = f"{MANAGED_BY_LABEL}={FIELD_MANAGER}"
+    for group, _, plural in _CHILD_KINDS:
+        settings.watching.label_selectors[group, plural] = selector
     return settings
 
 

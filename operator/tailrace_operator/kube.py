@@ -13,16 +13,16 @@ limit; what goes wrong is translated here.
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import aiohttp
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 
+from tailrace_operator.names import FIELD_MANAGER, RESOURCES, Resource
 from tailrace_operator.observed import Document
 
-FIELD_MANAGER = "tailrace-operator"
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
 _JSON = "application/json"
@@ -60,37 +60,6 @@ class UnavailableError(KubeError):
     """The API is overloaded, away, or slower than the operator waits."""
 
 
-class Resource(NamedTuple):
-    """How a kind stands in the API's paths."""
-
-    group_version: str  # "v1" for the core group
-    plural: str
-    is_namespaced: bool = True
-
-    @property
-    def group(self) -> str:
-        """As in a role's `apiGroups`."""
-        return self.group_version.rpartition("/")[0]
-
-
-RESOURCES: Mapping[str, Resource] = {
-    "StreamCluster": Resource("tailrace.dev/v1alpha1", "streamclusters"),
-    "Topic": Resource("tailrace.dev/v1alpha1", "topics"),
-    "StatefulSet": Resource("apps/v1", "statefulsets"),
-    "Service": Resource("v1", "services"),
-    "ConfigMap": Resource("v1", "configmaps"),
-    "Secret": Resource("v1", "secrets"),
-    "Pod": Resource("v1", "pods"),
-    "PersistentVolumeClaim": Resource("v1", "persistentvolumeclaims"),
-    "PodDisruptionBudget": Resource("policy/v1", "poddisruptionbudgets"),
-    "NetworkPolicy": Resource("networking.k8s.io/v1", "networkpolicies"),
-    "ServiceMonitor": Resource("monitoring.coreos.com/v1", "servicemonitors"),
-    "StorageClass": Resource("storage.k8s.io/v1", "storageclasses", is_namespaced=False),
-    "Lease": Resource("coordination.k8s.io/v1", "leases"),
-    "Event": Resource("events.k8s.io/v1", "events"),
-}
-
-
 class Kube:
     """Calls of one API server; `on_call(verb, resource)` hears of each, for metrics."""
 
@@ -102,7 +71,6 @@ class Kube:
         on_call: Callable[[str, str], None] = lambda _verb, _resource: None,
     ) -> None:
         self._client = ApiClient(configuration)
-        self._client.user_agent = FIELD_MANAGER
         self._timeout_s = timeout_s
         self._on_call = on_call
 
@@ -198,13 +166,14 @@ class Kube:
             subresource="status" if is_status else None,
         )
 
-    async def has_group(self, group_version: str) -> bool:
-        """Whether the API knows any kind of it."""
+    async def has_kind(self, kind: str) -> bool:
+        """Whether the API knows it: of a group there may be some kinds only."""
+        resource = RESOURCES[kind]
         try:
-            await self._request("GET", f"/apis/{group_version}")
+            known = await self._request("GET", f"/apis/{resource.group_version}")
         except NotFoundError:
             return False
-        return True
+        return any(each["name"] == resource.plural for each in known.get("resources") or ())
 
     async def _call(
         self,

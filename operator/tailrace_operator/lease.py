@@ -12,16 +12,17 @@ from datetime import UTC, datetime
 import structlog
 
 from tailrace_operator.kube import (
-    FIELD_MANAGER,
     AlreadyExistsError,
     ConflictError,
     Kube,
     KubeError,
     UnavailableError,
 )
+from tailrace_operator.names import FIELD_MANAGER, MANAGED_BY_LABEL, RESOURCES
 from tailrace_operator.observed import Document
 
 _RENEWALS = 3  # in one duration
+_RETRIES = 15  # the same, of a renewal that failed
 _LOST_AFTER = 2 / 3  # of the duration: before another can take it
 
 log = structlog.get_logger()
@@ -64,6 +65,7 @@ class Lease:
         self._identity = identity
         self._duration_s = duration_s
         self._version: str | None = None  # of the Lease as this process wrote it
+        self._renewed_s = 0.0  # when it was last told to; the API may have it from then on
         self.is_held = False
 
     async def acquire(self) -> None:
@@ -80,16 +82,18 @@ class Lease:
 
     async def keep(self) -> None:
         """Renew it for ever; LeaseLostError when another has it, or might soon have it."""
-        renewed_s = time.monotonic()
+        wait_s = self._duration_s / _RENEWALS
         while True:
-            await asyncio.sleep(self._duration_s / _RENEWALS)
+            await asyncio.sleep(wait_s)
+            end_s = self._renewed_s + self._duration_s * _LOST_AFTER
             try:
-                async with asyncio.timeout(self._duration_s / _RENEWALS):
+                async with asyncio.timeout(end_s - time.monotonic()):
                     await self._renew()
-                renewed_s = time.monotonic()
+                wait_s = self._duration_s / _RENEWALS
             except (KubeError, TimeoutError) as error:
                 log.warning("lease.not_renewed", lease=self._name, error=str(error))
-            if time.monotonic() - renewed_s > self._duration_s * _LOST_AFTER:
+                wait_s = self._duration_s / _RETRIES
+            if time.monotonic() >= self._renewed_s + self._duration_s * _LOST_AFTER:
                 self.is_held = False
                 raise LeaseLostError(f"the Lease {self._name} could not be renewed in time")
 
@@ -108,7 +112,9 @@ class Lease:
         try:
             found = await self._kube.find("Lease", self._name, namespace=self._namespace)
             if found is None:
+                begun_s = time.monotonic()
                 self._note(await self._kube.create(self._document(self._identity)))
+                self._renewed_s = begun_s
                 return None
             self._note(found)
             if not watch.is_free(found.get("spec") or {}, _now_ms()):
@@ -136,19 +142,21 @@ class Lease:
         """ConflictError when it has changed since this process saw it."""
         patch = self._document(holder)
         patch["metadata"] = {"resourceVersion": self._version}
+        begun_s = time.monotonic()
         self._note(await self._kube.patch("Lease", self._name, patch, namespace=self._namespace))
+        self._renewed_s = begun_s
 
     def _note(self, document: Document) -> None:
         self._version = document["metadata"]["resourceVersion"]
 
     def _document(self, holder: str) -> dict[str, Document | str]:
         return {
-            "apiVersion": "coordination.k8s.io/v1",
+            "apiVersion": RESOURCES["Lease"].group_version,
             "kind": "Lease",
             "metadata": {
                 "name": self._name,
                 "namespace": self._namespace,
-                "labels": {"app.kubernetes.io/managed-by": FIELD_MANAGER},
+                "labels": {MANAGED_BY_LABEL: FIELD_MANAGER},
             },
             "spec": {
                 "holderIdentity": holder,

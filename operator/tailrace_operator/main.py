@@ -17,10 +17,11 @@ from pydantic import ValidationError
 
 from tailrace_operator.admin import Rings
 from tailrace_operator.handlers import watch
-from tailrace_operator.kube import RESOURCES, Kube, KubeError, UnavailableError
+from tailrace_operator.kube import Kube, KubeError, UnavailableError
 from tailrace_operator.lease import Lease, LeaseLostError
 from tailrace_operator.logs import configure_logs
 from tailrace_operator.metrics import Metrics, served
+from tailrace_operator.names import GROUP_VERSION
 from tailrace_operator.reconcile import Reconciler
 from tailrace_operator.settings import Settings
 from tailrace_operator.workers import Intervals, Workers
@@ -129,19 +130,18 @@ async def operate(
 
 async def _prepare(kube: Kube, lease: Lease) -> None:
     """Until the CRDs are there and no other operator writes."""
-    group_version = RESOURCES["StreamCluster"].group_version
     has_told = False
-    while not await _is_served(kube, group_version):
+    while not await _is_served(kube):
         if not has_told:
-            log.warning("crds.awaited", group_version=group_version, remedy="apply crds/")
+            log.warning("crds.awaited", group_version=GROUP_VERSION, remedy="apply crds/")
             has_told = True
         await asyncio.sleep(CRD_POLL_S)
     await lease.acquire()
 
 
-async def _is_served(kube: Kube, group_version: str) -> bool:
+async def _is_served(kube: Kube) -> bool:
     try:
-        return await kube.has_group(group_version)
+        return await kube.has_kind("StreamCluster") and await kube.has_kind("Topic")
     except UnavailableError as error:
         log.warning("api.awaited", reason=str(error))
         return False

@@ -10,12 +10,13 @@ from typing import Any
 from tailrace_operator.facts import broker_count, is_whole
 from tailrace_operator.names import (
     APPLIED_HASH,
+    BROKER_PORTS,
+    CLIENT_PORTS,
+    GROUP_VERSION,
     METRICS_PORT,
     PEERS_PORT,
-    PRODUCE_PORT,
-    PUBLIC_PORT,
-    READ_PORT,
     REPLICATION_PORT,
+    RESOURCES,
     child_names,
     digest,
     headless_service,
@@ -26,19 +27,6 @@ from tailrace_operator.names import (
 )
 from tailrace_operator.observed import ChildName, Cluster, Document, Owner
 from tailrace_operator.pod_manifest import claim_template, pod_template
-from tailrace_operator.spec import GROUP, VERSION
-
-# Kind -> apiVersion, of all but the Secret.
-CHILD_KINDS: Mapping[str, str] = {
-    "ConfigMap": "v1",
-    "Service": "v1",
-    "NetworkPolicy": "networking.k8s.io/v1",
-    "PodDisruptionBudget": "policy/v1",
-    "StatefulSet": "apps/v1",
-    "ServiceMonitor": "monitoring.coreos.com/v1",
-}
-_CLIENT_PORTS = {"public": PUBLIC_PORT, "produce": PRODUCE_PORT, "read": READ_PORT}
-_BROKER_PORTS = {**_CLIENT_PORTS, "metrics": METRICS_PORT, "peers": PEERS_PORT}
 
 
 def children(cluster: Cluster, *, default_image: str) -> dict[ChildName, Document]:
@@ -55,7 +43,7 @@ def children(cluster: Cluster, *, default_image: str) -> dict[ChildName, Documen
     }
     assert tuple(bodies) == child_names(owner.name)
     return {
-        child: _hashed(_with_head(owner, CHILD_KINDS[child.kind], child, body))
+        child: _hashed(_with_head(owner, child, body))
         for child, body in bodies.items()
         if body is not None
     }
@@ -67,12 +55,12 @@ def secret_manifest(cluster: Cluster) -> Document:
     It cannot be changed: brokers that know different texts would not hear each other.
     """
     child = ChildName("Secret", ring_secret(cluster.owner.name))
-    return _with_head(cluster.owner, "v1", child, {"type": "Opaque", "immutable": True})
+    return _with_head(cluster.owner, child, {"type": "Opaque", "immutable": True})
 
 
-def _with_head(owner: Owner, api_version: str, child: ChildName, body: Document) -> dict[str, Any]:
+def _with_head(owner: Owner, child: ChildName, body: Document) -> dict[str, Any]:
     reference = {
-        "apiVersion": f"{GROUP}/{VERSION}",
+        "apiVersion": GROUP_VERSION,
         "kind": "StreamCluster",
         "name": owner.name,
         "uid": owner.uid,
@@ -85,6 +73,7 @@ def _with_head(owner: Owner, api_version: str, child: ChildName, body: Document)
         "ownerReferences": [reference],
         **body.get("metadata", {}),
     }
+    api_version = RESOURCES[child.kind].group_version
     return {"apiVersion": api_version, "kind": child.kind, **body, "metadata": metadata}
 
 
@@ -105,7 +94,7 @@ def _headless(cluster: Cluster) -> Document:
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
             "selector": selector_labels(cluster.owner.name),
-            "ports": _service_ports(_BROKER_PORTS),
+            "ports": _service_ports(BROKER_PORTS),
         }
     }
 
@@ -118,7 +107,7 @@ def _client_service(cluster: Cluster) -> Document:
         "spec": {
             "type": service.type,
             "selector": selector_labels(cluster.owner.name),
-            "ports": _service_ports(_CLIENT_PORTS),
+            "ports": _service_ports(CLIENT_PORTS),
         },
     }
 
@@ -135,13 +124,12 @@ def _network_policy(cluster: Cluster) -> Document | None:
     if not cluster.spec.network_policy:
         return None
     brokers = {"matchLabels": selector_labels(cluster.owner.name)}
-    open_ports = (PUBLIC_PORT, PRODUCE_PORT, READ_PORT, METRICS_PORT)
     return {
         "spec": {
             "podSelector": brokers,
             "policyTypes": ["Ingress"],
             "ingress": [
-                {"ports": _policy_ports(*open_ports)},
+                {"ports": _policy_ports(*CLIENT_PORTS.values(), METRICS_PORT)},
                 {
                     "from": [{"podSelector": brokers}],
                     "ports": _policy_ports(PEERS_PORT, REPLICATION_PORT),

@@ -1,11 +1,15 @@
-"""What the objects of a StreamCluster are called, and the labels by which they are found."""
+"""What the objects of a StreamCluster are called, and where they and their kinds are found."""
 
 import hashlib
 import json
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from tailrace_operator.observed import ChildName
-from tailrace_operator.spec import GROUP
+from tailrace_operator.spec import CLUSTER_PLURAL, GROUP, TOPIC_PLURAL, VERSION
+
+GROUP_VERSION = f"{GROUP}/{VERSION}"
+FIELD_MANAGER = "tailrace-operator"
 
 PUBLIC_PORT = 9250
 PRODUCE_PORT = 9251
@@ -13,32 +17,63 @@ READ_PORT = 9252
 METRICS_PORT = 9253
 PEERS_PORT = 9255
 REPLICATION_PORT = 9256
+CLIENT_PORTS = {"public": PUBLIC_PORT, "produce": PRODUCE_PORT, "read": READ_PORT}
+BROKER_PORTS = {**CLIENT_PORTS, "metrics": METRICS_PORT, "peers": PEERS_PORT}
 
 SECRET_KEY = "secret"  # noqa: S105  # under which name the Secret has it
 DATA_VOLUME = "data"
 CONTAINER = "broker"
 
 PAUSED = f"{GROUP}/paused"  # annotation: "true" pauses reconciliation
+TOPIC_FINALIZER = f"{GROUP}/topic"  # the resource stays until the topic is deleted
 ZONE_GATE = f"{GROUP}/zone"  # holds a pod until its zone is known
 SETTINGS_HASH = f"{GROUP}/settings-hash"  # annotation of pods: other settings are another revision
 APPLIED_HASH = f"{GROUP}/applied-hash"  # annotation of objects: what was asked for
 
-_SELECTED = ("app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component")
+INSTANCE_LABEL = "app.kubernetes.io/instance"
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+ZONE_LABEL = "topology.kubernetes.io/zone"
+
+
+class Resource(NamedTuple):
+    """How a kind stands in the API's paths."""
+
+    group_version: str  # "v1" for the core group
+    plural: str
+    is_namespaced: bool = True
+
+
+RESOURCES: Mapping[str, Resource] = {
+    "StreamCluster": Resource(GROUP_VERSION, CLUSTER_PLURAL),
+    "Topic": Resource(GROUP_VERSION, TOPIC_PLURAL),
+    "StatefulSet": Resource("apps/v1", "statefulsets"),
+    "Service": Resource("v1", "services"),
+    "ConfigMap": Resource("v1", "configmaps"),
+    "Secret": Resource("v1", "secrets"),
+    "Pod": Resource("v1", "pods"),
+    "PersistentVolumeClaim": Resource("v1", "persistentvolumeclaims"),
+    "PodDisruptionBudget": Resource("policy/v1", "poddisruptionbudgets"),
+    "NetworkPolicy": Resource("networking.k8s.io/v1", "networkpolicies"),
+    "ServiceMonitor": Resource("monitoring.coreos.com/v1", "servicemonitors"),
+    "StorageClass": Resource("storage.k8s.io/v1", "storageclasses", is_namespaced=False),
+    "Lease": Resource("coordination.k8s.io/v1", "leases"),
+    "Event": Resource("events.k8s.io/v1", "events"),
+}
 
 
 def labels(cluster: str) -> dict[str, str]:
     """Of all that is made for a StreamCluster of this name."""
     return {
         "app.kubernetes.io/name": "tailrace",
-        "app.kubernetes.io/instance": cluster,
+        INSTANCE_LABEL: cluster,
         "app.kubernetes.io/component": "broker",
-        "app.kubernetes.io/managed-by": "tailrace-operator",
+        MANAGED_BY_LABEL: FIELD_MANAGER,
     }
 
 
 def selector_labels(cluster: str) -> dict[str, str]:
     """Those by which its brokers' pods are selected."""
-    return {name: text for name, text in labels(cluster).items() if name in _SELECTED}
+    return {name: text for name, text in labels(cluster).items() if name != MANAGED_BY_LABEL}
 
 
 def selector_text(cluster: str) -> str:

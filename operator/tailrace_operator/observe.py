@@ -5,24 +5,28 @@ Objects are read by name, pods and claims by one list each. What hardly ever cha
 
 import asyncio
 import base64
-import hashlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from tailrace_operator.admin import RingAdmin, RingError
+from tailrace_operator.conditions import by_type
 from tailrace_operator.drift import quantity
-from tailrace_operator.kube import RESOURCES, ForbiddenError, Kube
+from tailrace_operator.facts import controller_of
+from tailrace_operator.kube import ForbiddenError, Kube
 from tailrace_operator.names import (
     DATA_VOLUME,
     PAUSED,
     SECRET_KEY,
+    TOPIC_FINALIZER,
     ZONE_GATE,
+    ZONE_LABEL,
     child_names,
     ring_secret,
     selector_labels,
 )
 from tailrace_operator.observed import (
+    ChildName,
     Claim,
     Cluster,
     Document,
@@ -35,8 +39,6 @@ from tailrace_operator.observed import (
 from tailrace_operator.spec import parse_cluster_spec, parse_topic_spec
 from tailrace_operator.topic_plan import CLUSTER_MISSING, NAME_TAKEN
 
-TOPIC_FINALIZER = "tailrace.dev/topic"
-ZONE_LABEL = "topology.kubernetes.io/zone"
 _REVISION_LABEL = "controller-revision-hash"
 _STARTING = frozenset({"ContainerCreating", "PodInitializing", ""})
 _FAILED_RESIZE = frozenset({"ControllerResizeError", "NodeResizeError"})
@@ -52,8 +54,8 @@ class Abilities:
 
     async def has_service_monitors(self) -> bool:
         """Whether Prometheus' operator is there."""
-        group_version = RESOURCES["ServiceMonitor"].group_version
-        return await self._ask(group_version, lambda: self._kube.has_group(group_version))
+        kind = "ServiceMonitor"
+        return await self._ask(kind, lambda: self._kube.has_kind(kind))
 
     async def is_expandable(self, storage_class: str | None) -> bool:
         """Whether volumes of this class can grow."""
@@ -80,7 +82,7 @@ async def observe_cluster(
     kube: Kube, abilities: Abilities, admin: RingAdmin, document: Document
 ) -> Cluster:
     """All that there is of a StreamCluster; InvalidSpecError, KubeError."""
-    owner = owner_of(document)
+    owner = _owner(document)
     spec = parse_cluster_spec(document)
     has_service_monitors = await abilities.has_service_monitors()
     names = [
@@ -97,18 +99,18 @@ async def observe_cluster(
     )
     text = _secret_text(secret, owner.uid)
     await admin.know_secret(text)
-    seen_pods = _pods(owner.name, pods)
+    found = {name: child for name, child in zip(names, children, strict=True) if child is not None}
+    stateful_set = found.get(ChildName("StatefulSet", owner.name))
+    seen_pods = _pods(owner.name, [each for each in pods if _is_own(owner, stateful_set, each)])
     ring = await admin.observe({each.ordinal: each.uid for each in seen_pods if each.is_running})
     return Cluster(
         owner=owner,
         spec=spec,
         status=document.get("status") or {},
         founded=_founded(document),
-        secret_hash=None if text is None else hashlib.sha256(text.encode()).hexdigest(),
+        has_secret=text is not None,
         has_service_monitors=has_service_monitors,
-        children={
-            name: child for name, child in zip(names, children, strict=True) if child is not None
-        },
+        children=found,
         pods=seen_pods,
         claims=await _claims(abilities, owner.name, claims),
         ring=ring,
@@ -122,7 +124,7 @@ async def observe_topic(
 
     InvalidSpecError, KubeError, RingError.
     """
-    owner = owner_of(document)
+    owner = _owner(document)
     spec = parse_topic_spec(document)
     name = spec.name_in_ring(owner.name)
     cluster = await kube.find("StreamCluster", spec.cluster, namespace=owner.namespace)
@@ -152,7 +154,7 @@ async def observe_topic(
     )
 
 
-def owner_of(document: Document) -> Owner:
+def _owner(document: Document) -> Owner:
     """What a resource says of itself."""
     metadata = document["metadata"]
     return Owner(
@@ -180,14 +182,15 @@ async def _together(*calls: Awaitable[Any]) -> list[Any]:
 
 
 def _secret_text(secret: Document | None, uid: str) -> str | None:
-    """None: there is no Secret, nothing in it, or it goes with the owner before this one."""
+    """None: there is no Secret, nothing that brokers take, or it goes with the owner before."""
     if secret is None:
         return None
     owners = [each["uid"] for each in secret["metadata"].get("ownerReferences") or ()]
     if owners and uid not in owners:
         return None
     encoded = (secret.get("data") or {}).get(SECRET_KEY)
-    return base64.b64decode(encoded).decode(errors="replace") if encoded else None
+    text = base64.b64decode(encoded).decode(errors="replace") if encoded else ""
+    return text if text and all("!" <= character <= "~" for character in text) else None
 
 
 def _founded(document: Document) -> Founded | None:
@@ -208,6 +211,20 @@ def _pods(name: str, documents: list[Document]) -> tuple[Pod, ...]:
     return tuple(sorted(pods, key=lambda pod: pod.ordinal))
 
 
+def _is_own(owner: Owner, stateful_set: Document | None, pod: Document) -> bool:
+    """Not one that is left of a StreamCluster that had this name before: it is in that one's ring.
+
+    One that nobody controls at the moment is taken by the StatefulSet.
+    """
+    made_by = controller_of(pod)
+    if made_by is None:
+        return True
+    if stateful_set is None or made_by["uid"] != stateful_set["metadata"]["uid"]:
+        return False
+    made_for = controller_of(stateful_set)
+    return made_for is None or made_for["uid"] == owner.uid
+
+
 def _ordinal(document: Document, *, prefix: str) -> int | None:
     """The number behind `prefix` in its name."""
     head, found, number = document["metadata"]["name"].rpartition(prefix)
@@ -217,7 +234,7 @@ def _ordinal(document: Document, *, prefix: str) -> int | None:
 def _pod(ordinal: int, document: Document) -> Pod:
     metadata, spec, status = document["metadata"], document["spec"], document.get("status") or {}
     containers = status.get("containerStatuses") or ()
-    conditions = {each["type"]: each for each in status.get("conditions") or ()}
+    conditions = by_type(status)
     gates = [each["name"] for each in spec.get("schedulingGates") or ()]
     return Pod(
         ordinal=ordinal,

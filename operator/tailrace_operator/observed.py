@@ -62,11 +62,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker that answered: `state` as in `GET /v1/ring`, `is_ready` as in `GET /ready`."""
+    """A broker that answered: `state` as in `GET /v1/ring`."""
 
     ordinal: int
     state: str
-    is_ready: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +97,15 @@ class Founded:
 class Cluster:
     """A StreamCluster and all that was found of it.
 
-    `children`: live objects by name, of the kinds in `manifests.CHILD_KINDS`; what is not there is
-    not in it. `secret_hash` None: there is no ring Secret (its text is never observed).
+    `children`: live objects by name, those of `names.child_names` that are there. `has_secret`:
+    the ring Secret is there (its text is never observed).
     """
 
     owner: Owner
     spec: StreamClusterSpec
     status: Document
     founded: Founded | None
-    secret_hash: str | None
+    has_secret: bool
     has_service_monitors: bool
     children: Mapping[ChildName, Document] = field(default_factory=dict)
     pods: tuple[Pod, ...] = ()

@@ -24,6 +24,7 @@ from tailrace_operator.facts import (
     answered_ordinals,
     away_ordinals,
     broker_count,
+    controller_of,
     is_going,
     is_whole,
     outdated_pods,
@@ -33,12 +34,18 @@ from tailrace_operator.facts import (
     wanted_pods,
 )
 from tailrace_operator.manifests import children, secret_manifest
-from tailrace_operator.names import APPLIED_HASH, labels, ring_secret
-from tailrace_operator.observed import ChildName, Cluster, Document, Owner, Pod, Ring
+from tailrace_operator.names import (
+    APPLIED_HASH,
+    FIELD_MANAGER,
+    INSTANCE_LABEL,
+    MANAGED_BY_LABEL,
+    ring_secret,
+)
+from tailrace_operator.observed import ChildName, Claim, Cluster, Document, Owner, Pod, Ring
 from tailrace_operator.zones import zone_of
 
+REPLACED = "Replaced"  # a reason to wait: a child is of the StreamCluster before this one
 MADE = "made"  # the reason of an Apply of what was not there
-_MANAGED_BY = "app.kubernetes.io/managed-by"
 # Fields of a StatefulSet that the API server refuses to change.
 _IMMUTABLE = ("podManagementPolicy", "selector", "serviceName", "volumeClaimTemplates")
 
@@ -64,6 +71,7 @@ def _in_order(
     yield _founding(cluster)
     yield _growth(cluster)
     yield _restart(cluster)
+    yield _cannot_grow(cluster)  # which may stay so for ever: sizes cannot be taken back
 
 
 # --- objects --------------------------------------------------------------------------------------
@@ -71,17 +79,18 @@ def _in_order(
 
 def _secret(cluster: Cluster) -> CreateSecret | Blocked | None:
     """A ring's brokers know its text already: another one would part them."""
-    if cluster.secret_hash is not None:
+    if cluster.has_secret:
         return None
     if cluster.founded is None:
         return CreateSecret(secret_manifest(cluster))
     name = cluster.owner.name
     return Blocked(
         "SecretMissing",
-        f"Secret {ring_secret(name)} is gone, without which no broker can start; restore it, or "
+        f"Secret {ring_secret(name)} is gone, or has a text that no broker takes (visible ASCII "
+        f"without spaces), so that none can start; restore it, or "
         f"make another and restart all brokers with it: kubectl create secret generic "
         f"{ring_secret(name)} --from-literal=secret=$(openssl rand -base64 32), then "
-        f"kubectl delete pod -l app.kubernetes.io/instance={name}",
+        f"kubectl delete pod -l {INSTANCE_LABEL}={name}",
     )
 
 
@@ -101,16 +110,16 @@ def _children(cluster: Cluster, wanted: dict[ChildName, Document]) -> _Mended | 
 
 def _foreign(owner: Owner, child: ChildName, live: Document) -> Blocked | None:
     """An object that is another's is left alone; one of ours that lost its owner is taken back."""
-    controller = _controller(live)
+    controller = controller_of(live)
     if controller is None:
-        if live["metadata"].get("labels", {}).get(_MANAGED_BY) == labels(owner.name)[_MANAGED_BY]:
+        if live["metadata"].get("labels", {}).get(MANAGED_BY_LABEL) == FIELD_MANAGER:
             return None
         holder = "not Tailrace's"
     elif controller["uid"] == owner.uid:
         return None
     elif (controller["kind"], controller["name"]) == ("StreamCluster", owner.name):
         return Blocked(
-            "Replaced",
+            REPLACED,
             f"{child.kind} {child.name} is of a StreamCluster that had this name before; it goes "
             "with that one",
         )
@@ -140,16 +149,11 @@ def _corrected(manifest: Document, live: Document) -> Apply | ReplaceStatefulSet
 
 def _unwanted(cluster: Cluster, wanted: dict[ChildName, Document]) -> Remove | None:
     for child, live in cluster.children.items():
-        controller = _controller(live)
+        controller = controller_of(live)
         is_ours = controller is not None and controller["uid"] == cluster.owner.uid
         if child not in wanted and is_ours and not is_going(live):
             return Remove(child)
     return None
-
-
-def _controller(live: Document) -> Document | None:
-    references = live["metadata"].get("ownerReferences", ())
-    return next((each for each in references if each.get("controller")), None)
 
 
 # --- pods and the ring ----------------------------------------------------------------------------
@@ -170,8 +174,9 @@ def _founding(cluster: Cluster) -> ClusterAction | None:
     if founded is not None and founded.broker_count != cluster.spec.brokers:
         return Blocked(
             "BrokersChanged",
-            f"the ring has {founded.broker_count} brokers and cannot change yet; set spec.brokers "
-            f"to {founded.broker_count}, or make another StreamCluster",
+            f"the ring has {founded.broker_count} brokers and cannot change yet; set "
+            f"spec.deletionPolicy to Retain, delete this StreamCluster and apply it again with "
+            f"spec.brokers {founded.broker_count}",
         )
     if ring is None:
         return None
@@ -209,13 +214,21 @@ def _founded_already(ring: Ring, cluster_id: str) -> RecordFounding | None:
     return None if ring.broker_count is None else RecordFounding(ring.broker_count, cluster_id)
 
 
-def _growth(cluster: Cluster) -> GrowClaim | Blocked | None:
-    storage = cluster.spec.storage
-    for claim in wanted_claims(cluster):
-        if claim.requested_bytes >= storage.size_bytes:
-            continue
+def _small_claims(cluster: Cluster) -> list[Claim]:
+    size_bytes = cluster.spec.storage.size_bytes
+    return [each for each in wanted_claims(cluster) if each.requested_bytes < size_bytes]
+
+
+def _growth(cluster: Cluster) -> GrowClaim | None:
+    for claim in _small_claims(cluster):
         if claim.is_expandable:
-            return GrowClaim(claim.name, storage.size)
+            return GrowClaim(claim.name, cluster.spec.storage.size)
+    return None
+
+
+def _cannot_grow(cluster: Cluster) -> Blocked | None:
+    storage = cluster.spec.storage
+    for claim in _small_claims(cluster):
         of_class = "" if storage.storage_class_name is None else f" {storage.storage_class_name}"
         return Blocked(
             "VolumesCannotGrow",

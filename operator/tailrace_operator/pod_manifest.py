@@ -3,16 +3,13 @@
 from typing import Any
 
 from tailrace_operator.names import (
+    BROKER_PORTS,
     CONTAINER,
     DATA_VOLUME,
-    METRICS_PORT,
-    PEERS_PORT,
-    PRODUCE_PORT,
-    PUBLIC_PORT,
-    READ_PORT,
     SECRET_KEY,
     SETTINGS_HASH,
     ZONE_GATE,
+    ZONE_LABEL,
     digest,
     headless_service,
     labels,
@@ -87,13 +84,6 @@ def claim_template(owner: Owner, spec: StreamClusterSpec) -> dict[str, Any]:
 
 
 def _container(owner: Owner, spec: StreamClusterSpec, image: str) -> dict[str, Any]:
-    ports = {
-        "public": PUBLIC_PORT,
-        "produce": PRODUCE_PORT,
-        "read": READ_PORT,
-        "metrics": METRICS_PORT,
-        "peers": PEERS_PORT,
-    }
     resources = {"requests": spec.resources.requests, "limits": spec.resources.limits}
     return {
         "name": CONTAINER,
@@ -102,7 +92,8 @@ def _container(owner: Owner, spec: StreamClusterSpec, image: str) -> dict[str, A
         "env": _environment(owner),
         "envFrom": [{"configMapRef": {"name": settings_map(owner.name)}}],
         "ports": [
-            {"name": name, "containerPort": port, "protocol": "TCP"} for name, port in ports.items()
+            {"name": name, "containerPort": port, "protocol": "TCP"}
+            for name, port in BROKER_PORTS.items()
         ],
         "resources": {name: dict(each) for name, each in resources.items() if each},
         "securityContext": {
@@ -155,7 +146,7 @@ def _probe(path: str, *, period_s: int, failures_max: int) -> dict[str, Any]:
 
 def _apart(cluster: str) -> dict[str, Any]:
     """Rather on different nodes, and in different zones where there are any."""
-    topologies = {"kubernetes.io/hostname": 100, "topology.kubernetes.io/zone": 50}
+    topologies = {"kubernetes.io/hostname": 100, ZONE_LABEL: 50}
     return {
         "preferredDuringSchedulingIgnoredDuringExecution": [
             {

@@ -7,34 +7,41 @@ has changed it since is looked at first.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import structlog
 
-from tailrace_operator.actions import Blocked, ClusterAction, Remove, TopicAction
-from tailrace_operator.admin import RingError, Rings
+from tailrace_operator.actions import (
+    AlterTopic,
+    Blocked,
+    ClusterAction,
+    CreateTopic,
+    TopicAction,
+    described,
+)
+from tailrace_operator.admin import RingAdmin, RingError, Rings
 from tailrace_operator.announce import announcement, event_manifest, is_news
-from tailrace_operator.carry_out import carry_out, carry_out_topic
+from tailrace_operator.carry_out import carry_out, carry_out_topic, set_finalizer
+from tailrace_operator.conditions import by_type
+from tailrace_operator.drift import merge_patch
 from tailrace_operator.kube import ConflictError, ForbiddenError, Kube, KubeError, NotFoundError
 from tailrace_operator.lease import micro_time
 from tailrace_operator.metrics import Metrics
-from tailrace_operator.observe import Abilities, observe_cluster, observe_topic, owner_of
+from tailrace_operator.names import TOPIC_FINALIZER
+from tailrace_operator.observe import Abilities, observe_cluster, observe_topic
 from tailrace_operator.observed import Document, Owner
 from tailrace_operator.pace import Outcome
-from tailrace_operator.plan import next_action
+from tailrace_operator.plan import REPLACED, next_action
 from tailrace_operator.spec import InvalidSpecError
-from tailrace_operator.status import cluster_status
+from tailrace_operator.status import cluster_status, invalid_status
 from tailrace_operator.topic_plan import next_topic_action
 from tailrace_operator.topic_status import topic_status
 
 # An error is told in the status when it stays; before, the next try may be better.
 REPORTED_FAILURES_MIN = 3
-
-# Of actions, in the log.
-_TOLD = ("reason", "ordinal", "name", "size", "zone", "broker_count", "cluster_id")
 
 log = structlog.get_logger()
 
@@ -112,7 +119,11 @@ class Reconciler:
                 return await self._cluster(key, document, failure_count)
             return await self._topic(key, document, failure_count, taken_by)
         except InvalidSpecError as error:
-            await self._report(document, _invalid(document, error, now=_now()))
+            status = invalid_status(document, str(error), now=_now())
+            document = await self._report(document, status)
+            if _is_held(document):  # it goes, and its topic stays
+                await set_finalizer(self._kube, document, is_wanted=False)
+                return Look(Outcome.CHANGED, str(error))
             self._metrics.is_in_state(key, "blocked")
             return Look(Outcome.WELL, str(error))
 
@@ -155,16 +166,20 @@ class Reconciler:
         failure_count: int,
         taken_by: Callable[[list[Document] | None], str | None],
     ) -> Look:
-        # A topic is deleted only when it is sure that no older resource has it.
+        def ring_of(cluster: str) -> RingAdmin:
+            return self._rings.of(key.namespace, cluster)
+
+        # A topic is changed only when it is sure that no older resource has it: by then all of
+        # them may not have been told.
         is_deleting = "deletionTimestamp" in document["metadata"]
         listed = await self._kube.list("Topic", namespace=key.namespace) if is_deleting else None
-        topic = await observe_topic(
-            self._kube,
-            lambda cluster: self._rings.of(key.namespace, cluster),
-            document,
-            taken_by=taken_by(listed),
-        )
+        topic = await observe_topic(self._kube, ring_of, document, taken_by=taken_by(listed))
         action = next_topic_action(topic)
+        if listed is None and isinstance(action, CreateTopic | AlterTopic):
+            listed = await self._kube.list("Topic", namespace=key.namespace)
+            if (holder := taken_by(listed)) is not None:
+                topic = await observe_topic(self._kube, ring_of, document, taken_by=holder)
+                action = next_topic_action(topic)
 
         def status(error: str | None = None) -> Document:
             return topic_status(topic, action, now=_now(), error=error)
@@ -174,7 +189,7 @@ class Reconciler:
         try:
             if action is not None:
                 admin = self._rings.of(key.namespace, topic.spec.cluster)
-                await carry_out_topic(self._kube, admin, topic, document, action)
+                await carry_out_topic(self._kube, admin, document, action)
         except (KubeError, RingError) as error:
             await self._report_failure(key, document, status, error, failure_count)
             raise
@@ -199,6 +214,8 @@ class Reconciler:
         self._metrics.is_in_state(key, state)
         moved = (action, _without_times(status))
         if isinstance(action, Blocked):
+            if action.reason == REPLACED:
+                return Look(Outcome.WAITING, moved)  # what is there goes by itself
             if is_news(action, status_before):
                 log.warning("resource.blocked", **key._asdict(), reason=action.reason)
                 await self._announce(owner, document, action, outcome)
@@ -207,7 +224,7 @@ class Reconciler:
             return Look(Outcome.WAITING if state == "waiting" else Outcome.WELL, moved)
         name = type(action).__name__
         self._metrics.actions.labels(name).inc()
-        log.info("action.done", **key._asdict(), action=name, detail=_detail(action))
+        log.info("action.done", **key._asdict(), action=name, detail=described(action))
         await self._announce(owner, document, action, outcome)
         return Look(Outcome.CHANGED, moved)
 
@@ -269,17 +286,11 @@ class Reconciler:
             log.warning("resource.failed", **key._asdict(), error=str(error))
 
 
-def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes `new` of `old` as a JSON merge patch (RFC 7396); empty: they are the same."""
-    patch: dict[str, Any] = {name: None for name in old if name not in new}
-    for name, value in new.items():
-        before = old.get(name)
-        if isinstance(value, Mapping) and isinstance(before, Mapping):
-            if inner := merge_patch(before, value):
-                patch[name] = inner
-        elif name not in old or before != value:
-            patch[name] = value
-    return patch
+def _is_held(document: Document) -> bool:
+    """Whether its deletion waits for the operator."""
+    metadata = document["metadata"]
+    is_deleting = "deletionTimestamp" in metadata
+    return is_deleting and TOPIC_FINALIZER in (metadata.get("finalizers") or ())
 
 
 def _state(owner: Owner, action: ClusterAction | TopicAction | None, status: Document) -> str:
@@ -288,8 +299,9 @@ def _state(owner: Owner, action: ClusterAction | TopicAction | None, status: Doc
         return "paused"
     if isinstance(action, Blocked):
         return "blocked"
-    conditions = {each["type"]: each["status"] for each in status.get("conditions") or ()}
-    is_well = conditions.get("Ready") == "True" and conditions.get("Progressing") != "True"
+    conditions = by_type(status)
+    is_ready = conditions.get("Ready", {}).get("status") == "True"
+    is_well = is_ready and conditions.get("Progressing", {}).get("status") != "True"
     return "ready" if is_well else "waiting"
 
 
@@ -300,44 +312,6 @@ def _without_times(status: Document) -> str:
         for each in status.get("conditions") or ()
     ]
     return repr((status.get("phase"), conditions))
-
-
-def _detail(action: ClusterAction | TopicAction) -> str:
-    """What the log says of it: no manifests."""
-    if isinstance(action, Remove):
-        return f"{action.child.kind} {action.child.name}"
-    shown = []
-    for name in _TOLD:
-        value = getattr(action, name, None)
-        if value is not None:
-            shown.append(f"{name}={value}")
-    manifest = getattr(action, "manifest", None)
-    if manifest is not None:
-        shown.insert(0, f"{manifest['kind']} {manifest['metadata']['name']}")
-    return " ".join(shown)
-
-
-def _invalid(document: Document, error: InvalidSpecError, *, now: str) -> Document:
-    """The status of a resource whose spec says nothing that can be made; the rest of it stays."""
-    status = dict(document.get("status") or {})
-    owner = owner_of(document)
-    before = {each["type"]: each for each in status.get("conditions") or ()}
-    ready = {
-        "type": "Ready",
-        "status": "False",
-        "reason": "InvalidSpec",
-        "message": str(error),
-        "observedGeneration": owner.generation,
-        "lastTransitionTime": now,
-    }
-    was = before.get("Ready", {})
-    if was.get("status") == "False":
-        ready["lastTransitionTime"] = was["lastTransitionTime"]
-    others = [each for each in before.values() if each["type"] != "Ready"]
-    status |= {"observedGeneration": owner.generation, "conditions": [ready, *others]}
-    if document["kind"] == "StreamCluster":
-        status["phase"] = f"Blocked: {error}"
-    return status
 
 
 def _now() -> str:

@@ -26,7 +26,7 @@ class Settings(BaseSettings):
     broker_url: str = "http://{name}-{ordinal}.{name}-brokers.{namespace}.svc:9250"
     """Where a broker's public port is, `{name}`, `{ordinal}` and `{namespace}` being put in."""
 
-    resync_seconds: float = Field(default=45, ge=1)
+    resync_seconds: float = Field(default=120, ge=1)
     """How often a resource that is well is looked at again; changes of it wake the operator."""
 
     waiting_seconds: float = Field(default=1, gt=0)

@@ -17,7 +17,6 @@ from tailrace_operator.fields import (
     Written,
     duration,
     ruled,
-    rules,
     size,
     unchanged,
 )
@@ -96,11 +95,9 @@ class Storage(Fields):
     size: Annotated[
         str,
         _STORAGE_SIZE,
-        rules(
-            Rule(
-                "!isQuantity(self) || quantity(self).compareTo(quantity(oldSelf)) >= 0",
-                message_expression="'storage can grow, not shrink (now ' + oldSelf + ')'",
-            )
+        Rule(
+            "!isQuantity(self) || quantity(self).compareTo(quantity(oldSelf)) >= 0",
+            message_expression="'storage can grow, not shrink (now ' + oldSelf + ')'",
         ),
     ] = "10Gi"
     """How much each broker can store, as in `50Gi`; it can grow while the ring works."""
@@ -248,19 +245,17 @@ class StreamClusterSpec(Fields):
     brokers: Annotated[
         int,
         Field(ge=1, le=BROKERS_MAX),
-        rules(
-            Rule(
-                "oldSelf.hasValue() || self in [1, 3]",
-                message="a ring has 1 or 3 brokers in this version",
-                on_create=True,
-            ),
-            Rule(
-                "self == oldSelf",
-                # The bound of a text made from a number is not known to the API server.
-                message_expression="'this version cannot change the number of brokers of a ring "
-                "(now ' + (oldSelf == 1 ? '1' : '3') + '); make another StreamCluster for another "
-                "number'",
-            ),
+        Rule(
+            "oldSelf.hasValue() || self in [1, 3]",
+            message="a ring has 1 or 3 brokers in this version",
+            on_create=True,
+        ),
+        Rule(
+            "self == oldSelf",
+            # The bound of a text made from a number is not known to the API server.
+            message_expression="'this version cannot change the number of brokers of a ring "
+            "(now ' + (oldSelf == 1 ? '1' : '3') + '); make another StreamCluster for another "
+            "number'",
         ),
     ] = 3
     """How many brokers the ring has; this version makes rings of 1 or 3."""
@@ -331,9 +326,7 @@ class TopicSpec(Fields):
 
     cluster: Annotated[
         Name,
-        rules(
-            Rule("self == oldSelf", message="a topic stays in its ring; make another Topic"),
-        ),
+        Rule("self == oldSelf", message="a topic stays in its ring; make another Topic"),
     ]
     """The StreamCluster, in the same namespace. It cannot be changed."""
 
@@ -343,12 +336,10 @@ class TopicSpec(Fields):
     partitions_per_range: Annotated[
         int | None,
         Field(ge=1, le=256),
-        rules(
-            Rule(
-                "self == oldSelf",
-                message="the partitions of a topic cannot be changed in this version; make "
-                "another topic for another number",
-            )
+        Rule(
+            "self == oldSelf",
+            message="the partitions of a topic cannot be changed in this version; make "
+            "another topic for another number",
         ),
     ] = None
     """Partitions in each range; the ring has a range for each broker. It cannot be changed."""

@@ -8,17 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tailrace_operator.actions import (
-    Apply,
     Blocked,
     ClusterAction,
-    CreateSecret,
-    Found,
-    GrowClaim,
-    PlacePod,
     RecordFounding,
-    Remove,
-    ReplaceStatefulSet,
     RestartBroker,
+    described,
 )
 from tailrace_operator.conditions import Condition, condition_documents, paused_condition
 from tailrace_operator.facts import (
@@ -31,12 +25,9 @@ from tailrace_operator.facts import (
     wanted_claims,
     wanted_pods,
 )
-from tailrace_operator.names import PAUSED, selector_text
+from tailrace_operator.names import selector_text
 from tailrace_operator.observed import Cluster, Document
-from tailrace_operator.topic_status import topic_status
 from tailrace_operator.zones import is_balanced
-
-__all__ = ["cluster_status", "described", "topic_status"]
 
 PHASE_MAX = 200
 
@@ -86,7 +77,7 @@ def cluster_status(
                 _progressing(cluster, action, error, story),
                 _degraded(cluster, action, error),
                 _balanced(count),
-                paused_condition(PAUSED, is_paused=owner.is_paused),
+                paused_condition(is_paused=owner.is_paused),
             ),
             cluster.status,
             generation=owner.generation,
@@ -95,30 +86,22 @@ def cluster_status(
     }
 
 
-def described(action: ClusterAction) -> str:
-    """What an action does, for people."""
-    match action:
-        case Apply(manifest, reason):
-            return f"{manifest['kind']} {manifest['metadata']['name']}: {reason}"
-        case CreateSecret(manifest):
-            return f"Secret {manifest['metadata']['name']}: made"
-        case Remove(child):
-            return f"{child.kind} {child.name}: not wanted any more"
-        case ReplaceStatefulSet(name, _, reason):
-            return f"StatefulSet {name}: made anew around its pods, since {reason}"
-        case PlacePod(ordinal, zone):
-            return f"broker {ordinal}: placed in zone {zone}"
-        case RecordFounding(count, None):
-            return f"the ring of {count} brokers is about to be founded"
-        case RecordFounding(count, cluster_id):
-            return f"the ring of {count} brokers is {cluster_id}"
-        case Found(count):
-            return f"the ring of {count} brokers is being founded"
-        case GrowClaim(name, size):
-            return f"volume {name}: grows to {size}"
-        case RestartBroker(ordinal, _, reason):
-            return f"broker {ordinal}: restarted, since {reason}"
-    return action.message
+def invalid_status(resource: Document, problem: str, *, now: str) -> Document:
+    """Of either kind, when its spec says nothing that can be made; what was once known stays."""
+    status: Document = resource.get("status") or {}
+    generation = resource["metadata"]["generation"]
+    ready = Condition("Ready", False, "InvalidSpec", problem)
+    others = [each for each in status.get("conditions") or () if each["type"] != ready.type]
+    blocked = {"phase": f"Blocked: {problem}"[:PHASE_MAX]}
+    return {
+        **status,
+        **(blocked if resource["kind"] == "StreamCluster" else {}),
+        "observedGeneration": generation,
+        "conditions": [
+            *condition_documents((ready,), status, generation=generation, now=now),
+            *others,
+        ],
+    }
 
 
 # --- the story ------------------------------------------------------------------------------------

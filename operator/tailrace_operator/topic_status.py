@@ -3,19 +3,11 @@
 from typing import Any
 
 from tailrace.quantities import duration_quantity
-from tailrace_operator.actions import (
-    AddFinalizer,
-    AlterTopic,
-    Blocked,
-    CreateTopic,
-    DeleteTopic,
-    RemoveFinalizer,
-    TopicAction,
-)
+from tailrace_operator.actions import Blocked, TopicAction, described
 from tailrace_operator.conditions import Condition, condition_documents, paused_condition
+from tailrace_operator.kinds import PARTITIONS_LISTED_MAX
 from tailrace_operator.names import PAUSED
 from tailrace_operator.observed import Document, LiveTopic, Topic
-from tailrace_operator.resources import PARTITIONS_LISTED_MAX
 
 _UNITS = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
@@ -27,7 +19,7 @@ def topic_status(
     owner = topic.owner
     conditions = (
         _ready(topic, action, error),
-        paused_condition(PAUSED, is_paused=owner.is_paused),
+        paused_condition(is_paused=owner.is_paused),
     )
     return {
         **topic.status,
@@ -37,22 +29,6 @@ def topic_status(
             conditions, topic.status, generation=owner.generation, now=now
         ),
     }
-
-
-def described(action: TopicAction) -> str:
-    """What an action does, for people."""
-    match action:
-        case CreateTopic(name):
-            return f"topic {name} is being created"
-        case AlterTopic(name, _, reason):
-            return f"topic {name}: {reason}"
-        case DeleteTopic(name):
-            return f"topic {name} is being deleted"
-        case AddFinalizer():
-            return "its deletion will wait until the topic is deleted"
-        case RemoveFinalizer():
-            return "its deletion waits for nothing any more"
-    return action.message
 
 
 def size_text(size_bytes: int) -> str:
@@ -85,7 +61,8 @@ def _known(partition: Document) -> Document:
 
 def _ready(topic: Topic, action: TopicAction | None, error: str | None) -> Condition:
     if topic.owner.is_deleting:
-        return Condition("Ready", False, "Deleting", "it is being deleted")
+        message = f"it is being deleted{_waits_for(topic, error)}"
+        return Condition("Ready", False, "Deleting", message)
     if error is not None:
         return Condition("Ready", False, "Retrying", error)
     if topic.cluster_problem is not None:
@@ -97,6 +74,18 @@ def _ready(topic: Topic, action: TopicAction | None, error: str | None) -> Condi
     if topic.live is None:
         return Condition("Ready", False, "Missing", "the ring has no such topic")
     return _served(topic.live)
+
+
+def _waits_for(topic: Topic, error: str | None) -> str:
+    """What keeps a deletion, which can be for long."""
+    reason: str | None = None
+    if topic.owner.is_paused:
+        reason = f"it waits until the annotation {PAUSED} is gone"
+    elif error is not None:
+        reason = error
+    elif topic.cluster_problem is not None:
+        reason = topic.cluster_problem[1]
+    return "" if reason is None else f"; {reason}"
 
 
 def _served(live: LiveTopic) -> Condition:

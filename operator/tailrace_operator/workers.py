@@ -5,17 +5,16 @@ A worker ends when its resource is gone; none waits for another.
 
 import asyncio
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
-from tailrace_operator.names import PAUSED
+from tailrace_operator.conditions import by_type
+from tailrace_operator.names import INSTANCE_LABEL, PAUSED
 from tailrace_operator.observed import Document
 from tailrace_operator.pace import Outcome, Pace
 from tailrace_operator.reconcile import Key, Reconciler
 
-_INSTANCE_LABEL = "app.kubernetes.io/instance"
+_GONE = "gone"  # the state of a ring whose StreamCluster is not there
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +33,8 @@ class _Worker:
 
 
 @dataclass(frozen=True, order=True, slots=True)
-class _Claim:
-    """A Topic's claim to a topic of a ring: the smallest has it."""
+class _Contender:
+    """A Topic that names a topic of a ring: the smallest has it."""
 
     created: str
     uid: str
@@ -53,7 +52,7 @@ class Workers:
         self._reconciler = reconciler
         self._intervals = intervals
         self._workers: dict[Key, _Worker] = {}
-        self._claims: dict[str, dict[str, _Claim]] = {}  # by namespace and resource
+        self._contenders: dict[str, dict[str, _Contender]] = {}  # by namespace and resource
         self._ring_states: dict[Key, object] = {}
 
     def saw(self, document: Document, *, is_deleted: bool = False) -> None:
@@ -71,26 +70,26 @@ class Workers:
             worker.seen = seen
             worker.wake.set()
             if key.kind == "Topic":
-                self._claimed(key, document, is_deleted=is_deleted)
+                self._contends(key, None if is_deleted else document)
         if key.kind == "StreamCluster":
-            self._saw_state(key, document, is_deleted=is_deleted)
+            self._saw_state(key, _GONE if is_deleted else _ring_state(document))
 
     def saw_child(self, document: Document) -> None:
         """An object that belongs to a StreamCluster has changed."""
         metadata = document["metadata"]
-        name = (metadata.get("labels") or {}).get(_INSTANCE_LABEL, "")
+        name = (metadata.get("labels") or {}).get(INSTANCE_LABEL, "")
         self._wake(Key("StreamCluster", metadata["namespace"], name))
 
     def taken_by(self, key: Key, listed: list[Document] | None) -> str | None:
         """The name of an older Topic of the same topic; by `listed`, or those that were told."""
         if listed is None:
-            claims = self._claims.get(key.namespace, {})
+            contenders = self._contenders.get(key.namespace, {})
         else:
-            claims = {each["metadata"]["name"]: _claim(each) for each in listed}
-        own = claims.get(key.name)
+            contenders = {each["metadata"]["name"]: _contender(each) for each in listed}
+        own = contenders.get(key.name)
         if own is None:
             return None
-        first = min(each for each in claims.values() if each.place == own.place)
+        first = min(each for each in contenders.values() if each.place == own.place)
         return None if first.name == own.name else first.name
 
     def _wake(self, key: Key) -> None:
@@ -98,27 +97,26 @@ class Workers:
         if worker is not None:
             worker.wake.set()
 
-    def _claimed(self, key: Key, document: Document, *, is_deleted: bool) -> None:
+    def _contends(self, key: Key, document: Document | None) -> None:
         """Others may have a topic now that was taken, or lose it."""
-        claims = self._claims.setdefault(key.namespace, {})
-        before = claims.pop(key.name, None)
-        now = None if is_deleted else _claim(document)
+        contenders = self._contenders.setdefault(key.namespace, {})
+        before = contenders.pop(key.name, None)
+        now = None if document is None else _contender(document)
         if now is not None:
-            claims[key.name] = now
+            contenders[key.name] = now
         places = {each.place for each in (before, now) if each is not None}
-        for each in claims.values():
+        for each in contenders.values():
             if each.place in places and each.name != key.name:
                 self._wake(Key("Topic", key.namespace, each.name))
 
-    def _saw_state(self, key: Key, document: Document, *, is_deleted: bool) -> None:
+    def _saw_state(self, key: Key, state: object) -> None:
         """Its Topics wait for a ring, and have to know when there is none any more."""
-        state = "gone" if is_deleted else _ring_state(document)
-        if self._ring_states.get(key) == state:
+        if self._ring_states.get(key, _GONE) == state:
             return
         self._ring_states[key] = state
-        if is_deleted:
+        if state == _GONE:
             del self._ring_states[key]
-        for each in self._claims.get(key.namespace, {}).values():
+        for each in self._contenders.get(key.namespace, {}).values():
             if each.place[0] == key.name:
                 self._wake(Key("Topic", key.namespace, each.name))
 
@@ -141,6 +139,14 @@ class Workers:
                 async with asyncio.timeout(wait_s - rest_s):
                     await worker.wake.wait()
         del self._workers[key]
+        self._gone(key)
+
+    def _gone(self, key: Key) -> None:
+        """A watch that begins anew does not tell of what went before."""
+        if key.kind == "Topic":
+            self._contends(key, None)
+        else:
+            self._saw_state(key, _GONE)
 
 
 def _fingerprint(document: Document) -> object:
@@ -157,15 +163,15 @@ def _fingerprint(document: Document) -> object:
 
 def _ring_state(document: Document) -> object:
     """All of a StreamCluster that its Topics wait for."""
-    status: Mapping[str, Any] = document.get("status") or {}
-    conditions = {each["type"]: each["status"] for each in status.get("conditions") or ()}
-    return (document["metadata"]["uid"], status.get("clusterId"), conditions.get("Ready"))
+    status: Document = document.get("status") or {}
+    ready = by_type(status).get("Ready", {})
+    return (document["metadata"]["uid"], status.get("clusterId"), ready.get("status"))
 
 
-def _claim(document: Document) -> _Claim:
+def _contender(document: Document) -> _Contender:
     metadata, spec = document["metadata"], document.get("spec") or {}
     name = metadata["name"]
-    return _Claim(
+    return _Contender(
         created=metadata.get("creationTimestamp", ""),
         uid=metadata["uid"],
         name=name,

@@ -4,15 +4,15 @@ from tests.e2e.kubernetes import CommandError, Kubernetes
 from tests.e2e.resources import found, stream_cluster, topic
 
 PAUSED = "tailrace.dev/paused"
-RESYNC_S_MAX = 90.0
-NOTHING_HAPPENS_S = 60.0  # longer than the operator ever waits before it looks again
+NOTICED_S_MAX = 30.0  # it is watched
+NOTHING_HAPPENS_S = 30.0
 
 
 def test_what_is_deleted_or_edited_by_hand_comes_back(kubernetes: Kubernetes) -> None:
     found(kubernetes, stream_cluster())
 
     kubernetes.show("delete", "service", "events")
-    kubernetes.wait("service/events", "create", timeout_s=RESYNC_S_MAX)
+    kubernetes.wait("service/events", "create", timeout_s=NOTICED_S_MAX)
     edit = '[{"op": "replace", "path": "/spec/ports/0/port", "value": 9999}]'
     kubernetes.show("patch", "service", "events", "--type", "json", "--patch", edit)
     kubernetes.until(
@@ -34,7 +34,7 @@ def test_a_paused_ring_is_left_alone(kubernetes: Kubernetes) -> None:
     kubernetes.say(f"nothing has happened for {NOTHING_HAPPENS_S:.0f} s")
 
     kubernetes.show("annotate", "trc", "events", f"{PAUSED}-")
-    kubernetes.wait("service/events", "create", timeout_s=RESYNC_S_MAX)
+    kubernetes.wait("service/events", "create", timeout_s=NOTICED_S_MAX)
     kubernetes.wait("trc/events", "ReconciliationPaused=False")
     kubernetes.wait("trc/events", "Ready")
 

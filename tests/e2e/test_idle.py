@@ -11,7 +11,8 @@ from tests.e2e.resources import stream_cluster
 from tests.e2e.sigkill import restarts_of
 
 CLUSTERS = 20
-MEASURED_S = 60
+MEASURED_S = 240  # each is looked at twice
+RSS_MIB_MAX = 200  # the chart gives it 256
 TINY = {"requests": {"cpu": "5m", "memory": "96Mi"}, "limits": {"memory": "256Mi"}}
 TINY_SETTINGS = {"journalSize": "8Mi", "cacheSize": "1Mi", "ioThreads": 1}
 
@@ -32,11 +33,12 @@ def test_the_cost_of_twenty_clusters_that_are_well(
     program = (PROGRAMS / "usage.py").read_text()
     (pod,) = operator.pods()
     command = ["exec", pod, "--", "python", "-c", program, str(MEASURED_S)]
-    usage = json.loads(operator.kubernetes.kubectl(*command))
+    told = operator.kubernetes.kubectl(*command, timeout_s=MEASURED_S + 60)
+    usage = json.loads(told)
 
     kubernetes.show("get", "trc")
     kubernetes.say(
         f"operator with {CLUSTERS} idle clusters over {MEASURED_S} s:"
         f" {usage['cpuPercent']} % of a core, {usage['rssMiB']} MiB RSS"
     )
-    assert usage["rssMiB"] > 0
+    assert 0 < usage["rssMiB"] < RSS_MIB_MAX

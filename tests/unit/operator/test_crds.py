@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tailrace_operator.crds import crd, files
-from tailrace_operator.resources import KINDS
+from tailrace_operator.kinds import KINDS
 from tailrace_operator.spec import (
     InvalidSpecError,
     StreamClusterSpec,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tailrace_operator.drift import drift, quantity
+from tailrace_operator.drift import drift, merge_patch, quantity
 
 
 def in_pod(**fields: Any) -> dict[str, Any]:
@@ -127,3 +127,10 @@ def test_a_quantity_is_a_number(text: str, value: Fraction) -> None:
 @pytest.mark.parametrize("text", ["", "Gi", "1gi", "1 Gi", "0x10", None])
 def test_what_is_no_quantity_is_none(text: str | None) -> None:
     assert quantity(text) is None
+
+
+def test_a_status_is_written_as_what_differs() -> None:
+    old = {"phase": "Ready", "founded": {"brokers": 3}, "image": "a"}
+    new = {"phase": "Ready", "founded": {"brokers": 3, "clusterId": "c"}}
+    assert merge_patch(old, new) == {"founded": {"clusterId": "c"}, "image": None}
+    assert merge_patch(new, new) == {}

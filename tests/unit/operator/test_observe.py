@@ -4,8 +4,10 @@ import base64
 
 import pytest
 
-from tailrace_operator.observe import _secret_text
-from tailrace_operator.observed import Document
+from tailrace_operator.observe import _is_own, _secret_text
+from tailrace_operator.observed import Document, Owner
+
+OWNER = Owner(namespace="ns", name="events", uid="me", generation=1)
 
 
 def secret(text: str, *owners: str) -> Document:
@@ -21,8 +23,34 @@ def secret(text: str, *owners: str) -> Document:
         (secret("", "me"), None),
         (secret("known", "me"), "known"),
         (secret("known", "before me"), None),  # it goes, and what is made of it would be alone
-        (secret("restored by hand"), "restored by hand"),
+        (secret("restored-by-hand"), "restored-by-hand"),
+        (secret("of a file\n"), None),
+        (secret("schlüssel"), None),
     ],
 )
 def test_a_ring_secret_is_that_of_this_resource(found: Document | None, text: str | None) -> None:
     assert _secret_text(found, "me") == text
+
+
+def of(owner: str | None, uid: str = "pod") -> Document:
+    """An object that this one controls."""
+    references = [] if owner is None else [{"uid": owner, "controller": True}]
+    return {"metadata": {"uid": uid, "ownerReferences": references}}
+
+
+@pytest.mark.parametrize(
+    ("pod", "stateful_set", "is_own"),
+    [
+        (of("set"), of("me", "set"), True),
+        (of("set"), of(None, "set"), True),  # it will be taken back
+        (of(None), None, True),  # while a StatefulSet is replaced
+        (of(None), of("me", "set"), True),
+        (of("set before"), of("me", "set"), False),
+        (of("set before"), None, False),
+        (of("set before"), of("before me", "set before"), False),
+    ],
+)
+def test_a_pod_of_the_cluster_that_had_the_name_before_is_not_this_ones(
+    pod: Document, stateful_set: Document | None, *, is_own: bool
+) -> None:
+    assert _is_own(OWNER, stateful_set, pod) == is_own

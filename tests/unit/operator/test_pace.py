@@ -1,10 +1,6 @@
-"""How long workers wait, and which Lease is free."""
+"""How long workers wait."""
 
-from typing import Any
-
-from tailrace_operator.lease import LeaseWatch
 from tailrace_operator.pace import Outcome, Pace
-from tailrace_operator.reconcile import merge_patch
 
 
 def pace() -> Pace:
@@ -41,37 +37,3 @@ def test_what_takes_long_is_asked_for_less_often() -> None:
 def test_what_is_well_is_looked_at_now_and_then() -> None:
     assert pace().next_s(Outcome.WELL, None, 0) == 30
     assert pace().rest_s(Outcome.WELL) == 0
-
-
-def lease(holder: str, renewed: str = "t0", **spec: Any) -> dict[str, Any]:
-    return {"holderIdentity": holder, "renewTime": renewed, **spec}
-
-
-def test_a_lease_of_nobody_or_of_oneself_is_free() -> None:
-    watch = LeaseWatch("me", 15_000)
-    assert watch.is_free({}, 0)
-    assert watch.is_free(lease(""), 0)
-    assert watch.is_free(lease("me"), 0)
-
-
-def test_a_lease_is_free_when_it_has_not_been_renewed_for_its_duration() -> None:
-    watch = LeaseWatch("me", 15_000)
-    assert not watch.is_free(lease("other"), 0)
-    assert not watch.is_free(lease("other"), 14_999)
-    assert not watch.is_free(lease("other", "t1"), 15_000), "it was renewed meanwhile"
-    assert watch.is_free(lease("other", "t1"), 30_000)
-
-
-def test_the_duration_is_the_holders() -> None:
-    watch = LeaseWatch("me", 1)
-    of_other = lease("other", leaseDurationSeconds=60)
-    assert not watch.is_free(of_other, 0)
-    assert not watch.is_free(of_other, 59_999)
-    assert watch.is_free(of_other, 60_000)
-
-
-def test_a_status_is_written_as_what_differs() -> None:
-    old = {"phase": "Ready", "founded": {"brokers": 3}, "image": "a"}
-    new = {"phase": "Ready", "founded": {"brokers": 3, "clusterId": "c"}}
-    assert merge_patch(old, new) == {"founded": {"clusterId": "c"}, "image": None}
-    assert merge_patch(new, new) == {}

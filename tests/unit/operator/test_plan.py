@@ -91,13 +91,13 @@ def test_a_new_ring_is_made_in_this_order() -> None:
 
 
 def test_the_secret_is_made_first() -> None:
-    cluster = a_cluster(secret_hash=None)
+    cluster = a_cluster(has_secret=False)
 
     assert action_of(cluster) == CreateSecret(secret_manifest(cluster))
 
 
 def test_a_secret_that_is_gone_is_not_made_anew_for_a_ring() -> None:
-    cluster = replace(settled().observed(), secret_hash=None)
+    cluster = replace(settled().observed(), has_secret=False)
 
     action = blocked(cluster)
 
@@ -225,7 +225,7 @@ def test_what_is_not_wanted_and_not_ours_stays() -> None:
 def test_nothing_is_done_in_a_pause_or_a_deletion(state: str) -> None:
     owner = a_cluster().owner
 
-    for cluster in (a_cluster(), a_cluster(secret_hash=None)):
+    for cluster in (a_cluster(), a_cluster(has_secret=False)):
         changed = replace(owner, **{state: True})  # type: ignore[arg-type]
         assert action_of(replace(cluster, owner=changed)) is None
 
@@ -324,7 +324,8 @@ def test_the_number_of_brokers_cannot_change_and_nothing_is_taken_away() -> None
     action = blocked(world.observed())
 
     assert action.reason == "BrokersChanged"
-    assert "has 3 brokers and cannot change yet; set spec.brokers to 3" in action.message
+    assert "has 3 brokers and cannot change yet" in action.message
+    assert "apply it again with spec.brokers 3" in action.message
     assert len(world.pods) == 3
 
 
@@ -351,6 +352,19 @@ def test_volumes_that_cannot_grow_block_with_the_remedy(storage_class: str | Non
     assert "data-events-1 cannot grow to 10Gi" in action.message
     assert "allowVolumeExpansion: true" in action.message
     assert ("StorageClass fast" in action.message) == (storage_class == "fast")
+
+
+def test_volumes_that_cannot_grow_keep_no_broker_from_its_new_template() -> None:
+    world = settled()
+    world.claims = {
+        ordinal: replace(each, is_expandable=False) for ordinal, each in world.claims.items()
+    }
+    world.change(storage={"size": "20Gi"}, settings={"ioThreads": 4})
+
+    restarts = [each for each in world.settle() if isinstance(each, RestartBroker)]
+
+    assert [each.ordinal for each in restarts] == [1, 2, 0]
+    assert blocked(world.observed()).reason == "VolumesCannotGrow"
 
 
 # --- restarts -------------------------------------------------------------------------------------

@@ -17,11 +17,12 @@ from tailrace_operator.actions import (
     Remove,
     ReplaceStatefulSet,
     RestartBroker,
+    described,
 )
+from tailrace_operator.kinds import StreamClusterStatus
 from tailrace_operator.manifests import secret_manifest
 from tailrace_operator.observed import ChildName, Cluster, Founded, Pod, Ring
-from tailrace_operator.resources import StreamClusterStatus
-from tailrace_operator.status import cluster_status, described
+from tailrace_operator.status import cluster_status, invalid_status
 from tests.kubernetes_world import IMAGE, NOW, World, a_cluster
 
 LATER = "2026-11-21T11:00:00Z"
@@ -331,6 +332,33 @@ def test_a_condition_keeps_the_time_of_its_last_change() -> None:
         "Degraded": LATER,
         "Balanced": NOW,
         "ReconciliationPaused": NOW,
+    }
+
+
+@pytest.mark.parametrize("kind", ["StreamCluster", "Topic"])
+def test_a_spec_that_says_nothing_is_told_and_the_rest_stays(kind: str) -> None:
+    degraded = {"type": "Degraded", "status": "False"}
+    before = {"type": "Ready", "status": "False", "lastTransitionTime": NOW}
+    status = {"clusterId": "ring-1", "conditions": [before, degraded]}
+    resource = {"kind": kind, "metadata": {"generation": 2}, "status": status}
+
+    told = invalid_status(resource, "spec.zones: a zone is named twice", now=LATER)
+
+    assert told == {
+        "clusterId": "ring-1",
+        **({"phase": "Blocked: spec.zones: a zone is named twice"} if kind != "Topic" else {}),
+        "observedGeneration": 2,
+        "conditions": [
+            {
+                "type": "Ready",
+                "status": "False",
+                "reason": "InvalidSpec",
+                "message": "spec.zones: a zone is named twice",
+                "observedGeneration": 2,
+                "lastTransitionTime": NOW,
+            },
+            degraded,
+        ],
     }
 
 

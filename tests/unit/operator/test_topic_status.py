@@ -13,11 +13,11 @@ from tailrace_operator.actions import (
     DeleteTopic,
     RemoveFinalizer,
     TopicAction,
+    described,
 )
+from tailrace_operator.kinds import TopicStatus
 from tailrace_operator.observed import Topic
-from tailrace_operator.resources import TopicStatus
-from tailrace_operator.status import topic_status
-from tailrace_operator.topic_status import described, size_text
+from tailrace_operator.topic_status import size_text, topic_status
 from tests.kubernetes_world import NOW
 from tests.topics_of_operator import a_topic, live_topic
 
@@ -123,7 +123,33 @@ def test_a_topic_that_is_being_deleted_says_so() -> None:
 
     status = status_of(replace(topic, owner=replace(topic.owner, is_deleting=True)))
 
-    assert ready(status)[:2] == ("False", "Deleting")
+    assert ready(status) == ("False", "Deleting", "it is being deleted")
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "reason"),
+    [
+        (
+            {"cluster_problem": ("ClusterNotReady", "no broker is ready")},
+            None,
+            "no broker is ready",
+        ),
+        ({}, "no answer", "no answer"),
+        (
+            {"owner": replace(a_topic().owner, is_deleting=True, is_paused=True)},
+            None,
+            "it waits until the annotation tailrace.dev/paused is gone",
+        ),
+    ],
+)
+def test_a_deletion_that_waits_says_for_what(
+    changes: dict[str, Any], error: str | None, reason: str
+) -> None:
+    topic = replace(a_topic(), owner=replace(a_topic().owner, is_deleting=True))
+
+    status = status_of(replace(topic, **changes), error=error)
+
+    assert ready(status) == ("False", "Deleting", f"it is being deleted; {reason}")
 
 
 def test_a_condition_keeps_the_time_of_its_last_change() -> None:

@@ -16,7 +16,7 @@ from tailrace_operator.spec import (
     TopicSpec,
 )
 
-Text = Annotated[str, Field(max_length=1024)]
+Line = Annotated[str, Field(max_length=1024)]
 Word = Annotated[str, Field(max_length=253)]
 Count = Annotated[int, Field(ge=0)]
 Ordinal = Annotated[int, Field(ge=0, le=12_287)]
@@ -78,7 +78,7 @@ class StreamClusterStatus(Fields):
     observed_generation: Count | None = None
     """The version of the spec that all of this is about."""
 
-    phase: Text | None = None
+    phase: Line | None = None
     """`Ready`, or what the ring waits for."""
 
     brokers: Count | None = None
@@ -96,7 +96,7 @@ class StreamClusterStatus(Fields):
     version: Word | None = None
     """The brokers' version."""
 
-    image: Text | None = None
+    image: Line | None = None
     """The brokers' image."""
 
     copies: Count | None = None
@@ -108,7 +108,7 @@ class StreamClusterStatus(Fields):
     founded: FoundedRing | None = None
     """The ring that was founded."""
 
-    selector: Text | None = None
+    selector: Line | None = None
     """Of the brokers' pods, for the `scale` subresource."""
 
     conditions: Conditions = ()

@@ -1,0 +1,196 @@
+"""Resources that are deleted, made again and taken by others, on a fake Kubernetes."""
+
+from typing import Any
+
+import pytest
+from kubernetes.aio.client.configuration import Configuration
+
+from tailrace_operator.admin import Rings
+from tailrace_operator.kube import Kube
+from tailrace_operator.metrics import Metrics
+from tailrace_operator.observed import Document
+from tailrace_operator.reconcile import Key, Reconciler
+from tests.fake_kubernetes import FakeKubernetes
+from tests.fake_nodes import MemoryBrokers
+from tests.operators import (
+    condition,
+    fake_cluster,
+    is_all_ready,
+    operator_settings,
+    run_story,
+    running_operator,
+)
+
+# See `run_story`.
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+HOUR_MS = 3_600_000
+
+
+def put_cluster(kube: FakeKubernetes, **spec: Any) -> None:
+    kube.put({"kind": "StreamCluster", "metadata": {"name": "events"}, "spec": spec})
+
+
+def put_topic(kube: FakeKubernetes, name: str, **spec: Any) -> None:
+    spec = {"cluster": "events", **spec}
+    kube.put({"kind": "Topic", "metadata": {"name": name}, "spec": spec})
+
+
+def ready_reason(kube: FakeKubernetes, name: str, kind: str = "Topic") -> str:
+    return str(condition(kube.get(kind, name), "Ready").get("reason"))
+
+
+def pods_that_end(kube: FakeKubernetes, brokers: MemoryBrokers, stateful_set: str) -> None:
+    """Those of a StatefulSet that is gone, which serve until the kubelet has ended them."""
+    for ordinal in range(3):
+        brokers.start(ordinal, {"TAILRACE_RING_SECRET": "of the ring before"})
+        labels = {
+            "app.kubernetes.io/name": "tailrace",
+            "app.kubernetes.io/instance": "events",
+            "app.kubernetes.io/component": "broker",
+        }
+        owner = {"kind": "StatefulSet", "name": "events", "uid": stateful_set, "controller": True}
+        kube.put(
+            {
+                "kind": "Pod",
+                "metadata": {
+                    "name": f"events-{ordinal}",
+                    "labels": labels,
+                    "ownerReferences": [owner],
+                },
+                "spec": {"containers": [{"name": "broker", "env": []}]},
+                "status": {"containerStatuses": [{"name": "broker", "state": {"running": {}}}]},
+            }
+        )
+
+
+def test_a_ring_that_is_made_again_at_once_is_not_that_of_the_pods_before() -> None:
+    async def story() -> None:
+        async with fake_cluster() as (kube, brokers, nodes):
+            settings = operator_settings(brokers.url_pattern)
+            async with running_operator(kube, settings):
+                put_cluster(kube, deletionPolicy="Delete")
+                await kube.until(lambda: is_all_ready(kube))
+                before = kube.get("StatefulSet", "events")["metadata"]["uid"]
+            kube.remove("StreamCluster", "events")
+            nodes.is_away = True
+            pods_that_end(kube, brokers, before)
+            put_cluster(kube, deletionPolicy="Delete")
+            async with running_operator(kube, settings):
+                await kube.until(
+                    lambda: (
+                        "0 of 3 brokers run" in condition(cluster(kube), "Ready").get("message", "")
+                        and condition(cluster(kube), "Progressing").get("reason") == "Starting"
+                    )
+                )
+                assert "founded" not in cluster(kube)["status"]
+
+                brokers.cluster_id = None  # the volumes go with the pods
+                for ordinal in range(3):
+                    kube.remove("Pod", f"events-{ordinal}")
+                nodes.is_away = False
+                nodes.act()
+                await kube.until(lambda: is_all_ready(kube))
+            assert cluster(kube)["status"]["clusterId"] == brokers.founded[1]
+
+    run_story(story())
+
+
+def cluster(kube: FakeKubernetes) -> dict[str, Any]:
+    return kube.get("StreamCluster", "events")
+
+
+def test_a_secret_that_cannot_be_the_rings_is_told_of() -> None:
+    async def story() -> None:
+        async with fake_cluster() as (kube, brokers, _):
+            kube.put({"kind": "Secret", "metadata": {"name": "events-ring"}, "data": {}})
+            put_cluster(kube)
+            async with running_operator(kube, operator_settings(brokers.url_pattern)):
+                await kube.until(lambda: "Secret events-ring is there already" in phase(kube))
+                kube.remove("Secret", "events-ring")
+                await kube.until(lambda: is_all_ready(kube))
+
+    run_story(story())
+
+
+def phase(kube: FakeKubernetes) -> str:
+    return str(cluster(kube).get("status", {}).get("phase"))
+
+
+def test_a_topic_whose_spec_says_nothing_is_let_go_and_its_data_stays() -> None:
+    async def story() -> None:
+        async with fake_cluster() as (kube, brokers, _):
+            put_cluster(kube)
+            put_topic(kube, "flights", deletionPolicy="Delete")
+            async with running_operator(kube, operator_settings(brokers.url_pattern)):
+                await kube.until(lambda: is_all_ready(kube))
+                kube.edit("Topic", "flights", {"spec": {"retention": "for long"}})
+                await kube.until(lambda: ready_reason(kube, "flights") == "InvalidSpec")
+                kube.remove("Topic", "flights")
+                await kube.until(lambda: kube.find("Topic", "flights") is None)
+            assert "flights" in brokers.topics
+
+    run_story(story())
+
+
+def test_a_topic_is_the_next_ones_when_the_resource_that_had_it_has_gone() -> None:
+    async def story() -> None:
+        async with fake_cluster() as (kube, brokers, _):
+            put_cluster(kube)
+            put_topic(kube, "flights", deletionPolicy="Delete")
+            put_topic(kube, "other", topicName="flights", retention="2h")
+            async with running_operator(kube, operator_settings(brokers.url_pattern)):
+                await kube.until(lambda: ready_reason(kube, "other") == "NameTaken")
+                await kube.until(lambda: ready_reason(kube, "flights") == "Served")
+                kube.remove("Topic", "flights")
+                await kube.until(lambda: ready_reason(kube, "other") == "Served")
+            assert brokers.topics["flights"]["retentionMs"] == 2 * HOUR_MS
+
+    run_story(story())
+
+
+def test_a_younger_resource_changes_nothing_before_the_older_one_is_known() -> None:
+    async def story() -> None:
+        async with fake_cluster() as (kube, brokers, _):
+            settings = operator_settings(brokers.url_pattern)
+            put_cluster(kube)
+            put_topic(kube, "flights", retention="2h")
+            async with running_operator(kube, settings):
+                await kube.until(lambda: is_all_ready(kube))
+            put_topic(kube, "brief", topicName="flights", retention="1h")
+
+            api = Kube(Configuration(host=kube.url), timeout_s=10)
+            rings = Rings(lambda _ns, _name, n: brokers.url_pattern.format(ordinal=n), timeout_s=10)
+            reconciler = Reconciler(
+                api, rings, Metrics(), default_image=settings.broker_image, identity="me"
+            )
+
+            def taken_by(listed: list[Document] | None) -> str | None:
+                """The watch has not told of the older one yet."""
+                return None if listed is None else "flights"
+
+            try:
+                for key in (Key("StreamCluster", "ns", "events"), Key("Topic", "ns", "brief")):
+                    await reconciler.look(key, failure_count=0, taken_by=taken_by)
+            finally:
+                await rings.close()
+                await api.close()
+            assert ready_reason(kube, "brief") == "NameTaken"
+            assert brokers.topics["flights"]["retentionMs"] == 2 * HOUR_MS
+
+    run_story(story())
+
+
+def test_a_namespace_that_is_gone_keeps_no_other_from_being_served() -> None:
+    async def story() -> None:
+        async with fake_cluster() as (kube, brokers, _):
+            kube.forbidden.add("gone")  # and with it the operator's role there
+            put_cluster(kube)
+            settings = operator_settings(brokers.url_pattern, namespaces="ns, gone")
+            async with running_operator(kube, settings):
+                await kube.until(lambda: is_all_ready(kube))
+
+    run_story(story())
