@@ -149,6 +149,8 @@ def _disruption_budget(cluster: Cluster) -> Document:
         "spec": {
             "maxUnavailable": 1 if is_whole(cluster) else 0,
             "selector": {"matchLabels": selector_labels(cluster.owner.name)},
+            # A pod that does not serve holds up no node that is drained.
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
         }
     }
 

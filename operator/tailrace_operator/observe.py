@@ -266,7 +266,9 @@ def _pod_problem(status: Document, conditions: Mapping[str, Document]) -> str | 
     for each in status.get("containerStatuses") or ():
         waiting = each["state"].get("waiting")
         if waiting and waiting.get("reason", "") not in _STARTING:
-            return _told(waiting)
+            ended = (each.get("lastState") or {}).get("terminated") or {}
+            before = f" (ended by {ended['reason']})" if ended.get("reason") else ""
+            return _told(waiting) + before
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
         return _told(scheduled)

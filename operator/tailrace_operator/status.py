@@ -155,6 +155,8 @@ def _restarting(cluster: Cluster, ordinal: int, *, begun: int) -> _Story:
 
 
 def _first_problem(cluster: Cluster) -> str:
+    if not wanted_pods(cluster):
+        return f"; no pod is there, kubectl describe statefulset {cluster.owner.name} may say why"
     problems = (f"; broker {pod.ordinal}: {pod.problem}" for pod in _with_problems(cluster))
     return next(problems, "")
 

@@ -229,6 +229,7 @@ def test_a_whole_ring_can_spare_one_broker_and_no_other_ring_any() -> None:
         for each in rings
     ]
 
+    assert {each["unhealthyPodEvictionPolicy"] for each in budgets} == {"AlwaysAllow"}
     assert [each["maxUnavailable"] for each in budgets] == [1, 0, 0, 0, 0, 0, 0]
 
 
