@@ -63,6 +63,7 @@ class FakeKubernetes:
         )
     )
     forbidden: set[str] = field(default_factory=set)  # namespaces, to everyone
+    refused: dict[str, str] = field(default_factory=dict)  # writes, by kind, and what is told
     writes_left: int | None = None  # the operator is cut off after so many writes
     port: int = 0
 
@@ -180,6 +181,8 @@ class FakeKubernetes:
             raise RefusedError(404, "NotFound", "the server could not find the requested resource")
         if namespace in self.forbidden:
             raise RefusedError(403, "Forbidden", f"cannot list {rest[0]} in {namespace}")
+        if kind in self.refused and request.method in ("PATCH", "POST"):
+            raise RefusedError(422, "Invalid", self.refused[kind])
         name = rest[1] if len(rest) > 1 else None
         subresource = rest[2] if len(rest) > 2 else None
         verb = _verb(request, name)

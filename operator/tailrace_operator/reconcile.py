@@ -27,7 +27,14 @@ from tailrace_operator.announce import announcement, event_manifest, is_news
 from tailrace_operator.carry_out import carry_out, carry_out_topic, set_finalizer
 from tailrace_operator.conditions import by_type
 from tailrace_operator.drift import merge_patch
-from tailrace_operator.kube import ConflictError, ForbiddenError, Kube, KubeError, NotFoundError
+from tailrace_operator.kube import (
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    Kube,
+    KubeError,
+    NotFoundError,
+)
 from tailrace_operator.lease import micro_time
 from tailrace_operator.metrics import Metrics
 from tailrace_operator.names import TOPIC_FINALIZER
@@ -42,6 +49,9 @@ from tailrace_operator.topic_status import topic_status
 
 # An error is told in the status when it stays; before, the next try may be better.
 REPORTED_FAILURES_MIN = 3
+
+# The reason of a cluster of which Kubernetes refuses an object.
+_REFUSED = "Refused"
 
 log = structlog.get_logger()
 
@@ -144,16 +154,19 @@ class Reconciler:
                 cluster, action, now=_now(), error=error, default_image=self._default_image
             )
 
-        if failure_count < REPORTED_FAILURES_MIN:
+        outcome = None
+        is_told_late = failure_count >= REPORTED_FAILURES_MIN or _is_refused(cluster.status)
+        if not is_told_late:
             document = await self._report(document, status())
         try:
-            outcome = (
-                None if action is None else await carry_out(self._kube, admin, cluster, action)
-            )
+            if action is not None:
+                outcome = await carry_out(self._kube, admin, cluster, action)
+        except InvalidError as error:  # what the CRD lets pass, and other kinds do not
+            action, is_told_late = Blocked(_REFUSED, f"{error}; change the spec"), True
         except (KubeError, RingError) as error:
             await self._report_failure(key, document, status, error, failure_count)
             raise
-        if failure_count >= REPORTED_FAILURES_MIN:
+        if is_told_late:
             document = await self._report(document, status())
         return await self._told(key, cluster.owner, document, action, outcome, cluster.status)
 
@@ -303,6 +316,11 @@ def _state(owner: Owner, action: ClusterAction | TopicAction | None, status: Doc
     is_ready = conditions.get("Ready", {}).get("status") == "True"
     is_well = is_ready and conditions.get("Progressing", {}).get("status") != "True"
     return "ready" if is_well else "waiting"
+
+
+def _is_refused(status: Document) -> bool:
+    """So it was before: it is not said to be under way each time that it is tried."""
+    return any(each.get("reason") == _REFUSED for each in status.get("conditions") or ())
 
 
 def _without_times(status: Document) -> str:

@@ -194,3 +194,30 @@ def test_a_namespace_that_is_gone_keeps_no_other_from_being_served() -> None:
                 await kube.until(lambda: is_all_ready(kube))
 
     run_story(story())
+
+
+def test_a_spec_whose_objects_kubernetes_refuses_waits_for_a_person() -> None:
+    refusal = "spec.template.spec.tolerations[0].operator: Invalid value"
+
+    async def story() -> None:
+        async with fake_cluster() as (kube, brokers, _):
+
+            def warnings() -> list[str]:
+                return [
+                    each["reason"] for each in kube.of_kind("Event") if each["type"] == "Warning"
+                ]
+
+            kube.refused["StatefulSet"] = refusal
+            put_cluster(kube)
+            async with running_operator(kube, operator_settings(brokers.url_pattern)):
+                await kube.until(warnings)
+                status = cluster(kube)["status"]
+                assert refusal in condition(cluster(kube), "Degraded")["message"]
+                assert status["phase"].startswith("Blocked: ")
+                assert refusal in status["phase"]
+
+                kube.refused.clear()
+                await kube.until(lambda: is_all_ready(kube))
+            assert warnings() == ["Refused"]
+
+    run_story(story())
