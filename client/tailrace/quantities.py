@@ -7,7 +7,6 @@ says `retentionMs` and `flushBytes`.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 NONE = "none"  # in place of a quantity: no bound
@@ -61,8 +60,7 @@ DURATION = Kind("a duration", DURATION_UNITS, duration_quantity)
 SIZE = Kind("a size", SIZE_UNITS, size_quantity)
 
 
-@dataclass(frozen=True, slots=True)
-class Quantity:
+class Quantity(NamedTuple):
     """What can be written somewhere, in ms or bytes; both bounds can be reached."""
 
     kind: Kind

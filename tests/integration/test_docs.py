@@ -41,6 +41,7 @@ NOT_RUN = {
     "make check": "it takes a minute, and this test is run beside it",
     "make test": "this test is part of it",
     "make simulation": "it is a test that CI runs",
+    "make e2e": "it needs a Kubernetes; CI runs its first minutes where there is one",
     "make fuzz": "it is a test that CI runs",
     "make up": "CI runs it: .ci/run",
     ".venv/bin/pytest": "this test is part of it",
