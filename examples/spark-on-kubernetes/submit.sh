@@ -18,6 +18,8 @@ job="$1"
 shift
 kubectl="${KUBECTL:-kubectl}"
 folder=$(cd "$(dirname "$0")" && pwd)
+spark_submit=$(command -v "${SPARK_SUBMIT:-spark-submit}")
+PATH="$(cd "$(dirname "$spark_submit")" && pwd):$PATH"  # where it looks for a Python with pyspark
 driver="$job-$(date +%s)-driver"
 
 secrets=$(mktemp -d)
@@ -30,7 +32,7 @@ $kubectl create token submitter --namespace spark >"$secrets/token"
 
 # Without KUBECONFIG=/dev/null spark-submit reads the current context as well.
 # The memory is for small data: Spark adds 0.4 of it for Python, at least 384 MiB.
-KUBECONFIG=/dev/null "${SPARK_SUBMIT:-spark-submit}" \
+KUBECONFIG=/dev/null "$spark_submit" \
     --master "k8s://$(cluster server)" --deploy-mode cluster --name "$job" \
     --conf spark.kubernetes.namespace=spark \
     --conf spark.kubernetes.authenticate.submission.caCertFile="$secrets/ca.crt" \

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 KIND_CONFIG = Path(__file__).with_name("kind.yaml")
 KIND_CLUSTER = "tailrace-e2e"
 ZONES = ("zone-a", "zone-b", "zone-c")
+JAVA_BASE = "kubelab/java-python:17-3.11"
 UP_S_MAX = 900.0  # kubelab compiles Kubernetes at its first start
 BUILD_S_MAX = 1200.0
 
@@ -152,8 +153,10 @@ class Kubelab:
     def build(self, dockerfile: str, *images: str) -> None:
         """Built and loaded into every node."""
         tags = [word for image in images for word in ("-t", image)]
-        # Spark's image takes its Java from a base: packages come through slow doors in some places.
-        base = ["--build-arg", "BASE=kubelab/java-python:17-3.11"] if "spark" in dockerfile else []
+        base = []
+        if "spark" in dockerfile:  # packages come through slow doors in some places, Java as well
+            _run([self._path, "base", JAVA_BASE], timeout_s=BUILD_S_MAX)
+            base = ["--build-arg", f"BASE={JAVA_BASE}"]
         _run([self._path, "build", dockerfile, ".", *tags, *base], timeout_s=BUILD_S_MAX)
 
 
