@@ -155,7 +155,7 @@ class Kubelab:
         tags = [word for image in images for word in ("-t", image)]
         base = []
         if "spark" in dockerfile:  # packages come through slow doors in some places, Java as well
-            _run([self._path, "base", JAVA_BASE], timeout_s=BUILD_S_MAX)
+            _run([self._path, "base", "java-python"], timeout_s=BUILD_S_MAX)
             base = ["--build-arg", f"BASE={JAVA_BASE}"]
         _run([self._path, "build", dockerfile, ".", *tags, *base], timeout_s=BUILD_S_MAX)
 
