@@ -155,6 +155,7 @@ class Control:
         )
         self._proposed: set[int] = set()  # ids of commands, by this broker in its term as leader
         self._proposed_term = -1
+        self._asked_term = -1  # of the leader that was last asked for everything
         self._kept_number = 0
         # What waits for a disk, in order: what to do when it is durable, by our number.
         self._keeping: deque[tuple[int, Callable[[int], list[ControlEffect]]]] = deque()
@@ -290,17 +291,15 @@ class Control:
     # --- the consensus machine ---
 
     def _raft(self, event: RaftEvent, now_ms: int) -> list[ControlEffect]:
-        was_leader, leader_before = self.raft.is_established, self.raft.leader
+        was_leader = self.raft.is_established
         effects: list[ControlEffect] = []
         for effect in self.raft.step(event, now_ms):
             effects += self._of_raft(effect, now_ms)
-        is_new_leader = self.raft.is_established and not was_leader
         if not self.raft.is_established:
             self._readers.clear()
-        if is_new_leader:
+        elif not was_leader:
             self._in_office_ms = now_ms
             self._next_duty_ms = now_ms
-        if is_new_leader or self.raft.leader not in (None, self.disk, leader_before):
             effects += self._ask_again(now_ms, everything=True)
         return effects
 
@@ -364,6 +363,9 @@ class Control:
         after = self.state
         assert after is not None
         effects: list[ControlEffect] = []
+        if self.raft.applied.term != self._asked_term:  # a leader that takes what it is asked now
+            self._asked_term = self.raft.applied.term
+            effects += self._ask_again(now_ms, everything=True)
         if after is not before:
             self.gossip.set_ring(after.broker_count)
             for each in takeovers(before, after):
