@@ -7,6 +7,6 @@ turn of the loop is one write, and one read there.
 TICK_MS = 200
 
 
-def next_tick_ms(now_ms: int, interval_ms: int = TICK_MS) -> int:
+def next_tick_ms(now_ms: int, interval_ms: int) -> int:
     """The next moment of the grid: after now, and at most `interval_ms` from it."""
     return (now_ms // interval_ms + 1) * interval_ms
