@@ -43,10 +43,11 @@ class Call(NamedTuple):
 class RefusedError(Exception):
     """What the API answers instead."""
 
-    def __init__(self, status: int, reason: str, message: str) -> None:
+    def __init__(self, status: int, reason: str, message: str, *, cause: str = "") -> None:
         super().__init__(message)
         self.status = status
         self.reason = reason
+        self.causes = [{"reason": cause}] if cause else []
 
 
 @dataclass
@@ -63,6 +64,7 @@ class FakeKubernetes:
         )
     )
     forbidden: set[str] = field(default_factory=set)  # namespaces, to everyone
+    ending: set[str] = field(default_factory=set)  # namespaces: nothing new is made there
     refused: dict[str, str] = field(default_factory=dict)  # writes, by kind, and what is told
     writes_left: int | None = None  # the operator is cut off after so many writes
     port: int = 0
@@ -165,6 +167,7 @@ class FakeKubernetes:
                 "status": "Failure",
                 "message": str(error),
                 "reason": error.reason,
+                "details": {"causes": error.causes},
                 "code": error.status,
             }
             return web.json_response(body, status=error.status)
@@ -290,6 +293,14 @@ class FakeKubernetes:
         return self._log[-1][0] if self._log else 0
 
     def _added(self, place: Place, body: Mapping[str, Any]) -> dict[str, Any]:
+        if place[1] in self.ending:
+            raise RefusedError(
+                403,
+                "Forbidden",
+                f'{place[0]} "{place[2]}" is forbidden: unable to create new content in namespace '
+                f"{place[1]} because it is being terminated",
+                cause="NamespaceTerminating",
+            )
         number = next(self._versions)
         new = copy.deepcopy(dict(body))
         new["metadata"] |= {
@@ -325,8 +336,8 @@ class FakeKubernetes:
             references = each["metadata"].get("ownerReferences", [])
             if not any(reference["uid"] == uid for reference in references):
                 continue
-            if has_orphans:
-                left = [reference for reference in references if reference["uid"] != uid]
+            left = [reference for reference in references if reference["uid"] != uid]
+            if has_orphans or left:
                 metadata = {**each["metadata"], "ownerReferences": left}
                 self._changed_to(other, each, {**each, "metadata": metadata})
             else:

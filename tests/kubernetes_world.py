@@ -15,6 +15,7 @@ from tailrace_operator.actions import (
     CreateSecret,
     Found,
     GrowClaim,
+    OwnClaim,
     PlacePod,
     RecordFounding,
     Remove,
@@ -205,6 +206,13 @@ class World:
                 self.founded = Founded(count, cluster_id)
             case Found(count):
                 self._found(count)
+            case OwnClaim(name, version, owners, _):
+                ordinal = int(name.rpartition("-")[2])
+                claim = self.claims[ordinal]
+                assert claim.version == version
+                self.made_count += 1
+                version = str(self.made_count)
+                self.claims[ordinal] = replace(claim, owners=owners, version=version)
             case GrowClaim(name, size):
                 self._grow(name, size)
             case RestartBroker(ordinal, uid):

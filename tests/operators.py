@@ -10,8 +10,9 @@ from kubernetes.aio.client.configuration import Configuration
 
 from tailrace_operator.main import operate
 from tailrace_operator.settings import Settings
+from tests.fake_brokers import MemoryBrokers
 from tests.fake_kubernetes import FakeKubernetes
-from tests.fake_nodes import FakeNodes, MemoryBrokers
+from tests.fake_nodes import FakeNodes
 from tests.fixtures import free_port_base
 
 Ended = TypeVar("Ended")

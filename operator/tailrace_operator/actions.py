@@ -6,6 +6,9 @@ from typing import Any
 
 from tailrace_operator.observed import ChildName, Document
 
+# The reason of a `Blocked` that ends by itself: an object is of the StreamCluster before this one.
+REPLACED = "Replaced"
+
 
 @dataclass(frozen=True, slots=True)
 class Apply:
@@ -62,6 +65,19 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnClaim:
+    """Make a volume go with the StreamCluster, or stay without it (`is_owned`).
+
+    `owners`: all references that it is to have; refused when it is not of this `version` any more.
+    """
+
+    name: str
+    version: str
+    owners: tuple[Document, ...]
+    is_owned: bool
+
+
+@dataclass(frozen=True, slots=True)
 class GrowClaim:
     """Ask for a larger volume."""
 
@@ -94,6 +110,7 @@ ClusterAction = (
     | PlacePod
     | RecordFounding
     | Found
+    | OwnClaim
     | GrowClaim
     | RestartBroker
     | Blocked
@@ -156,6 +173,9 @@ def described(action: ClusterAction | TopicAction) -> str:
             return f"the ring of {count} brokers is {cluster_id}"
         case Found(count):
             return f"the ring of {count} brokers is being founded"
+        case OwnClaim(name, _, _, is_owned):
+            what = "is deleted with" if is_owned else "stays when somebody deletes"
+            return f"volume {name}: {what} the StreamCluster"
         case GrowClaim(name, size):
             return f"volume {name}: grows to {size}"
         case RestartBroker(ordinal, _, reason):

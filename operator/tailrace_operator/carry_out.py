@@ -15,6 +15,7 @@ from tailrace_operator.actions import (
     DeleteTopic,
     Found,
     GrowClaim,
+    OwnClaim,
     PlacePod,
     RecordFounding,
     Remove,
@@ -58,6 +59,9 @@ async def carry_out(
             uid = next(pod.uid for pod in cluster.pods if pod.ordinal == ordinal)
             patch = _placement(uid, zone)
             await kube.patch("Pod", f"{name}-{ordinal}", patch, namespace=namespace)
+        case OwnClaim():
+            patch = _owners(action)
+            await kube.patch("PersistentVolumeClaim", action.name, patch, namespace=namespace)
         case GrowClaim():
             patch = {"spec": {"resources": {"requests": {"storage": action.size}}}}
             await kube.patch("PersistentVolumeClaim", action.name, patch, namespace=namespace)
@@ -129,6 +133,11 @@ async def _create_secret(kube: Kube, manifest: Document) -> None:
             "visible ASCII without spaces; delete it, if it does not go by itself",
             status=error.status,
         ) from error
+
+
+def _owners(action: OwnClaim) -> Mapping[str, object]:
+    """All of them, since a merge replaces lists; refused when somebody else has changed any."""
+    return {"metadata": {"resourceVersion": action.version, "ownerReferences": list(action.owners)}}
 
 
 def _placement(uid: str, zone: str) -> Mapping[str, object]:

@@ -23,6 +23,7 @@ from tailrace.quantities import (
 
 RULES = "x-kubernetes-validations"
 _LENGTH_MAX = 32  # of a quantity
+_PREFIX_MAX = 253  # of a key, before the /
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,33 @@ class Text:
         if word is not None and not re.fullmatch(self.form, word):
             raise ValueError(self.message)
         return word
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """A map whose keys are names with a prefix or without, as in `example.com/team`: `form`."""
+
+    form: str
+    message: str
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Refuse other keys."""
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """With a rule: a schema says nothing of keys."""
+        is_one = f"key.matches('^({self.form})$') && key.indexOf('/') <= {_PREFIX_MAX}"
+        return with_rule(handler(schema), Rule(f"self.all(key, {is_one})", message=self.message))
+
+    def _check(self, given: dict[str, str]) -> dict[str, str]:
+        for key in given:
+            if not re.fullmatch(self.form, key) or key.find("/") > _PREFIX_MAX:
+                raise ValueError(self.message)
+        return given
 
 
 class ResourceQuantity:

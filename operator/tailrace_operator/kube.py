@@ -7,6 +7,7 @@ limit; what goes wrong is translated here.
         ConflictError      409 else: it has changed since it was read, so read it again
         InvalidError       400 and 422: what was sent can never be taken
         ForbiddenError     401 and 403: the operator's role does not allow it
+        NamespaceEndsError 403 too: nothing new is made in a namespace that is being deleted
         UnavailableError   429, 5xx, or no answer: later
 """
 
@@ -26,6 +27,7 @@ from tailrace_operator.observed import Document
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
 _JSON = "application/json"
+_NAMESPACE_ENDS = "NamespaceTerminating"  # a cause in the details of a `Status`
 
 
 class KubeError(Exception):
@@ -54,6 +56,10 @@ class InvalidError(KubeError):
 
 class ForbiddenError(KubeError):
     """The operator's role does not allow it; the chart's does."""
+
+
+class NamespaceEndsError(KubeError):
+    """The namespace is being deleted, and all that is in it."""
 
 
 class UnavailableError(KubeError):
@@ -257,18 +263,29 @@ def _read(status: int, content: bytes) -> Document:
     if 200 <= status < 300:
         return document
     message = str(document.get("message") or f"HTTP status {status}")
-    raise _error_class(status, str(document.get("reason", "")))(message, status=status)
+    raise _error_class(status, document)(message, status=status)
 
 
-def _error_class(status: int, reason: str) -> type[KubeError]:
+def _error_class(status: int, document: Document) -> type[KubeError]:
+    """`document`: a `Status`, as far as it is one."""
     match status:
         case 404:
             return NotFoundError
         case 409:
-            return AlreadyExistsError if reason == "AlreadyExists" else ConflictError
+            is_there = document.get("reason") == "AlreadyExists"
+            return AlreadyExistsError if is_there else ConflictError
         case 400 | 422:
             return InvalidError
+        case 403 if _NAMESPACE_ENDS in _causes(document):
+            return NamespaceEndsError
         case 401 | 403:
             return ForbiddenError
         case _:
             return UnavailableError if status == 429 or status >= 500 else KubeError
+
+
+def _causes(document: Document) -> list[object]:
+    details = document.get("details")
+    causes = details.get("causes") if isinstance(details, Mapping) else None
+    listed = causes if isinstance(causes, list) else []
+    return [each.get("reason") for each in listed if isinstance(each, Mapping)]

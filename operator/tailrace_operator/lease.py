@@ -77,8 +77,28 @@ class Lease:
                 log.info("lease.awaited", lease=self._name, reason=reason)
                 told = reason
             await asyncio.sleep(self._duration_s / _RENEWALS)
-        self.is_held = True
         log.info("lease.taken", lease=self._name, identity=self._identity)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it is held, and need not be renewed yet."""
+        return self.is_held and time.monotonic() < self._renewed_s + self._duration_s / _RENEWALS
+
+    async def take(self, watch: LeaseWatch) -> str | None:
+        """Take it, or renew it; why not, if another has it. KubeError."""
+        self.is_held = False
+        found = await self._kube.find("Lease", self._name, namespace=self._namespace)
+        if found is None:
+            begun_s = time.monotonic()
+            self._note(await self._kube.create(self._document(self._identity)))
+            self._renewed_s = begun_s
+        else:
+            self._note(found)
+            if not watch.is_free(found.get("spec") or {}, _now_ms()):
+                return f"{found['spec']['holderIdentity']} holds it"
+            await self._write(self._identity)
+        self.is_held = True
+        return None
 
     async def keep(self) -> None:
         """Renew it for ever; LeaseLostError when another has it, or might soon have it."""
@@ -110,21 +130,11 @@ class Lease:
     async def _reason_to_wait(self, watch: LeaseWatch) -> str | None:
         """None: it is this one's now."""
         try:
-            found = await self._kube.find("Lease", self._name, namespace=self._namespace)
-            if found is None:
-                begun_s = time.monotonic()
-                self._note(await self._kube.create(self._document(self._identity)))
-                self._renewed_s = begun_s
-                return None
-            self._note(found)
-            if not watch.is_free(found.get("spec") or {}, _now_ms()):
-                return f"{found['spec']['holderIdentity']} holds it"
-            await self._write(self._identity)
+            return await self.take(watch)
         except (AlreadyExistsError, ConflictError):
             return "another was faster"
         except UnavailableError as error:
             return str(error)
-        return None
 
     async def _renew(self) -> None:
         """LeaseLostError when another has it."""

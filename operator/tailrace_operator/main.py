@@ -23,10 +23,15 @@ from tailrace_operator.logs import configure_logs
 from tailrace_operator.metrics import Metrics, served
 from tailrace_operator.names import GROUP_VERSION
 from tailrace_operator.reconcile import Reconciler
+from tailrace_operator.served import ServedNamespaces
 from tailrace_operator.settings import Settings
 from tailrace_operator.workers import Intervals, Workers
 
 CRD_POLL_S = 5.0
+# How long a release is silent before another may serve its namespaces: a resource that is well is
+# looked at once in a resync, and a look may take a minute.
+SERVED_RESYNCS = 3
+SERVED_S_MIN = 180.0
 
 log = structlog.get_logger()
 
@@ -117,9 +122,16 @@ async def operate(
             )
         )
         if await _until(stop, _prepare(kube, lease)):
+            served_namespaces = ServedNamespaces(
+                kube,
+                release=f"{settings.lease_namespace}/{settings.lease_name}",
+                duration_s=max(SERVED_S_MIN, SERVED_RESYNCS * settings.resync_seconds),
+            )
+            stack.push_async_callback(served_namespaces.release)
             reconciler = Reconciler(
                 kube,
                 rings,
+                served_namespaces,
                 metrics,
                 default_image=settings.broker_image,
                 identity=settings.identity,

@@ -58,19 +58,22 @@ def secret_manifest(cluster: Cluster) -> Document:
     return _with_head(cluster.owner, child, {"type": "Opaque", "immutable": True})
 
 
-def _with_head(owner: Owner, child: ChildName, body: Document) -> dict[str, Any]:
-    reference = {
+def owner_reference(owner: Owner) -> Document:
+    """Of what Kubernetes deletes when the StreamCluster is gone."""
+    return {
         "apiVersion": GROUP_VERSION,
         "kind": "StreamCluster",
         "name": owner.name,
         "uid": owner.uid,
-        "controller": True,
     }
+
+
+def _with_head(owner: Owner, child: ChildName, body: Document) -> dict[str, Any]:
     metadata = {
         "name": child.name,
         "namespace": owner.namespace,
         "labels": labels(owner.name),
-        "ownerReferences": [reference],
+        "ownerReferences": [{**owner_reference(owner), "controller": True}],
         **body.get("metadata", {}),
     }
     api_version = RESOURCES[child.kind].group_version
@@ -164,7 +167,9 @@ def _stateful_set(cluster: Cluster, default_image: str) -> Document:
             "podManagementPolicy": "Parallel",
             "updateStrategy": {"type": "OnDelete"},  # the operator orders restarts
             "persistentVolumeClaimRetentionPolicy": {
-                "whenDeleted": spec.deletion_policy,
+                # Volumes that are to go go with the StreamCluster (`OwnClaim`): a StatefulSet that
+                # somebody deletes by hand takes no data along.
+                "whenDeleted": "Retain",
                 "whenScaled": "Retain",
             },
             "selector": {"matchLabels": selector_labels(owner.name)},

@@ -50,7 +50,10 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A broker's PersistentVolumeClaim. `problem`: what its conditions say of a failed resize."""
+    """A broker's PersistentVolumeClaim. `problem`: what its conditions say of a failed resize.
+
+    `owners`: the references to what it goes with, in this `version` of the object.
+    """
 
     ordinal: int
     name: str
@@ -58,6 +61,8 @@ class Claim:
     capacity_bytes: int
     is_expandable: bool
     problem: str | None = None
+    owners: tuple[Document, ...] = ()
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +103,8 @@ class Cluster:
     """A StreamCluster and all that was found of it.
 
     `children`: live objects by name, those of `names.child_names` that are there. `has_secret`:
-    the ring Secret is there (its text is never observed).
+    the ring Secret is there (its text is never observed). `former_pods`: those of a StatefulSet
+    that had its name before, which are on their way out.
     """
 
     owner: Owner
@@ -109,6 +115,7 @@ class Cluster:
     has_service_monitors: bool
     children: Mapping[ChildName, Document] = field(default_factory=dict)
     pods: tuple[Pod, ...] = ()
+    former_pods: tuple[Pod, ...] = ()
     claims: tuple[Claim, ...] = ()
     ring: Ring | None = None
 

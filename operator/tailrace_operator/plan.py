@@ -7,19 +7,21 @@ or something under way is waited for. The order is that of `_in_order`. Nothing 
 from collections.abc import Iterator
 
 from tailrace_operator.actions import (
+    REPLACED,
     Apply,
     Blocked,
     ClusterAction,
     CreateSecret,
     Found,
     GrowClaim,
+    OwnClaim,
     PlacePod,
     RecordFounding,
     Remove,
     ReplaceStatefulSet,
     RestartBroker,
 )
-from tailrace_operator.drift import drift
+from tailrace_operator.drift import drift, quantity
 from tailrace_operator.facts import (
     answered_ordinals,
     away_ordinals,
@@ -33,7 +35,7 @@ from tailrace_operator.facts import (
     wanted_claims,
     wanted_pods,
 )
-from tailrace_operator.manifests import children, secret_manifest
+from tailrace_operator.manifests import children, owner_reference, secret_manifest
 from tailrace_operator.names import (
     APPLIED_HASH,
     FIELD_MANAGER,
@@ -44,7 +46,6 @@ from tailrace_operator.names import (
 from tailrace_operator.observed import ChildName, Claim, Cluster, Document, Owner, Pod, Ring
 from tailrace_operator.zones import zone_of
 
-REPLACED = "Replaced"  # a reason to wait: a child is of the StreamCluster before this one
 MADE = "made"  # the reason of an Apply of what was not there
 # Fields of a StatefulSet that the API server refuses to change.
 _IMMUTABLE = ("podManagementPolicy", "selector", "serviceName", "volumeClaimTemplates")
@@ -64,7 +65,9 @@ def _in_order(
     cluster: Cluster, wanted: dict[ChildName, Document]
 ) -> Iterator[ClusterAction | None]:
     """What there is to do, the first thing first."""
+    yield _ownership(cluster)  # first of all: data that is to stay must not wait for anything
     yield _secret(cluster)
+    yield _memory(cluster)
     yield _children(cluster, wanted)
     yield _unwanted(cluster, wanted)
     yield _placement(cluster)
@@ -72,6 +75,31 @@ def _in_order(
     yield _growth(cluster)
     yield _restart(cluster)
     yield _cannot_grow(cluster)  # which may stay so for ever: sizes cannot be taken back
+
+
+# --- volumes --------------------------------------------------------------------------------------
+
+
+def _ownership(cluster: Cluster) -> OwnClaim | None:
+    """Volumes belong to the StreamCluster by `deletionPolicy: Delete`, and to nobody by Retain.
+
+    The volume of a StreamCluster that had this name before goes with that one.
+    """
+    owner, is_owned = cluster.owner, cluster.spec.deletion_policy == "Delete"
+    for claim in wanted_claims(cluster):
+        others = tuple(each for each in claim.owners if each["uid"] != owner.uid)
+        is_so = len(others) < len(claim.owners)
+        if is_so != is_owned and not _is_of_another(owner, claim):
+            owners = (*others, owner_reference(owner)) if is_owned else others
+            return OwnClaim(claim.name, claim.version, owners, is_owned)
+    return None
+
+
+def _is_of_another(owner: Owner, claim: Claim) -> bool:
+    return any(
+        (each["kind"], each["name"]) == ("StreamCluster", owner.name) and each["uid"] != owner.uid
+        for each in claim.owners
+    )
 
 
 # --- objects --------------------------------------------------------------------------------------
@@ -94,18 +122,54 @@ def _secret(cluster: Cluster) -> CreateSecret | Blocked | None:
     )
 
 
+def _memory(cluster: Cluster) -> Blocked | None:
+    """Brokers that may take more than their pods have would be killed when they are needed most."""
+    told = cluster.spec.resources.limits.get("memory")
+    limit_bytes, memory_bytes = quantity(told), cluster.spec.settings.memory_bytes
+    if limit_bytes is None or memory_bytes <= limit_bytes:
+        return None
+    return Blocked(
+        "MemoryTooSmall",
+        f"produceMemory, readMemory, ioBuffer and cacheSize are {-(-memory_bytes // 2**20)}Mi "
+        f"together, above the memory limit of a broker, {told}; lower them in spec.settings, or "
+        "raise spec.resources.limits.memory, best to 110Mi more than they are",
+    )
+
+
 def _children(cluster: Cluster, wanted: dict[ChildName, Document]) -> _Mended | None:
     """The first that is not as wanted; one that is being deleted is made again when it is gone."""
     for child, manifest in wanted.items():
         live = cluster.children.get(child)
         if live is None:
-            return Apply(manifest, MADE)
+            return _before(cluster, child) or Apply(manifest, MADE)
         if is_going(live):
             continue
         action = _foreign(cluster.owner, child, live) or _corrected(manifest, live)
         if action is not None:
             return action
     return None
+
+
+def _before(cluster: Cluster, child: ChildName) -> Blocked | None:
+    """A StatefulSet that cannot make a pod, whose name is taken, tries it less and less often: up
+    to a quarter of an hour would pass before it looked again.
+    """
+    if child.kind != "StatefulSet":
+        return None
+    for claim in wanted_claims(cluster):
+        if _is_of_another(cluster.owner, claim):
+            return Blocked(
+                REPLACED,
+                f"volume {claim.name} is of a StreamCluster that had this name before; it goes "
+                "with that one",
+            )
+    if not cluster.former_pods:
+        return None
+    name = f"{child.name}-{cluster.former_pods[0].ordinal}"
+    return Blocked(
+        REPLACED,
+        f"Pod {name} is of a StatefulSet that had this name before; it ends with that one",
+    )
 
 
 def _foreign(owner: Owner, child: ChildName, live: Document) -> Blocked | None:

@@ -51,6 +51,9 @@ def pod_template(owner: Owner, spec: StreamClusterSpec, *, image: str) -> dict[s
             "automountServiceAccountToken": False,
             # A Service named `tailrace` would set TAILRACE_PORT to an address.
             "enableServiceLinks": False,
+            # Else the broker is the first process, to which a SIGTERM is lost that comes before
+            # Python can hear it: a pod that ends as it begins would stay for its whole grace.
+            "shareProcessNamespace": True,
             "terminationGracePeriodSeconds": GRACE_S,
             "securityContext": {
                 "runAsNonRoot": True,

@@ -20,6 +20,7 @@ from tailrace_operator.fields import (
     size,
     unchanged,
 )
+from tailrace_operator.forms import Annotations, Labels, LabelValue, Name, TaintKey
 
 GROUP = "tailrace.dev"
 VERSION = "v1alpha1"
@@ -40,11 +41,6 @@ _TOPIC_NAME = Text(
 _STORAGE_SIZE = size(_GIBIBYTE)
 _LARGEST_BUFFER_BYTES = 40 * _MEBIBYTE  # for the largest batch that a request can bring
 
-Name = Annotated[str, Field(min_length=1, max_length=253)]
-LabelValue = Annotated[str, Field(max_length=63)]
-AnnotationValue = Annotated[str, Field(max_length=4096)]
-Labels = Annotated[dict[str, LabelValue], Field(max_length=64)]
-Annotations = Annotated[dict[str, AnnotationValue], Field(max_length=64)]
 ResourceList = Annotated[dict[str, Annotated[str, ResourceQuantity()]], Field(max_length=16)]
 
 _PLAIN_MESSAGES = {"extra_forbidden": "unknown field", "missing": "required value"}
@@ -52,6 +48,18 @@ _PRODUCE_MEMORY_RULE = (
     "[has(self.produceMemory) ? self.produceMemory : '64Mi'].all(memory, "
     "[has(self.maxRequestSize) ? self.maxRequestSize : '16Mi'].all(body, !isQuantity(memory) || "
     "!isQuantity(body) || quantity(memory).compareTo(quantity(body)) >= 0))"
+)
+# What a broker takes where the spec says nothing; a test compares it with the broker's settings.
+_MEMORY_DEFAULTS = {
+    "produce_memory": 64 * _MEBIBYTE,
+    "read_memory": 96 * _MEBIBYTE,
+    "io_buffer": 64 * _MEBIBYTE,
+    "cache_size": 32 * _MEBIBYTE,
+}
+_NO_ANNOTATIONS_OF_OURS = Rule(
+    "!has(self.annotations) || self.annotations.all(key, !key.startsWith('tailrace.dev/'))",
+    message="annotations from tailrace.dev/ on are Tailrace's own",
+    field=".annotations",
 )
 _ZONES_MESSAGE = "a ring has three zones, or none"
 _ZONE_TWICE_MESSAGE = "a zone is named twice"
@@ -190,12 +198,21 @@ class Settings(Fields):
         )
     )
 
+    @property
+    def memory_bytes(self) -> int:
+        """What a broker's buffers and its cache take at most, the interpreter not counted."""
+        given = self.model_dump(include=set(_MEMORY_DEFAULTS), exclude_none=True)
+        return sum(
+            default if name not in given else size(0).quantity.read(given[name]) or 0
+            for name, default in _MEMORY_DEFAULTS.items()
+        )
+
 
 class Toleration(Fields):
     """A taint that the pods may run with, as in a pod."""
 
-    key: Annotated[str, Field(max_length=317)] | None = None
-    """The taint's key; every key when it is not given."""
+    key: TaintKey | None = None
+    """The taint's key; every key when it is not given, with the operator `Exists`."""
 
     operator: Literal["Exists", "Equal"] | None = None
     """`Equal` when it is not given."""
@@ -209,15 +226,34 @@ class Toleration(Fields):
     toleration_seconds: Annotated[int, Field(ge=0)] | None = None
     """How long a taint of effect `NoExecute` is borne."""
 
+    model_config = ruled(
+        Rule(
+            "has(self.key) && self.key != '' || has(self.operator) && self.operator == 'Exists'",
+            message="without a key it has to be Exists, which stands for every taint",
+            field=".operator",
+        ),
+        Rule(
+            "!has(self.value) || self.value == '' || !has(self.operator) || "
+            "self.operator != 'Exists'",
+            message="with the operator Exists there is no value: it stands for every one",
+            field=".value",
+        ),
+        Rule(
+            "!has(self.tolerationSeconds) || has(self.effect) && self.effect == 'NoExecute'",
+            message="only with the effect NoExecute: no other ends a pod that runs",
+            field=".tolerationSeconds",
+        ),
+    )
+
 
 class PodSettings(Fields):
     """What the brokers' pods have besides."""
 
     labels: Labels = {}
-    """Labels of the pods; those of Tailrace win."""
+    """Labels of the pods, but for those that Tailrace sets."""
 
     annotations: Annotations = {}
-    """Annotations of the pods."""
+    """Annotations of the pods, but for those from `tailrace.dev/` on."""
 
     node_selector: Labels = {}
     """Labels of the nodes that they may run on."""
@@ -228,6 +264,18 @@ class PodSettings(Fields):
     priority_class_name: Name | None = None
     """Their PriorityClass."""
 
+    model_config = ruled(
+        Rule(
+            "!has(self.labels) || self.labels.all(key, !key.startsWith('tailrace.dev/') && "
+            "!(key in ['name', 'instance', 'component', 'managed-by'].map(name, "
+            "'app.kubernetes.io/' + name)))",
+            message="labels from tailrace.dev/ on, and app.kubernetes.io/name, instance, component "
+            "and managed-by, are Tailrace's own",
+            field=".labels",
+        ),
+        _NO_ANNOTATIONS_OF_OURS,
+    )
+
 
 class ServiceSettings(Fields):
     """The Service of the clients."""
@@ -237,6 +285,8 @@ class ServiceSettings(Fields):
 
     annotations: Annotations = {}
     """Annotations of the Service, for what makes load balancers."""
+
+    model_config = ruled(_NO_ANNOTATIONS_OF_OURS)
 
 
 class StreamClusterSpec(Fields):
@@ -278,7 +328,7 @@ class StreamClusterSpec(Fields):
     """What each broker's container gets."""
 
     settings: Settings = Settings()
-    """Settings of the brokers."""
+    """Settings of the brokers; their memory has to fit into `spec.resources.limits.memory`."""
 
     zones: Annotated[tuple[LabelValue, ...], Field(max_length=3), AfterValidator(_zones)] = ()
     """Three zones (`topology.kubernetes.io/zone`) that the brokers are spread over; none: they are

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tailrace_operator.actions import (
+    REPLACED,
     Blocked,
     ClusterAction,
     RecordFounding,
@@ -175,7 +176,8 @@ def _phase(
     if error is not None:
         return f"Retrying: {error}"
     if isinstance(action, Blocked):
-        return f"Blocked: {action.message.partition('; ')[0]}"
+        word = "Waiting" if action.reason == REPLACED else "Blocked"
+        return f"{word}: {action.message.partition('; ')[0]}"
     return "Ready" if story is None else story.phase
 
 
@@ -205,7 +207,7 @@ def _progressing(
     elif error is not None:
         reason, message = "Retrying", error
     elif isinstance(action, Blocked):
-        holds, reason, message = False, action.reason, action.message
+        holds, reason, message = action.reason == REPLACED, action.reason, action.message
     elif action is not None:
         reason, message = type(action).__name__, described(action)
     elif story is not None:
@@ -227,7 +229,7 @@ def _degraded(cluster: Cluster, action: ClusterAction | None, error: str | None)
     """Whether something is wrong: it may heal, or wait for a person."""
     ring = cluster.ring
     reason, message = "", ""
-    if isinstance(action, Blocked):
+    if isinstance(action, Blocked) and action.reason != REPLACED:
         reason, message = action.reason, action.message
     elif pods := _with_problems(cluster):
         reason, message = "BrokerFails", f"broker {pods[0].ordinal}: {pods[0].problem}"

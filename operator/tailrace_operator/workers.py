@@ -13,6 +13,7 @@ from tailrace_operator.names import INSTANCE_LABEL, PAUSED
 from tailrace_operator.observed import Document
 from tailrace_operator.pace import Outcome, Pace
 from tailrace_operator.reconcile import Key, Reconciler
+from tailrace_operator.topic_names import TopicNames, holder_of
 
 _GONE = "gone"  # the state of a ring whose StreamCluster is not there
 
@@ -32,16 +33,6 @@ class _Worker:
     seen: object = None  # what its resource said last that a worker has to know of
 
 
-@dataclass(frozen=True, order=True, slots=True)
-class _Contender:
-    """A Topic that names a topic of a ring: the smallest has it."""
-
-    created: str
-    uid: str
-    name: str = field(compare=False)
-    place: tuple[str, str] = field(compare=False)  # cluster, topic
-
-
 class Workers:
     """All workers, in `tasks`; fed by `saw`."""
 
@@ -52,7 +43,7 @@ class Workers:
         self._reconciler = reconciler
         self._intervals = intervals
         self._workers: dict[Key, _Worker] = {}
-        self._contenders: dict[str, dict[str, _Contender]] = {}  # by namespace and resource
+        self._topic_names = TopicNames()
         self._ring_states: dict[Key, object] = {}
 
     def saw(self, document: Document, *, is_deleted: bool = False) -> None:
@@ -70,7 +61,7 @@ class Workers:
             worker.seen = seen
             worker.wake.set()
             if key.kind == "Topic":
-                self._contends(key, None if is_deleted else document)
+                self._note(key, None if is_deleted else document)
         if key.kind == "StreamCluster":
             self._saw_state(key, _GONE if is_deleted else _ring_state(document))
 
@@ -83,31 +74,18 @@ class Workers:
     def taken_by(self, key: Key, listed: list[Document] | None) -> str | None:
         """The name of an older Topic of the same topic; by `listed`, or those that were told."""
         if listed is None:
-            contenders = self._contenders.get(key.namespace, {})
-        else:
-            contenders = {each["metadata"]["name"]: _contender(each) for each in listed}
-        own = contenders.get(key.name)
-        if own is None:
-            return None
-        first = min(each for each in contenders.values() if each.place == own.place)
-        return None if first.name == own.name else first.name
+            return self._topic_names.holder(key.namespace, key.name)
+        return holder_of(key.name, listed)
 
     def _wake(self, key: Key) -> None:
         worker = self._workers.get(key)
         if worker is not None:
             worker.wake.set()
 
-    def _contends(self, key: Key, document: Document | None) -> None:
+    def _note(self, key: Key, document: Document | None) -> None:
         """Others may have a topic now that was taken, or lose it."""
-        contenders = self._contenders.setdefault(key.namespace, {})
-        before = contenders.pop(key.name, None)
-        now = None if document is None else _contender(document)
-        if now is not None:
-            contenders[key.name] = now
-        places = {each.place for each in (before, now) if each is not None}
-        for each in contenders.values():
-            if each.place in places and each.name != key.name:
-                self._wake(Key("Topic", key.namespace, each.name))
+        for name in self._topic_names.note(key.namespace, key.name, document):
+            self._wake(Key("Topic", key.namespace, name))
 
     def _saw_state(self, key: Key, state: object) -> None:
         """Its Topics wait for a ring, and have to know when there is none any more."""
@@ -116,9 +94,8 @@ class Workers:
         self._ring_states[key] = state
         if state == _GONE:
             del self._ring_states[key]
-        for each in self._contenders.get(key.namespace, {}).values():
-            if each.place[0] == key.name:
-                self._wake(Key("Topic", key.namespace, each.name))
+        for name in self._topic_names.of_cluster(key.namespace, key.name):
+            self._wake(Key("Topic", key.namespace, name))
 
     async def _work(self, key: Key, worker: _Worker) -> None:
         intervals = self._intervals
@@ -144,7 +121,7 @@ class Workers:
     def _gone(self, key: Key) -> None:
         """A watch that begins anew does not tell of what went before."""
         if key.kind == "Topic":
-            self._contends(key, None)
+            self._note(key, None)
         else:
             self._saw_state(key, _GONE)
 
@@ -166,14 +143,3 @@ def _ring_state(document: Document) -> object:
     status: Document = document.get("status") or {}
     ready = by_type(status).get("Ready", {})
     return (document["metadata"]["uid"], status.get("clusterId"), ready.get("status"))
-
-
-def _contender(document: Document) -> _Contender:
-    metadata, spec = document["metadata"], document.get("spec") or {}
-    name = metadata["name"]
-    return _Contender(
-        created=metadata.get("creationTimestamp", ""),
-        uid=metadata["uid"],
-        name=name,
-        place=(str(spec.get("cluster", "")), str(spec.get("topicName") or name)),
-    )

@@ -66,6 +66,7 @@ async def story_of_a_cluster() -> list[Call]:
             await a_drift_is_corrected(kube)
             await brokers_restart_one_at_a_time(kube, nodes.started)
             await volumes_grow(kube)
+            await volumes_go_with_the_cluster_only_while_they_are_to(kube)
             kube.edit("StreamCluster", "events", {"spec": {"networkPolicy": False}})
             await kube.until(lambda: kube.find("NetworkPolicy", "events") is None)
 
@@ -77,6 +78,7 @@ async def story_of_a_cluster() -> list[Call]:
             kube.remove("StreamCluster", "events")
             await kube.until(lambda: ready_reason(kube, "Topic", "other") == "ClusterNotFound")
             assert kube.find("StatefulSet", "events") is None
+            assert len(kube.of_kind("PersistentVolumeClaim")) == 3
         assert len(brokers.founded) == 1
         return kube.calls
 
@@ -116,6 +118,23 @@ async def volumes_grow(kube: FakeKubernetes) -> None:
     assert [each["metadata"]["uid"] for each in kube.of_kind("Pod")] == pods
     (template,) = kube.get("StatefulSet", "events")["spec"]["volumeClaimTemplates"]
     assert template["spec"]["resources"]["requests"]["storage"] == "20Gi"
+
+
+def owners_of_volumes(kube: FakeKubernetes) -> set[tuple[str, ...]]:
+    claims = kube.of_kind("PersistentVolumeClaim")
+    return {
+        tuple(each["kind"] for each in claim["metadata"].get("ownerReferences", ()))
+        for claim in claims
+    }
+
+
+async def volumes_go_with_the_cluster_only_while_they_are_to(kube: FakeKubernetes) -> None:
+    kube.edit("StreamCluster", "events", {"spec": {"deletionPolicy": "Delete"}})
+    await kube.until(lambda: owners_of_volumes(kube) == {("StreamCluster",)})
+    kube.edit("PersistentVolumeClaim", "data-events-1", {"metadata": {"ownerReferences": []}})
+    await kube.until(lambda: owners_of_volumes(kube) == {("StreamCluster",)})
+    kube.edit("StreamCluster", "events", {"spec": {"deletionPolicy": "Retain"}})
+    await kube.until(lambda: owners_of_volumes(kube) == {()})
 
 
 async def two_topics_of_one_name(kube: FakeKubernetes, topics: Mapping[str, Any]) -> None:

@@ -1,17 +1,22 @@
 """Resources that are deleted, made again and taken by others, on a fake Kubernetes."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from kubernetes.aio.client.configuration import Configuration
+from structlog.testing import capture_logs
 
 from tailrace_operator.admin import Rings
 from tailrace_operator.kube import Kube
 from tailrace_operator.metrics import Metrics
 from tailrace_operator.observed import Document
+from tailrace_operator.pace import Outcome
 from tailrace_operator.reconcile import Key, Reconciler
+from tailrace_operator.served import ServedNamespaces
+from tests.fake_brokers import MemoryBrokers
 from tests.fake_kubernetes import FakeKubernetes
-from tests.fake_nodes import MemoryBrokers
 from tests.operators import (
     condition,
     fake_cluster,
@@ -76,16 +81,15 @@ def test_a_ring_that_is_made_again_at_once_is_not_that_of_the_pods_before() -> N
                 await kube.until(lambda: is_all_ready(kube))
                 before = kube.get("StatefulSet", "events")["metadata"]["uid"]
             kube.remove("StreamCluster", "events")
+            assert kube.of_kind("PersistentVolumeClaim") == []
             nodes.is_away = True
             pods_that_end(kube, brokers, before)
             put_cluster(kube, deletionPolicy="Delete")
             async with running_operator(kube, settings):
                 await kube.until(
-                    lambda: (
-                        "0 of 3 brokers run" in condition(cluster(kube), "Ready").get("message", "")
-                        and condition(cluster(kube), "Progressing").get("reason") == "Starting"
-                    )
+                    lambda: condition(cluster(kube), "Progressing").get("reason") == "Replaced"
                 )
+                assert kube.find("StatefulSet", "events") is None
                 assert "founded" not in cluster(kube)["status"]
 
                 brokers.cluster_id = None  # the volumes go with the pods
@@ -97,6 +101,76 @@ def test_a_ring_that_is_made_again_at_once_is_not_that_of_the_pods_before() -> N
             assert cluster(kube)["status"]["clusterId"] == brokers.founded[1]
 
     run_story(story())
+
+
+def test_a_stateful_set_that_somebody_deletes_takes_no_data_along() -> None:
+    async def story() -> None:
+        async with fake_cluster() as (kube, brokers, _):
+            put_cluster(kube, deletionPolicy="Delete")
+            async with running_operator(kube, operator_settings(brokers.url_pattern)):
+                await kube.until(lambda: is_all_ready(kube))
+                claims = [each["metadata"]["uid"] for each in volumes(kube)]
+                before = kube.get("StatefulSet", "events")["metadata"]["uid"]
+
+                kube.remove("StatefulSet", "events")
+
+                await kube.until(
+                    lambda: (
+                        (found := kube.find("StatefulSet", "events")) is not None
+                        and found["metadata"]["uid"] != before
+                        and is_all_ready(kube)
+                    )
+                )
+                assert [each["metadata"]["uid"] for each in volumes(kube)] == claims
+            assert len(brokers.founded) == 1
+
+    run_story(story())
+
+
+def test_a_volume_that_still_goes_with_the_cluster_before_is_not_taken_over() -> None:
+    async def story() -> None:
+        async with fake_cluster() as (kube, brokers, nodes):
+            nodes.is_away = True
+            former = {
+                "apiVersion": "tailrace.dev/v1alpha1",
+                "kind": "StreamCluster",
+                "name": "events",
+                "uid": "before",
+            }
+            labels = {
+                "app.kubernetes.io/name": "tailrace",
+                "app.kubernetes.io/instance": "events",
+                "app.kubernetes.io/component": "broker",
+            }
+            kube.put(
+                {
+                    "kind": "PersistentVolumeClaim",
+                    "metadata": {
+                        "name": "data-events-0",
+                        "labels": labels,
+                        "ownerReferences": [former],
+                    },
+                    "spec": {"resources": {"requests": {"storage": "10Gi"}}},
+                }
+            )
+            put_cluster(kube, deletionPolicy="Delete")
+            async with running_operator(kube, operator_settings(brokers.url_pattern)):
+                await kube.until(
+                    lambda: condition(cluster(kube), "Progressing").get("reason") == "Replaced"
+                )
+                assert kube.find("StatefulSet", "events") is None
+                (claim,) = volumes(kube)
+                assert claim["metadata"]["ownerReferences"] == [former]
+
+                kube.remove("PersistentVolumeClaim", "data-events-0")  # as the garbage collector
+                nodes.is_away = False
+                await kube.until(lambda: is_all_ready(kube))
+
+    run_story(story())
+
+
+def volumes(kube: FakeKubernetes) -> list[dict[str, Any]]:
+    return kube.of_kind("PersistentVolumeClaim")
 
 
 def cluster(kube: FakeKubernetes) -> dict[str, Any]:
@@ -162,26 +236,56 @@ def test_a_younger_resource_changes_nothing_before_the_older_one_is_known() -> N
                 await kube.until(lambda: is_all_ready(kube))
             put_topic(kube, "brief", topicName="flights", retention="1h")
 
-            api = Kube(Configuration(host=kube.url), timeout_s=10)
-            rings = Rings(lambda _ns, _name, n: brokers.url_pattern.format(ordinal=n), timeout_s=10)
-            reconciler = Reconciler(
-                api, rings, Metrics(), default_image=settings.broker_image, identity="me"
-            )
-
             def taken_by(listed: list[Document] | None) -> str | None:
                 """The watch has not told of the older one yet."""
                 return None if listed is None else "flights"
 
-            try:
+            async with a_reconciler(kube, brokers) as reconciler:
                 for key in (Key("StreamCluster", "ns", "events"), Key("Topic", "ns", "brief")):
                     await reconciler.look(key, failure_count=0, taken_by=taken_by)
-            finally:
-                await rings.close()
-                await api.close()
             assert ready_reason(kube, "brief") == "NameTaken"
             assert brokers.topics["flights"]["retentionMs"] == 2 * HOUR_MS
 
     run_story(story())
+
+
+@asynccontextmanager
+async def a_reconciler(kube: FakeKubernetes, brokers: MemoryBrokers) -> AsyncIterator[Reconciler]:
+    """One without workers, whose looks are those of the test."""
+    api = Kube(Configuration(host=kube.url), timeout_s=10)
+    rings = Rings(lambda _ns, _name, n: brokers.url_pattern.format(ordinal=n), timeout_s=10)
+    try:
+        yield Reconciler(
+            api,
+            rings,
+            ServedNamespaces(api, release="operators/tailrace-operator", duration_s=180),
+            Metrics(),
+            default_image="tailrace/broker",
+            identity="me",
+        )
+    finally:
+        await rings.close()
+        await api.close()
+
+
+def test_nobody_is_alarmed_when_a_namespace_ends() -> None:
+    async def story() -> list[tuple[str, str]]:
+        async with fake_cluster() as (kube, brokers, _):
+            put_cluster(kube)
+            kube.ending.add("ns")
+            with capture_logs() as logs:
+                async with a_reconciler(kube, brokers) as reconciler:
+                    for failure_count in range(5):
+                        look = await reconciler.look(
+                            Key("StreamCluster", "ns", "events"),
+                            failure_count=failure_count,
+                            taken_by=lambda _: None,
+                        )
+                        assert look.outcome is Outcome.FAILED
+            assert "Retrying" not in phase(kube)
+            return [(each["log_level"], each["event"]) for each in logs]
+
+    assert run_story(story()) == [("info", "namespace.ends")]
 
 
 def test_a_namespace_that_is_gone_keeps_no_other_from_being_served() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.fake_brokers import MemoryBrokers
 from tests.fake_kubernetes import FakeKubernetes
-from tests.fake_nodes import MemoryBrokers
 from tests.operators import fake_cluster, killed_operator, operator_settings, run_story
 
 # See `run_story`.
@@ -26,8 +26,9 @@ _OF_ONE_RING = frozenset({"clusterId", "topicId", "secret"})
 
 
 def wanted(kube: FakeKubernetes) -> None:
-    """A ring of three with a topic that goes with its resource."""
-    kube.put({"kind": "StreamCluster", "metadata": {"name": "events"}})
+    """A ring of three with a topic; volumes and topic go with their resources."""
+    spec = {"deletionPolicy": "Delete"}
+    kube.put({"kind": "StreamCluster", "metadata": {"name": "events"}, "spec": spec})
     kube.put(
         {
             "kind": "Topic",

@@ -13,8 +13,9 @@ from urllib.request import urlopen
 import pytest
 
 from tailrace.sync import Client
+from tests.fake_brokers import ProcessBrokers, free_hundred
 from tests.fake_kubernetes import FakeKubernetes
-from tests.fake_nodes import FakeNodes, ProcessBrokers, free_hundred
+from tests.fake_nodes import FakeNodes
 from tests.fixtures import free_port_base
 from tests.operators import condition, is_all_ready
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tailrace_operator.served import LEASE_NAME
 from tailrace_operator.settings import Settings
 from tailrace_operator.spec import parse_cluster_spec, parse_topic_spec
 
@@ -119,6 +120,18 @@ def test_no_role_of_the_operator_has_a_wildcard() -> None:
         assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
     (secrets,) = [rule for rule in rules if "secrets" in rule["resources"]]
     assert secrets["verbs"] == ["get", "create"]
+
+
+def test_of_the_leases_of_a_namespace_only_one_can_be_changed() -> None:
+    rules = yaml.safe_load((CHART / "files/roles.yaml").read_text())["served"]
+
+    leases = [(each["verbs"], each.get("resourceNames")) for each in rules if is_of_leases(each)]
+
+    assert leases == [(["get", "patch"], [LEASE_NAME]), (["create"], None)]
+
+
+def is_of_leases(rule: dict[str, Any]) -> bool:
+    return "leases" in rule["resources"]
 
 
 # --- Helm -----------------------------------------------------------------------------------------

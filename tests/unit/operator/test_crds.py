@@ -21,7 +21,7 @@ PARSERS = {"StreamCluster": parse_cluster_spec, "Topic": parse_topic_spec}
 # What the API server says of one field of a document.
 REFUSAL = re.compile(r" is invalid: (spec[^:]*): Invalid value: (?:\"[^\"]*\": )?(.*)")
 # What a field is refused for without the others.
-IN_OUR_WORDS = re.compile(r": (not a |a ring has three|a zone is)")
+IN_OUR_WORDS = re.compile(r": (not an? |a ring has three|a zone is)")
 KINDS_BY_NAME = {kind.kind: kind for kind in KINDS}
 
 

@@ -98,11 +98,12 @@ def test_a_ring_has_the_brokers_that_it_was_founded_with() -> None:
 
 
 @pytest.mark.parametrize("policy", ["Retain", "Delete"])
-def test_the_deletion_policy_decides_about_the_volumes(policy: str) -> None:
+def test_no_volume_goes_with_a_stateful_set(policy: str) -> None:
+    """They go with the StreamCluster, or stay: `OwnClaim`."""
     spec = made({"deletionPolicy": policy})[STATEFUL_SET]["spec"]
 
     assert spec["persistentVolumeClaimRetentionPolicy"] == {
-        "whenDeleted": policy,
+        "whenDeleted": "Retain",
         "whenScaled": "Retain",
     }
 
@@ -137,6 +138,7 @@ def test_the_pod_may_do_nothing_but_serve() -> None:
 
     assert pod["automountServiceAccountToken"] is False
     assert pod["enableServiceLinks"] is False
+    assert pod["shareProcessNamespace"] is True
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert pod["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"

@@ -11,7 +11,6 @@ from tailrace_operator.actions import (
     ClusterAction,
     CreateSecret,
     Found,
-    GrowClaim,
     PlacePod,
     RecordFounding,
     Remove,
@@ -106,6 +105,30 @@ def test_a_secret_that_is_gone_is_not_made_anew_for_a_ring() -> None:
     assert "kubectl create secret generic events-ring" in action.message
 
 
+@pytest.mark.parametrize("limit", ["256M", "255Mi", "0.2Gi"])
+def test_brokers_that_may_take_more_memory_than_their_pods_have_are_not_made(limit: str) -> None:
+    resources = {"limits": {"memory": limit}}
+
+    action = blocked(a_cluster({"resources": resources}))
+
+    assert action.reason == "MemoryTooSmall"
+    assert f"are 256Mi together, above the memory limit of a broker, {limit};" in action.message
+    assert "spec.resources.limits.memory" in action.message
+
+
+@pytest.mark.parametrize("limits", [{"memory": "256Mi"}, {"memory": "1Gi"}, {"cpu": "1"}, {}])
+def test_memory_that_is_enough_or_has_no_limit_is_no_obstacle(limits: dict[str, str]) -> None:
+    assert isinstance(action_of(a_cluster({"resources": {"limits": limits}})), Apply)
+
+
+def test_a_ring_that_runs_is_left_as_it_is_when_its_memory_would_not_fit() -> None:
+    world = settled()
+    world.change(settings={"cacheSize": "10Gi"})
+
+    assert world.settle() == []
+    assert world.status["phase"].startswith("Blocked: produceMemory, readMemory, ioBuffer and")
+
+
 def test_a_field_that_somebody_else_changed_has_drifted() -> None:
     world = settled()
     world.children[SERVICE]["spec"]["type"] = "NodePort"
@@ -180,6 +203,18 @@ def test_objects_of_a_resource_that_had_the_name_before_are_waited_for() -> None
     world.children[SERVICE]["metadata"]["ownerReferences"][0]["uid"] = "owner-0"
 
     assert blocked(world.observed()).reason == "Replaced"
+
+
+def test_a_stateful_set_is_made_when_pods_of_the_one_before_are_gone() -> None:
+    observed = replace(settled().observed(), pods=(), ring=None)
+    left = settled().observed().pods[1]
+    objects = {name: each for name, each in objects_of(observed).items() if name != STATEFUL_SET}
+    gone = replace(observed, children=objects)
+
+    waits = blocked(replace(gone, former_pods=(left,)))
+
+    assert (waits.reason, waits.message.split(" is of ")[0]) == ("Replaced", "Pod events-1")
+    assert isinstance(action_of(gone), Apply)
 
 
 def test_an_object_that_is_being_deleted_is_waited_for() -> None:
@@ -327,44 +362,6 @@ def test_the_number_of_brokers_cannot_change_and_nothing_is_taken_away() -> None
     assert "has 3 brokers and cannot change yet" in action.message
     assert "apply it again with spec.brokers 3" in action.message
     assert len(world.pods) == 3
-
-
-def test_volumes_grow_one_by_one() -> None:
-    world = settled()
-    world.change(storage={"size": "20Gi"})
-
-    actions = world.settle()
-
-    assert [each for each in actions if isinstance(each, GrowClaim)] == [
-        GrowClaim(f"data-events-{ordinal}", "20Gi") for ordinal in range(3)
-    ]
-
-
-@pytest.mark.parametrize("storage_class", [None, "fast"])
-def test_volumes_that_cannot_grow_block_with_the_remedy(storage_class: str | None) -> None:
-    storage = {"size": "10Gi", "storageClassName": storage_class}
-    world = settled(storage=storage)
-    world.claims[1] = replace(world.claims[1], requested_bytes=2**30, is_expandable=False)
-
-    action = blocked(world.observed())
-
-    assert action.reason == "VolumesCannotGrow"
-    assert "data-events-1 cannot grow to 10Gi" in action.message
-    assert "allowVolumeExpansion: true" in action.message
-    assert ("StorageClass fast" in action.message) == (storage_class == "fast")
-
-
-def test_volumes_that_cannot_grow_keep_no_broker_from_its_new_template() -> None:
-    world = settled()
-    world.claims = {
-        ordinal: replace(each, is_expandable=False) for ordinal, each in world.claims.items()
-    }
-    world.change(storage={"size": "20Gi"}, settings={"ioThreads": 4})
-
-    restarts = [each for each in world.settle() if isinstance(each, RestartBroker)]
-
-    assert [each.ordinal for each in restarts] == [1, 2, 0]
-    assert blocked(world.observed()).reason == "VolumesCannotGrow"
 
 
 # --- restarts -------------------------------------------------------------------------------------

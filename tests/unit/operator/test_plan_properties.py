@@ -98,6 +98,8 @@ def test_it_arrives_at_what_the_spec_says(
     assert sorted(world.pods) == list(range(broker_count))
     assert {pod.revision for pod in world.pods.values()} == {live_revision}
     assert {claim.requested_bytes for claim in world.claims.values()} == {30 * 2**30}
+    is_owned = world.spec.get("deletionPolicy") == "Delete"
+    assert {bool(claim.owners) for claim in world.claims.values()} == {is_owned}
     assert world.founding_count == 1
     assert world.status["phase"] == "Ready"
     assert world.status["founded"] == {"brokers": broker_count, "clusterId": "ring-1"}

@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,6 +88,16 @@ def test_every_setting_of_the_spec_is_tried_here() -> None:
     assert set(type(cluster().settings).model_json_schema()["properties"]) == set(ALL_SETTINGS)
 
 
+def test_what_a_broker_takes_is_what_the_broker_says(tmp_path: Path) -> None:
+    broker = Settings(data_dir=tmp_path)
+    parts = ("produce_memory_bytes", "read_memory_bytes", "io_buffer_bytes", "cache_bytes")
+    default_bytes = sum(getattr(broker, part) for part in parts)
+
+    assert cluster().settings.memory_bytes == default_bytes
+    assert cluster(settings={"cacheSize": "0"}).settings.memory_bytes == default_bytes - 32 * 2**20
+    assert cluster(settings=ALL_SETTINGS).settings.memory_bytes == (0 + 32 + 48 + 40) * 2**20
+
+
 def test_a_volume_has_a_size_in_bytes() -> None:
     assert cluster(storage={"size": "50Gi"}).storage.size_bytes == 50 * 2**30
 
@@ -123,6 +134,65 @@ def test_a_bad_cluster_is_refused_by_its_field(spec: dict[str, Any], said: str) 
         cluster(**spec)
 
     assert str(refused.value) == said
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "team",
+        "Team_1.x-y",
+        "a" * 63,
+        "example.com/team",
+        "a-1.b/c",
+        f"{'a' * 253}/{'b' * 63}",
+    ],
+)
+def test_a_key_of_labels_is_as_in_kubernetes(key: str) -> None:
+    pod = cluster(pod={"labels": {key: "x"}, "annotations": {key: "y z"}}).pod
+
+    assert (pod.labels, pod.annotations) == ({key: "x"}, {key: "y z"})
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "",
+        "-team",
+        "team-",
+        "a b",
+        "a" * 64,
+        "/team",
+        "example.com/",
+        "a/b/c",
+        "-a/b",
+        "a..b/c",
+        f"{'a' * 254}/b",
+        "team\n",
+    ],
+)
+def test_another_key_is_refused(key: str) -> None:
+    with pytest.raises(InvalidSpecError, match=r"^spec\.pod\.labels: not a label's key: up to 63"):
+        cluster(pod={"labels": {key: "x"}})
+    with pytest.raises(InvalidSpecError, match=r"^spec\.service\.annotations: not an annotation's"):
+        cluster(service={"annotations": {key: "x"}})
+
+
+def test_a_prefix_has_capitals_in_annotations_only() -> None:
+    assert cluster(pod={"annotations": {"Example.com/team": ""}}).pod.annotations
+
+    with pytest.raises(InvalidSpecError, match=r"^spec\.pod\.nodeSelector: not a label's key"):
+        cluster(pod={"nodeSelector": {"Example.com/team": ""}})
+
+
+@pytest.mark.parametrize("value", ["", "a", "A_1.b-c", "9", "a" * 63])
+def test_a_value_of_labels_is_as_in_kubernetes(value: str) -> None:
+    assert cluster(pod={"labels": {"team": value}}).pod.labels == {"team": value}
+
+
+@pytest.mark.parametrize("value", ["-", "a-", ".a", "a b", "a/b", "a\n"])
+def test_another_value_is_refused(value: str) -> None:
+    with pytest.raises(InvalidSpecError, match=r"^spec\.pod\.labels\.team: not a label's value"):
+        cluster(pod={"labels": {"team": value}})
 
 
 # --- Topic ----------------------------------------------------------------------------------------

@@ -261,6 +261,16 @@ def test_what_blocks_is_in_the_column_and_its_remedy_in_the_conditions() -> None
     assert condition(status, "Ready")[0] == "True"  # it serves all the same
 
 
+def test_what_is_of_the_resource_before_is_waited_for() -> None:
+    action = Blocked("Replaced", "Pod events-1 is of a StatefulSet that had this name before; wait")
+
+    status = status_of(settled(), action)
+
+    assert status["phase"].startswith("Waiting: Pod events-1 is of")
+    assert condition(status, "Degraded")[0] == "False"
+    assert condition(status, "Progressing") == ("True", *_told(action))
+
+
 def _told(action: Blocked) -> tuple[str, str]:
     return action.reason, action.message
 

@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from tailrace_operator.observe import _is_own, _secret_text
+from tailrace_operator.documents import is_own, secret_text
 from tailrace_operator.observed import Document, Owner
 
 OWNER = Owner(namespace="ns", name="events", uid="me", generation=1)
@@ -29,7 +29,7 @@ def secret(text: str, *owners: str) -> Document:
     ],
 )
 def test_a_ring_secret_is_that_of_this_resource(found: Document | None, text: str | None) -> None:
-    assert _secret_text(found, "me") == text
+    assert secret_text(found, "me") == text
 
 
 def of(owner: str | None, uid: str = "pod") -> Document:
@@ -39,7 +39,7 @@ def of(owner: str | None, uid: str = "pod") -> Document:
 
 
 @pytest.mark.parametrize(
-    ("pod", "stateful_set", "is_own"),
+    ("pod", "stateful_set", "is_ours"),
     [
         (of("set"), of("me", "set"), True),
         (of("set"), of(None, "set"), True),  # it will be taken back
@@ -51,6 +51,6 @@ def of(owner: str | None, uid: str = "pod") -> Document:
     ],
 )
 def test_a_pod_of_the_cluster_that_had_the_name_before_is_not_this_ones(
-    pod: Document, stateful_set: Document | None, *, is_own: bool
+    pod: Document, stateful_set: Document | None, *, is_ours: bool
 ) -> None:
-    assert _is_own(OWNER, stateful_set, pod) == is_own
+    assert is_own(OWNER, stateful_set, pod) == is_ours

@@ -1,0 +1,141 @@
+"""What is done next about the volumes of a StreamCluster: they grow, and stay or go with it."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tailrace_operator.actions import (
+    Blocked,
+    ClusterAction,
+    GrowClaim,
+    OwnClaim,
+    RecordFounding,
+    RestartBroker,
+)
+from tailrace_operator.observed import Claim, Cluster
+from tailrace_operator.plan import next_action
+from tests.kubernetes_world import IMAGE, OWNER, STATEFUL_SET, World
+
+
+def settled(**spec: Any) -> World:
+    """A ring that is as its spec says."""
+    world = World(spec)
+    world.settle()
+    return world
+
+
+def action_of(cluster: Cluster) -> ClusterAction | None:
+    return next_action(cluster, default_image=IMAGE)
+
+
+def blocked(cluster: Cluster) -> Blocked:
+    action = action_of(cluster)
+    assert isinstance(action, Blocked), action
+    return action
+
+
+def test_volumes_grow_one_by_one() -> None:
+    world = settled()
+    world.change(storage={"size": "20Gi"})
+
+    actions = world.settle()
+
+    assert [each for each in actions if isinstance(each, GrowClaim)] == [
+        GrowClaim(f"data-events-{ordinal}", "20Gi") for ordinal in range(3)
+    ]
+
+
+def owned(actions: list[ClusterAction]) -> list[tuple[str, bool]]:
+    return [(each.name, each.is_owned) for each in actions if isinstance(each, OwnClaim)]
+
+
+def test_volumes_belong_to_the_cluster_while_they_are_to_go_with_it() -> None:
+    world = settled(deletionPolicy="Delete")
+    uids = [[each["uid"] for each in claim.owners] for claim in world.claims.values()]
+    assert uids == [[OWNER.uid]] * 3
+
+    world.change(deletionPolicy="Retain")
+
+    assert owned(world.settle()) == [(f"data-events-{ordinal}", False) for ordinal in range(3)]
+    assert [claim.owners for claim in world.claims.values()] == [()] * 3
+
+
+def test_volumes_are_owned_before_there_is_anything_on_them() -> None:
+    actions = World({"deletionPolicy": "Delete"}).settle()
+
+    assert actions.index(RecordFounding(3, None)) > max(
+        index for index, each in enumerate(actions) if isinstance(each, OwnClaim)
+    )
+
+
+def test_a_volume_that_stays_is_let_go_before_anything_else() -> None:
+    world = settled(deletionPolicy="Delete")
+    world.change(deletionPolicy="Retain")
+    world.has_secret = False
+
+    assert owned(world.settle()) == [(f"data-events-{ordinal}", False) for ordinal in range(3)]
+
+
+def test_other_owners_of_a_volume_stay_its_owners() -> None:
+    """As the StatefulSet does that an earlier version made, until its controller lets go."""
+    world = settled()
+    stateful_set = {"kind": "StatefulSet", "name": "events", "uid": "set"}
+    world.claims[1] = replace(world.claims[1], owners=(stateful_set,))
+    world.change(deletionPolicy="Delete")
+
+    world.settle()
+    assert [each["uid"] for each in world.claims[1].owners] == ["set", OWNER.uid]
+    world.change(deletionPolicy="Retain")
+    world.settle()
+    assert world.claims[1].owners == (stateful_set,)
+
+
+def test_volumes_of_a_larger_ring_before_are_left_alone() -> None:
+    world = settled(brokers=1, deletionPolicy="Delete")
+    world.claims[1] = Claim(1, "data-events-1", 2**30, 2**30, is_expandable=True)
+
+    assert world.settle() == []
+
+
+@pytest.mark.parametrize("policy", ["Retain", "Delete"])
+def test_a_volume_of_a_resource_that_had_the_name_before_is_waited_for(policy: str) -> None:
+    world = settled()
+    world.change(deletionPolicy=policy)
+    world.settle()
+    before = {"kind": "StreamCluster", "name": "events", "uid": "before"}
+    world.claims[2] = replace(world.claims[2], owners=(before,))
+    assert action_of(world.observed()) is None  # its pod runs: it is as it is
+    del world.children[STATEFUL_SET]
+
+    action = blocked(world.observed())
+
+    assert action.reason == "Replaced"
+    assert action.message.startswith("volume data-events-2 is of a StreamCluster that had this")
+
+
+@pytest.mark.parametrize("storage_class", [None, "fast"])
+def test_volumes_that_cannot_grow_block_with_the_remedy(storage_class: str | None) -> None:
+    storage = {"size": "10Gi", "storageClassName": storage_class}
+    world = settled(storage=storage)
+    world.claims[1] = replace(world.claims[1], requested_bytes=2**30, is_expandable=False)
+
+    action = blocked(world.observed())
+
+    assert action.reason == "VolumesCannotGrow"
+    assert "data-events-1 cannot grow to 10Gi" in action.message
+    assert "allowVolumeExpansion: true" in action.message
+    assert ("StorageClass fast" in action.message) == (storage_class == "fast")
+
+
+def test_volumes_that_cannot_grow_keep_no_broker_from_its_new_template() -> None:
+    world = settled()
+    world.claims = {
+        ordinal: replace(each, is_expandable=False) for ordinal, each in world.claims.items()
+    }
+    world.change(storage={"size": "20Gi"}, settings={"ioThreads": 4})
+
+    restarts = [each for each in world.settle() if isinstance(each, RestartBroker)]
+
+    assert [each.ordinal for each in restarts] == [1, 2, 0]
+    assert blocked(world.observed()).reason == "VolumesCannotGrow"
