@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 SOURCE_FOLDERS = ["broker", "client", "operator", "examples", "benchmarks"]
 OTHER_FOLDERS = [".ci", "crds", "docs", "helm", "tests"]
@@ -26,8 +28,10 @@ def files_of(*folders: str) -> Iterator[Path]:
 SOURCES = {path: path.read_text() for path in files_of(*SOURCE_FOLDERS) if path.suffix == ".py"}
 
 
-TREES = {path: ast.parse(text) for path, text in SOURCES.items()}
-NODES = {path: list(ast.walk(tree)) for path, tree in TREES.items()}
+@pytest.fixture(scope="module")
+def trees() -> dict[Path, ast.Module]:
+    """The sources, parsed; by a fixture, since every worker collects but few run these tests."""
+    return {path: ast.parse(text) for path, text in SOURCES.items()}
 
 
 def named(path: Path, line: int) -> str:
@@ -35,11 +39,11 @@ def named(path: Path, line: int) -> str:
     return f"{path.relative_to(ROOT)}:{line}"
 
 
-def test_no_function_is_longer_than_70_lines() -> None:
+def test_no_function_is_longer_than_70_lines(trees: dict[Path, ast.Module]) -> None:
     functions = [
         (path, node)
-        for path, nodes in NODES.items()
-        for node in nodes
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
 
@@ -58,16 +62,16 @@ def test_no_file_is_longer_than_600_lines() -> None:
     ] == []
 
 
-def test_every_module_says_what_it_is() -> None:
-    assert [named(path, 1) for path, tree in TREES.items() if not ast.get_docstring(tree)] == []
+def test_every_module_says_what_it_is(trees: dict[Path, ast.Module]) -> None:
+    assert [named(path, 1) for path, tree in trees.items() if not ast.get_docstring(tree)] == []
 
 
-def test_the_broker_logs_and_does_not_print() -> None:
+def test_the_broker_logs_and_does_not_print(trees: dict[Path, ast.Module]) -> None:
     assert [
         named(path, node.lineno)
-        for path, nodes in NODES.items()
+        for path, tree in trees.items()
         if path.is_relative_to(ROOT / "broker")
-        for node in nodes
+        for node in ast.walk(tree)
         if isinstance(node, ast.Name) and node.id == "print"
     ] == []
 

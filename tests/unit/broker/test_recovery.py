@@ -7,12 +7,14 @@ import pytest
 
 from tailrace.wire import BATCH_ALIGNMENT_BYTES, HEADER_BYTES, BatchHeader
 from tailrace_broker.codec.batch import read_header
+from tailrace_broker.codec.producers import TableEntry, encode_table
 from tailrace_broker.codec.segment import (
     INDEX_INTERVAL_BYTES,
     NO_TIMESTAMP_US,
     IndexEntry,
     encode_pad,
 )
+from tailrace_broker.core.producers import Duplicate, Producer, ProducerWindows
 from tailrace_broker.core.recovery import LogScan, SegmentState, durable_end_behind, follow_journal
 from tests.batches import (
     PARTITION,
@@ -98,6 +100,19 @@ def test_a_batch_of_a_later_epoch_belongs_to_the_log_when_it_names_the_one_befor
     state = scan_of(THREE_WRITES.stored + next_epoch).state
 
     assert (state.end_offset, state.last_epoch) == (10, 5)
+
+
+def test_what_a_batch_says_of_its_producers_is_learnt() -> None:
+    producer = Producer.named(b"till-7", 5)
+    table = encode_table([TableEntry(*producer, 0, 1)])
+    log = log_of([[body_of([Event(b"1")], producer_table=table)]])
+    windows = ProducerWindows()
+
+    scan = LogScan(TOPIC_ID, PARTITION, SegmentState(0, 0), windows=windows)
+    scan.feed(memoryview(log.stored), is_last=True)
+
+    assert scan.state.end_offset == 1
+    assert windows.begin(producer, 1, now_us=TIME_US) == Duplicate(0)
 
 
 def test_a_segment_goes_on_where_the_one_before_ended() -> None:
