@@ -111,6 +111,7 @@ class World:
     cut: set[int] = field(default_factory=set)
     lost: tuple[type[Message], ...] = ()
     timing: ControlTiming = field(default_factory=ControlTiming)
+    _stalled: dict[int, list[Callable[[], None]]] = field(default_factory=dict)
     _queue: list[tuple[int, int, Callable[[], None]]] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=count)
     _requests: Iterator[int] = field(default_factory=lambda: count(1))
@@ -133,6 +134,15 @@ class World:
         del self.controls[ordinal]
         for control in list(self.controls.values()):
             self.do(control, Unreachable(ordinal))
+
+    def stall(self, ordinal: int) -> None:
+        """Its disk ends no write that is begun from now on."""
+        self._stalled[ordinal] = []
+
+    def end_stall(self, ordinal: int) -> None:
+        """All that it was told to write is there."""
+        for action in self._stalled.pop(ordinal):
+            action()
 
     def ask(self, ordinal: int, command: Command) -> int:
         """The number by which the answer will be known."""
@@ -204,13 +214,17 @@ class World:
                 if not is_cut and not isinstance(message, self.lost):
                     self._later(lambda: self._deliver(ordinal, Heard(message)))
             case Keep(number, records):
-                self._later(lambda: self._keep(control, disk, number, records))
+                self._write(control, lambda: self._keep(control, disk, number, records))
             case Replace(number, snapshot, records):
-                self._later(lambda: self._replace(control, disk, number, snapshot, records))
+                self._write(
+                    control, lambda: self._replace(control, disk, number, snapshot, records)
+                )
             case CompactState(number, block_id, configuration, state, records):
                 snapshot = Snapshot(block_id, configuration, b"".join(encode_slices(state)))
-                self._later(lambda: self._replace(control, disk, number, snapshot, records))
-                self._later(lambda: self.do(control, Compacted(snapshot)))
+                self._write(
+                    control, lambda: self._replace(control, disk, number, snapshot, records)
+                )
+                self._write(control, lambda: self.do(control, Compacted(snapshot)))
             case Answer(request, refusal):
                 self.answers[request] = refusal
             case Superseded():
@@ -239,6 +253,12 @@ class World:
         disk.snapshot = snapshot
         disk.records = list(records)
         self.do(control, Durable(number))
+
+    def _write(self, control: Control, action: Callable[[], None]) -> None:
+        if control.ordinal in self._stalled:
+            self._stalled[control.ordinal].append(action)
+        else:
+            self._later(action)
 
     def _later(self, action: Callable[[], None]) -> None:
         self._at(self.now_ms + 1, action)

@@ -565,16 +565,16 @@ class Control:
         genesis, answer = self._founding.answered(message)
         if genesis is None:
             return [] if answer is None else [answer]
-        self._founded_request = self._founding.request_of_genesis()
-        return self._take_genesis(genesis, now_ms)
+        return self._take_genesis(genesis, message.founding, now_ms)
 
     def _founded(self, message: Founded, now_ms: int) -> list[ControlEffect]:
         if not self._founding.is_named(message):
             self.rules["founding.refused"] += 1
             return []
-        return self._take_genesis(message.genesis, now_ms)
+        return self._take_genesis(message.genesis, message.founding, now_ms)
 
-    def _take_genesis(self, genesis: Snapshot, now_ms: int) -> list[ControlEffect]:
+    def _take_genesis(self, genesis: Snapshot, founding: UUID, now_ms: int) -> list[ControlEffect]:
+        self._founded_request = self._founding.request_of(founding)
         self._founding.genesis = genesis
         self.rules["founding.founded"] += 1
         return self._raft(raft_events.Found(genesis), now_ms)

@@ -3,13 +3,16 @@
 The founder asks all of them. An empty one answers when it has noted on its disk that it awaits this
 founding; a later one takes its place, unless it is itself the founder of one with a greater id.
 When all have answered, the founder makes the genesis: the state with all of them registered, and
-who votes. Its disk takes it, and so does each other that awaits this founding with the very disk
-that it answered with. One that is not empty is a veto, so wiped brokers cannot found a ring beside
-the one that they were in; it shows the genesis if it has nothing else yet, and when that names the
-disks of all who are asked, a founding whose founder died is finished with it.
+who votes. Broker 0 takes it first, whoever the founder is, and hands it on; so does each other that
+awaits this founding with the very disk that it answered with. One that is not empty is a veto, so
+wiped brokers cannot found a ring beside the one that they were in; it shows the genesis if it has
+nothing else yet, and when that names the disks of all who are asked, a founding whose founder died
+is finished with it.
 
-Why there are never two: a founder that answers another founding gives up its own, and one that has
-made its genesis is no longer empty.
+Why there are never two, of whatever size: each needs broker 0, whose disk takes one genesis, and
+what others take it has taken. (A founder that decided by itself could have the answer of a broker
+that founds a smaller ring meanwhile, which that founder has no part in.) A founder that answers
+another founding gives up its own.
 """
 
 from collections import Counter
@@ -32,6 +35,7 @@ ASK_AGAIN_MS = 200
 GIVE_UP_MS = 5000
 VOTERS_BELOW = ((3, 1), (9, 3))  # in a ring of fewer brokers than the first, so many vote
 VOTERS_MAX = 5
+DECIDER = 0  # of every ring
 
 
 def voter_count(broker_count: int) -> int:
@@ -49,6 +53,7 @@ class _Attempt:
     give_up_ms: int
     ask_again_ms: int
     genesis: Snapshot | None = None  # of a founding that is to be finished
+    made: Snapshot | None = None  # broker 0 is to take it
     answers: dict[int, FoundingAnswered] = field(default_factory=dict)
 
 
@@ -102,6 +107,8 @@ class Founding:
             return [], None
         if now_ms >= attempt.give_up_ms:
             self._attempt = None
+            if attempt.made is not None:
+                return [], Answer(attempt.ask.request, _undecided())
             missing = sorted({*range(attempt.ask.broker_count)} - {*attempt.answers})
             who = ", ".join(map(str, missing))
             detail = f"broker {who} did not answer; start it, or look at its log, and found again"
@@ -161,10 +168,15 @@ class Founding:
         if not answer.is_empty and not shows_genesis:
             return None, self._vetoed(attempt, answer)
         attempt.answers[ordinal] = answer
-        if len(attempt.answers) < attempt.ask.broker_count:
+        if len(attempt.answers) < attempt.ask.broker_count or attempt.made is not None:
             return None, None
         genesis = self._made_genesis(attempt)
-        return genesis, None if genesis is not None else self._refused(attempt, ordinal)
+        if genesis is None:
+            return None, self._refused(attempt, ordinal)
+        if attempt.genesis is None and not self.decides:
+            attempt.made, attempt.ask_again_ms = genesis, 0
+            return None, None
+        return genesis, None
 
     def is_named(self, founded: Founded) -> bool:
         """Whether this broker awaits that genesis, which knows this very disk."""
@@ -172,15 +184,26 @@ class Founding:
             return False
         return _names(founded.genesis, self._me.sender)
 
-    def request_of_genesis(self) -> int | None:
-        """Who asked for the founding that has come to be."""
-        attempt, self._attempt = self._attempt, None
-        return None if attempt is None else attempt.ask.request
+    @property
+    def decides(self) -> bool:
+        """What this broker makes is the genesis; what another makes is, once broker 0 has it."""
+        return self._me.sender.ordinal == DECIDER
+
+    def request_of(self, founding: UUID) -> int | None:
+        """Who asked here for the founding that has come to be."""
+        attempt = self._attempt
+        if attempt is None or attempt.id != founding:
+            return None
+        self._attempt = None
+        return attempt.ask.request
 
     def _ask(self) -> list[Send]:
         attempt = self._attempt
         assert attempt is not None
         asked = FoundingAsked(self._me.sender, attempt.id)
+        if attempt.made is not None:  # a veto says that it has taken another, or just this one
+            founded = Founded(self._me.sender, attempt.id, attempt.made)
+            return [Send(DECIDER, asked), Send(DECIDER, founded)]
         missing = [each for each in range(attempt.ask.broker_count) if each not in attempt.answers]
         return [Send(ordinal, asked) for ordinal in missing]
 
@@ -200,6 +223,7 @@ class Founding:
             self._rules["founding.finished"] += 1
             attempt.id = founded.cluster_id
             attempt.genesis = genesis
+            attempt.made = None
             attempt.answers = {answer.sender.ordinal: answer}
             attempt.ask_again_ms = 0
             return None
@@ -248,6 +272,14 @@ def spread(genesis: Snapshot, me: DiskId, state: RingState) -> list[Send]:
     messages = (FoundingAsked(me, state.cluster_id), Founded(me, state.cluster_id, genesis))
     others = [ordinal for ordinal in state.brokers if ordinal != me.ordinal]
     return [Send(ordinal, message) for ordinal in others for message in messages]
+
+
+def _undecided() -> Refusal:
+    detail = (
+        "broker 0, which takes a ring's state first, has not said that it did; look at "
+        "GET /v1/ring, and found again if need be"
+    )
+    return Refusal("founding-under-way", detail)
 
 
 def _names(genesis: Snapshot, disk: DiskId) -> bool:

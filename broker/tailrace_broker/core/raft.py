@@ -245,16 +245,19 @@ class Raft:
             return
         if self._leading is not None:
             self._leading.wake()
-        elif state.may_stand:
+        elif state.may_stand and not state.is_disk_stalled:
             self._stand()
         else:
             state.leader = None
+            state.wait_for_leader()
 
     def _unreachable(self, ordinal: int) -> None:
         state = self._state
+        # Who has this one's vote may have died before it could say that it leads.
+        awaited = state.vote if state.leader is None else state.leader
         if self._leading is not None:
             self._leading.unreachable(ordinal)
-        elif state.leader is not None and state.leader.ordinal == ordinal:
+        elif awaited is not None and awaited.ordinal == ordinal:
             state.rules["leader.unreachable"] += 1
             state.miss_leader()
 
@@ -363,7 +366,7 @@ class Raft:
                 self._election = None  # it has only been asking whether it would win
 
     def _vote_answered(self, message: VoteAnswered) -> None:
-        if self._election is None or not message.is_granted:
+        if self._election is None:
             return
         self._election.count(message)
         self._count_votes()
@@ -413,6 +416,7 @@ class Raft:
             configuration=state.chain.configuration_at(state.applied.height),
             term=Term(state.term, state.vote),
             chain=state.chain,
+            now_ms=state.now_ms,
         )
         effects.append(compact)
 

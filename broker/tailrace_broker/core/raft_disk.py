@@ -38,6 +38,7 @@ class Write:
 
     head: BlockId
     number: int = 0
+    asked_ms: int = 0
     snapshot: Snapshot | None = None
     blocks: tuple[Block, ...] = ()
     reply: Reply | None = None
@@ -66,6 +67,11 @@ class Disk:
     def is_term_durable(self) -> bool:
         """The term and vote of now are on disk, so that they may be told."""
         return self._term is None and self._term_number <= self.durable
+
+    @property
+    def waits_since_ms(self) -> int | None:
+        """When the oldest write was asked for that has not ended; None: all is durable."""
+        return self._writes[0].asked_ms if self._writes else None
 
     def keep_term(self, term: Term) -> None:
         """In place of what else this step has said of it."""
@@ -100,7 +106,7 @@ class Disk:
 
     # --- at its end ---
 
-    def close(self, head: BlockId) -> tuple[RaftEffect | None, Write | None]:
+    def close(self, head: BlockId, now_ms: int) -> tuple[RaftEffect | None, Write | None]:
         """End a step: what to write, and what need not wait since all is durable already."""
         now = self._now
         self._now = Write(head)
@@ -112,7 +118,7 @@ class Disk:
             last.reply = now.reply or last.reply
             return None, None
         self.number += 1
-        now.number, now.head = self.number, head
+        now.number, now.head, now.asked_ms = self.number, head, now_ms
         self._writes.append(now)
         records: tuple[Record, ...] = tuple(self._records)
         self._records.clear()
@@ -132,13 +138,14 @@ class Disk:
         configuration: Configuration,
         term: Term,
         chain: Chain,
+        now_ms: int,
     ) -> Compact:
         """Between steps: all that is needed on top of a snapshot after the block `base`."""
         assert not self._has_records
         blocks = (Stored(block) for block in chain if block.id.height > base.height)
         records: tuple[Record, ...] = (term, *blocks, Head(chain.head), Commit(commit))
         self.number += 1
-        self._writes.append(Write(chain.head, self.number))
+        self._writes.append(Write(chain.head, self.number, now_ms))
         self.size_bytes = size_of(records)
         return Compact(self.number, base, configuration, records)
 

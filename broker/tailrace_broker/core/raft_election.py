@@ -18,6 +18,7 @@ class Election:
         self._votes: set[DiskId] = {state.me}
         state.leader = None
         state.wait_for_leader()
+        state.retry_soon()  # who still hears the leader may be about to miss it
         state.rules["prevote.begun"] += 1
         self._ask(VoteAsked(state.term + 1, state.me, state.chain.head, is_pre=True))
 
@@ -32,11 +33,15 @@ class Election:
         self._ask(VoteAsked(state.term, state.me, state.chain.head))
 
     def count(self, answer: VoteAnswered) -> None:
-        """A vote that was given; of any term."""
+        """A vote that was given, or refused; of any term."""
         state = self._state
         asked_term = state.term + self.is_pre
-        if answer.is_pre == self.is_pre and answer.term == asked_term:
+        if answer.is_pre != self.is_pre or answer.term != asked_term:
+            return
+        if answer.is_granted:
             self._votes.add(answer.sender)
+        else:  # split votes, perhaps: this term may never have a leader
+            state.retry_soon()
 
     def written(self) -> None:
         """Its own vote is perhaps durable now."""

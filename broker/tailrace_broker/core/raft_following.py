@@ -137,7 +137,9 @@ class Following:
     def _answer(self, message: SnapshotSlice, position: int) -> None:
         state = self._state
         taken = SliceTaken(state.term, state.me, message.id, position, message.round)
-        if position < message.size_bytes:
+        if state.is_disk_stalled:
+            state.rules["disk.silent"] += 1
+        elif position < message.size_bytes:
             state.tell_term(message.sender.ordinal, taken)
         else:
             state.promise(message.sender.ordinal, taken)

@@ -38,8 +38,6 @@ class Leading:
         self._state = state
         self._feeding = Feeding(state, number)
         self._reads: deque[tuple[int, int]] = deque()  # requests, and the rounds that they need
-        self._durable = state.disk.durable
-        self._durable_ms = state.now_ms  # since then it has not grown, and should have
         state.leader = state.me
         state.rules["leader.elected"] += 1
         tail = state.chain.between(state.commit, state.chain.head)
@@ -179,20 +177,12 @@ class Leading:
             state.rules["quorum.lost"] += 1
             self.is_over = True
             return
-        if self._is_disk_stalled():
+        if state.is_disk_stalled:  # the others agree without it, but it applies nothing
             state.rules["disk.stalled"] += 1
             self.is_over = True
             return
         self._feeding.forget_learners()
         self._feeding.begin_round()
-
-    def _is_disk_stalled(self) -> bool:
-        """The others can agree without this disk; what it applies no more, another should lead."""
-        state, disk = self._state, self._state.disk
-        if disk.durable == disk.number or disk.durable > self._durable:
-            self._durable, self._durable_ms = disk.durable, state.now_ms
-        stalled_ms = state.now_ms - self._durable_ms
-        return stalled_ms > state.timing.disk_stall_ms and not state.is_alone
 
     # --- the chain ---
 

@@ -27,7 +27,8 @@ LONG_AGO_MS = -NEVER_MS
 class RaftTiming(NamedTuple):
     """All in ms. Without a leader for `election_ms` to twice that, a voter asks for votes.
 
-    A leader whose disk has done nothing for `disk_stall_ms`, and should have, leads no more.
+    A disk that has not ended a write within `disk_stall_ms` is stalled: who leads leads no more,
+    and who follows is silent, so that it is fenced.
     """
 
     heartbeat_ms: int = TICK_MS
@@ -114,10 +115,24 @@ class RaftState:
         wait_ms = self._generator.randint(0, self.timing.heartbeat_ms // 2)
         self.election_at_ms = min(self.election_at_ms, self.now_ms + wait_ms)
 
+    def retry_soon(self) -> None:
+        """To stand: what was in the way may be gone, or what was asked be lost."""
+        heartbeat_ms = self.timing.heartbeat_ms
+        wait_ms = self._generator.randint(heartbeat_ms // 2, heartbeat_ms)
+        self.election_at_ms = min(self.election_at_ms, self.now_ms + wait_ms)
+
     @property
     def hears_leader(self) -> bool:
         """It has spoken within an election's time."""
         return self.now_ms - self.heard_at_ms < self.timing.election_ms
+
+    @property
+    def is_disk_stalled(self) -> bool:
+        """A write does not end; who votes alone waits for it, however long."""
+        since_ms = self.disk.waits_since_ms
+        if since_ms is None or self.is_alone:
+            return False
+        return self.now_ms - since_ms > self.timing.disk_stall_ms
 
     # --- term and vote ---
 
@@ -214,7 +229,7 @@ class RaftState:
 
     def close_step(self) -> list[RaftEffect]:
         """What it does. What is to be kept comes first."""
-        kept, free = self.disk.close(self.chain.head)
+        kept, free = self.disk.close(self.chain.head, self.now_ms)
         if free is not None:
             self._release(free.messages)
             self._answer_held(free.reply)
@@ -241,6 +256,9 @@ class RaftState:
             self._answer(reply)
 
     def _answer(self, reply: Reply) -> None:
+        if self.is_disk_stalled:
+            self.rules["disk.silent"] += 1
+            return
         message = Appended(
             reply.term, self.me, reply.is_accepted, self.disk.head, self.applied, reply.round
         )

@@ -84,6 +84,11 @@ def commands_done_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("tests.simulation.ring.agreement.carry_out", carry_out)
 
 
+def founding_decided_by_its_founder(patch: pytest.MonkeyPatch) -> None:
+    """Broker 0 need not have taken what another founder has all answers for."""
+    patch.setattr(Founding, "decides", True)
+
+
 def founding_by_majority(patch: pytest.MonkeyPatch) -> None:
     """Two empty brokers of three are enough; who is not empty is not asked, nor is gossip."""
 

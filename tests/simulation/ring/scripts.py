@@ -1,11 +1,12 @@
 """Stories that are told by hand, beside those that seeds make up."""
 
 from dataclasses import dataclass
+from random import Random
 
 from tests.simulation.ring.disk_faults import Wipe
-from tests.simulation.ring.faults import Happening
+from tests.simulation.ring.faults import Happening, Kill
 from tests.simulation.ring.network import CALM
-from tests.simulation.ring.story import Story
+from tests.simulation.ring.story import Story, make_story
 from tests.simulation.ring.violation import check
 from tests.simulation.ring.work import Found
 from tests.simulation.ring.world import World
@@ -42,13 +43,34 @@ def two_wiped_voters(seed: int = 0) -> Story:
     """They found nothing, whoever asks them to; the third goes on alone, and lets them in."""
     happenings = (
         Found(500, 0, 3, 3),
-        WipeTwo(8_000, 1, 2, 4_000),  # by then the third leads no more
-        Found(14_000, 1, 3, 3),
-        Found(15_000, 2, 3, 3),
-        Found(16_000, 0, 3, 3),
-        RecoverByHand(25_000, 0),
+        WipeTwo(8_000, 0, 1, 4_000),  # by then the third leads no more
+        Found(14_000, 0, 3, 3),
+        Found(15_000, 1, 3, 3),
+        Found(16_000, 2, 3, 3),
+        RecoverByHand(25_000, 2),
     )
     return Story(seed, 3, 3, CALM, 26_000, happenings)
+
+
+def foundings_of_any_size(seed: int) -> Story:
+    """One of all brokers, of which one is late, a smaller one meanwhile, and others or none."""
+    generator = Random(f"foundings {seed}")
+    broker_count = generator.choice((2, 3, 4))
+    late = generator.randrange(broker_count)
+    down_ms = generator.choice((500, 1000, 3000))
+    happenings: list[Happening] = [Kill(250, late, "process", down_ms)]
+    sizes = [broker_count, generator.randint(1, broker_count - 1)]
+    sizes += [generator.randint(1, broker_count) for _ in range(generator.choice((0, 0, 1, 2)))]
+    at_ms = 300
+    for size in sizes:
+        happenings.append(Found(at_ms, generator.randrange(size), size, 1))
+        at_ms += generator.randrange(generator.choice((20, 600, 3000)))
+    if generator.random() < 0.5:
+        dead = generator.randrange(broker_count)
+        happenings.append(Kill(generator.randint(300, at_ms), dead, "process", 100))
+    weather = generator.choice((CALM, make_story(seed).weather))
+    in_order = sorted(happenings, key=lambda each: each.at_ms)
+    return Story(seed, broker_count, 1, weather, 8_000, tuple(in_order))
 
 
 def wiped_voter(seed: int = 0) -> Story:

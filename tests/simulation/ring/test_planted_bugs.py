@@ -3,9 +3,14 @@
 import pytest
 
 from tests.simulation.ring.plants import PLANTS, SEEDS_MAX, Plant, find
-from tests.simulation.ring.plants_of_the_ring import founding_by_majority
-from tests.simulation.ring.scripts import two_wiped_voters
+from tests.simulation.ring.plants_of_the_ring import (
+    founding_by_majority,
+    founding_decided_by_its_founder,
+)
+from tests.simulation.ring.scripts import foundings_of_any_size, two_wiped_voters
 from tests.simulation.ring.tale import tell
+
+FOUNDING_COUNT = 100
 
 
 @pytest.mark.timeout(300)
@@ -21,3 +26,11 @@ def test_a_founding_by_majority_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     founding_by_majority(monkeypatch)
 
     assert "two rings were founded" in str(tell(two_wiped_voters()).failure)
+
+
+@pytest.mark.timeout(60)
+def test_a_founding_that_its_founder_decides_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    founding_decided_by_its_founder(monkeypatch)
+    failures = (tell(foundings_of_any_size(seed)).failure for seed in range(FOUNDING_COUNT))
+
+    assert any("two rings were founded" in str(failure) for failure in failures)

@@ -1,17 +1,19 @@
 """Stories told by hand; how they go is in tests/golden/agreement, and seeds vary the moments."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.simulation.ring.chronicle import Chronicle
-from tests.simulation.ring.scripts import two_wiped_voters, wiped_voter
+from tests.simulation.ring.scripts import foundings_of_any_size, two_wiped_voters, wiped_voter
 from tests.simulation.ring.story import Story
 from tests.simulation.ring.tale import tell
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "agreement"
 STORIES = {"two_wiped_voters_of_a_ring": two_wiped_voters, "wiped_voter_of_a_ring": wiped_voter}
 SEED_COUNT = 5
+FOUNDING_COUNT = 100
 
 
 @pytest.mark.timeout(30)
@@ -36,11 +38,20 @@ def test_a_story_ends_well_at_whatever_moments(name: str) -> None:
     assert [tell(story).failure for story in stories] == [None] * SEED_COUNT
 
 
+@pytest.mark.timeout(120)
+def test_of_foundings_of_any_size_at_once_one_comes_to_be() -> None:
+    told = [tell(foundings_of_any_size(seed)) for seed in range(FOUNDING_COUNT)]
+
+    assert [each.failure for each in told] == [None] * FOUNDING_COUNT
+    rules = sum((each.rules for each in told), Counter[str]())
+    assert {"founding.gave_way", "founding.own_first", "founding.vetoed"} <= rules.keys()
+
+
 @pytest.mark.timeout(30)
 def test_wiped_voters_are_told_that_there_is_a_ring() -> None:
     chronicle = Chronicle()
     tell(two_wiped_voters(), chronicle)
 
+    assert "0/1 answers: ring-exists" in chronicle.lines
     assert "1/1 answers: ring-exists" in chronicle.lines
-    assert "2/1 answers: ring-exists" in chronicle.lines
     assert sum("ring: of 3" in line for line in chronicle.lines) == 5  # three, then two let in

@@ -115,7 +115,7 @@ def _slow(generator: random.Random, at_ms: int, brokers: int) -> list[Happening]
 
 
 def _stall(generator: random.Random, at_ms: int, brokers: int) -> list[Happening]:
-    delay_ms = generator.choice((10, 100, 1500))
+    delay_ms = generator.choice((10, 100, 1500, 13_000))
     return [Stall(at_ms, _who(generator, brokers), delay_ms, generator.choice(LASTS_MS))]
 
 

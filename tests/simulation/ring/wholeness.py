@@ -50,10 +50,11 @@ def _missing_of(world: "World", process: "Process") -> Iterator[str]:
 
 
 def _missing_voters(world: "World") -> Iterator[str]:
-    configuration = world.agreement.configuration
+    configuration, state = world.agreement.configuration, world.agreement.state
+    assert state is not None
     wanted = {
         DiskId(ordinal, world.disks[ordinal].identity.incarnation)
-        for ordinal in range(voter_count(world.broker_count))
+        for ordinal in range(voter_count(state.broker_count))
     }
     if configuration is None or configuration.is_joint or configuration.disks != wanted:
         yield f"who votes is {configuration}, not {sorted(wanted)}"

@@ -6,6 +6,7 @@ import pytest
 
 from tailrace_broker.core.control import ControlTiming
 from tailrace_broker.core.control_events import AskRecovery, Heard
+from tailrace_broker.core.founding import Founding
 from tailrace_broker.core.raft_state import NEVER_MS
 from tailrace_broker.core.ring import ring_order
 from tailrace_broker.model.commands import (
@@ -105,6 +106,46 @@ def test_of_two_foundings_at_once_one_comes_to_be() -> None:
 
     assert None in outcomes
     assert len({c.state.cluster_id for c in world.controls.values() if c.state is not None}) == 1
+
+
+@pytest.mark.parametrize("founder", [1, 2])
+@pytest.mark.parametrize("size", [1, 2])
+def test_of_two_foundings_of_different_size_one_comes_to_be(founder: int, size: int) -> None:
+    """Broker 0 has answered the larger one, which lacks another answer, and founds its own."""
+    world = World()
+    absent = 3 - founder
+    for ordinal in (0, founder):
+        world.start(ordinal)
+    large = world.found(founder, 3)
+    world.pass_ms(50)
+    small = world.found(0, size)
+    if size == 1:
+        assert world.answer(small) is None
+    world.start(absent)
+
+    outcomes = [world.answer(number) for number in (small, large)]
+    world.pass_ms(10_000)
+
+    done = [refusal for refusal in outcomes if refusal is None]
+    rings = {c.state.cluster_id for c in world.controls.values() if c.state is not None}
+    assert len(done) == len(rings) == 1
+    assert {reason(each) for each in outcomes if each is not None} <= {
+        "ring-exists",
+        "founding-under-way",
+    }
+    state = world.controls[0].state
+    assert state is not None
+    assert state.broker_count == (size if outcomes[0] is None else 3)
+    assert {*state.brokers} == {0, 1, 2}  # whom it was not founded with it admits
+
+
+def test_two_rings_of_founders_that_decide_by_themselves_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Founding, "decides", True)
+
+    with pytest.raises(AssertionError):
+        test_of_two_foundings_of_different_size_one_comes_to_be(1, 1)
 
 
 def test_an_attempt_is_given_up_for_another_of_the_same_broker() -> None:
@@ -405,6 +446,28 @@ def test_a_silent_broker_is_fenced_and_let_in_again() -> None:
     world.until(lambda: world.controls[leader].state.brokers[follower].is_fenced)  # type: ignore[union-attr]
     world.cut = set()
     world.until(lambda: not world.controls[leader].state.brokers[follower].is_fenced)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("stalled", [pytest.param(2, id="voter"), pytest.param(3, id="learner")])
+def test_a_broker_whose_disk_stalls_is_fenced_until_it_writes_again(stalled: int) -> None:
+    """It hears its leader and could answer, but promises nothing any more: another leads for it."""
+    world = founded(4)
+    assert leader_of(world) != stalled
+    watcher = world.controls[leader_of(world)]
+    began_ms = world.now_ms
+    world.stall(stalled)
+    assert world.answer(world.ask(watcher.ordinal, new_topic("a"))) is None
+
+    world.until(lambda: watcher.state.brokers[stalled].is_fenced)  # type: ignore[union-attr]
+
+    timing = world.timing
+    least_ms = timing.raft.disk_stall_ms + timing.session_ms
+    assert least_ms - timing.duty_ms <= world.now_ms - began_ms <= least_ms + 5 * timing.duty_ms
+    assert world.rules["disk.silent"] > 0
+    world.until(lambda: watcher.state.ranges[stalled].leader.ordinal != stalled)  # type: ignore[union-attr]
+    world.end_stall(stalled)
+    world.until(lambda: not watcher.state.brokers[stalled].is_fenced)  # type: ignore[union-attr]
+    assert world.controls[stalled].leads(stalled) is None
 
 
 def test_a_fenced_broker_asks_for_no_range() -> None:

@@ -102,8 +102,8 @@ def test_the_last_answer_counts_once_and_whatever_its_order() -> None:
     assert founder.answered(replace(me(1), founding=UUID(int=3))) == (None, None)
     genesis, _ = founder.answered(replace(me(1), founding=found))
     assert genesis is not None
-    assert founder.request_of_genesis() == REQUEST
-    assert founder.request_of_genesis() is None
+    assert founder.request_of(found) == REQUEST
+    assert founder.request_of(found) is None
 
 
 def test_who_has_not_answered_is_asked_again_and_named_at_last() -> None:
@@ -174,8 +174,8 @@ def test_another_size_does_not_finish_what_began() -> None:
 
 def test_a_founding_whose_founder_died_is_finished() -> None:
     """Broker 2 has the genesis, and nobody else."""
-    genesis = genesis_of(founding(2))
-    founder = founding(0)
+    genesis = genesis_of(founding())
+    founder = founding(1)
     found = begun(founder)
     first = decode_state(genesis.state).cluster_id
     shown = replace(me(2), founding=found, is_empty=False, genesis=genesis)
@@ -190,8 +190,8 @@ def test_a_founding_whose_founder_died_is_finished() -> None:
 
 
 def test_it_is_not_finished_with_a_disk_that_it_does_not_name() -> None:
-    genesis = genesis_of(founding(2))
-    founder = founding(0)
+    genesis = genesis_of(founding())
+    founder = founding(1)
     found = begun(founder)
     first = decode_state(genesis.state).cluster_id
     founder.answered(replace(me(2), founding=found, is_empty=False, genesis=genesis))
@@ -200,6 +200,67 @@ def test_it_is_not_finished_with_a_disk_that_it_does_not_name() -> None:
     genesis_now, answer = founder.answered(replace(me(1, 1), founding=first))
     assert genesis_now is None
     assert reason_of(answer) == "ring-exists"
+
+
+def made_by(founder: Founding) -> Founded:
+    """What all have answered for, and broker 0 is asked to take."""
+    found = begun(founder)
+    for ordinal in (2, 0, 1):
+        assert founder.answered(replace(me(ordinal), founding=found)) == (None, None)
+    assert founder.wake_at_ms == 0
+    sends, answer = founder.wake(1)
+    assert (answer, [each.ordinal for each in sends]) == (None, [0, 0])
+    assert asked_in(sends[:1]) == found
+    founded = sends[1].message
+    assert isinstance(founded, Founded)
+    assert founded.founding == found
+    return founded
+
+
+def test_what_another_than_broker_0_has_made_broker_0_takes_first() -> None:
+    founder, first = founding(1), founding()
+    founded = made_by(founder)
+    await_it(first, founded.founding)
+
+    assert first.is_named(founded)
+    assert not founder.is_taken
+    assert founder.answered(replace(me(0), founding=founded.founding)) == (None, None)
+    assert founder.request_of(UUID(int=0)) is None
+    assert founder.request_of(founded.founding) == REQUEST
+
+
+def test_the_founder_takes_what_broker_0_shows_that_it_has_taken() -> None:
+    founder = founding(1)
+    founded = made_by(founder)
+    found, genesis = founded.founding, founded.genesis
+    shown = replace(me(0), founding=found, is_empty=False, genesis=genesis)
+
+    assert founder.answered(shown) == (None, None)
+    sends, _ = founder.wake(2)
+    assert [each.ordinal for each in sends] == [1, 2]
+    assert founder.answered(replace(me(1), founding=found)) == (None, None)
+    assert founder.answered(replace(me(2), founding=found)) == (genesis, None)
+
+
+def test_when_broker_0_has_taken_another_there_is_a_ring() -> None:
+    founder = founding(1)
+    founded = made_by(founder)
+    other = genesis_of(founding(), 1)
+
+    _, answer = founder.answered(
+        replace(me(0), founding=founded.founding, is_empty=False, genesis=other)
+    )
+
+    assert reason_of(answer) == "ring-exists"
+
+
+def test_when_broker_0_says_nothing_it_is_not_known_what_it_has_taken() -> None:
+    founder = founding(1)
+    made_by(founder)
+
+    _, answer = founder.wake(GIVE_UP_MS)
+
+    assert reason_of(answer) == "founding-under-way"
 
 
 def test_an_attempt_gives_way_to_another_with_a_greater_id() -> None:

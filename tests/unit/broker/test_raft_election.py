@@ -220,6 +220,70 @@ def test_of_two_that_stand_at_once_one_gives_way() -> None:
     assert [world[ordinal].role for ordinal in (1, 2)] == ["follower", "leader"]
 
 
+def test_who_would_lead_asks_again_soon_those_who_still_hear_a_leader() -> None:
+    world = World()
+    world.elect(0)
+    world.settle()
+    world.nodes[0].stop()
+    world.lose_connection(2, 0)
+    world.now_ms = world[2].wake_at_ms
+    world.nodes[2].step(Woken())
+    world.settle()
+    assert (world[2].role, world.rules["prevote.refused"]) == ("candidate", 1)
+    assert world[2].wake_at_ms <= world.now_ms + TIMING.heartbeat_ms
+
+    world.lose_connection(1, 0)
+    world.now_ms = world[1].wake_at_ms
+    world.nodes[1].step(Woken())
+    world.settle()
+    assert world.rules["prevote.tie"] == 1  # the other one is to lead, and has asked in vain
+    world.now_ms = world[2].wake_at_ms
+    world.nodes[2].step(Woken())
+    world.settle()
+
+    assert world[2].role == "leader"
+
+
+def test_a_candidate_in_its_term_is_not_ended_by_who_asks_for_the_next() -> None:
+    world = World()
+    world.now_ms += 2 * TIMING.election_ms
+    node = world.nodes[1]
+    node.step(Woken())
+    node.step(Received(VoteAnswered(1, A, True, is_pre=True)))
+
+    answer = node.step(Received(VoteAsked(2, C, GENESIS, is_pre=True)))
+
+    assert sent(answer) == [VoteAnswered(2, B, True, is_pre=True)]
+    assert (world[1].role, world[1].term) == ("candidate", 1)
+
+
+def test_who_is_refused_a_vote_stands_again_soon() -> None:
+    """Votes are split, perhaps: the term may have no leader, ever."""
+    world = World()
+    world.now_ms += 2 * TIMING.election_ms
+    node = world.nodes[1]
+    node.step(Woken())
+    node.step(Received(VoteAnswered(1, A, True, is_pre=True)))
+    assert world[1].wake_at_ms >= world.now_ms + TIMING.election_ms
+
+    node.step(Received(VoteAnswered(1, C, False)))
+
+    assert (world[1].role, world[1].term) == ("candidate", 1)
+    assert world[1].wake_at_ms <= world.now_ms + TIMING.heartbeat_ms
+
+
+def test_who_has_a_vote_may_die_before_it_says_that_it_leads() -> None:
+    world = World()
+    world.nodes[1].step(Received(VoteAsked(1, C, GENESIS)))
+    assert world[1].wake_at_ms >= world.now_ms + TIMING.election_ms
+
+    world.lose_connection(1, 0)  # somebody else: no matter
+    assert world[1].wake_at_ms >= world.now_ms + TIMING.election_ms
+    world.lose_connection(1, 2)
+
+    assert world[1].wake_at_ms <= world.now_ms + TIMING.heartbeat_ms // 2
+
+
 def test_a_candidate_of_an_older_term_learns_the_newer_and_tries_again_soon() -> None:
     world = World()
     world.nodes[1].step(Received(VoteAsked(4, C, GENESIS)))
@@ -374,6 +438,31 @@ def test_a_leader_whose_disk_stands_still_gives_way() -> None:
     assert world.leader.state == b"one\n"
     world.run(1000)
     assert world[0].leader == world.leader.disk.id
+
+
+def test_a_follower_whose_disk_stands_still_is_silent_and_does_not_stand() -> None:
+    world = World()
+    world.elect(0)
+    world.settle()
+    node = world.nodes[2]
+    first = world[0].head
+    node.step(Received(append(1, block(1, 2, first), parent=first, commit=first)))
+    sign_of_life = append(1, parent=first, commit=first)
+    world.now_ms += TIMING.disk_stall_ms
+    assert len(sent(node.step(Received(sign_of_life)))) == 1
+
+    world.now_ms += 1
+    assert sent(node.step(Received(sign_of_life))) == []
+    assert world.rules["disk.silent"] == 1
+    world.now_ms = world[2].wake_at_ms
+    assert sent(node.step(Woken())) == []
+    assert (world[2].role, world[2].leader) == ("follower", None)
+    assert world[2].wake_at_ms > world.now_ms
+
+    node.write()
+    world.now_ms = world[2].wake_at_ms
+    node.step(Woken())
+    assert world[2].role == "candidate"
 
 
 def test_who_votes_alone_waits_for_its_disk() -> None:

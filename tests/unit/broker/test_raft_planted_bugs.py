@@ -1,12 +1,14 @@
 """Bugs that are planted into the consensus machine, one at a time: random walks find each."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 from msgspec.structs import replace
 
 from tailrace_broker.codec.configuration import encode_configuration
 from tailrace_broker.core import raft, raft_election, raft_state
+from tailrace_broker.core.raft_events import Woken
 from tailrace_broker.core.raft_leading import Leading
 from tailrace_broker.core.raft_state import RaftState
 from tailrace_broker.model.agreement import (
@@ -16,6 +18,7 @@ from tailrace_broker.model.agreement import (
 )
 from tailrace_broker.model.messages import Appended, RaftMessage, VoteAsked
 from tests.raft_walk import Walk
+from tests.raft_world import TIMING, World
 
 SEED_COUNT = 400
 STEP_COUNT = 800
@@ -66,9 +69,8 @@ def acknowledged_by_height(patch: pytest.MonkeyPatch) -> None:
 
     def by_height(self: Leading, message: Appended) -> None:
         chain = self._state.chain
-        if chain.base.height <= message.head.height <= chain.head.height:
-            message = replace(message, head=chain.at(message.head.height))
-        appended(self, message)
+        height = max(chain.base.height, min(message.head.height, chain.head.height))
+        appended(self, replace(message, head=chain.at(height)))
 
     patch.setattr(Leading, "appended", by_height)
 
@@ -106,7 +108,6 @@ PLANTS: list[Plant] = [
     block_acknowledged_before_it_is_on_disk,
     vote_given_whatever_the_head,
     open_tail_forgotten_at_a_restart,
-    acknowledged_by_height,
     own_block_counted_before_it_is_on_disk,
     read_answered_by_an_older_round,
     voters_changed_at_once,
@@ -119,6 +120,48 @@ def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -
     plant(monkeypatch)
 
     assert any(map(_goes_wrong, range(SEED_COUNT)))
+
+
+@pytest.mark.parametrize("is_planted", [False, True])
+def test_a_bug_that_walks_seldom_meet_is_found(
+    is_planted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_planted:
+        acknowledged_by_height(monkeypatch)
+
+    with pytest.raises(AssertionError) if is_planted else nullcontext():
+        _come_back_with_a_dead_branch()
+
+
+def _come_back_with_a_dead_branch() -> None:
+    """What it has at a height is another block than the leader's, which only the leader has."""
+    world = World()
+    world.elect(0)
+    world.settle()
+    world.cut |= {(0, 1), (0, 2)}
+    world.propose(0, b"of the dead branch")
+    world.settle_node(0)
+    world.nodes[0].stop()
+    world.now_ms += 2 * TIMING.election_ms
+    world.nodes[1].step(Woken())
+    while world[1].role != "leader":
+        world.deliver()
+        world.nodes[1].write()
+        world.nodes[2].write()
+    world.cut = {(1, 2)}
+    world.settle()
+    world.nodes[0].start()
+    world.now_ms = world[1].wake_at_ms
+    world.nodes[1].step(Woken())
+    world.deliver()
+    world.nodes[0].write(9)  # then it refuses what it cannot put on its chain
+    world.deliver()
+    world.nodes[1].write(9)
+    world.nodes[1].stop()
+    world.mail.clear()
+    world.elect(0)
+    world.settle()
+    assert world[0].commit.term == world[0].term
 
 
 def _goes_wrong(seed: int) -> bool:

@@ -32,7 +32,7 @@ from tailrace_broker.model.messages import (
     SliceTaken,
     SnapshotSlice,
 )
-from tests.raft_world import MemoryDisk, Node, World, disk_id, genesis_of, hear, sent
+from tests.raft_world import TIMING, MemoryDisk, Node, World, disk_id, genesis_of, hear, sent
 
 A, B, C, D = map(disk_id, range(4))
 FIRST = BlockId(1, 1)
@@ -130,6 +130,21 @@ def test_a_snapshot_is_in_force_when_it_is_on_disk() -> None:
     assert hear(world, 3, append(1, block(1, 1, GENESIS))) == []  # nothing is built on it yet
     assert node.write() == [Install(snapshot), Send(0, SliceTaken(1, D, GENESIS, 2, 1))]
     assert world[3].applied == GENESIS
+
+
+def test_who_takes_slices_on_a_disk_that_stands_still_is_silent() -> None:
+    world = World()
+    node = world.add(MemoryDisk(D))
+    first = SnapshotSlice(1, A, GENESIS, Configuration((A, B, C)), 0, 3, b"x", 1)
+    second = SnapshotSlice(1, A, GENESIS, Configuration((A, B, C)), 1, 3, b"y", 2)
+    hear(world, 3, first)
+    world.now_ms += TIMING.disk_stall_ms + 1
+
+    assert hear(world, 3, second) == []
+
+    assert world.rules["disk.silent"] == 1
+    assert sent(node.write()) == [SliceTaken(1, D, GENESIS, 1, 1)]
+    assert sent(hear(world, 3, second)) == [SliceTaken(1, D, GENESIS, 2, 2)]
 
 
 def test_an_empty_snapshot_is_one_slice() -> None:
