@@ -7,6 +7,7 @@ one has none of these files, and speaks on stderr. No broker outlives its parent
 
 import json
 import os
+import re
 import secrets
 import threading
 import time
@@ -23,12 +24,14 @@ from tailrace.local_broker import (
     POLL_INTERVAL_S,
     BrokerEndedError,
     LocalBroker,
+    check_ports_are_free,
     make_directory,
 )
 from tailrace.ring_values import RingDetails
 from tailrace.sync import Client
 
 PORT_STRIDE = 10  # brokers of a local ring are that far apart (docs/operations.md)
+BROKERS_MAX = 12  # on one machine
 SECRET_BYTES = 32
 SECRET_FILE = "ring-secret"  # noqa: S105  # its name
 RING_FILE = "ring.json"
@@ -110,7 +113,12 @@ class LocalRing:
         return [number for number, broker in enumerate(self.brokers) if broker.is_running()]
 
     def _prepare(self) -> None:
-        """TailraceError: the data is another ring's."""
+        """TailraceError: the data is another ring's, or a broker's own."""
+        if (self.top / "data" / "meta.json").exists():
+            raise TailraceError(
+                f"{self.top} is a broker's own directory: choose another with --data, which will "
+                "have one for each broker"
+            )
         begun_count = begun_with(self.top)
         if begun_count not in (None, self._broker_count):
             were = "1 broker" if begun_count == 1 else f"{begun_count} brokers"
@@ -120,8 +128,12 @@ class LocalRing:
             )
         settings: list[dict[str, str | float]] = [{}]
         is_ring = self._broker_count > 1
+        ordinals = range(self._broker_count)
+        for ordinal in ordinals:  # before anything is written: a start that fails leaves nothing
+            check_ports_are_free(self.port + PORT_STRIDE * ordinal, has_peers=is_ring)
         if is_ring:
-            make_directory(self.top)
+            for each in [self.top, *(self.top / str(ordinal) for ordinal in ordinals)]:
+                make_directory(each)
             self.secret = _kept_secret(self.top / SECRET_FILE)
             (self.top / RING_FILE).write_text(json.dumps({"brokers": self._broker_count}) + "\n")
             shared: dict[str, str | float] = {
@@ -129,7 +141,10 @@ class LocalRing:
                 "port_stride": PORT_STRIDE,
                 "ring_secret": self.secret,
             }
-            settings = [{**shared, "ordinal": each} for each in range(self._broker_count)]
+            settings = [{**shared, "ordinal": ordinal} for ordinal in ordinals]
+        else:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                (self.top / RING_FILE).unlink()  # of a larger ring that has never had data
         self.brokers = [
             LocalBroker(
                 self.top / str(ordinal),
@@ -183,22 +198,57 @@ class LocalRing:
 
 def begun_with(top: Path) -> int | None:
     """How many brokers have their data here; None: none yet. TailraceError: nobody can tell."""
+    begun = [ordinal for ordinal in range(BROKERS_MAX) if _has_data(top / str(ordinal))]
+    if not begun:
+        return None
     file = top / RING_FILE
     try:
-        return int(json.loads(file.read_text())["brokers"])
-    except (FileNotFoundError, NotADirectoryError):
-        return 1 if (top / "0").exists() else None
-    except (ValueError, LookupError, TypeError) as error:
+        broker_count = json.loads(file.read_text())["brokers"]
+        if type(broker_count) is int and 1 <= broker_count <= BROKERS_MAX:
+            return broker_count
+    except FileNotFoundError:
+        return 1 if begun[0] == 0 else None
+    except OSError as error:
         raise TailraceError(
-            f'{file} does not say how many brokers there are: write {{"brokers": N}} into it, as '
-            "many as there are directories beside it"
+            f"{file} cannot be read ({error.strerror}): mend that, or choose another directory "
+            "with --data"
         ) from error
+    except (ValueError, LookupError, TypeError):
+        pass
+    raise TailraceError(
+        f'{file} does not say how many brokers there are: write {{"brokers": N}} into it, as '
+        f"many as there are directories beside it; at most {BROKERS_MAX}"
+    )
+
+
+def _has_data(data_dir: Path) -> bool:
+    """A broker has begun here: an empty directory is only what a start made for one."""
+    try:
+        return any(data_dir.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def _kept_secret(path: Path) -> str:
-    """Made when it is not there; readable for its owner alone."""
-    with suppress(FileNotFoundError):
-        return path.read_text().strip()
+    """Made when it is not there; readable for its owner alone. TailraceError: it cannot be one."""
+    try:
+        secret = path.read_text(errors="replace").strip()
+    except FileNotFoundError:
+        return _new_secret(path)
+    except OSError as error:
+        raise TailraceError(
+            f"{path} cannot be read ({error.strerror}): mend that, or remove it: then a new secret "
+            "is made"
+        ) from error
+    if not re.fullmatch(r"[!-~]+", secret):
+        raise TailraceError(
+            f"{path} is no secret, which is visible ASCII without spaces: remove the file, then a "
+            "new one is made"
+        )
+    return secret
+
+
+def _new_secret(path: Path) -> str:
     secret = secrets.token_urlsafe(SECRET_BYTES)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:

@@ -18,7 +18,7 @@ from tailrace.local_broker import PortTakenError, check_ports_are_free, plain_en
 from tailrace.sync import Client
 from tests.commands import TAILRACE, TIMEOUT_S, assert_fails, environment, ndjson, run, told
 from tests.fixtures import free_port_base, free_ring_port
-from tests.local_ring import SECRET, LocalRing, founded_ring
+from tests.local_ring import SECRET, LocalRing, founded_ring, waits_without_its_data
 
 pytestmark = pytest.mark.integration
 
@@ -161,7 +161,7 @@ def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 def test_data_of_another_number_of_brokers_is_refused(tmp_path: Path, dev: Dev) -> None:
     copied = tmp_path / "ring"
-    copied.mkdir()
+    (copied / "0" / "data").mkdir(parents=True)
     shutil.copy(dev.data / "ring.json", copied)
     wanted = ("dev", "--data", "ring", "--brokers", "2", "--port", str(free_port_base()))
 
@@ -171,6 +171,7 @@ def test_data_of_another_number_of_brokers_is_refused(tmp_path: Path, dev: Dev) 
         1,
         f"port {dev.port} cannot be used .*--port {dev.port + 30}",
     )
+    assert [each.name for each in tmp_path.iterdir()] == ["ring"]
 
 
 # --- looking at it --------------------------------------------------------------------------------
@@ -261,7 +262,7 @@ def test_a_ring_is_founded_and_its_lost_range_is_given_up(tmp_path: Path) -> Non
         away = told(run("status", url=url)).splitlines()
         ring.wipe(1)
         ring.brokers[1].start()
-        ring.until(lambda: ring.ring(0)["ranges"][1]["state"] == "waiting", ADMITTED_S_MAX)
+        ring.until(lambda: waits_without_its_data(ring, 1), ADMITTED_S_MAX)
         lost = told(run("ring", "status", url=url))
         [accept] = re.findall("tailrace (ring accept-loss 1 --broker) N", lost)
         accepted = command((*accept.split(), "1"), url, secret=SECRET)

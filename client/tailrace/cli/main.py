@@ -214,9 +214,11 @@ def _no_such_verb(first: str, rest: Sequence[str]) -> str:
     if not seconds:
         firsts = list(dict.fromkeys(name.partition(" ")[0] for name in VERBS))
         return f"no verb {shown(first)}{close_to(first, firsts)}. See: tailrace --help"
-    wanted = f"{', '.join(seconds[:-1])} or {seconds[-1]}"
+    *others, last = seconds
+    wanted = f"{', '.join(others)} or {last}" if others else last
     if not rest or rest[0].startswith("-"):
-        return f"tailrace {first} needs one of {wanted}. See: tailrace --help"
+        needed = f"one of {wanted}" if others else f"a second word: {wanted}"
+        return f"tailrace {first} needs {needed}. See: tailrace --help"
     return f"tailrace {first} has {wanted}, and no {shown(rest[0])}. See: tailrace --help"
 
 

@@ -133,6 +133,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """In our words, without the library's prefix."""
         message = message.removeprefix("argument ")
+        message = re.sub("ignored explicit argument '.*'", "it takes no value", message)
         raise UsageError(f"{message}. See: {self.prog} --help")
 
 

@@ -4,7 +4,6 @@
 what it fails without is left out first.
 """
 
-import os
 import sys
 
 from tests.simulation.ring.many import report, tell_many
@@ -12,15 +11,28 @@ from tests.simulation.ring.shrink import shrink, until
 from tests.simulation.ring.story import Story, make_story
 from tests.simulation.ring.tale import tell
 from tests.simulation.ring.trace import Trace
+from tests.variables import WrongVariableError, is_on, whole_number
 
 SEEDS_DEFAULT = 200
+EXIT_USAGE = 2
 
 
 def main() -> int:
-    """0 when every promise was kept."""
-    if "SEED" in os.environ:
-        return _tell_one(int(os.environ["SEED"]), shrinks=os.environ.get("SHRINK", "0") != "0")
-    first, count = int(os.environ.get("FIRST", "0")), int(os.environ.get("SEEDS", SEEDS_DEFAULT))
+    """0 when every promise was kept, 2 when a variable is wrong."""
+    try:
+        seed = whole_number("SEED", None, meaning="the one seed to tell, as in SEED=7")
+        first = whole_number("FIRST", 0, meaning="the seed to begin with, as in FIRST=1000")
+        count = whole_number(
+            "SEEDS", SEEDS_DEFAULT, least=1, meaning="how many seeds to tell, as in SEEDS=200"
+        )
+        shrinks = is_on("SHRINK", meaning="to leave out what the story of SEED fails without")
+        if shrinks and seed is None:
+            raise WrongVariableError("SHRINK: it is for one story: give its SEED, as in SEED=7")
+    except WrongVariableError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    if seed is not None:
+        return _tell_one(seed, shrinks=shrinks)
     told = tell_many(range(first, first + count))
     print("\n".join(report(told)))
     return int(any(outcome.failure for outcome in told.outcomes))

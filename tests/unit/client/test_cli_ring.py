@@ -1,6 +1,7 @@
 """What `tailrace status`, `ring` and `dev` print and keep, without a broker."""
 
 import json
+import socket
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -9,12 +10,21 @@ from typing import Any
 
 import pytest
 
+from tailrace.cli import dev
 from tailrace.cli.checks import FAILED, ring_checks
 from tailrace.cli.ring import ring_text
 from tailrace.cli.ring_rows import filled_in, is_own
 from tailrace.cli.status import headline
 from tailrace.errors import ConnectionFailedError, TailraceError
-from tailrace.local_ring import RING_FILE, SECRET_FILE, LocalRing, begun_with
+from tailrace.local_broker import HOST, PEER_DOOR, PortTakenError
+from tailrace.local_ring import (
+    BROKERS_MAX,
+    PORT_STRIDE,
+    RING_FILE,
+    SECRET_FILE,
+    LocalRing,
+    begun_with,
+)
 from tailrace.requests import Answer
 from tailrace.ring_requests import (
     accept_loss_request,
@@ -26,6 +36,7 @@ from tailrace.ring_requests import (
 )
 from tailrace.ring_values import RingDetails
 from tailrace.values import BrokerStatus, Ring, RingStatus, to_document
+from tests.fixtures import free_port_base, free_ring_port
 
 REGISTRATION = {
     "ordinal": 0,
@@ -262,20 +273,69 @@ def test_the_doctor_tells_of_brokers_that_do_not_answer_and_nothing_else_of_them
 # --- a local ring's files -------------------------------------------------------------------------
 
 
+def with_data(top: Path, ring_file: str | None = None) -> Path:
+    """A directory in which broker 0 has begun."""
+    (top / "0" / "data").mkdir(parents=True)
+    if ring_file is not None:
+        (top / RING_FILE).write_text(ring_file)
+    return top
+
+
 def test_a_directory_says_how_many_brokers_it_is_of(tmp_path: Path) -> None:
     assert begun_with(tmp_path / "nosuch") is None
     assert begun_with(tmp_path) is None
-    (tmp_path / "0").mkdir()
-    assert begun_with(tmp_path) == 1
+    assert begun_with(with_data(tmp_path)) == 1
     (tmp_path / RING_FILE).write_text('{"brokers": 3}')
     assert begun_with(tmp_path) == 3
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"brokers": "many"}', '{"brokers": null}'])
-def test_a_file_that_does_not_say_it_is_named(tmp_path: Path, text: str) -> None:
-    (tmp_path / RING_FILE).write_text(text)
+def test_what_only_a_later_broker_has_does_not_say_how_many_there_are(tmp_path: Path) -> None:
+    (tmp_path / "2" / "data").mkdir(parents=True)
 
-    with pytest.raises(TailraceError, match=RING_FILE):
+    assert begun_with(tmp_path) is None
+
+
+def test_what_a_start_that_failed_has_left_is_no_ring(tmp_path: Path) -> None:
+    """Directories of brokers that have never begun, and how many there were to be."""
+    LocalRing(tmp_path, broker_count=3, port=free_ring_port())._prepare()
+    assert begun_with(tmp_path) is None
+
+    LocalRing(tmp_path, broker_count=4, port=free_ring_port())._prepare()
+    (tmp_path / "2" / "data").mkdir()
+    assert begun_with(tmp_path) == 4
+
+
+def test_a_larger_ring_that_never_was_is_forgotten_when_one_broker_starts(tmp_path: Path) -> None:
+    LocalRing(tmp_path, broker_count=3, port=free_ring_port())._prepare()
+    LocalRing(tmp_path, broker_count=1, port=free_port_base())._prepare()
+
+    assert begun_with(with_data(tmp_path)) == 1
+
+
+def test_where_a_port_is_taken_nothing_is_left(tmp_path: Path) -> None:
+    port = free_ring_port()
+    with socket.create_server((HOST, port + 2 * PORT_STRIDE + PEER_DOOR)):
+        for broker_count in (3, 4):
+            with pytest.raises(PortTakenError, match=f"port {port + 25} "):
+                LocalRing(tmp_path / "top", broker_count=broker_count, port=port)._prepare()
+
+    assert not (tmp_path / "top").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "[]", '{"brokers": "many"}', '{"brokers": null}', '{"brokers": 2.9}', "\ufffd"]
+    + [f'{{"brokers": {number}}}' for number in ("-3", "0", "13", "true")],
+)
+def test_a_file_that_does_not_say_it_is_named(tmp_path: Path, text: str) -> None:
+    with pytest.raises(TailraceError, match=f"{RING_FILE} does not say .*at most 12"):
+        begun_with(with_data(tmp_path, text))
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (with_data(tmp_path) / RING_FILE).mkdir()
+
+    with pytest.raises(TailraceError, match=rf"{RING_FILE} cannot be read \(Is a directory\)"):
         begun_with(tmp_path)
 
 
@@ -283,10 +343,7 @@ def test_a_file_that_does_not_say_it_is_named(tmp_path: Path, text: str) -> None
 def test_the_data_of_another_ring_is_refused_and_left_alone(
     tmp_path: Path, begun: int, wanted: int
 ) -> None:
-    if begun == 1:
-        (tmp_path / "0").mkdir()
-    else:
-        (tmp_path / RING_FILE).write_text(json.dumps({"brokers": begun}))
+    with_data(tmp_path, None if begun == 1 else json.dumps({"brokers": begun}))
     before = sorted(tmp_path.iterdir())
 
     with pytest.raises(TailraceError, match=f"--brokers {begun}"):
@@ -294,8 +351,39 @@ def test_the_data_of_another_ring_is_refused_and_left_alone(
     assert sorted(tmp_path.iterdir()) == before
 
 
+@pytest.mark.parametrize("broker_count", [1, 3])
+def test_a_broker_s_own_directory_is_not_that_of_a_ring(tmp_path: Path, broker_count: int) -> None:
+    (tmp_path / "0" / "data").mkdir(parents=True)
+    (tmp_path / "0" / "data" / "meta.json").touch()
+
+    with pytest.raises(TailraceError, match="0 is a broker's own directory: choose another with"):
+        LocalRing(tmp_path / "0", broker_count=broker_count, port=9250)._prepare()
+    assert [each.name for each in (tmp_path / "0").iterdir()] == ["data"]
+
+
+@pytest.mark.parametrize("text", ["", "two words", "sécret", "\n"])
+def test_a_file_that_holds_no_secret_is_named_with_the_remedy(tmp_path: Path, text: str) -> None:
+    (tmp_path / SECRET_FILE).write_text(text)
+
+    with pytest.raises(TailraceError, match=f"{SECRET_FILE} is no secret.*remove the file"):
+        LocalRing(tmp_path, broker_count=3, port=free_ring_port())._prepare()
+    assert not (tmp_path / RING_FILE).exists()
+
+
+def test_a_secret_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / SECRET_FILE).mkdir()
+
+    with pytest.raises(TailraceError, match=rf"{SECRET_FILE} cannot be read \(Is a directory\)"):
+        LocalRing(tmp_path, broker_count=3, port=free_ring_port())._prepare()
+
+
+def test_local_rings_are_as_large_and_far_apart_as_the_command_says() -> None:
+    assert (dev.BROKERS_MAX, dev.PORT_STRIDE) == (BROKERS_MAX, PORT_STRIDE)
+
+
 def test_a_ring_s_secret_is_made_once_and_is_its_owner_s(tmp_path: Path) -> None:
-    rings = [LocalRing(tmp_path / "top", broker_count=3, port=9250) for _ in range(2)]
+    port = free_ring_port()
+    rings = [LocalRing(tmp_path / "top", broker_count=3, port=port) for _ in range(2)]
     for ring in rings:
         ring._prepare()
     file = tmp_path / "top" / SECRET_FILE
@@ -303,12 +391,11 @@ def test_a_ring_s_secret_is_made_once_and_is_its_owner_s(tmp_path: Path) -> None
     assert rings[0].secret
     assert rings[0].secret == rings[1].secret == file.read_text().strip()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert [broker.port for broker in rings[0].brokers] == [9250, 9260, 9270]
-    assert begun_with(tmp_path / "top") == 3
+    assert [broker.port for broker in rings[0].brokers] == [port, port + 10, port + 20]
 
 
 def test_a_broker_alone_has_no_secret_and_no_file(tmp_path: Path) -> None:
-    ring = LocalRing(tmp_path / "top", broker_count=1, port=9250)
+    ring = LocalRing(tmp_path / "top", broker_count=1, port=free_port_base())
     ring._prepare()
 
     assert ring.secret is None
