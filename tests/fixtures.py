@@ -1,6 +1,9 @@
 """One constructor per real component that tests need: a broker process on loopback."""
 
 import random
+import socket
+import sys
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +13,11 @@ from tailrace.local_broker import DOOR_COUNT, LocalBroker, PortTakenError, check
 
 # Below Linux's ephemeral ports, so that no outgoing connection takes a port between choice and use.
 PORT_BASES = range(20_000, 32_000, 10)
+# How many bases a test process keeps others from choosing: those that it chose last.
+CLAIMS_MAX = 120
 READY_S_MAX = 20.0
+
+_claims: deque[socket.socket] = deque()
 
 
 class RunningBroker(LocalBroker):
@@ -56,11 +63,8 @@ def start_broker(tmp_path: Path, **settings: str | float) -> Iterator[RunningBro
 def free_port_base() -> int:
     """A port that is free with the next three; not from the seeded generator that tests share."""
     for base in random.SystemRandom().sample(PORT_BASES, len(PORT_BASES)):
-        try:
-            check_ports_are_free(base)
-        except PortTakenError:
-            continue
-        return base
+        if _is_mine(base):
+            return base
     raise AssertionError(f"no {DOOR_COUNT} free ports in a row in {PORT_BASES}")
 
 
@@ -68,10 +72,30 @@ def free_ring_port(broker_count: int = 3) -> int:
     """A base port for a ring on loopback, whose brokers are ten ports apart."""
     starts = PORT_BASES[:-broker_count]
     for base in random.SystemRandom().sample(starts, len(starts)):
-        try:
-            for ordinal in range(broker_count):
-                check_ports_are_free(base + 10 * ordinal)
-        except PortTakenError:
-            continue
-        return base
+        if all(_is_mine(base + PORT_BASES.step * ordinal) for ordinal in range(broker_count)):
+            return base
     raise AssertionError(f"no ports for {broker_count} brokers in {PORT_BASES}")
+
+
+def _is_mine(base: int) -> bool:
+    """Nothing listens there, and no test process beside this one has chosen it.
+
+    A broker that was killed and starts again finds its ports, and between choice and use nobody
+    takes them: a name in Linux's abstract namespace (unix(7)) is taken at once or not at all.
+    """
+    try:
+        check_ports_are_free(base, has_peers=True)
+    except PortTakenError:
+        return False
+    if sys.platform != "linux":
+        return True
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(f"\0tailrace-tests-{base}")
+    except OSError:
+        claim.close()
+        return False
+    _claims.append(claim)
+    if len(_claims) > CLAIMS_MAX:
+        _claims.popleft().close()
+    return True

@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from tailrace.local_broker import HOST, LocalBroker
@@ -92,7 +93,7 @@ class LocalRing:
         *,
         timeout_s: float = ANSWER_S_MAX,
     ) -> Any:
-        """The JSON answer; HTTPError, URLError, TimeoutError."""
+        """The JSON answer; HTTPError and other OSError, HTTPException."""
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {SECRET}"}
         content = None if body is None else json.dumps(body).encode()
         request = Request(self.brokers[ordinal].url + path, content, headers, method=method)
@@ -107,7 +108,7 @@ class LocalRing:
         except HTTPError as error:
             error.close()
             return False
-        except (URLError, TimeoutError, ConnectionError):
+        except (OSError, HTTPException):  # it may have ended within its answer
             return False
         return True
 
@@ -124,13 +125,15 @@ class LocalRing:
             for ordinal, broker in enumerate(self.brokers):
                 if not broker.is_running() or ordinal in self.paused:
                     continue
+                if not self.is_answered(ordinal, "GET", "/live"):
+                    continue
                 leader = self.ring(ordinal)["metadata"]["leader"]
                 if leader is not None and self.brokers[leader].is_running():
                     leaders.append(leader)
                     return True
             return False
 
-        self.until(is_known, 20.0)
+        self.until(is_known, 60.0)
         return leaders[0]
 
     def until(self, is_so: Callable[[], bool], timeout_s: float) -> None:
@@ -162,3 +165,12 @@ def founded_ring(root: Path, *, port: int, count: int = 3, **settings: Any) -> I
         yield ring
     finally:
         ring.end_all()
+
+
+def waits_without_its_data(ring: LocalRing, range_id: int) -> bool:
+    """Whether a range's only broker is known to be there again with another disk.
+
+    Before, the range waits as well: for a broker that is only away.
+    """
+    found = ring.ring(0)["ranges"][range_id]
+    return found["state"] == "waiting" and all(each["ghost"] for each in found["isr"])

@@ -1,11 +1,23 @@
 """Fixtures of the tests that talk to a broker."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.fixtures import RunningBroker
 from tests.http11 import METRICS, Connection, get
+
+SPARK = Path(__file__).parent / "spark"
+
+
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks in the same hook
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where test processes run side by side, a file's tests share one, and all of Spark's do."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            group = SPARK if SPARK in item.path.parents else item.path
+            item.add_marker(pytest.mark.xdist_group(group.stem))
 
 
 @pytest.fixture
