@@ -1,7 +1,7 @@
 """What to do next, and how it is told; one of these at a time, each safe to repeat."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tailrace_operator.observed import ChildName, Document
@@ -72,9 +72,17 @@ class OwnClaim:
     """
 
     name: str
-    version: str
+    version: str = field(compare=False)  # who undoes it each time is answered less and less often
     owners: tuple[Document, ...]
     is_owned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeepClaims:
+    """Have a StatefulSet take no volume along when it goes, as those of earlier versions do."""
+
+    name: str
+    uid: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +119,7 @@ ClusterAction = (
     | RecordFounding
     | Found
     | OwnClaim
+    | KeepClaims
     | GrowClaim
     | RestartBroker
     | Blocked
@@ -176,6 +185,8 @@ def described(action: ClusterAction | TopicAction) -> str:
         case OwnClaim(name, _, _, is_owned):
             what = "is deleted with" if is_owned else "stays when somebody deletes"
             return f"volume {name}: {what} the StreamCluster"
+        case KeepClaims(name):
+            return f"StatefulSet {name}: its volumes stay when somebody deletes it"
         case GrowClaim(name, size):
             return f"volume {name}: grows to {size}"
         case RestartBroker(ordinal, _, reason):

@@ -14,7 +14,7 @@ _ANNOTATION_KEY = f"({_DNS_NAME.replace('a-z', 'A-Za-z')}/)?{_SHORT_NAME}"
 _SHORT_NAME_SAID = (
     "up to 63 letters, digits, hyphens, underscores and dots, from a letter or digit to another"
 )
-_KEY_SAID = f"{_SHORT_NAME_SAID}, behind a DNS name and / or without"
+_KEY_SAID = f"{_SHORT_NAME_SAID}, optionally after a DNS name and a slash"
 
 Name = Annotated[
     str,

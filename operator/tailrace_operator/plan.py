@@ -14,6 +14,7 @@ from tailrace_operator.actions import (
     CreateSecret,
     Found,
     GrowClaim,
+    KeepClaims,
     OwnClaim,
     PlacePod,
     RecordFounding,
@@ -66,11 +67,12 @@ def _in_order(
 ) -> Iterator[ClusterAction | None]:
     """What there is to do, the first thing first."""
     yield _ownership(cluster)  # first of all: data that is to stay must not wait for anything
+    yield _retention(cluster)
+    yield _placement(cluster)  # a pod that is waiting must not wait for a person too
     yield _secret(cluster)
-    yield _memory(cluster)
     yield _children(cluster, wanted)
     yield _unwanted(cluster, wanted)
-    yield _placement(cluster)
+    yield _memory(cluster)  # what is there is mended, and no broker restarted with too little
     yield _founding(cluster)
     yield _growth(cluster)
     yield _restart(cluster)
@@ -86,13 +88,24 @@ def _ownership(cluster: Cluster) -> OwnClaim | None:
     The volume of a StreamCluster that had this name before goes with that one.
     """
     owner, is_owned = cluster.owner, cluster.spec.deletion_policy == "Delete"
-    for claim in wanted_claims(cluster):
+    for claim in wanted_claims(cluster) if is_owned else cluster.claims:
         others = tuple(each for each in claim.owners if each["uid"] != owner.uid)
         is_so = len(others) < len(claim.owners)
         if is_so != is_owned and not _is_of_another(owner, claim):
             owners = (*others, owner_reference(owner)) if is_owned else others
             return OwnClaim(claim.name, claim.version, owners, is_owned)
     return None
+
+
+def _retention(cluster: Cluster) -> KeepClaims | None:
+    """A StatefulSet of an earlier version owns its volumes until it is told that they stay."""
+    child = ChildName("StatefulSet", cluster.owner.name)
+    live = cluster.children.get(child)
+    if live is None or is_going(live) or _foreign(cluster.owner, child, live) is not None:
+        return None
+    retention = live["spec"].get("persistentVolumeClaimRetentionPolicy") or {}
+    is_kept = retention.get("whenDeleted", "Retain") == "Retain"
+    return None if is_kept else KeepClaims(child.name, live["metadata"]["uid"])
 
 
 def _is_of_another(owner: Owner, claim: Claim) -> bool:
@@ -119,20 +132,6 @@ def _secret(cluster: Cluster) -> CreateSecret | Blocked | None:
         f"make another and restart all brokers with it: kubectl create secret generic "
         f"{ring_secret(name)} --from-literal=secret=$(openssl rand -base64 32), then "
         f"kubectl delete pod -l {INSTANCE_LABEL}={name}",
-    )
-
-
-def _memory(cluster: Cluster) -> Blocked | None:
-    """Brokers that may take more than their pods have would be killed when they are needed most."""
-    told = cluster.spec.resources.limits.get("memory")
-    limit_bytes, memory_bytes = quantity(told), cluster.spec.settings.memory_bytes
-    if limit_bytes is None or memory_bytes <= limit_bytes:
-        return None
-    return Blocked(
-        "MemoryTooSmall",
-        f"produceMemory, readMemory, ioBuffer and cacheSize are {-(-memory_bytes // 2**20)}Mi "
-        f"together, above the memory limit of a broker, {told}; lower them in spec.settings, or "
-        "raise spec.resources.limits.memory, best to 110Mi more than they are",
     )
 
 
@@ -220,6 +219,20 @@ def _unwanted(cluster: Cluster, wanted: dict[ChildName, Document]) -> Remove | N
     return None
 
 
+def _memory(cluster: Cluster) -> Blocked | None:
+    """Brokers that may take more than their pods have would be killed when they are needed most."""
+    told = cluster.spec.resources.limits.get("memory")
+    limit_bytes, memory_bytes = quantity(told), cluster.spec.settings.memory_bytes
+    if limit_bytes is None or memory_bytes <= limit_bytes:
+        return None
+    return Blocked(
+        "MemoryTooSmall",
+        f"produceMemory, readMemory, ioBuffer and cacheSize are {-(-memory_bytes // 2**20)}Mi "
+        f"together, above the memory limit of a broker, {told}; lower them in spec.settings, or "
+        "raise spec.resources.limits.memory, best to 110Mi more than they are",
+    )
+
+
 # --- pods and the ring ----------------------------------------------------------------------------
 
 
@@ -236,11 +249,12 @@ def _founding(cluster: Cluster) -> ClusterAction | None:
     """A ring is founded once: it is noted before it is asked for, and its id after that."""
     founded, ring = cluster.founded, cluster.ring
     if founded is not None and founded.broker_count != cluster.spec.brokers:
+        is_kept = cluster.spec.deletion_policy == "Retain"  # and carried out, by the order
+        first = "" if is_kept else "set spec.deletionPolicy to Retain, wait until this changes, "
         return Blocked(
             "BrokersChanged",
-            f"the ring has {founded.broker_count} brokers and cannot change yet; set "
-            f"spec.deletionPolicy to Retain, delete this StreamCluster and apply it again with "
-            f"spec.brokers {founded.broker_count}",
+            f"the ring has {founded.broker_count} brokers and cannot change yet; {first}delete "
+            f"this StreamCluster and apply it again with spec.brokers {founded.broker_count}",
         )
     if ring is None:
         return None

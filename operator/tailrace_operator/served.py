@@ -5,6 +5,7 @@ resources renew it, so that a namespace without any is free after a while.
 """
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 
 from tailrace_operator.kube import AlreadyExistsError, ConflictError, Kube
@@ -13,10 +14,11 @@ from tailrace_operator.lease import Lease, LeaseWatch
 LEASE_NAME = "tailrace-served"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Namespace:
     lease: Lease
     watch: LeaseWatch
+    asked_s: float = 0.0  # when somebody asked last
     one_asks: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -31,9 +33,12 @@ class ServedNamespaces:
 
     async def reason_to_wait(self, namespace: str) -> str | None:
         """None: it is this release's, for two thirds of the duration at least. KubeError."""
+        now_s = time.monotonic()
         one = self._namespaces.get(namespace)
         if one is None:
+            self._forget_silent(now_s)
             one = self._namespaces[namespace] = self._of(namespace)
+        one.asked_s = now_s
         async with one.one_asks:
             if one.lease.is_fresh:
                 return None
@@ -47,6 +52,12 @@ class ServedNamespaces:
         async with asyncio.TaskGroup() as tasks:
             for one in self._namespaces.values():
                 tasks.create_task(one.lease.release())
+
+    def _forget_silent(self, now_s: float) -> None:
+        """Namespaces without a resource: their Leases are free by now, and they may be gone."""
+        begin_s = now_s - self._duration_s
+        kept = {name: each for name, each in self._namespaces.items() if each.asked_s >= begin_s}
+        self._namespaces = kept
 
     def _of(self, namespace: str) -> _Namespace:
         lease = Lease(

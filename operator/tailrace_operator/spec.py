@@ -58,7 +58,7 @@ _MEMORY_DEFAULTS = {
 }
 _NO_ANNOTATIONS_OF_OURS = Rule(
     "!has(self.annotations) || self.annotations.all(key, !key.startsWith('tailrace.dev/'))",
-    message="annotations from tailrace.dev/ on are Tailrace's own",
+    message="annotations that begin with tailrace.dev/ are Tailrace's own",
     field=".annotations",
 )
 _ZONES_MESSAGE = "a ring has three zones, or none"
@@ -269,8 +269,8 @@ class PodSettings(Fields):
             "!has(self.labels) || self.labels.all(key, !key.startsWith('tailrace.dev/') && "
             "!(key in ['name', 'instance', 'component', 'managed-by'].map(name, "
             "'app.kubernetes.io/' + name)))",
-            message="labels from tailrace.dev/ on, and app.kubernetes.io/name, instance, component "
-            "and managed-by, are Tailrace's own",
+            message="labels that begin with tailrace.dev/, and app.kubernetes.io/name, instance, "
+            "component and managed-by, are Tailrace's own",
             field=".labels",
         ),
         _NO_ANNOTATIONS_OF_OURS,

@@ -80,7 +80,7 @@ def kubernetes(release: Operator, request: pytest.FixtureRequest) -> Iterator[Ku
             _show_all(mine, release)
     finally:
         if not keeps_all():
-            mine.kubectl("delete", "namespace", mine.namespace, "--timeout=120s", timeout_s=130)
+            mine.kubectl("delete", "namespace", mine.namespace, "--timeout=300s", timeout_s=310)
 
 
 @pytest.fixture
@@ -92,14 +92,11 @@ def operator(kubernetes: Kubernetes) -> Operator:
 @pytest.fixture
 def client(kubernetes: Kubernetes) -> Iterator[ClientPod]:
     """A pod in another namespace than the ring's."""
-    elsewhere = kubernetes.elsewhere(f"{kubernetes.namespace}-client")
-    elsewhere.kubectl("create", "namespace", elsewhere.namespace)
-    image = f"{kubernetes.provider.image('tailrace/broker')}:{VERSION}"
-    elsewhere.apply(pod_manifest(image))
-    elsewhere.wait("pod/client", "Ready")
-    yield ClientPod(elsewhere)
-    if not keeps_all():
-        elsewhere.kubectl("delete", "namespace", elsewhere.namespace, "--wait=false")
+    with kubernetes.neighbour("client") as elsewhere:
+        image = f"{kubernetes.provider.image('tailrace/broker')}:{VERSION}"
+        elsewhere.apply(pod_manifest(image))
+        elsewhere.wait("pod/client", "Ready")
+        yield ClientPod(elsewhere)
 
 
 def _build_images(provider: Provider, log: Kubernetes) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from tests.e2e.provider import ROOT, Provider
+from tests.e2e.provider import ROOT, Provider, keeps_all
 
 Document = Mapping[str, Any]
 COMMAND_S_MAX = 120.0
@@ -44,6 +44,18 @@ class Kubernetes:
     def elsewhere(self, namespace: str) -> "Kubernetes":
         """The same cluster and scenario in another namespace."""
         return replace(self, namespace=namespace)
+
+    @contextmanager
+    def neighbour(self, suffix: str) -> Iterator["Kubernetes"]:
+        """Another namespace for this scenario; it goes with the block, or before."""
+        other = self.elsewhere(f"{self.namespace}-{suffix}")
+        other.kubectl("create", "namespace", other.namespace)
+        try:
+            yield other
+        finally:
+            if not keeps_all():
+                options = ["--ignore-not-found", "--wait=false"]
+                other.kubectl("delete", "namespace", other.namespace, *options)
 
     def say(self, text: str) -> None:
         """One line of the log."""

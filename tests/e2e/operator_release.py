@@ -1,5 +1,7 @@
 """The operator as the chart installs it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tests.e2e.kubernetes import Kubernetes
@@ -20,6 +22,7 @@ class Operator:
     """A release of the chart."""
 
     kubernetes: Kubernetes  # in the release's namespace
+    name: str = RELEASE
 
     @property
     def provider(self) -> Provider:
@@ -35,18 +38,27 @@ class Operator:
         values = [f"{name}={self.provider.image(image)}" for name, image in images.items()]
         options = [word for value in values for word in ("--set", value)]
         if self.is_installed():
-            command = ["upgrade", RELEASE, CHART]
+            command = ["upgrade", self.name, CHART]
         else:
-            command = ["install", RELEASE, CHART, "--create-namespace"]
+            command = ["install", self.name, CHART, "--create-namespace"]
         self.kubernetes.helm(*command, *options, *arguments, "--wait", "--timeout", "3m")
 
     def uninstall(self) -> None:
         """What users made stays."""
-        self.kubernetes.helm("uninstall", RELEASE, "--wait")
+        self.kubernetes.helm("uninstall", self.name, "--wait")
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Uninstalled while the block lasts."""
+        self.uninstall()
+        try:
+            yield
+        finally:
+            self.install()
 
     def is_installed(self) -> bool:
         """Whether there is such a release."""
-        return bool(self.kubernetes.objects("secrets", f"owner=helm,name={RELEASE}"))
+        return bool(self.kubernetes.objects("secrets", f"owner=helm,name={self.name}"))
 
     def pods(self) -> list[str]:
         """Their names."""

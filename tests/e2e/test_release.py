@@ -25,14 +25,11 @@ def test_without_the_operator_rings_work_and_data_stays(
     url = url_of(kubernetes)
     client.show(url, "produce", "flights", given='{"n": 1}\n')
 
-    operator.uninstall()
-    try:
+    with operator.away():
         client.show(url, "produce", "flights", given='{"n": 2}\n')
         assert sorted(each["value"]["n"] for each in client.records(url, "flights")) == [1, 2]
         operator.kubernetes.show("get", "crd", *KINDS)
         kubernetes.show("get", "trc,trt,pod,persistentvolumeclaim")
-    finally:
-        operator.install()
 
     found(kubernetes, topic("after-the-return"))
     kubernetes.wait("trc/events", "Ready")

@@ -112,6 +112,10 @@ def test_a_stateful_set_that_somebody_deletes_takes_no_data_along() -> None:
                 claims = [each["metadata"]["uid"] for each in volumes(kube)]
                 before = kube.get("StatefulSet", "events")["metadata"]["uid"]
 
+                # As an earlier version had it.
+                retention = {"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete"}}
+                kube.edit("StatefulSet", "events", {"spec": retention})
+                await kube.until(lambda: when_deleted(kube) == "Retain")
                 kube.remove("StatefulSet", "events")
 
                 await kube.until(
@@ -167,6 +171,11 @@ def test_a_volume_that_still_goes_with_the_cluster_before_is_not_taken_over() ->
                 await kube.until(lambda: is_all_ready(kube))
 
     run_story(story())
+
+
+def when_deleted(kube: FakeKubernetes) -> str:
+    spec = kube.get("StatefulSet", "events")["spec"]
+    return str(spec["persistentVolumeClaimRetentionPolicy"]["whenDeleted"])
 
 
 def volumes(kube: FakeKubernetes) -> list[dict[str, Any]]:

@@ -108,6 +108,24 @@ def test_many_looks_at_once_ask_once_and_each_namespace_is_for_itself() -> None:
     run_story(story())
 
 
+def test_nothing_is_kept_of_a_namespace_that_nobody_asks_about_any_more() -> None:
+    async def story() -> None:
+        kube = FakeKubernetes()
+        async with kube.served():
+            api = Kube(Configuration(host=kube.url), timeout_s=10)
+            served = ServedNamespaces(api, release="operators/one", duration_s=0)
+            try:
+                assert await served.reason_to_wait("gone") is None
+                assert await served.reason_to_wait("ns") is None
+                await served.release()
+                assert holder(kube, "gone") == "operators/one", "its Lease is free by its age"
+                assert holder(kube, "ns") == ""
+            finally:
+                await api.close()
+
+    run_story(story())
+
+
 def test_who_is_overtaken_looks_again() -> None:
     class Overtaken(Kube):
         """Another release takes the Lease between the look and the write."""

@@ -77,10 +77,10 @@ def test_a_new_ring_is_made_in_this_order() -> None:
         "NetworkPolicy",
         "PodDisruptionBudget",
         "StatefulSet",
+        "PlacePod",
+        "PlacePod",
+        "PlacePod",
         "ServiceMonitor",
-        "PlacePod",
-        "PlacePod",
-        "PlacePod",
         "RecordFounding",
         "Found",
         "RecordFounding",
@@ -106,11 +106,14 @@ def test_a_secret_that_is_gone_is_not_made_anew_for_a_ring() -> None:
 
 
 @pytest.mark.parametrize("limit", ["256M", "255Mi", "0.2Gi"])
-def test_brokers_that_may_take_more_memory_than_their_pods_have_are_not_made(limit: str) -> None:
-    resources = {"limits": {"memory": limit}}
+def test_no_ring_is_founded_whose_brokers_may_take_more_memory_than_their_pods_have(
+    limit: str,
+) -> None:
+    world = settled(resources={"limits": {"memory": limit}})
 
-    action = blocked(a_cluster({"resources": resources}))
+    action = blocked(world.observed())
 
+    assert world.observed().founded is None
     assert action.reason == "MemoryTooSmall"
     assert f"are 256Mi together, above the memory limit of a broker, {limit};" in action.message
     assert "spec.resources.limits.memory" in action.message
@@ -121,11 +124,25 @@ def test_memory_that_is_enough_or_has_no_limit_is_no_obstacle(limits: dict[str, 
     assert isinstance(action_of(a_cluster({"resources": {"limits": limits}})), Apply)
 
 
-def test_a_ring_that_runs_is_left_as_it_is_when_its_memory_would_not_fit() -> None:
+def test_a_broker_is_placed_in_its_zone_while_a_person_has_to_act() -> None:
+    world = settled(zones=["a", "b", "c"])
+    world.change(settings={"cacheSize": "10Gi"})
+    world.end_pod(1)
+
+    assert PlacePod(1, "b") in world.settle()
+    assert world.pods[1].is_ready
+
+
+def test_a_ring_that_runs_is_mended_and_not_restarted_when_its_memory_would_not_fit() -> None:
     world = settled()
     world.change(settings={"cacheSize": "10Gi"})
+    del world.children[SERVICE]
 
-    assert world.settle() == []
+    actions = world.settle()
+
+    kinds = [each.manifest["kind"] for each in actions if isinstance(each, Apply)]
+    assert kinds == ["ConfigMap", "Service", "StatefulSet"]
+    assert len(actions) == len(kinds)
     assert world.status["phase"].startswith("Blocked: produceMemory, readMemory, ioBuffer and")
 
 
@@ -360,8 +377,20 @@ def test_the_number_of_brokers_cannot_change_and_nothing_is_taken_away() -> None
 
     assert action.reason == "BrokersChanged"
     assert "has 3 brokers and cannot change yet" in action.message
-    assert "apply it again with spec.brokers 3" in action.message
+    assert "cannot change yet; delete this StreamCluster and apply it again" in action.message
+    assert "with spec.brokers 3" in action.message
     assert len(world.pods) == 3
+
+
+def test_volumes_are_kept_before_a_cluster_is_made_again_with_the_brokers_that_it_had() -> None:
+    world = settled(deletionPolicy="Delete")
+    world.change(brokers=1)
+    assert "set spec.deletionPolicy to Retain, wait" in blocked(world.observed()).message
+
+    world.change(deletionPolicy="Retain")
+    assert len(world.settle()) == 3  # its volumes are let go
+
+    assert "Retain" not in blocked(world.observed()).message
 
 
 # --- restarts -------------------------------------------------------------------------------------

@@ -9,10 +9,12 @@ from tailrace_operator.actions import (
     Blocked,
     ClusterAction,
     GrowClaim,
+    KeepClaims,
     OwnClaim,
     RecordFounding,
     RestartBroker,
 )
+from tailrace_operator.manifests import owner_reference
 from tailrace_operator.observed import Claim, Cluster
 from tailrace_operator.plan import next_action
 from tests.kubernetes_world import IMAGE, OWNER, STATEFUL_SET, World
@@ -75,6 +77,42 @@ def test_a_volume_that_stays_is_let_go_before_anything_else() -> None:
     world.has_secret = False
 
     assert owned(world.settle()) == [(f"data-events-{ordinal}", False) for ordinal in range(3)]
+
+
+def test_a_stateful_set_of_an_earlier_version_lets_volumes_go_whatever_else_is_wrong() -> None:
+    world = settled()
+    live = world.children[STATEFUL_SET]
+    live["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] = "Delete"
+    world.has_secret = False
+
+    assert world.settle() == [KeepClaims("events", live["metadata"]["uid"])]
+
+
+def test_a_stateful_set_of_another_is_not_told_what_to_do_with_volumes() -> None:
+    world = settled()
+    live = world.children[STATEFUL_SET]
+    live["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] = "Delete"
+    live["metadata"]["ownerReferences"] = [
+        {"kind": "Other", "name": "events", "uid": "other", "controller": True}
+    ]
+
+    assert blocked(world.observed()).reason == "NameTaken"
+
+
+def test_a_volume_that_is_let_go_may_be_of_a_broker_that_the_ring_has_not() -> None:
+    """As when the volumes turned out to be those of a smaller ring."""
+    world = settled(brokers=1)
+    claim = Claim(1, "data-events-1", 2**30, 2**30, is_expandable=True)
+    world.claims[1] = replace(claim, owners=(owner_reference(OWNER),))
+
+    assert owned(world.settle()) == [("data-events-1", False)]
+
+
+def test_who_undoes_an_owner_each_time_is_not_answered_as_fast_as_it_goes() -> None:
+    """The operator slows down when it does the same again."""
+    claims = [OwnClaim("data-events-0", version, (), is_owned=False) for version in ("1", "2")]
+
+    assert claims[0] == claims[1]
 
 
 def test_other_owners_of_a_volume_stay_its_owners() -> None:
