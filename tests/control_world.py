@@ -144,6 +144,10 @@ class World:
         for action in self._stalled.pop(ordinal):
             action()
 
+    def lose_writes(self, ordinal: int) -> None:
+        """What it was told to write since its disk stalled never was."""
+        del self._stalled[ordinal]
+
     def ask(self, ordinal: int, command: Command) -> int:
         """The number by which the answer will be known."""
         number = next(self._requests)

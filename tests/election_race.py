@@ -27,16 +27,17 @@ class Death(NamedTuple):
     """How the leader dies.
 
     `is_early`: as soon as it leads, when perhaps nobody else knows it. `is_told_to_all`: else one
-    of the others hears of it only from others.
+    of the others hears of it only from others. `write_us`: how long writes take, of all disks.
     """
 
     voter_count: int = 3
     is_early: bool = False
     is_told_to_all: bool = True
+    write_us: tuple[int, int] = WRITE_US
 
 
 class Race:
-    """One schedule; `run` is all that is asked of it."""
+    """One schedule; `run` tells it."""
 
     def __init__(self, seed: int, death: Death) -> None:
         self._random = Random(f"race {seed}")
@@ -60,6 +61,11 @@ class Race:
         killed_us = self._now_us
         self._until(lambda: self.world.leader is not None)
         return (self._now_us - killed_us) / US_PER_MS
+
+    @property
+    def term(self) -> int:
+        """The newest that anybody has entered."""
+        return max(node.raft.term for node in self.world.nodes.values() if node.raft is not None)
 
     def _any_leader(self) -> Node | None:
         nodes = self.world.nodes.values()
@@ -135,7 +141,7 @@ class Race:
             if node.disk.writes and ordinal not in self._writing:
                 self._writing.add(ordinal)
                 written = partial(self._written, ordinal, len(node.disk.writes))
-                self._at(self._now_us + self._draw(WRITE_US), written)
+                self._at(self._now_us + self._draw(self._death.write_us), written)
 
     def _deliver(self, sender: int, ordinal: int, message: RaftMessage) -> None:
         if (sender, ordinal) not in self._lost:

@@ -372,9 +372,7 @@ class Control:
                 self.gossip.took_over(each, now_ms)
             effects.append(Applied(before, after))
             effects += self._superseded(before)
-        if self._founded_request is not None and self.raft.applied > GENESIS:
-            effects.append(Answer(self._founded_request))
-            self._founded_request = None
+        effects += self._say_founded()
         effects += self._answers()
         self._next_duty_ms = now_ms
         return effects
@@ -536,7 +534,7 @@ class Control:
     # --- founding and recovery ---
 
     def _found(self, ask: AskFounding, now_ms: int) -> list[ControlEffect]:
-        if not self._founding.is_taken:
+        if not self._founding.is_member:
             if not self.ordinal < ask.broker_count:
                 detail = f"brokers 0 to {ask.broker_count - 1} found the ring: ask one of them"
                 return [Answer(ask.request, Refusal("invalid-parameter", detail))]
@@ -545,9 +543,10 @@ class Control:
                 return [Answer(ask.request, Refusal("ring-exists", detail))]
             sends, gave_way = self._founding.begin(ask, now_ms)
             return [*sends, *([] if gave_way is None else [gave_way])]
-        if self.state is None or self.state.broker_count != ask.broker_count:
-            size = "" if self.state is None else f" of {self.state.broker_count} brokers"
-            detail = f"this broker belongs to a ring{size}; nothing was changed"
+        assert self.state is not None
+        if self.state.broker_count != ask.broker_count:
+            size = f"of {self.state.broker_count} brokers"
+            detail = f"this broker belongs to a ring {size}; nothing was changed"
             return [Answer(ask.request, Refusal("ring-exists", detail))]
         return [Answer(ask.request)]
 
@@ -577,7 +576,15 @@ class Control:
         self._founded_request = self._founding.request_of(founding)
         self._founding.genesis = genesis
         self.rules["founding.founded"] += 1
-        return self._raft(raft_events.Found(genesis), now_ms)
+        return [*self._raft(raft_events.Found(genesis), now_ms), *self._say_founded()]
+
+    def _say_founded(self) -> list[ControlEffect]:
+        """Once the ring has agreed on something; it may have before this founder knew."""
+        request = self._founded_request
+        if request is None or self.raft.applied <= GENESIS:
+            return []
+        self._founded_request = None
+        return [Answer(request)]
 
     def _recover(self, request: int, now_ms: int) -> list[ControlEffect]:
         if self.state is None:

@@ -7,7 +7,7 @@ who votes. Broker 0 takes it first, whoever the founder is, and hands it on; so 
 awaits this founding with the very disk that it answered with. One that is not empty is a veto, so
 wiped brokers cannot found a ring beside the one that they were in; it shows the genesis if it has
 nothing else yet, and when that names the disks of all who are asked, a founding whose founder died
-is finished with it.
+is finished with it. Until the genesis is on its disk, it is silent.
 
 Why there are never two, of whatever size: each needs broker 0, whose disk takes one genesis, and
 what others take it has taken. (A founder that decided by itself could have the answer of a broker
@@ -120,8 +120,10 @@ class Founding:
 
     def asked(self, message: FoundingAsked) -> Reserved | Send | None:
         """What the disk is to note before this broker answers; or a veto; or its own goes first."""
-        if self.is_taken:
+        if self.is_member:
             return self._veto(message)
+        if self.is_taken:  # whoever saw it now could keep what this disk may still lose
+            return None
         if not self._may_reserve(message.founding):
             self._rules["founding.own_first"] += 1
             return None
@@ -130,9 +132,7 @@ class Founding:
     def noted(self, message: FoundingAsked) -> list[Send | Answer]:
         """It is on disk: the answer, and one to whoever asked for an attempt that ends by this."""
         founding = message.founding
-        if self.is_taken:  # meanwhile
-            return [self._veto(message)]
-        if not self._may_reserve(founding):
+        if self.is_taken or not self._may_reserve(founding):  # meanwhile
             return []
         self.reserved = founding
         answered = Send(message.sender.ordinal, structs.replace(self._me, founding=founding))
@@ -147,9 +147,10 @@ class Founding:
 
     def _may_reserve(self, founding: UUID) -> bool:
         """Whether this empty broker is to await that founding; else its own goes first."""
-        return self._attempt is None or (
-            founding >= self._attempt.id and founding != self._given_up
-        )
+        attempt = self._attempt
+        if attempt is None or founding == attempt.id:
+            return True
+        return founding > attempt.id and founding != self._given_up
 
     def _veto(self, message: FoundingAsked) -> Send:
         veto = structs.replace(

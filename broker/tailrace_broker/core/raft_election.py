@@ -16,6 +16,7 @@ class Election:
         self.is_pre = True
         self._state = state
         self._votes: set[DiskId] = {state.me}
+        self._begun_ms = state.now_ms
         state.leader = None
         state.wait_for_leader()
         state.retry_soon()  # who still hears the leader may be about to miss it
@@ -27,6 +28,7 @@ class Election:
         state = self._state
         self.is_pre = False
         self._votes.clear()  # its own counts when it is durable
+        self._begun_ms = state.now_ms
         state.enter_term(state.term + 1, state.me)
         state.wait_for_leader()
         state.rules["election.begun"] += 1
@@ -40,8 +42,10 @@ class Election:
             return
         if answer.is_granted:
             self._votes.add(answer.sender)
-        else:  # split votes, perhaps: this term may never have a leader
-            state.retry_soon()
+        else:
+            # Split votes, perhaps: this term may never have a leader. But others may be writing
+            # theirs down, which takes about as long as this one's has taken.
+            state.retry_soon(state.now_ms - self._begun_ms)
 
     def written(self) -> None:
         """Its own vote is perhaps durable now."""
@@ -72,6 +76,8 @@ def answer_pre_vote(state: RaftState, message: VoteAsked, *, is_standing: bool) 
         state.tell_term(ordinal, VoteAnswered(state.term, state.me, False, is_pre=True))
     elif state.hears_leader:
         state.rules["prevote.refused"] += 1
+    elif state.is_disk_stalled:  # the vote itself would not be there soon
+        state.rules["disk.silent"] += 1
     elif message.head < state.chain.head:
         state.rules["prevote.old_head"] += 1
         state.hurry()

@@ -115,10 +115,10 @@ class RaftState:
         wait_ms = self._generator.randint(0, self.timing.heartbeat_ms // 2)
         self.election_at_ms = min(self.election_at_ms, self.now_ms + wait_ms)
 
-    def retry_soon(self) -> None:
-        """To stand: what was in the way may be gone, or what was asked be lost."""
+    def retry_soon(self, least_ms: int = 0) -> None:
+        """To stand, not before `least_ms`: what was in the way may be gone, or a message lost."""
         heartbeat_ms = self.timing.heartbeat_ms
-        wait_ms = self._generator.randint(heartbeat_ms // 2, heartbeat_ms)
+        wait_ms = least_ms + self._generator.randint(heartbeat_ms // 2, heartbeat_ms)
         self.election_at_ms = min(self.election_at_ms, self.now_ms + wait_ms)
 
     @property

@@ -61,7 +61,9 @@ def accept_loss(state: RingState, command: AcceptLoss) -> RingState | Refusal:
         return broker
     if broker.ordinal not in led.replicas:
         return Refusal(
-            "not-a-replica", f"broker {broker.ordinal} is not among {_names(led.replicas)}"
+            "not-a-replica",
+            f"broker {broker.ordinal} has nothing of range {led.id}; name one of"
+            f" {_names(led.replicas)}",
         )
     able = [each for each in led.isr if not each.is_ghost and not _is_fenced(state, each)]
     if able:

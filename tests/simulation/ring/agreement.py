@@ -157,16 +157,26 @@ class Agreement:
         """Build the agreed chain up to there."""
         new: list[Block] = []
         is_leader = process.control is not None and process.control.raft.role == "leader"
-        if is_leader and block_id.height > self.height:
-            self.quorums.check_agreed(process, block_id, self._voters_before, self._has)
         while block_id.height > self.height:
             check(block_id in self._blocks, f"{block_id} is agreed, and was never on a disk")
             new.append(self._blocks[block_id])
             block_id = new[-1].parent
         if new:
             self._check_chain(block_id, "has a block on top of")
+        if new and is_leader:
+            self._check_counted(process, new)
         for block in reversed(new):
             self._agree(block)
+
+    def _check_counted(self, process: Process, new: list[Block]) -> None:
+        """By who voted until now; by the next voters alone when both sets have just agreed that."""
+        voters = self._voters_before
+        for block in new:
+            is_of_voters = block.kind == VOTERS and decode_configuration(block.payload) == voters
+            if is_of_voters and voters.is_joint:
+                self.quorums.check_agreed(process, block.id, voters, self._has)
+                voters = Configuration(voters.next_voters)
+        self.quorums.check_agreed(process, new[0].id, voters, self._has)
 
     def _agree(self, block: Block) -> None:
         check(block.id.height == len(self.agreed), f"heights have a hole below {block.id}")

@@ -6,7 +6,7 @@ import pytest
 
 from tailrace_broker.core.control import ControlTiming
 from tailrace_broker.core.control_events import AskRecovery, Heard
-from tailrace_broker.core.founding import Founding
+from tailrace_broker.core.founding import GIVE_UP_MS
 from tailrace_broker.core.raft_state import NEVER_MS
 from tailrace_broker.core.ring import ring_order
 from tailrace_broker.model.commands import (
@@ -139,13 +139,53 @@ def test_of_two_foundings_of_different_size_one_comes_to_be(founder: int, size: 
     assert {*state.brokers} == {0, 1, 2}  # whom it was not founded with it admits
 
 
-def test_two_rings_of_founders_that_decide_by_themselves_are_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Founding, "decides", True)
+def stalled_with_a_genesis() -> tuple[World, int]:
+    """Broker 0 has taken what broker 1 has made, and its disk has it not."""
+    world = World()
+    for ordinal in range(3):
+        world.start(ordinal)
+    number = world.found(1, 3)
+    world.until(lambda: bool(world.disks[0].records))
+    world.stall(0)
+    world.until(lambda: world.rules["founding.founded"] > 0)
+    world.pass_ms(1000)
+    return world, number
 
-    with pytest.raises(AssertionError):
-        test_of_two_foundings_of_different_size_one_comes_to_be(1, 1)
+
+def test_what_broker_0_loses_nobody_has_taken() -> None:
+    world, large = stalled_with_a_genesis()
+    world.kill(0)
+    world.lose_writes(0)
+    world.start(0)
+
+    assert world.answer(world.found(0, 1)) is None
+    assert reason(world.answer(large)) == "ring-exists"
+    world.until(lambda: all(each.state is not None for each in world.controls.values()))
+    assert len({c.state.cluster_id for c in world.controls.values() if c.state is not None}) == 1
+
+
+def test_broker_0_is_asked_again_while_its_disk_takes_the_genesis() -> None:
+    world, first = stalled_with_a_genesis()
+    again = world.found(0, 3)
+    world.pass_ms(300)
+    world.end_stall(0)
+
+    assert [world.answer(number) for number in (again, first)] == [None, None]
+    assert world.rules["founded"] == 3
+
+
+def test_what_its_founder_gave_up_may_come_to_be() -> None:
+    world = World()
+    for ordinal in range(3):
+        world.start(ordinal)
+    first = world.found(1, 3)
+    world.until(lambda: world.disks[0].snapshot is not None)
+    again = world.found(1, 3)
+    asked_ms = world.now_ms
+
+    assert reason(world.answer(first)) == "founding-under-way"
+    assert world.answer(again) is None
+    assert world.now_ms - asked_ms < GIVE_UP_MS
 
 
 def test_an_attempt_is_given_up_for_another_of_the_same_broker() -> None:

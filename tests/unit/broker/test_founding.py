@@ -277,6 +277,35 @@ def test_an_attempt_gives_way_to_another_with_a_greater_id() -> None:
     assert founder.answered(replace(me(1), founding=found)) == (None, None)
 
 
+def test_what_the_founder_gave_up_it_awaits_when_broker_0_shows_that_it_came_to_be() -> None:
+    founder = founding(1)
+    given_up = made_by(founder)
+    founder.begin(AskFounding(REQUEST, 3, 1), 10)
+    [*_, again] = founder.wake(10 + ASK_AGAIN_MS)[0]
+    assert isinstance(again.message, FoundingAsked)
+    shown = replace(
+        me(0), founding=again.message.founding, is_empty=False, genesis=given_up.genesis
+    )
+
+    assert founder.answered(shown) == (None, None)
+    assert await_it(founder, given_up.founding) is None
+
+
+def test_who_has_taken_a_genesis_is_silent_until_it_is_on_disk() -> None:
+    """Who saw it could keep it, when this disk has lost it and takes part in another founding."""
+    genesis = genesis_of(founding())
+    cluster = decode_state(genesis.state).cluster_id
+    asked = FoundingAsked(me(1).sender, cluster)
+    broker = founding(reserved=cluster)
+    broker.genesis = genesis
+
+    assert broker.asked(asked) is None
+    assert broker.noted(asked) == []
+    broker.is_member = True
+    shown = replace(me(0), founding=cluster, is_empty=False, genesis=genesis)
+    assert broker.asked(asked) == Send(1, shown)
+
+
 def test_asked_again_the_first_attempt_gives_way() -> None:
     founder = founding()
     begun(founder)
