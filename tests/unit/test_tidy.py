@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(30)  # all sources are read, and parsed
+
 ROOT = Path(__file__).parents[2]
 SOURCE_FOLDERS = ["broker", "client", "operator", "examples", "benchmarks"]
 OTHER_FOLDERS = [".ci", "crds", "docs", "helm", "tests"]
