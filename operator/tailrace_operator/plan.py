@@ -51,6 +51,8 @@ MADE = "made"  # the reason of an Apply of what was not there
 # Fields of a StatefulSet that the API server refuses to change.
 _IMMUTABLE = ("podManagementPolicy", "selector", "serviceName", "volumeClaimTemplates")
 
+_TEMPLATE_KINDS = {"ConfigMap", "StatefulSet"}  # of which pods are made
+
 _Mended = Apply | ReplaceStatefulSet | Blocked
 
 
@@ -70,9 +72,10 @@ def _in_order(
     yield _retention(cluster)
     yield _placement(cluster)  # a pod that is waiting must not wait for a person too
     yield _secret(cluster)
-    yield _children(cluster, wanted)
+    memory = _memory(cluster)
+    yield _children(cluster, wanted if memory is None else _without_template(cluster, wanted))
     yield _unwanted(cluster, wanted)
-    yield _memory(cluster)  # what is there is mended, and no broker restarted with too little
+    yield memory
     yield _founding(cluster)
     yield _growth(cluster)
     yield _restart(cluster)
@@ -231,6 +234,17 @@ def _memory(cluster: Cluster) -> Blocked | None:
         f"together, above the memory limit of a broker, {told}; lower them in spec.settings, or "
         "raise spec.resources.limits.memory, best to 110Mi more than they are",
     )
+
+
+def _without_template(
+    cluster: Cluster, wanted: dict[ChildName, Document]
+) -> dict[ChildName, Document]:
+    """What is mended while a person has to act: not what a pod that starts now would be made of."""
+    return {
+        child: manifest
+        for child, manifest in wanted.items()
+        if child.kind not in _TEMPLATE_KINDS or child not in cluster.children
+    }
 
 
 # --- pods and the ring ----------------------------------------------------------------------------
