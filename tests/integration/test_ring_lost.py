@@ -22,9 +22,11 @@ def registered(ring: LocalRing, at: int, ordinal: int) -> dict[str, Any]:
 def test_the_survivor_goes_on_alone_by_hand_and_admits_the_others(tmp_path: Path) -> None:
     with founded_ring(tmp_path, port=free_ring_port()) as ring:
         ring.call(0, "POST", "/v1/topics", {"name": "kept"})
-        ring.call(2, "GET", "/v1/ring?consistent=true")
+        cluster_id = ring.call(2, "GET", "/v1/ring?consistent=true")["clusterId"]
         for ordinal in (0, 1):
             ring.kill(ordinal)
+        # A leader would feed the empty ones until it finds out that it is alone.
+        ring.until(lambda: ring.ring(2)["metadata"]["leader"] is None, timeout_s=10)
         for ordinal in (0, 1):
             ring.wipe(ordinal)
             ring.brokers[ordinal].start()
@@ -39,6 +41,7 @@ def test_the_survivor_goes_on_alone_by_hand_and_admits_the_others(tmp_path: Path
         ring.wait_ready()
 
         ring.until(lambda: len(ring.ring(2)["metadata"]["voters"]) == 3, timeout_s=30)
+        assert {ring.ring(ordinal)["clusterId"] for ordinal in range(3)} == {cluster_id}
         assert registered(ring, 2, 0)["loss"] == "disk"
         names = [each["name"] for each in ring.call(0, "GET", "/v1/topics")["topics"]]
         assert names == ["kept"]
