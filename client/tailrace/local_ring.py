@@ -1,8 +1,10 @@
 """Brokers on this machine as one ring: start, found, wait until they serve, watch, stop.
 
 `TOP/0` to `TOP/N-1` hold their data, `TOP/0.log` to `TOP/N-1.log` have what they say,
-`TOP/ring.json` how many they are, and `TOP/ring-secret` what they prove to each other. A ring of
-one has none of these files, and speaks on stderr. No broker outlives its parent.
+`TOP/ring.json` how many they are, and `TOP/ring-secret` what they prove to each other. What the
+brokers themselves have agreed on stands in `TOP/0/ring.json` and so on, against a wrong number in
+the first. A ring of one needs none of these files, and speaks on stderr. No broker outlives its
+parent.
 """
 
 import json
@@ -11,7 +13,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from queue import Queue
@@ -35,6 +37,11 @@ BROKERS_MAX = 12  # on one machine
 SECRET_BYTES = 32
 SECRET_FILE = "ring-secret"  # noqa: S105  # its name
 RING_FILE = "ring.json"
+SLOW_S = 10.0  # who waits longer is told for what
+
+
+def _tell_nobody(_: str) -> None:
+    pass
 
 
 class Ended(NamedTuple):
@@ -67,6 +74,8 @@ class LocalRing:
         self._settings = dict(settings or {})
         self._stack = ExitStack()
         self._ended: Queue[Ended] = Queue()
+        self._tell: Callable[[str], None] = _tell_nobody
+        self._slow_at_s = float("inf")
 
     def __enter__(self) -> Self:
         self._prepare()
@@ -91,18 +100,22 @@ class LocalRing:
         """To one of its brokers, with the secret."""
         return Client(self.brokers[ordinal].url, token=self.secret)
 
-    def wait_ready(self) -> None:
+    def wait_ready(self, tell: Callable[[str], None] = _tell_nobody) -> None:
         """Found the ring when it is new, then wait until all serve: as long as they live.
 
-        BrokerEndedError; TailraceError when it cannot be founded.
+        `tell`: called once, when that takes long. BrokerEndedError; TailraceError when it cannot
+        be founded, or is one of another number of brokers.
         """
+        self._tell = tell
+        self._slow_at_s = time.monotonic() + SLOW_S
         if self._broker_count > 1:
             self._found_if_new()
-        for broker in self.brokers:
+        for ordinal, broker in enumerate(self.brokers):
             with Client(broker.url) as client:
                 while not client.is_ready():
-                    self._check_living()
-                    time.sleep(POLL_INTERVAL_S)
+                    self._pause(ordinal, "to be ready")
+        if self._broker_count > 1:
+            self._note_agreed()
 
     def wait_ended(self) -> Ended:
         """Until a broker ends by itself, which is told once."""
@@ -135,16 +148,15 @@ class LocalRing:
             for each in [self.top, *(self.top / str(ordinal) for ordinal in ordinals)]:
                 make_directory(each)
             self.secret = _kept_secret(self.top / SECRET_FILE)
-            (self.top / RING_FILE).write_text(json.dumps({"brokers": self._broker_count}) + "\n")
+            self._write_count(self.top)
             shared: dict[str, str | float] = {
                 "peer_host": HOST,
                 "port_stride": PORT_STRIDE,
                 "ring_secret": self.secret,
             }
             settings = [{**shared, "ordinal": ordinal} for ordinal in ordinals]
-        else:
-            with suppress(FileNotFoundError, NotADirectoryError):
-                (self.top / RING_FILE).unlink()  # of a larger ring that has never had data
+        elif begun_count is None and _has_files_of_several(self.top):  # they have never had data
+            self._write_count(self.top)
         self.brokers = [
             LocalBroker(
                 self.top / str(ordinal),
@@ -154,6 +166,19 @@ class LocalRing:
             )
             for ordinal, own in enumerate(settings)
         ]
+
+    def _write_count(self, directory: Path) -> None:
+        (directory / RING_FILE).write_text(json.dumps({"brokers": self._broker_count}) + "\n")
+
+    def _note_agreed(self) -> None:
+        """Beside each broker's data. TailraceError: another number was agreed on."""
+        with self.client() as client:
+            agreed = client.ring().brokers
+        if agreed not in (None, self._broker_count):
+            raise _wrong_count(self.top, said=self._broker_count, agreed=agreed)
+        if agreed is not None:
+            for broker in self.brokers:
+                self._write_count(broker.data_dir)
 
     def _found_if_new(self) -> None:
         """An empty broker of a ring that is there is admitted by itself."""
@@ -167,16 +192,27 @@ class LocalRing:
                         return
                     if not error.retriable:
                         raise
-                    self._check_living()
-                    time.sleep(POLL_INTERVAL_S)
+                    self._pause(0, "to found the ring")
 
     def _ring_of(self, client: Client) -> RingDetails:
         """When the broker's doors are open."""
         while True:
             with suppress(ConnectionFailedError):
                 return client.ring()
-            self._check_living()
-            time.sleep(POLL_INTERVAL_S)
+            self._pause(0, "to answer")
+
+    def _pause(self, ordinal: int, what: str) -> None:
+        """Before the broker is asked again. BrokerEndedError."""
+        self._check_living()
+        if time.monotonic() >= self._slow_at_s:
+            self._slow_at_s = float("inf")
+            broker = self.brokers[ordinal]
+            log = "" if broker.log_path is None else f", its log: {broker.log_path}"
+            self._tell(
+                f"still waiting for broker {ordinal} {what}{log}; its state: tailrace ring status "
+                f"--url {broker.url}"
+            )
+        time.sleep(POLL_INTERVAL_S)
 
     def _check_living(self) -> None:
         """BrokerEndedError."""
@@ -201,13 +237,31 @@ def begun_with(top: Path) -> int | None:
     begun = [ordinal for ordinal in range(BROKERS_MAX) if _has_data(top / str(ordinal))]
     if not begun:
         return None
-    file = top / RING_FILE
+    agreed = _agreed_count(top, begun)
+    try:
+        said = _count_in(top / RING_FILE)
+    except FileNotFoundError:
+        if begun == [0] and agreed is None and not _has_files_of_several(top):
+            return 1
+        raise _unsaid_count(top) from None
+    if agreed not in (None, said):
+        raise _wrong_count(top, said=said, agreed=agreed)
+    if begun[-1] >= said:
+        raise TailraceError(
+            f"{top / RING_FILE} says {said} brokers, but {top / str(begun[-1])} holds the data of "
+            'one more: write {"brokers": N} into the file, as many as the ring was founded with'
+        )
+    return said
+
+
+def _count_in(file: Path) -> int:
+    """FileNotFoundError; TailraceError: it cannot be read, or does not say it."""
     try:
         broker_count = json.loads(file.read_text())["brokers"]
         if type(broker_count) is int and 1 <= broker_count <= BROKERS_MAX:
             return broker_count
     except FileNotFoundError:
-        return 1 if begun[0] == 0 else None
+        raise
     except OSError as error:
         raise TailraceError(
             f"{file} cannot be read ({error.strerror}): mend that, or choose another directory "
@@ -215,9 +269,32 @@ def begun_with(top: Path) -> int | None:
         ) from error
     except (ValueError, LookupError, TypeError):
         pass
-    raise TailraceError(
-        f'{file} does not say how many brokers there are: write {{"brokers": N}} into it, as '
-        f"many as there are directories beside it; at most {BROKERS_MAX}"
+    raise _unsaid_count(file.parent)
+
+
+def _agreed_count(top: Path, begun: list[int]) -> int | None:
+    """As the first of these brokers has it that does; None: by no broker known."""
+    for ordinal in begun:
+        with suppress(FileNotFoundError, TailraceError):  # it is only there to compare with
+            return _count_in(top / str(ordinal) / RING_FILE)
+    return None
+
+
+def _has_files_of_several(top: Path) -> bool:
+    return any((top / name).exists() for name in (RING_FILE, SECRET_FILE, "0.log"))
+
+
+def _unsaid_count(top: Path) -> TailraceError:
+    return TailraceError(
+        f'{top / RING_FILE} does not say how many brokers there are: write {{"brokers": N}} into '
+        f"it, as many as there are directories beside it; at most {BROKERS_MAX}"
+    )
+
+
+def _wrong_count(top: Path, *, said: int, agreed: int | None) -> TailraceError:
+    return TailraceError(
+        f"{top / RING_FILE} says {said} brokers, but the ring is one of {agreed}: write "
+        f'{{"brokers": {agreed}}} into it'
     )
 
 

@@ -10,6 +10,7 @@ from tailrace_operator.names import GROUP_VERSION
 from tailrace_operator.structural import structural
 
 _BOUNDS = re.compile(r"not a (?:size|duration) (from) ([^;]*);")  # as in "from 1Gi on"
+_NO_TEXT = '""'
 _HEAD = (
     "# Resources\n\n"
     "Made from [`spec.py`](../operator/tailrace_operator/spec.py) and"
@@ -68,7 +69,7 @@ def _fields(path: str, schema: Mapping[str, Any]) -> Iterator[tuple[str, Mapping
 
 def _type(schema: Mapping[str, Any]) -> str:
     if "enum" in schema:
-        return ", ".join(f"`{each}`" for each in schema["enum"])
+        return ", ".join(f"`{each or _NO_TEXT}`" for each in schema["enum"])
     if "items" in schema:
         return f"list of {_type(schema['items'])}"
     if "additionalProperties" in schema:

@@ -164,6 +164,55 @@ class Keys:
         return given
 
 
+@dataclass(frozen=True, slots=True)
+class TotalBytes:
+    """A bound of a map's keys and values together, in UTF-8."""
+
+    most: int
+    message: str
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Refuse more."""
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """With a rule: a schema bounds each of them only."""
+        each = "bytes(key).size() + bytes(self[key]).size()"
+        rule = Rule(f"self.map(key, {each}).sum() <= {self.most}", message=self.message)
+        return with_rule(handler(schema), rule)
+
+    def _check(self, given: dict[str, str]) -> dict[str, str]:
+        if sum(len(text.encode()) for item in given.items() for text in item) > self.most:
+            raise ValueError(self.message)
+        return given
+
+
+class NoneTwice:
+    """A list of texts that Kubernetes keys: the API server refuses a duplicate, with its path."""
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Refuse a duplicate."""
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """As a set, which server-side apply merges by its items."""
+        return {**handler(schema), "x-kubernetes-list-type": "set"}
+
+    def _check(self, given: tuple[str, ...]) -> tuple[str, ...]:
+        for index, each in enumerate(given):
+            if each in given[:index]:
+                raise ValueError(f'Duplicate value: "{each}"')
+        return given
+
+
 class ResourceQuantity:
     """A quantity as in a pod's resources: `500m`, `1Gi`, or a number; a text from here on."""
 

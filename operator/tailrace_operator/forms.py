@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tailrace_operator.fields import Keys, Text
+from tailrace_operator.fields import Keys, Text, TotalBytes
 
 # Kubernetes' own forms (apimachinery, `validation.go`).
 _DNS_NAME = "[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
@@ -16,19 +16,17 @@ _SHORT_NAME_SAID = (
 )
 _KEY_SAID = f"{_SHORT_NAME_SAID}, optionally after a DNS name and a slash"
 
-Name = Annotated[
-    str,
-    Field(min_length=1, max_length=253),
-    Text(
-        _DNS_NAME,
-        "not a name in Kubernetes: lowercase letters, digits, hyphens and dots, from a letter or "
-        "digit to another",
-    ),
-]
+_NOT_A_NAME = (
+    "not a name in Kubernetes: lowercase letters, digits, hyphens and dots, from a letter or digit "
+    "to another"
+)
+
+Name = Annotated[str, Field(min_length=1, max_length=253), Text(_DNS_NAME, _NOT_A_NAME)]
+NameOrNone = Annotated[str, Field(max_length=253), Text(f"({_DNS_NAME})?", _NOT_A_NAME)]
 LabelValue = Annotated[
     str, Field(max_length=63), Text(f"({_SHORT_NAME})?", f"not a label's value: {_SHORT_NAME_SAID}")
 ]
-AnnotationValue = Annotated[str, Field(max_length=4096)]
+AnnotationValue = Annotated[str, Field(max_length=16_384)]
 Labels = Annotated[
     dict[str, LabelValue],
     Field(max_length=64),
@@ -36,8 +34,13 @@ Labels = Annotated[
 ]
 Annotations = Annotated[
     dict[str, AnnotationValue],
-    Field(max_length=64),
+    Field(max_length=128),
     Keys(_ANNOTATION_KEY, f"not an annotation's key: {_KEY_SAID}"),
+    TotalBytes(
+        131_072,
+        "more than 128Ki of annotations: of the 256Ki that Kubernetes takes, the cluster's own "
+        "have the rest",
+    ),
 ]
 TaintKey = Annotated[
     str, Field(max_length=317), Text(f"({_LABEL_KEY})?", f"not a taint's key: {_KEY_SAID}")

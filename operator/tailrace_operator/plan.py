@@ -322,10 +322,14 @@ def _cannot_grow(cluster: Cluster) -> Blocked | None:
     storage = cluster.spec.storage
     for claim in _small_claims(cluster):
         of_class = "" if storage.storage_class_name is None else f" {storage.storage_class_name}"
+        remedy = (
+            f"set allowVolumeExpansion: true in its StorageClass{of_class}, if what makes the "
+            "volumes can do that"
+        )
+        if storage.storage_class_name == "":
+            remedy = "it has no StorageClass; move to another StreamCluster with greater volumes"
         return Blocked(
-            "VolumesCannotGrow",
-            f"volume {claim.name} cannot grow to {storage.size}; set allowVolumeExpansion: true in "
-            f"its StorageClass{of_class}, if what makes the volumes can do that",
+            "VolumesCannotGrow", f"volume {claim.name} cannot grow to {storage.size}; {remedy}"
         )
     return None
 

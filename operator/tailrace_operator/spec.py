@@ -11,6 +11,7 @@ from pydantic.alias_generators import to_camel
 
 from tailrace.quantities import DURATION, DURATION_UNITS, SIZE_UNITS
 from tailrace_operator.fields import (
+    NoneTwice,
     ResourceQuantity,
     Rule,
     Text,
@@ -20,7 +21,7 @@ from tailrace_operator.fields import (
     size,
     unchanged,
 )
-from tailrace_operator.forms import Annotations, Labels, LabelValue, Name, TaintKey
+from tailrace_operator.forms import Annotations, Labels, LabelValue, Name, NameOrNone, TaintKey
 
 GROUP = "tailrace.dev"
 VERSION = "v1alpha1"
@@ -110,12 +111,14 @@ class Storage(Fields):
     ] = "10Gi"
     """How much each broker can store, as in `50Gi`; it can grow while the ring works."""
 
-    storage_class_name: Name | None = None
-    """Which kind of volume; the cluster's default when it is not given. It cannot be changed."""
+    storage_class_name: NameOrNone | None = None
+    """Which kind of volume; the cluster's default when it is not given, and with `""` none: volumes
+    that are there already. It cannot be changed."""
 
     model_config = ruled(
         Rule(
-            unchanged("storageClassName"),
+            # No class is another thing than the default: it needs a word that no class has.
+            unchanged("storageClassName", otherwise="'the default'"),
             message="the class of volumes cannot be changed: they are made; move to another "
             "StreamCluster for another class",
             field=".storageClassName",
@@ -214,17 +217,17 @@ class Toleration(Fields):
     key: TaintKey | None = None
     """The taint's key; every key when it is not given, with the operator `Exists`."""
 
-    operator: Literal["Exists", "Equal"] | None = None
-    """`Equal` when it is not given."""
+    operator: Literal["Exists", "Equal", ""] | None = None
+    """`Equal` when it is not given, or `""`."""
 
     value: LabelValue | None = None
     """The taint's value, with `Equal`."""
 
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-    """Every effect when it is not given."""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute", ""] | None = None
+    """Every effect when it is not given, or `""`."""
 
-    toleration_seconds: Annotated[int, Field(ge=0)] | None = None
-    """How long a taint of effect `NoExecute` is borne."""
+    toleration_seconds: int | None = None
+    """How long a taint of effect `NoExecute` is borne; less than 0 is as 0."""
 
     model_config = ruled(
         Rule(
@@ -316,7 +319,7 @@ class StreamClusterSpec(Fields):
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     """When a node fetches the image."""
 
-    image_pull_secrets: Annotated[tuple[Name, ...], Field(max_length=16)] = ()
+    image_pull_secrets: Annotated[tuple[Name, ...], Field(max_length=16), NoneTwice()] = ()
     """Names of Secrets of the namespace, for the image's registry."""
 
     storage: Storage = Storage()
@@ -325,7 +328,8 @@ class StreamClusterSpec(Fields):
     resources: Resources = Resources(
         requests={"cpu": "250m", "memory": "512Mi"}, limits={"memory": "512Mi"}
     )
-    """What each broker's container gets."""
+    """What each broker's container gets. A quantity with a fraction is a text, `"0.5"` or `500m`;
+    one with an exponent has a unit instead: `1G`, not `1e9`."""
 
     settings: Settings = Settings()
     """Settings of the brokers; their memory has to fit into `spec.resources.limits.memory`."""

@@ -84,6 +84,12 @@ def with_secret(secret: str) -> dict[str, str]:
     return environment() | {"TAILRACE_TOKEN": secret}
 
 
+def end_by_hand(dev: Dev) -> None:
+    """Ctrl-C."""
+    dev.process.send_signal(signal.SIGINT)
+    dev.process.communicate(timeout=TIMEOUT_S)
+
+
 def command(
     words: Sequence[str], url: str, *, secret: str | None = None
 ) -> subprocess.CompletedProcess[bytes]:
@@ -154,9 +160,42 @@ def test_a_ring_goes_on_while_most_of_its_brokers_live(tmp_path: Path) -> None:
 def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
     (tmp_path / "ring" / "2" / "data").mkdir(parents=True)
     (tmp_path / "ring" / "2" / "data" / "meta.json").write_text("{}")
+    (tmp_path / "ring" / "ring.json").write_text('{"brokers": 3}')
     wanted = ("dev", "--data", "ring", "--brokers", "3", "--port", str(free_ring_port()))
 
     assert_fails(run(*wanted, cwd=tmp_path), 1, "the broker ended by itself .*ring/2.log")
+
+
+def test_what_the_ring_does_not_serve_is_told_with_a_demo_that_works(tmp_path: Path) -> None:
+    """A broker's disk was wiped; then the file that says how many they are is wrong, and away."""
+    port, file = free_ring_port(), tmp_path / "ring" / "ring.json"
+    wanted = ("dev", "--data", "ring", "--port", str(port))
+    with running(tmp_path, "--brokers", "3", port=port) as first:
+        [produce_line] = [line for line in first.lines if "partitionKey=SFO" in line]
+        end_by_hand(first)
+    lost = (int(produce_line.partition("http://127.0.0.1:")[2].partition("/")[0]) - port) // 10
+    shutil.rmtree(tmp_path / "ring" / str(lost))
+    with running(tmp_path, port=port) as second:
+        produce_line, read_line = [line for line in second.lines if line.startswith("curl")]
+        answers = [
+            subprocess.run(["sh", "-c", line], capture_output=True, timeout=TIMEOUT_S, check=True)
+            for line in (produce_line, read_line)
+        ]
+        end_by_hand(second)
+    file.write_text('{"brokers": 5}')
+    wrong = run(*wanted, cwd=tmp_path)
+    file.unlink()
+    away = run(*wanted, cwd=tmp_path)
+
+    waits = [line for line in second.lines if line.startswith("range ")]
+    assert len(waits) == 1
+    assert waits[0].endswith(f"tailrace ring accept-loss {lost} --broker N")
+    assert "SFO" not in produce_line
+    assert b'"offset":0' in answers[0].stdout
+    assert b'"value":{"origin":' in answers[1].stdout
+    assert_fails(wrong, 1, 'ring.json says 5 brokers, .* one of 3: write {"brokers": 3} into it')
+    assert_fails(away, 1, 'ring.json does not say .*write {"brokers": N} into it')
+    assert not (tmp_path / "ring" / "3").exists()
 
 
 def test_data_of_another_number_of_brokers_is_refused(tmp_path: Path, dev: Dev) -> None:

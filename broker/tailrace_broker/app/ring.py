@@ -9,7 +9,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import structlog
@@ -70,7 +70,17 @@ FOUNDING_ERRORS = {
     "founding-under-way": NotAgreedError,
 }
 
+# Of a change whose outcome is not known.
+DOUBT = "; what was asked for may still come to be"
+
 _log = structlog.get_logger()
+
+
+class _Request(NamedTuple):
+    """`doubt`: what is added when nobody answers."""
+
+    future: asyncio.Future[None]
+    doubt: str
 
 
 class Ring:
@@ -104,7 +114,7 @@ class Ring:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0
         self._events: deque[ControlEvent] = deque()
-        self._requests: dict[int, asyncio.Future[None]] = {}
+        self._requests: dict[int, _Request] = {}
         self._request_count = 0
         self._changed = asyncio.Event()
         self._is_stopped = False
@@ -183,6 +193,13 @@ class Ring:
             self.rules,
         )
         if settings.peer_host is not None:
+            if not settings.ring_secret:
+                _log.warning(
+                    "secret.missing",
+                    reason=f"port {settings.port + PEER_PORT}, and the requests that change the "
+                    "ring, are open to whoever reaches them",
+                    remedy="set TAILRACE_RING_SECRET, the same for all brokers",
+                )
             self.peers = Peers(
                 disk.ordinal,
                 address_of=self._private_address,
@@ -212,11 +229,9 @@ class Ring:
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
-        for future in self._requests.values():
-            if not future.done():
-                future.set_exception(
-                    NotAgreedError("the broker stops; what was asked for may still come to be")
-                )
+        for each in self._requests.values():
+            if not each.future.done():
+                each.future.set_exception(NotAgreedError(f"the broker stops{each.doubt}"))
         if self.peers is not None:
             await self.peers.close()
         await self.files.close()
@@ -235,7 +250,7 @@ class Ring:
 
         NotAgreedError, NotReadyError.
         """
-        await self._request(AskState)
+        await self._request(AskState, doubt="")
         assert self.state is not None
         return self.state
 
@@ -275,20 +290,20 @@ class Ring:
                 raise
             raise kind(error.detail) from error
 
-    async def _request(self, ask: Callable[[int], ControlEvent]) -> None:
+    async def _request(self, ask: Callable[[int], ControlEvent], doubt: str = DOUBT) -> None:
         if self._control is None or self._is_stopped:
             raise NotReadyError("the broker is starting, or stopping")
         self._request_count += 1
         number = self._request_count
-        future = self._requests[number] = self._loop.create_future()
+        request = self._requests[number] = _Request(self._loop.create_future(), doubt)
         try:
             self._step(ask(number))
             async with asyncio.timeout(CHANGE_S_MAX):
-                await future
+                await request.future
         except TimeoutError:
             raise NotAgreedError(
                 f"the brokers have not agreed within {CHANGE_S_MAX:.0f} s: a majority of the "
-                "voters must be up and reach each other; what was asked for may still come to be"
+                f"voters must be up and reach each other{doubt}"
             ) from None
         finally:
             del self._requests[number]
@@ -371,9 +386,10 @@ class Ring:
                 self._on_failed(SupersededError(detail))
 
     def _answer(self, request: int, refusal: Refusal | None) -> None:
-        future = self._requests.get(request)
-        if future is None or future.done():
+        found = self._requests.get(request)
+        if found is None or found.future.done():
             return
+        future = found.future
         if refusal is None:
             future.set_result(None)
         elif refusal.reason == "not-agreed":

@@ -536,7 +536,10 @@ class Control:
     def _found(self, ask: AskFounding, now_ms: int) -> list[ControlEffect]:
         if not self._founding.is_member:
             if not self.ordinal < ask.broker_count:
-                detail = f"brokers 0 to {ask.broker_count - 1} found the ring: ask one of them"
+                last = ask.broker_count - 1
+                detail = f"brokers 0 to {last} found the ring: ask one of them"
+                if last == 0:
+                    detail = "broker 0 founds the ring: ask it"
                 return [Answer(ask.request, Refusal("invalid-parameter", detail))]
             if self.gossip.leader_hint() is not None:
                 detail = "there is a ring, and this broker waits to be admitted to it"

@@ -97,7 +97,9 @@ class Requests:
             if now_ms >= each.give_up_ms:
                 del self._requests[request_id]
                 if each.number is not None:
-                    detail = "the brokers have not agreed on it in time; it may still come to be"
+                    detail = "the brokers have not agreed on it in time"
+                    if each.command is not None:
+                        detail += "; it may still come to be"
                     yield Answer(each.number, Refusal("not-agreed", detail))
 
     def read_answered(self, read_id: int, height: int) -> None:

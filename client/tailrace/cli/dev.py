@@ -2,11 +2,12 @@
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Never
+from typing import TYPE_CHECKING, NamedTuple, Never
 
 from tailrace.cli.parser import UsageError, Verb, parameter, whole_number
+from tailrace.cli.ring import waiting_lines
 from tailrace.errors import TailraceError
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from tailrace.local_broker import LocalBroker
     from tailrace.local_ring import LocalRing
+    from tailrace.ring_values import RingDetails
 
 DEFAULT_PORT = 9250
 PORT_STRIDE = 10  # brokers of a local ring are that far apart (docs/operations.md)
@@ -27,9 +29,21 @@ DOORS = (
 )
 # The `broker` extra's packages that no other extra brings: one missing means that it is missing.
 BROKER_PACKAGES = ("httptools", "mmh3", "msgspec", "pydantic_settings", "structlog")
-DEMO_KEY = "SFO"
+# The first whose range is led is used: in a ring of two to twelve brokers each range has one.
+DEMO_KEYS = (
+    *("SFO", "AMS", "BCN", "ATL", "MEL", "DOH", "ICN"),
+    *("DEL", "DXB", "MUC", "BOM", "BOS", "EZE", "JFK"),
+)
 PARTITIONS_PER_RANGE = 4  # of a topic that its first event creates
-DEMO_PARTITION = 2  # where a broker alone puts DEMO_KEY in such a topic
+DEMO_PARTITION = 2  # where a broker alone puts the first in such a topic
+
+
+class Place(NamedTuple):
+    """Where a key is led."""
+
+    key: str
+    url: str
+    partition: int
 
 
 def dev(*, data: Path, port: int, brokers: int | None) -> None:
@@ -83,7 +97,7 @@ def _wait_ready(ring: "LocalRing") -> None:
     from tailrace.local_broker import BrokerEndedError
 
     try:
-        ring.wait_ready()
+        ring.wait_ready(lambda what: print(what, file=sys.stderr, flush=True))
     except BrokerEndedError as error:
         if len(ring.brokers) > 1:
             raise
@@ -120,17 +134,22 @@ def _voters(ring: "LocalRing") -> set[int]:
 
 def _welcome(ring: "LocalRing") -> str:
     """The doors, and two lines to paste."""
-    url, partition = ring.brokers[0].url, DEMO_PARTITION
-    if len(ring.brokers) > 1:
-        url, partition = _place_of_demo(ring)
-    path = f"{url}/v1/topic/demo"
+    if len(ring.brokers) == 1:
+        place = Place(DEMO_KEYS[0], ring.brokers[0].url, DEMO_PARTITION)
+        doors = _doors(ring.brokers[0])
+    else:
+        with ring.client() as client:
+            details = client.ring()
+        place = place_of_demo(details, [broker.url for broker in ring.brokers])
+        doors = [*_ring_doors(ring), *(f"  {line}" for line in waiting_lines(details))]
+    path = f"{place.url}/v1/topic/demo"
     return "\n".join(
         [
-            *(_doors(ring.brokers[0]) if len(ring.brokers) == 1 else _ring_doors(ring)),
+            *doors,
             "Produce, then read:",
-            f"""  curl -d '{{"origin":"{DEMO_KEY}"}}' -H 'content-type: application/json' """
-            f"'{path}/messages?partitionKey={DEMO_KEY}'",
-            f"  curl '{path}/partitions/{partition}/records?offset=earliest'",
+            f"""  curl -d '{{"origin":"{place.key}"}}' -H 'content-type: application/json' """
+            f"'{path}/messages?partitionKey={place.key}'",
+            f"  curl '{path}/partitions/{place.partition}/records?offset=earliest'",
             "Ctrl-C ends it, data stays.",
         ]
     )
@@ -163,22 +182,27 @@ def _ring_doors(ring: "LocalRing") -> list[str]:
     ]
 
 
-def _place_of_demo(ring: "LocalRing") -> tuple[str, int]:
-    """Where the demo's key is led, in a topic of the default partitions; ids are in token order."""
+def place_of_demo(ring: "RingDetails", urls: Sequence[str]) -> Place:
+    """In a topic of the default partitions; `urls` by ordinal; ids are in token order."""
     from tailrace.murmur3 import token
 
-    key_token = token(DEMO_KEY.encode())
-    with ring.client() as client:
-        ranges = [each for each in client.ring().ranges if each.state != "sealed"]
-    index, found = next(
-        (index, each)
-        for index, each in enumerate(ranges)
-        if int(each.start) <= key_token < int(each.end)
-    )
-    length = int(found.end) - int(found.start)
-    part = (key_token - int(found.start)) * PARTITIONS_PER_RANGE // length
-    leader = ring.brokers[0 if found.leader is None else found.leader]
-    return leader.url, index * PARTITIONS_PER_RANGE + part
+    ranges = [each for each in ring.ranges if each.state != "sealed"]
+    found = None
+    for key in DEMO_KEYS:
+        key_token = token(key.encode())
+        index, one = next(
+            (index, each)
+            for index, each in enumerate(ranges)
+            if int(each.start) <= key_token < int(each.end)
+        )
+        length = int(one.end) - int(one.start)
+        part = (key_token - int(one.start)) * PARTITIONS_PER_RANGE // length
+        place = Place(key, urls[one.leader or 0], index * PARTITIONS_PER_RANGE + part)
+        if one.state == "open":
+            return place
+        found = found or place
+    assert found is not None
+    return found
 
 
 def _listed(ordinals: Iterable[int]) -> str:

@@ -92,13 +92,17 @@ def ring_text(ring: "RingDetails") -> str:
             f"{ring.step.brokers_after} brokers, {len(ring.step.sealed)} of "
             f"{len(ring.step.parents)} ranges sealed"
         )
-    lines += [
+    return "\n".join([*lines, *waiting_lines(ring)])
+
+
+def waiting_lines(ring: "RingDetails") -> list[str]:
+    """What to do for each range that waits."""
+    return [
         f"range {each.id} waits for its broker with all its data; without it: tailrace ring "
         f"accept-loss {each.id} --broker N"
         for each in ring.ranges
         if each.state == "waiting"
     ]
-    return "\n".join(lines)
 
 
 def _headline(ring: "RingDetails") -> str:

@@ -81,7 +81,12 @@ def test_a_broker_founds_no_ring_that_it_is_not_of() -> None:
     world = World()
     world.start(3)
 
-    assert reason(world.answer(world.found(3, 3))) == "invalid-parameter"
+    for broker_count, founders in (
+        (3, "brokers 0 to 2 found the ring: ask one of them"),
+        (1, "broker 0 founds the ring: ask it"),
+    ):
+        refusal = world.answer(world.found(3, broker_count))
+        assert refusal == Refusal("invalid-parameter", founders)
 
 
 def test_brokers_that_do_not_answer_are_named() -> None:

@@ -4,19 +4,22 @@ import json
 import socket
 import stat
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from tailrace import local_ring
 from tailrace.cli import dev
 from tailrace.cli.checks import FAILED, ring_checks
-from tailrace.cli.ring import ring_text
+from tailrace.cli.ring import ring_text, waiting_lines
 from tailrace.cli.ring_rows import filled_in, is_own
 from tailrace.cli.status import headline
 from tailrace.errors import ConnectionFailedError, TailraceError
-from tailrace.local_broker import HOST, PEER_DOOR, PortTakenError
+from tailrace.local_broker import HOST, PEER_DOOR, BrokerEndedError, PortTakenError
 from tailrace.local_ring import (
     BROKERS_MAX,
     PORT_STRIDE,
@@ -289,10 +292,124 @@ def test_a_directory_says_how_many_brokers_it_is_of(tmp_path: Path) -> None:
     assert begun_with(tmp_path) == 3
 
 
-def test_what_only_a_later_broker_has_does_not_say_how_many_there_are(tmp_path: Path) -> None:
-    (tmp_path / "2" / "data").mkdir(parents=True)
+def begin(top: Path, *names: str) -> None:
+    """Brokers by their ordinals, with data; other names are of files."""
+    for name in names:
+        if name.isdecimal():
+            (top / name / "data").mkdir(parents=True)
+        else:
+            (top / name).touch()
 
-    assert begun_with(tmp_path) is None
+
+@pytest.mark.parametrize(
+    "names", [("2",), ("0", "1", "2"), ("0", SECRET_FILE), ("0", "0.log")], ids=" ".join
+)
+def test_a_ring_whose_file_is_away_is_not_taken_for_a_broker_alone(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    begin(tmp_path, *names)
+    before = sorted(tmp_path.iterdir())
+
+    for broker_count in (1, 3):
+        with pytest.raises(TailraceError, match=f'{RING_FILE} does not say .*{{"brokers": N}}'):
+            LocalRing(tmp_path, broker_count=broker_count, port=9250)._prepare()
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_one_broker_of_several_is_not_a_broker_alone(tmp_path: Path) -> None:
+    (with_data(tmp_path) / "0" / RING_FILE).write_text('{"brokers": 3}')
+
+    with pytest.raises(TailraceError, match=f"{RING_FILE} does not say how many brokers"):
+        begun_with(tmp_path)
+
+
+def test_a_number_that_leaves_a_broker_out_is_refused(tmp_path: Path) -> None:
+    begin(with_data(tmp_path, '{"brokers": 2}'), "1", "2")
+
+    with pytest.raises(TailraceError, match=f"{RING_FILE} says 2 brokers, but .*/2 holds .*N"):
+        begun_with(tmp_path)
+
+
+@pytest.mark.parametrize("said", [2, 5])
+def test_a_number_that_the_brokers_have_not_agreed_on_is_refused(tmp_path: Path, said: int) -> None:
+    """Also when a disk was wiped, which says nothing."""
+    begin(with_data(tmp_path, json.dumps({"brokers": said})), "2")
+    (tmp_path / "0" / RING_FILE).write_text("damaged")
+    (tmp_path / "2" / RING_FILE).write_text('{"brokers": 3}')
+    before = sorted(tmp_path.iterdir())
+
+    with pytest.raises(TailraceError, match=f'says {said} .* one of 3: write {{"brokers": 3}} in'):
+        LocalRing(tmp_path, broker_count=said, port=9250)._prepare()
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_the_brokers_number_is_kept_with_their_data(tmp_path: Path) -> None:
+    ring = LocalRing(tmp_path, broker_count=2, port=free_ring_port())
+    ring._prepare()
+    for agreed, error in ((None, None), (3, "says 2 brokers, but the ring is one of 3"), (2, None)):
+        answers = AnsweringClient(SimpleNamespace(brokers=agreed))
+        with patch.object(ring, "client", return_value=answers):
+            if error is not None:
+                with pytest.raises(TailraceError, match=error):
+                    ring._note_agreed()
+            else:
+                ring._note_agreed()
+        kept = [(tmp_path / name / RING_FILE).exists() for name in ("0", "1")]
+        assert kept == [agreed == 2] * 2
+    assert begun_with(tmp_path) == 2
+
+
+class AnsweringClient:
+    """Of a broker with this ring."""
+
+    def __init__(self, ring: Any) -> None:
+        self.ring = lambda: ring
+
+    def __enter__(self) -> "AnsweringClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class DyingBroker:
+    """Never ready; runs as often as it is asked, but for the last time."""
+
+    def __init__(self, log_path: Path | None, run_count: int) -> None:
+        self.url = f"http://{HOST}:{free_port_base()}"
+        self.log_path = log_path
+        self._run_count = run_count
+
+    def is_running(self) -> bool:
+        self._run_count -= 1
+        return self._run_count >= 0
+
+    def wait(self) -> None:
+        raise BrokerEndedError(1, None)
+
+
+@pytest.mark.parametrize(
+    ("broker_count", "log_path", "waits"),
+    [(1, None, "to be ready; its state: "), (3, Path("r/0.log"), "to answer, its log: r/0.log; ")],
+)
+def test_who_waits_long_is_told_once_for_what(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    broker_count: int,
+    log_path: Path | None,
+    waits: str,
+) -> None:
+    monkeypatch.setattr(local_ring, "SLOW_S", 0.0)
+    broker: Any = DyingBroker(log_path, run_count=2)
+    ring = LocalRing(tmp_path, broker_count=broker_count, port=9250)
+    ring.brokers = [broker]
+    told: list[str] = []
+
+    with pytest.raises(BrokerEndedError):
+        ring.wait_ready(told.append)
+    [line] = told
+    assert line.startswith(f"still waiting for broker 0 {waits}")
+    assert line.endswith(f"tailrace ring status --url {broker.url}")
 
 
 def test_what_a_start_that_failed_has_left_is_no_ring(tmp_path: Path) -> None:
@@ -310,6 +427,8 @@ def test_a_larger_ring_that_never_was_is_forgotten_when_one_broker_starts(tmp_pa
     LocalRing(tmp_path, broker_count=1, port=free_port_base())._prepare()
 
     assert begun_with(with_data(tmp_path)) == 1
+    LocalRing(tmp_path, broker_count=1, port=free_port_base())._prepare()
+    assert begun_with(tmp_path) == 1
 
 
 def test_where_a_port_is_taken_nothing_is_left(tmp_path: Path) -> None:
@@ -375,6 +494,36 @@ def test_a_secret_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(TailraceError, match=rf"{SECRET_FILE} cannot be read \(Is a directory\)"):
         LocalRing(tmp_path, broker_count=3, port=free_ring_port())._prepare()
+
+
+# --- what dev says --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("broker_count", range(2, BROKERS_MAX + 1))
+def test_the_demo_has_a_key_for_every_range_that_is_led(broker_count: int) -> None:
+    urls = [str(ordinal) for ordinal in range(broker_count)]
+    bounds = [2**64 * index // broker_count - 2**63 for index in range(broker_count + 1)]
+    for led in range(broker_count):
+        ranges = [
+            RANGE
+            | {"id": index, "start": str(start), "end": str(end)}
+            | ({"leader": led} if index == led else {"leader": None, "state": "waiting"})
+            for index, (start, end) in enumerate(pairwise(bounds))
+        ]
+        details = ring_of(ranges=ranges)
+
+        place = dev.place_of_demo(details, urls)
+
+        assert place.url == urls[led]
+        assert place.partition // dev.PARTITIONS_PER_RANGE == led
+        assert len(waiting_lines(details)) == broker_count - 1
+
+
+def test_the_demo_has_a_key_where_no_range_is_led() -> None:
+    bounds = {"start": str(-(2**63)), "end": str(2**63)}
+    details = ring_of(ranges=[RANGE | bounds | {"leader": None, "state": "waiting"}])
+
+    assert dev.place_of_demo(details, ["url"]) == ("SFO", "url", dev.DEMO_PARTITION)
 
 
 def test_local_rings_are_as_large_and_far_apart_as_the_command_says() -> None:

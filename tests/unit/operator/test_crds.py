@@ -138,6 +138,28 @@ def test_a_rule_has_one_message(kind: str) -> None:
         assert "\n" not in rule.get("message", "")
 
 
+def test_only_absence_is_the_same_class_as_absence() -> None:
+    storage = schema_of("StreamCluster")["properties"]["spec"]["properties"]["storage"]
+    (rule,) = storage["x-kubernetes-validations"]
+    absent = set(re.findall(r" : '(.*?)'\)", rule["rule"]))
+
+    assert len(absent) == 1
+    with pytest.raises(InvalidSpecError, match=r"^spec\.storage\.storageClassName: not a name"):
+        parse_cluster_spec({"spec": {"storage": {"storageClassName": absent.pop()}}})
+
+
+def test_a_list_that_kubernetes_keys_is_a_set() -> None:
+    spec = schema_of("StreamCluster")["properties"]["spec"]["properties"]
+    kinds = {
+        path: each["x-kubernetes-list-type"]
+        for name in spec
+        for path, each in schemas_in(spec[name], name)
+        if each.get("type") == "array"
+    }
+
+    assert kinds == {"imagePullSecrets": "set", "zones": "atomic", "pod.tolerations": "atomic"}
+
+
 # --- kinds ----------------------------------------------------------------------------------------
 
 

@@ -119,6 +119,16 @@ def test_the_volume_is_as_the_spec_says() -> None:
     }
 
 
+def test_no_class_is_another_thing_than_the_default() -> None:
+    no_class, default = (
+        made({"storage": storage})[STATEFUL_SET]["spec"]["volumeClaimTemplates"][0]["spec"]
+        for storage in ({"storageClassName": ""}, {})
+    )
+
+    assert no_class["storageClassName"] == ""
+    assert "storageClassName" not in default
+
+
 def test_the_pod_has_what_the_spec_gives_it_but_the_operators_labels() -> None:
     pod = pod_of(FULL_SPEC)
 

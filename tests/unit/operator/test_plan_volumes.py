@@ -152,8 +152,17 @@ def test_a_volume_of_a_resource_that_had_the_name_before_is_waited_for(policy: s
     assert action.message.startswith("volume data-events-2 is of a StreamCluster that had this")
 
 
-@pytest.mark.parametrize("storage_class", [None, "fast"])
-def test_volumes_that_cannot_grow_block_with_the_remedy(storage_class: str | None) -> None:
+@pytest.mark.parametrize(
+    ("storage_class", "remedy"),
+    [
+        (None, "set allowVolumeExpansion: true in its StorageClass, if"),
+        ("fast", "set allowVolumeExpansion: true in its StorageClass fast, if"),
+        ("", "it has no StorageClass; move to another StreamCluster"),
+    ],
+)
+def test_volumes_that_cannot_grow_block_with_the_remedy(
+    storage_class: str | None, remedy: str
+) -> None:
     storage = {"size": "10Gi", "storageClassName": storage_class}
     world = settled(storage=storage)
     world.claims[1] = replace(world.claims[1], requested_bytes=2**30, is_expandable=False)
@@ -161,9 +170,7 @@ def test_volumes_that_cannot_grow_block_with_the_remedy(storage_class: str | Non
     action = blocked(world.observed())
 
     assert action.reason == "VolumesCannotGrow"
-    assert "data-events-1 cannot grow to 10Gi" in action.message
-    assert "allowVolumeExpansion: true" in action.message
-    assert ("StorageClass fast" in action.message) == (storage_class == "fast")
+    assert f"data-events-1 cannot grow to 10Gi; {remedy}" in action.message
 
 
 def test_volumes_that_cannot_grow_keep_no_broker_from_its_new_template() -> None:

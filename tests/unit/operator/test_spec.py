@@ -124,6 +124,10 @@ def test_resources_are_texts_whatever_they_were_written_as() -> None:
             {"resources": {"limits": {"memory": "much"}}},
             "spec.resources.limits.memory: not a quantity such as 500m, 2 or 1Gi",
         ),
+        (
+            {"imagePullSecrets": ["a", "b", "a"]},
+            'spec.imagePullSecrets: Duplicate value: "a"',
+        ),
         ({"zones": ["a", "b"]}, "spec.zones: a ring has three zones, or none"),
         ({"zones": ["a", "b", "a"]}, "spec.zones: a zone is named twice"),
         ({"replicas": 3}, "spec.replicas: unknown field"),
@@ -182,6 +186,31 @@ def test_a_prefix_has_capitals_in_annotations_only() -> None:
 
     with pytest.raises(InvalidSpecError, match=r"^spec\.pod\.nodeSelector: not a label's key"):
         cluster(pod={"nodeSelector": {"Example.com/team": ""}})
+
+
+def test_annotations_are_long_as_in_kubernetes() -> None:
+    """Half of what it takes of them all."""
+    key, value = "k" * 32, "ä" * (8192 - 16)
+    most = {f"{number}{key[1:]}": value for number in range(8)}
+
+    assert cluster(service={"annotations": most}).service.annotations == most
+    assert len(cluster(pod={"annotations": {f"k{n}": "" for n in range(128)}}).pod.annotations)
+    with pytest.raises(InvalidSpecError, match=r"^spec\.pod\.annotations: more than 128Ki of"):
+        cluster(pod={"annotations": {**most, "k": ""}})
+
+
+@pytest.mark.parametrize(
+    "toleration",
+    [
+        {"key": "a", "operator": "", "effect": ""},
+        {"key": "a", "effect": "NoExecute", "tolerationSeconds": -1},
+        {"operator": "Exists", "effect": ""},
+    ],
+)
+def test_a_toleration_is_as_in_kubernetes(toleration: dict[str, Any]) -> None:
+    (made,) = cluster(pod={"tolerations": [toleration]}).pod.tolerations
+
+    assert made.model_dump(by_alias=True, exclude_none=True) == toleration
 
 
 @pytest.mark.parametrize("value", ["", "a", "A_1.b-c", "9", "a" * 63])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from tailrace_broker.app.hosted_topic import HostedTopic
 from tailrace_broker.app.metrics import metrics_text
@@ -290,6 +291,28 @@ def test_a_broker_that_waits_to_be_founded_can_be_stopped(tmp_path: Path) -> Non
         assert not (tmp_path / "data" / "clean-stop.json").exists()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("secret", "is_told"), [("", True), ("s", False)])
+def test_a_broker_whose_peers_prove_nothing_says_so_once(
+    tmp_path: Path, secret: str, *, is_told: bool
+) -> None:
+    port = free_ring_port(1)
+
+    async def scenario() -> None:
+        async with open_broker(tmp_path, **PEERS, port=port, ring_secret=secret) as broker:
+            starting = asyncio.create_task(broker.start())
+            await until(lambda: broker.ring.peers is not None)
+            starting.cancel()
+
+    with capture_logs() as lines:
+        asyncio.run(scenario())
+    warnings = [line for line in lines if line["event"] == "secret.missing"]
+    assert len(warnings) == is_told
+    for line in warnings:
+        assert line["log_level"] == "warning"
+        assert line["reason"].startswith(f"port {port + 5}, and the requests that change the ring")
+        assert "TAILRACE_RING_SECRET" in line["remedy"]
 
 
 @pytest.mark.timeout(10)

@@ -13,6 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tailrace_broker.app.broker import LocalBroker
+from tailrace_broker.app.ring import _Request
 from tailrace_broker.codec.metadata import decode_deleted
 from tailrace_broker.core.ring_commands import carry_out
 from tailrace_broker.model.commands import CreateTopic, DeleteTopic, RestoreTopic, Stamped
@@ -92,7 +93,11 @@ def test_what_the_ring_has_not_agreed_on_at_a_stop_is_told(tmp_path: Path) -> No
         async with started_broker(tmp_path) as broker:
             creation = asyncio.create_task(broker.create_topic("t", ONE))
             await asyncio.sleep(0)
+            reading = broker.ring._loop.create_future()
+            broker.ring._requests[0] = _Request(reading, doubt="")
             await broker.ring.stop()
+            with pytest.raises(NotAgreedError, match=r"^the broker stops$"):
+                await reading
             with pytest.raises(NotAgreedError, match="may still come to be"):
                 await creation
             with pytest.raises(NotReadyError):
