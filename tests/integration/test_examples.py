@@ -182,7 +182,7 @@ def test_the_shell_consumer_ends_when_another_has_taken_its_name(broker: Running
         with started(broker.url, "sh", command, "orders", "g", "c1") as consumer:
             assert "1001" in line_of(consumer)
             client.goodbye("c1")
-            client.register("c1", "g", ["orders"], session_ms=5000)
+            client.register("c1", "g", ["orders"], session_ms=60_000)
             _, errors = consumer.communicate()
         members = client.group("g").consumers
 
