@@ -319,3 +319,22 @@ class World:
             under_replicated=0,
             brokers=brokers,
         )
+
+
+def settled(**spec: Any) -> World:
+    """A ring that is as its spec says."""
+    world = World(spec)
+    world.settle()
+    return world
+
+
+def action_of(cluster: Cluster) -> ClusterAction | None:
+    """What is done next."""
+    return next_action(cluster, default_image=IMAGE)
+
+
+def blocked(cluster: Cluster) -> Blocked:
+    """What a person has to do next."""
+    action = action_of(cluster)
+    assert isinstance(action, Blocked), action
+    return action

@@ -7,8 +7,6 @@ import pytest
 
 from tailrace_operator.actions import (
     Apply,
-    Blocked,
-    ClusterAction,
     CreateSecret,
     Found,
     PlacePod,
@@ -19,23 +17,20 @@ from tailrace_operator.actions import (
 )
 from tailrace_operator.manifests import children, secret_manifest
 from tailrace_operator.observed import ChildName, Cluster, Founded, Pod, Ring
-from tailrace_operator.plan import next_action
-from tests.kubernetes_world import BAD_IMAGE, IMAGE, STATEFUL_SET, World, a_cluster
+from tests.kubernetes_world import (
+    BAD_IMAGE,
+    IMAGE,
+    STATEFUL_SET,
+    World,
+    a_cluster,
+    action_of,
+    blocked,
+    settled,
+)
 
 SERVICE = ChildName("Service", "events")
 POLICY = ChildName("NetworkPolicy", "events")
 BUDGET = ChildName("PodDisruptionBudget", "events")
-
-
-def settled(**spec: Any) -> World:
-    """A ring that is as its spec says."""
-    world = World(spec)
-    world.settle()
-    return world
-
-
-def action_of(cluster: Cluster) -> ClusterAction | None:
-    return next_action(cluster, default_image=IMAGE)
 
 
 def ring_of(cluster: Cluster) -> Ring:
@@ -52,12 +47,6 @@ def objects_of(cluster: Cluster) -> dict[ChildName, Any]:
     """Its objects, as they are while the ring is not known to be whole."""
     budget = children(cluster, default_image=IMAGE)[BUDGET]
     return {**cluster.children, BUDGET: budget}
-
-
-def blocked(cluster: Cluster) -> Blocked:
-    action = action_of(cluster)
-    assert isinstance(action, Blocked), action
-    return action
 
 
 # --- objects --------------------------------------------------------------------------------------

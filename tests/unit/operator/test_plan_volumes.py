@@ -1,12 +1,10 @@
 """What is done next about the volumes of a StreamCluster: they grow, and stay or go with it."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from tailrace_operator.actions import (
-    Blocked,
     ClusterAction,
     GrowClaim,
     KeepClaims,
@@ -15,26 +13,8 @@ from tailrace_operator.actions import (
     RestartBroker,
 )
 from tailrace_operator.manifests import owner_reference
-from tailrace_operator.observed import Claim, Cluster
-from tailrace_operator.plan import next_action
-from tests.kubernetes_world import IMAGE, OWNER, STATEFUL_SET, World
-
-
-def settled(**spec: Any) -> World:
-    """A ring that is as its spec says."""
-    world = World(spec)
-    world.settle()
-    return world
-
-
-def action_of(cluster: Cluster) -> ClusterAction | None:
-    return next_action(cluster, default_image=IMAGE)
-
-
-def blocked(cluster: Cluster) -> Blocked:
-    action = action_of(cluster)
-    assert isinstance(action, Blocked), action
-    return action
+from tailrace_operator.observed import Claim
+from tests.kubernetes_world import OWNER, STATEFUL_SET, World, action_of, blocked, settled
 
 
 def test_volumes_grow_one_by_one() -> None:
