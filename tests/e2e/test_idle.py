@@ -12,6 +12,7 @@ from tests.e2e.sigkill import restarts_of
 
 CLUSTERS = 20
 MEASURED_S = 240  # each is looked at twice
+RSS_MIB_MIN = 30  # less is another process
 RSS_MIB_MAX = 200  # the chart gives it 256
 TINY = {"requests": {"cpu": "5m", "memory": "96Mi"}, "limits": {"memory": "256Mi"}}
 TINY_SETTINGS = {"journalSize": "8Mi", "cacheSize": "1Mi", "ioThreads": 1}
@@ -41,4 +42,4 @@ def test_the_cost_of_twenty_clusters_that_are_well(
         f"operator with {CLUSTERS} idle clusters over {MEASURED_S} s:"
         f" {usage['cpuPercent']} % of a core, {usage['rssMiB']} MiB RSS"
     )
-    assert 0 < usage["rssMiB"] < RSS_MIB_MAX
+    assert RSS_MIB_MIN < usage["rssMiB"] < RSS_MIB_MAX
