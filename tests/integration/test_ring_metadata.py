@@ -79,17 +79,17 @@ class TopicClient:
 
     def run(self) -> None:
         """Until all clients together have made enough."""
-        try:
-            for kind, whole in self._requests():
-                if self._progress.is_over:
-                    return
-                self._change(kind, whole)
-        except BaseException:
-            self._progress.end()
-            raise
-        finally:
-            for connection in self._connections.values():
-                connection.close()
+        with ExitStack() as on_failure:
+            on_failure.callback(self._progress.end)
+            try:
+                for kind, whole in self._requests():
+                    if self._progress.is_over:
+                        break
+                    self._change(kind, whole)
+            finally:
+                for connection in self._connections.values():
+                    connection.close()
+            on_failure.pop_all()
 
     def _requests(self) -> Iterator[tuple[str, bytes]]:
         for number in range(CHANGES):
@@ -135,10 +135,10 @@ def changing(ring: LocalRing) -> Iterator[Progress]:
     with ThreadPoolExecutor(CLIENTS) as pool:
         running = [pool.submit(client.run) for client in clients]
         try:
-            yield progress
-        except BaseException:
-            progress.end()
-            raise
+            with ExitStack() as on_failure:
+                on_failure.callback(progress.end)
+                yield progress
+                on_failure.pop_all()
         finally:
             for each in running:
                 each.result()
