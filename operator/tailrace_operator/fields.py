@@ -75,17 +75,26 @@ def with_rule(schema: JsonSchemaValue, rule: Rule) -> JsonSchemaValue:
     return {**schema, RULES: [*schema.get(RULES, ()), rule.document()]}
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A text field that holds a quantity."""
+class _Checked:
+    """Of a field: its value, once it has its type, is what `_check` returns; ValueError."""
 
-    quantity: Quantity
+    __slots__ = ()
 
     def __get_pydantic_core_schema__(
         self, source: object, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        """Refuse what is not such a quantity."""
+        """Refuse what is not allowed."""
         return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def _check(self, given: Any) -> Any:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Written(_Checked):
+    """A text field that holds a quantity."""
+
+    quantity: Quantity
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
@@ -112,17 +121,11 @@ def size(least_bytes: int, most_bytes: int | None = None, *, or_none: bool = Fal
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class Text(_Checked):
     """A text field of a form; `form`: a regular expression that Go reads as well."""
 
     form: str
     message: str
-
-    def __get_pydantic_core_schema__(
-        self, source: object, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        """Refuse another form."""
-        return core_schema.no_info_after_validator_function(self._check, handler(source))
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
@@ -138,17 +141,11 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class Keys(_Checked):
     """A map whose keys are names with a prefix or without, as in `example.com/team`: `form`."""
 
     form: str
     message: str
-
-    def __get_pydantic_core_schema__(
-        self, source: object, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        """Refuse other keys."""
-        return core_schema.no_info_after_validator_function(self._check, handler(source))
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
@@ -165,17 +162,11 @@ class Keys:
 
 
 @dataclass(frozen=True, slots=True)
-class TotalBytes:
+class TotalBytes(_Checked):
     """A bound of a map's keys and values together, in UTF-8."""
 
     most: int
     message: str
-
-    def __get_pydantic_core_schema__(
-        self, source: object, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        """Refuse more."""
-        return core_schema.no_info_after_validator_function(self._check, handler(source))
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
@@ -191,14 +182,8 @@ class TotalBytes:
         return given
 
 
-class NoneTwice:
+class NoneTwice(_Checked):
     """A list of texts that Kubernetes keys: the API server refuses a duplicate, with its path."""
-
-    def __get_pydantic_core_schema__(
-        self, source: object, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        """Refuse a duplicate."""
-        return core_schema.no_info_after_validator_function(self._check, handler(source))
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
