@@ -102,6 +102,11 @@ class Client:
         self._tls = tls_context(endpoint, ca_file)
         self._session: aiohttp.ClientSession | None = None
 
+    @property
+    def timeout_s(self) -> float:
+        """How long it waits for an answer, or any other step of a request."""
+        return self._options["timeout_s"]
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -517,7 +522,7 @@ class Client:
 
     def _timeout(self, request: Request) -> aiohttp.ClientTimeout:
         """Of each wait; aiohttp has none for the taking of a body, so that both share one."""
-        timeout_s: float = self._options["timeout_s"]
+        timeout_s = self.timeout_s
         answer_s = timeout_s + request.wait_ms / 1000
         return aiohttp.ClientTimeout(
             total=timeout_s + answer_s if request.body else None,

@@ -139,12 +139,13 @@ class Producer:
         """For a program that did not; Python prints the NotStoredError."""
         if os.getpid() != process_id:  # a fork, which has these records but not the threads
             return
-        patience_s = self._sending.settings.patience_s
+        # The last attempt begins before the retries end, and takes up to the client's timeout.
+        limit_s = self._sending.settings.patience_s + self._client.timeout_s
         with self._lock:
             self._end_reason = self._end_reason or "the program ends"
-            is_done = self._flush(patience_s)
+            is_done = self._flush(limit_s)
         if not is_done:
-            self._abandon(f"the program ended without close(), and {patience_s:g} s later")
+            self._abandon(f"the program ended without close(), and {limit_s:g} s later")
         with self._lock:
             failure = self._sending.take_failure()
         if failure is not None:

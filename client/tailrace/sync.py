@@ -86,6 +86,11 @@ class Client:
         self._new_connection = partial(kind, endpoint.host, endpoint.port, timeout=timeout_s)
         self._connection = self._new_connection()
 
+    @property
+    def timeout_s(self) -> float:
+        """How long it waits for an answer, or any other step of a request."""
+        return self._options["timeout_s"]
+
     def __enter__(self) -> Self:
         return self
 
@@ -526,7 +531,7 @@ class Client:
 
     def _set_timeout(self, wait_ms: int) -> None:
         """Of each wait for this request: what the broker waits for records comes on top."""
-        timeout_s = self._options["timeout_s"]
+        timeout_s = self.timeout_s
         if wait_ms:
             timeout_s += wait_ms / 1000
         if self._connection.sock.gettimeout() != timeout_s:

@@ -21,7 +21,7 @@ CONSUMERS = (consumer.Consumer, aio_consumer.Consumer)
 PRODUCERS = (producer.Producer, aio_producer.Producer)
 READINGS = (reading.Reading, aio_reading.Reading)
 # What does not wait in either client: nothing is asked.
-PLAIN = {"twin", "read"}
+PLAIN = {"twin", "read", "timeout_s"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
