@@ -75,16 +75,22 @@ class Hops:
         self._leaders = leaders
         self._place = place
         self._count = 0
+        self._has_created = False
 
     def go_on(self, answer: Answer) -> bool:
         """Whether another broker is to be asked; else this is the answer."""
         if answer.status != _MISDIRECTED or self._count == HOPS_MAX:
             return False
         asked, leader_url = self.url, _leader_url(self._leaders.url, answer)
+        self._has_created = self._has_created or _member(answer, "topicCreated") is True
         self._leaders.remember(self._place, leader_url)
         self._count += 1
         self.url = leader_url or self._leaders.url
         return self.url != asked
+
+    def outcome(self, answer: Answer) -> Answer:
+        """The last answer, with what a broker before it did."""
+        return replace(answer, topic_created=True) if self._has_created else answer
 
     def go_around(self, error: ConnectionFailedError) -> bool:
         """Whether another broker is to be asked; else this is the outcome."""
@@ -98,10 +104,14 @@ class Hops:
 
 
 def _leader_url(url: str, answer: Answer) -> str | None:
+    told = _member(answer, "leaderUrl")
+    return at_address_of(url, told) if isinstance(told, str) else None
+
+
+def _member(answer: Answer, name: str) -> object:
+    """Of a problem document; None: it has no such member, or is none."""
     with suppress(ValueError, AttributeError):
-        told = json.loads(answer.body).get("leaderUrl")
-        if isinstance(told, str):
-            return at_address_of(url, told)
+        return json.loads(answer.body).get(name)
     return None
 
 

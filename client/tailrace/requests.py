@@ -8,7 +8,7 @@ raised as `ProblemError`, a success that does not read as the protocol says as
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 
@@ -60,11 +60,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back; header names in lower case."""
+    """What came back; header names in lower case.
+
+    `topic_created`: by a broker that did not lead and was asked before.
+    """
 
     status: int
     headers: Mapping[str, str]
     body: bytes
+    topic_created: bool = False
 
 
 class ReadParameters(TypedDict, total=False):
@@ -262,7 +266,10 @@ def parse_produced(answer: Answer) -> list[Produced]:
     """What was stored, by partition. A partition that failed raises its problem for all:
     `write_attempted` then also says that other partitions did store their records.
     """
-    return parse_json(answer, _produced_elements)
+    produced = parse_json(answer, _produced_elements)
+    if answer.topic_created:
+        return [replace(part, topic_created=True) for part in produced]
+    return produced
 
 
 # --- read -----------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ broker has refused some, all go to the URL that was given, as on a ring of one.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from tailrace.errors import (
@@ -46,6 +47,7 @@ class Scattering:
         self._refused: list[tuple[Sequence[int], set[int]]] = []  # of these, in these partitions
         self._parts: dict[int, Produced | ProblemError] = {}
         self._rounds = 0
+        self._has_created = False  # by a request of which all was refused
 
     def requests(self) -> Iterator[tuple[str, bytes, Sequence[int]]]:
         """A broker's URL, a body for it, and which records that holds."""
@@ -71,6 +73,8 @@ class Scattering:
             self._routing.forget_topic(self._topic)
         parts = error.parts if isinstance(error, ProblemError) else ()
         is_last = self._rounds >= ROUNDS_MAX
+        if isinstance(error, ProblemError) and error.members.get("topicCreated") is True:
+            self._has_created = True
         if not parts:
             error.write_attempted = error.write_attempted or bool(self._parts)
             partition = error.members.get("partition") if isinstance(error, ProblemError) else None
@@ -111,7 +115,8 @@ class Scattering:
         parts = [self._parts[partition] for partition in sorted(self._parts)]
         produced = [part for part in parts if isinstance(part, Produced)]
         if len(produced) == len(parts):
-            return produced
+            has_created = self._has_created or any(part.topic_created for part in produced)
+            return [replace(part, topic_created=has_created) for part in produced]
         first = next(part for part in parts if isinstance(part, ProblemError))
         error = type(first)(
             type=first.type,

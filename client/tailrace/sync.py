@@ -471,7 +471,7 @@ class Client:
                     raise
             else:
                 if not hops.go_on(answer):
-                    return answer
+                    return hops.outcome(answer)
 
     def _at_leaders(self, request: Request, urls: Iterable[str]) -> list[Answer]:
         """What the brokers say that can be reached."""

@@ -192,7 +192,8 @@ class RingStatus:
 class Produced:
     """Records that are stored: offsets [`offset`, `offset + count`) of `partition`.
 
-    `duplicate`: since an earlier request of this producer and sequence.
+    `duplicate`: since an earlier request of this producer and sequence. `topic_created`: the
+    request that stored them created the topic.
     """
 
     partition: int
@@ -201,6 +202,7 @@ class Produced:
     durability: str
     copies: int
     duplicate: bool = False
+    topic_created: bool = False
 
 
 @dataclass(frozen=True, slots=True)

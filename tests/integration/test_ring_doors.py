@@ -248,6 +248,20 @@ def test_a_producer_for_asyncio_stores_each_record_once_at_its_leader(ring: Loca
         assert values_of(client, "producer-aio") == Counter(VALUES)
 
 
+@each_broker
+def test_a_client_learns_what_a_broker_created_that_does_not_lead(
+    ring: LocalRing, ordinal: int
+) -> None:
+    with client_of(ring, ordinal) as client:
+        one = [client.produce(f"new-{ordinal}", b"1", key="SFO").topic_created for _ in "12"]
+        some = [
+            {part.topic_created for part in client.produce_records(f"own-{ordinal}", KEYS, VALUES)}
+            for _ in "12"
+        ]
+
+    assert (one, some) == ([True, False], [{True}, {False}])
+
+
 def test_a_producer_creates_its_topic_and_finds_who_leads_it(ring: LocalRing) -> None:
     with client_of(ring) as client:
         with Producer(client) as producer:

@@ -384,7 +384,7 @@ class Groups:
         """As the first produce does. TopicNotFoundError, InvalidTopicNameError."""
         outcome: asyncio.Future[HostedTopic] = asyncio.get_running_loop().create_future()
 
-        def use(hosted: HostedTopic | None, error: TailraceError | None) -> None:
+        def use(hosted: HostedTopic | None, error: TailraceError | None, _: bool) -> None:
             if outcome.cancelled():
                 return
             if hosted is not None:

@@ -47,7 +47,8 @@ from tailrace_broker.storage.io_threads import IoThreads
 from tailrace_broker.storage.log_resources import LogResources
 from tailrace_broker.storage.trash import not_in_trash
 
-TopicUse = Callable[[HostedTopic | None, TailraceError | None], None]
+# Takes the topic or why there is none, and whether this very call created it.
+TopicUse = Callable[[HostedTopic | None, TailraceError | None, bool], None]
 
 _WIRE_NAMES = {field.name: field.encode_name for field in msgspec.structs.fields(TopicSettings)}
 
@@ -186,9 +187,9 @@ class Topics:
         """
         found = self.by_name.get(topic)
         if not self.is_ready:
-            use(None, self._not_ready())
+            use(None, self._not_ready(), False)
         elif found is not None and topic not in self._creations:
-            use(found, None)
+            use(found, None, False)
         elif topic in self._creations:
             self._creations[topic].append(use)
         else:
@@ -374,16 +375,17 @@ class Topics:
             if not self._auto_create:
                 raise self._not_found(topic)
         except TailraceError as error:
-            use(None, error)
+            use(None, error, False)
         else:
             self._creations[topic] = [use]
             self._spawn(self._create_and_use(topic))
 
     async def _create_and_use(self, topic: str) -> None:
         error: TailraceError | None = None
+        is_new = False
         try:
             with suppress(TopicExistsError):  # with other settings: that one is meant
-                await self.create(topic, NEW_TOPIC)
+                _, is_new = await self.create(topic, NEW_TOPIC)
         except TailraceError as failed:
             error = failed
         if not self.is_ready:
@@ -392,5 +394,5 @@ class Topics:
         if found is None and error is None:
             error = self._not_found(topic)  # deleted since
         uses = self._creations.pop(topic)
-        for use in uses:
-            use(None if error else found, error)
+        for index, use in enumerate(uses):  # the first one has created it for all
+            use(None if error else found, error, is_new and index == 0)

@@ -334,9 +334,12 @@ class Broker(Protocol):
         """TopicNotFoundError, InvalidTopicNameError."""
 
     def with_topic(
-        self, topic: str, use: Callable[[HostedTopic | None, TailraceError | None], None]
+        self, topic: str, use: Callable[[HostedTopic | None, TailraceError | None, bool], None]
     ) -> None:
-        """Call `use` with the topic, at once when it is there, else when it has been created."""
+        """Call `use` with the topic, at once when it is there, else when it has been created.
+
+        The last argument is whether this very call created the topic.
+        """
 
     async def create_topic(self, name: str, settings: TopicSettings) -> tuple[Topic, bool]:
         """The topic, and whether it is new."""

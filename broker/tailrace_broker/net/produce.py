@@ -1,6 +1,7 @@
 """A produce request -> appends -> its answer; the same for every door (docs/protocol.md)."""
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial
 from typing import Annotated, Any, TypeVar, cast
 
@@ -54,8 +55,14 @@ _BROKER_TIMESTAMPS = int(Flag.BROKER_TIMESTAMPS)
 # Of a request's records for one partition, up to here a loop is cheaper than vector operations.
 FEW_RECORDS = 64
 
+# The member of an answer whose request created the topic.
+_CREATED = "topicCreated"
+
 Indices = npt.NDArray[np.intp]
 T = TypeVar("T")
+_TopicCreated = Annotated[
+    bool | msgspec.UnsetType, Meta(description="Only when this very request created the topic.")
+]
 _Append = Callable[[Broker, HostedTopic, Call, Sender | None, Answer], None]
 
 
@@ -87,7 +94,7 @@ class ProduceParameters(Parameters, frozen=True):
         return None if key is None else key.encode("utf-8", "surrogateescape")
 
 
-class ProducedAnswer(msgspec.Struct):
+class ProducedAnswer(msgspec.Struct, rename="camel"):
     """What is stored in one partition, `duplicate`: already; `offset` is the first record's."""
 
     topic: str
@@ -97,9 +104,10 @@ class ProducedAnswer(msgspec.Struct):
     durability: str
     copies: int
     duplicate: bool | msgspec.UnsetType = msgspec.UNSET
+    topic_created: _TopicCreated = msgspec.UNSET
 
 
-class PartitionAnswer(msgspec.Struct):
+class PartitionAnswer(msgspec.Struct, rename="camel"):
     """One partition of a request for several: `problem` in place of what a success has."""
 
     topic: str
@@ -109,6 +117,7 @@ class PartitionAnswer(msgspec.Struct):
     durability: str | msgspec.UnsetType = msgspec.UNSET
     copies: int | msgspec.UnsetType = msgspec.UNSET
     duplicate: bool | msgspec.UnsetType = msgspec.UNSET
+    topic_created: _TopicCreated = msgspec.UNSET
     problem: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -148,8 +157,11 @@ def _use(
     answer: Answer,
     hosted: HostedTopic | None,
     error: TailraceError | None,
+    is_new: bool,
 ) -> None:
     """Append once the topic is there."""
+    if is_new:
+        answer = partial(_answer_created, answer)
     if hosted is None:
         answer(0, b"", error)
         return
@@ -349,6 +361,19 @@ def _answer_one(
         answer(200, body, None)
     else:
         answer(0, b"", error)
+
+
+def _answer_created(answer: Answer, status: int, body: bytes, error: TailraceError | None) -> None:
+    """Answer a request that created its topic: each element says so, and so does a problem."""
+    if error is not None:
+        error = copy(error)  # others may share it
+        error.members = error.members | {_CREATED: True}
+    else:
+        said = msgspec.json.decode(body)
+        for element in said if isinstance(said, list) else [said]:
+            element[_CREATED] = True
+        body = msgspec.json.encode(said)
+    answer(status, body, error)
 
 
 def _placing_key(key: bytes | None, sender: Sender | None) -> bytes | None:

@@ -69,6 +69,15 @@ def test_who_is_named_is_asked_and_the_next_time_asked_first() -> None:
     assert leaders.hops(OTHER).url == leaders.hops(TOPICS).url == A
 
 
+def test_the_answer_of_a_leader_says_what_a_broker_before_it_created() -> None:
+    hops = Leaders(A).hops(READ)
+
+    assert hops.go_on(Answer(421, {}, json.dumps({"leaderUrl": B, "topicCreated": True}).encode()))
+    assert hops.go_on(misdirected(C))
+    assert hops.outcome(DONE) == Answer(200, {}, b"", topic_created=True)
+    assert Leaders(A).hops(READ).outcome(DONE) == DONE
+
+
 def test_a_leader_that_leads_no_more_names_the_next_one() -> None:
     leaders = Leaders(A)
     leaders.hops(READ).go_on(misdirected(B))

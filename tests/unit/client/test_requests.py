@@ -1,6 +1,7 @@
 """Requests are built, and answers read, as docs/protocol.md says."""
 
 import json
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -346,6 +347,15 @@ def test_what_was_produced_is_read_from_one_answer_or_a_list() -> None:
 
     assert requests.parse_produced(answer(one)) == [Produced(3, 10, 2, "fsync", 1)]
     assert requests.parse_produced(answer([one, one])) == [Produced(3, 10, 2, "fsync", 1)] * 2
+
+
+def test_a_created_topic_is_told_by_the_answer_or_by_one_before_it() -> None:
+    created = Produced(3, 10, 2, "fsync", 1, topic_created=True)
+    one = {**STORED, "partition": 3}
+    behind_another = replace(answer([one]), topic_created=True)
+
+    assert requests.parse_produced(answer({**one, "topicCreated": True})) == [created]
+    assert requests.parse_produced(behind_another) == [created]
 
 
 def test_an_answer_to_a_produce_without_any_partition_is_no_answer() -> None:

@@ -115,6 +115,20 @@ def test_a_request_that_was_refused_as_a_whole_is_sent_anew() -> None:
     assert sent(request) == {B: (body(0, 2), [0, 2]), A: (body(1), [1])}
 
 
+def test_a_topic_that_a_refused_request_created_is_new_to_the_caller() -> None:
+    request = scattering(Routing(A), *KEYS)
+    error = refused(partition=0)
+    error.members["topicCreated"] = True
+
+    for _, _, indices in request.requests():
+        request.failed(error, indices)
+    request.learn(ring("a", "b"), HALVES, 0.0)
+    for _ in request.requests():
+        request.stored([produced(1, 1), produced(0, 2)])
+
+    assert [part.topic_created for part in request.outcome()] == [True, True]
+
+
 def test_records_without_a_key_go_where_the_producer_s_name_is() -> None:
     routing = learned(Routing(A))
 

@@ -2,7 +2,6 @@ import asyncio
 import errno
 import os
 import shutil
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from structlog.testing import capture_logs
 
 from tailrace_broker.app.hosted_topic import HostedTopic
 from tailrace_broker.app.metrics import metrics_text
+from tailrace_broker.app.topics import TopicUse
 from tailrace_broker.core import topic_commands
 from tailrace_broker.model.errors import (
     NotReadyError,
@@ -38,11 +38,14 @@ class Uses:
 
     def __init__(self) -> None:
         self.got: list[tuple[str, str]] = []
+        self.creators: list[str] = []
         self._changed = asyncio.Event()
 
-    def __call__(self, name: str) -> Callable[[HostedTopic | None, TailraceError | None], None]:
-        def use(hosted: HostedTopic | None, error: TailraceError | None) -> None:
+    def __call__(self, name: str) -> TopicUse:
+        def use(hosted: HostedTopic | None, error: TailraceError | None, is_new: bool) -> None:
             self.got.append((name, hosted.topic.name if hosted else type(error).__name__))
+            if is_new:
+                self.creators.append(name)
             self._changed.set()
 
         return use
@@ -90,6 +93,7 @@ def test_calls_for_a_topic_that_is_being_created_wait_in_order(tmp_path: Path) -
                 ("third", "other"),
                 ("fourth", "t"),
             ]
+            assert uses.creators == ["first", "third"]
 
     asyncio.run(scenario())
 
@@ -132,6 +136,7 @@ def test_a_first_produce_takes_a_topic_that_was_created_meanwhile_with_other_set
 
             await uses.wait_for(1)
             assert uses.got == [("first", "t")]
+            assert uses.creators == []
             assert broker.hosted("t").topic.settings == settings
             assert await creating == (broker.hosted("t").topic, True)
             with pytest.raises(TopicExistsError):
