@@ -48,7 +48,7 @@ from tailrace.values import (
 )
 from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
 
-require("aiohttp", purpose="tailrace.aio", install="'tailrace[aio]'")
+require("aiohttp", purpose="tailrace.aio", extra="aio")
 
 import aiohttp  # noqa: E402  # what is missing is told first
 from aiohttp.connector import Connection  # noqa: E402

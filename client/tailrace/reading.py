@@ -133,12 +133,12 @@ class Reading:
 
     def to_pandas(self) -> Any:
         """A `pandas.DataFrame` with the columns of `to_arrow`; values are bytes."""
-        require("pandas", purpose="to_pandas()", install="pandas")
+        require("pandas", purpose="to_pandas()")
         return self.to_arrow().to_pandas()
 
     def to_polars(self) -> Any:
         """A `polars.DataFrame` with the columns of `to_arrow`; values are bytes."""
-        require("polars", purpose="to_polars()", install="polars")
+        require("polars", purpose="to_polars()")
         import polars  # type: ignore[import-not-found, unused-ignore]
 
         return polars.from_arrow(self.to_arrow())

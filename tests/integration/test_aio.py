@@ -23,6 +23,7 @@ from tailrace.errors import (
     TopicNotFoundError,
     UnexpectedAnswerError,
 )
+from tailrace.extras import install_command
 from tailrace.wire import BATCH_MAGIC
 from tests.fixtures import RunningBroker, free_port_base, start_broker
 
@@ -251,4 +252,4 @@ def test_without_aiohttp_the_remedy_is_named() -> None:
     )
 
     assert done.returncode == 1
-    assert "pip install 'tailrace[aio]'" in done.stderr.splitlines()[-1]
+    assert done.stderr.splitlines()[-1].endswith(f": {install_command('aio')}")

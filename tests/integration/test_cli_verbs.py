@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tailrace import __version__
+from tailrace.extras import install_command
 from tailrace.sync import Client
 from tailrace.wire import HEADER_BYTES
 from tests.batches import forged_batch
@@ -204,7 +205,9 @@ def test_a_machine_without_spark_is_told_what_it_needs() -> None:
     result = run_bare("doctor", "--url", "http://127.0.0.1:1", env={"PATH": "/nonexistent"})
 
     assert re.search(r"^! Java +not found: Spark needs 17 or newer; install", printed(result), re.M)
-    assert re.search(r"^! PySpark +not installed; .* pip install 'tailrace", printed(result), re.M)
+    assert re.search(
+        r"^! PySpark +not installed; .* pip install -e .*\[spark\]'$", printed(result), re.M
+    )
 
 
 def printed(result: subprocess.CompletedProcess[bytes]) -> str:
@@ -336,7 +339,7 @@ def test_without_the_extra_batches_are_listed_unchecked_and_records_need_it(
     assert entries.returncode == 0
     assert b"unchecked" in entries.stdout
     assert entries.stderr.decode() == (
-        "note: checksums are not verified; for that: pip install 'tailrace[arrow]'\n"
+        f"note: checksums are not verified; for that: {install_command('arrow')}\n"
     )
     assert_fails(records, 1, "records need the extra arrow. Install it: pip install")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tailrace.extras import install_command
 from tailrace.sync import Client
 from tests.commands import assert_fails, ndjson, run, run_bare, told
 from tests.fixtures import RunningBroker, start_broker
@@ -165,7 +166,7 @@ def test_each_file_of_metadata_is_looked_at(copied: Path, name: str) -> None:
 
 
 def test_without_the_extra_what_can_be_checked_is(copied: Path) -> None:
-    note = "note: checksums are not verified; for that: pip install 'tailrace[arrow]'\n"
+    note = f"note: checksums are not verified; for that: {install_command('arrow')}\n"
     whole = run_bare("verify", str(copied))
     document = json.loads(run_bare("verify", str(copied), "-o", "json").stdout)
     segments_of(copied)[0].unlink()

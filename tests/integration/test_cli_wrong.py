@@ -117,7 +117,7 @@ def said_by(name: str, broker: RunningBroker, folder: Path) -> str:
     for placeholder, port in ports.items():
         said = said.replace(str(port), placeholder)
     said = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "TOPIC-ID", said)
-    said = said.replace(str(broker.data_dir), "DATA")
+    said = said.replace(str(broker.data_dir), "DATA").replace(str(CLIENT_FOLDER.parent), "CLONE")
     return f"$ {CALLS[name]}\n{said.rstrip()}\nexit {result.returncode}\n"
 
 

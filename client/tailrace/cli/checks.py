@@ -10,6 +10,7 @@ from tailrace import __version__
 from tailrace.cli.options import short_size
 from tailrace.cli.ring_rows import filled_in, is_own
 from tailrace.errors import TailraceError
+from tailrace.extras import install_command
 from tailrace.spark.java import JAVA_MAJOR_MIN, can_run_spark, java_version
 from tailrace.sync import Client
 from tailrace.values import BrokerStatus, RingStatus
@@ -22,7 +23,6 @@ DURABLE_WRITE_MS_MAX = 20.0  # what a spinning disk takes; every acknowledgement
 DISK_SHARE_FULL = 0.95
 DISK_SHARE_HIGH = 0.85
 OPEN_FILES_MIN = 10_240  # a broker's 8,192 connections, and its files
-SPARK_REMEDY = "pip install 'tailrace[spark]'"
 
 
 class Check(NamedTuple):
@@ -149,4 +149,6 @@ def _pyspark_check() -> Check:
     try:
         return Check(OK, "PySpark", metadata.version("pyspark"))
     except metadata.PackageNotFoundError:
-        return Check(WARNING, "PySpark", f"not installed; for Spark jobs: {SPARK_REMEDY}")
+        return Check(
+            WARNING, "PySpark", f"not installed; for Spark jobs: {install_command('spark')}"
+        )

@@ -75,10 +75,10 @@ def dev(*, data: Path, port: int, brokers: int | None) -> None:
 def _require_broker_extra() -> None:
     from importlib.util import find_spec
 
+    from tailrace.extras import install_command
+
     if not all(map(find_spec, BROKER_PACKAGES)):
-        raise TailraceError(
-            "the broker is not installed. Install it: pip install 'tailrace[broker]'"
-        )
+        raise TailraceError(f"the broker is not installed. Install it: {install_command('broker')}")
 
 
 def _exit_on_signals() -> None:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from tailrace.cli.output import Column
 
 PAGE_ROWS = 500
-ARROW_REMEDY = "pip install 'tailrace[arrow]'"
 
 
 def dump(*, file: Path, records: bool, output: str) -> None:
@@ -66,13 +65,15 @@ def _show_records(file: Path, opened: BinaryIO, output: str) -> None:
     from tailrace.cli.output import show_pages
     from tailrace.cli.records import columns
     from tailrace.cli.segments import BAD, records
+    from tailrace.extras import install_command
 
     seen: dict[str, int] = {}
     whole = takewhile(lambda entry: entry["checksum"] != BAD, _entries(opened, seen))
     try:
         show_pages(output, records(opened, whole), columns())
     except ImportError as error:
-        raise TailraceError(f"records need the extra arrow. Install it: {ARROW_REMEDY}") from error
+        remedy = install_command("arrow")
+        raise TailraceError(f"records need the extra arrow. Install it: {remedy}") from error
     except CorruptBatchError as error:
         raise TailraceError(f"{file}: {error}: restore it from a copy") from error
     _raise_when_damaged(file, seen)
@@ -93,10 +94,10 @@ def _noted(documents: Iterable[dict[str, Any]], seen: dict[str, int]) -> Iterato
 
 
 def _note_when_unchecked(seen: dict[str, int]) -> None:
-    from tailrace.cli.segments import UNCHECKED
+    from tailrace.cli.segments import UNCHECKED, unchecked_note
 
     if UNCHECKED in seen:
-        print(f"note: checksums are not verified; for that: {ARROW_REMEDY}", file=sys.stderr)
+        print(unchecked_note(), file=sys.stderr)
 
 
 def _raise_when_damaged(file: Path, seen: dict[str, int]) -> None:

@@ -71,6 +71,13 @@ def pieces(file: BinaryIO, size_bytes: int) -> Iterator[Piece]:
         position += piece.size_bytes
 
 
+def unchecked_note() -> str:
+    """What a verb prints when it had to pass over checksums."""
+    from tailrace.extras import install_command
+
+    return f"note: checksums are not verified; for that: {install_command('arrow')}"
+
+
 def entries(file: BinaryIO, size_bytes: int) -> Iterator[Document]:
     """`pieces` as documents."""
     for piece in pieces(file, size_bytes):

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from tailrace.cli.stored_files import Report
     from tailrace.cli.stored_logs import Finding
 
-ARROW_REMEDY = "pip install 'tailrace[arrow]'"
-
 
 def verify(*, directory: Path, output: str) -> None:
     """Check all that a broker has stored; exit 1 when something is damaged (✗).
@@ -31,7 +29,7 @@ def verify(*, directory: Path, output: str) -> None:
         raise TailraceError(f"{directory} has no files of a broker: name its data directory")
     is_checked = segments.crc32c is not None
     if not is_checked:
-        print(f"note: checksums are not verified; for that: {ARROW_REMEDY}", file=sys.stderr)
+        print(segments.unchecked_note(), file=sys.stderr)
     show(output, _document(report, is_checked=is_checked), "\n".join(_lines(report)))
     if report.bad_count:
         raise SystemExit(1)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tailrace.extras import install_command
 from tests.fixtures import RunningBroker
 from tests.spark import (
     FLIGHT_COUNT,
@@ -149,9 +150,7 @@ def test_without_pyspark_there_is_a_sentence() -> None:
     )
 
     assert finished.returncode == 1
-    assert finished.stderr == (
-        "error: Spark is not installed here: pip install 'tailrace[spark]'\n"
-    )
+    assert finished.stderr == (f"error: Spark is not installed here: {install_command('spark')}\n")
 
 
 def test_an_archive_goes_on_until_it_is_interrupted(

@@ -38,7 +38,7 @@ def test_arrow_batches_name_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> 
     awaited = aio_consumer.Consumer(aio.Client(URL), "g", "t")
 
     for each in (Consumer(Client(URL), "g", "t"), awaited):
-        with pytest.raises(MissingPackageError, match=r"pyarrow.*pip install 'tailrace\[arrow\]'"):
+        with pytest.raises(MissingPackageError, match=r"pyarrow.*pip install -e .*\[arrow\]'$"):
             each.batches()
 
 

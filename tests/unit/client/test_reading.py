@@ -87,9 +87,9 @@ def test_what_is_no_bound_is_refused_with_what_it_may_be(start: Any) -> None:
         (
             "pyarrow",
             Reading.to_arrow,
-            r"to_arrow\(\) needs pyarrow.*pip install 'tailrace\[arrow\]'",
+            r"to_arrow\(\) needs pyarrow.*pip install -e .*\[arrow\]'$",
         ),
-        ("crc32c", Reading.batches, r"Arrow needs crc32c.*pip install 'tailrace\[arrow\]'"),
+        ("crc32c", Reading.batches, r"Arrow needs crc32c.*pip install -e .*\[arrow\]'$"),
         ("pandas", Reading.to_pandas, r"to_pandas\(\) needs pandas.*pip install pandas"),
         ("polars", Reading.to_polars, r"to_polars\(\) needs polars.*pip install polars"),
     ],
