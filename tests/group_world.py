@@ -19,6 +19,7 @@ from tailrace_broker.core.group import Group
 from tailrace_broker.model.errors import (
     ConsumerExistsError,
     ConsumerNotRegisteredError,
+    GroupKindError,
     GroupNotIdleError,
     StaleAssignmentError,
     StaleDeliveryError,
@@ -193,6 +194,9 @@ class GroupWorld:
             joined = self.group.join(wanted, topics, logs, self.now_us)
         except ConsumerExistsError:
             return
+        except GroupKindError:
+            assert self.group.source == "spark"
+            return
         process.forget()
         if joined is None:
             process.epoch = self.group.members[process.consumer_id].joined_epoch
@@ -280,13 +284,15 @@ class GroupWorld:
             place: log.log_start + choice % (log.end - log.log_start + 1)
             for place, log in self.logs.items()
         }
+        is_published = choice % 3 == 0
         try:
-            moved = self.group.reset(offsets)
-            published = self.group.publish("spark", offsets)
+            self.pending.append(
+                self.group.publish("spark", offsets) if is_published else self.group.reset(offsets)
+            )
         except GroupNotIdleError:
             assert self.group.members
-            return
-        self.pending.append(published if choice % 3 == 0 else moved)
+        except GroupKindError:
+            assert (self.group.source is None) == is_published
 
     def delete(self) -> None:
         if not self.group.members:

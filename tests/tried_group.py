@@ -41,8 +41,8 @@ TWO = topic_of(partition_of(0), partition_of(1))
 class Tried:
     """A group whose facts are stored at once."""
 
-    def __init__(self, topic: Topic = TWO) -> None:
-        self.group = Group("g", BOOT)
+    def __init__(self, topic: Topic = TWO, name: str = "g") -> None:
+        self.group = Group(name, BOOT)
         self.topic = topic
         self.logs = {
             place_of(each.partition): (each.first_offset, each.sealed_end or 100)

@@ -14,6 +14,7 @@
             OffsetOutOfRangeError
             GroupNotFoundError
             GroupNotIdleError
+            GroupKindError
             ConsumerNotRegisteredError
             StaleDeliveryError
             StaleAssignmentError
@@ -194,6 +195,12 @@ class GroupNotIdleError(ProblemError):
     """The group has consumers; they stop first."""
 
 
+class GroupKindError(ProblemError):
+    """A reader such as Spark keeps the group's offsets itself; or, when such a reader publishes
+    them, the group is one of consumers.
+    """
+
+
 class ConsumerNotRegisteredError(ProblemError):
     """The consumer was not seen for its whole session, or has said goodbye: it registers again."""
 
@@ -211,6 +218,7 @@ _CLASS_BY_TYPE: Mapping[str, type[ProblemError]] = {
     "offset-out-of-range": OffsetOutOfRangeError,
     "group-not-found": GroupNotFoundError,
     "group-not-idle": GroupNotIdleError,
+    "group-kind": GroupKindError,
     "consumer-not-registered": ConsumerNotRegisteredError,
     "stale-delivery": StaleDeliveryError,
     "stale-assignment": StaleAssignmentError,

@@ -13,7 +13,8 @@ import pytest
 from tailrace.cli import deliveries
 from tailrace.cli.bench import NAMES
 from tailrace.cli.deliveries import Deliveries
-from tailrace.errors import GroupNotFoundError
+from tailrace.consumer import Consumer
+from tailrace.errors import GroupKindError, GroupNotFoundError
 from tailrace.group_values import GroupConsumer
 from tailrace.sync import Client
 from tests.commands import (
@@ -335,6 +336,24 @@ def test_a_group_whose_reader_publishes_its_offsets_has_no_members(
     [row] = [line for line in table if line.startswith(f"spark:{ten} ")]
 
     assert row.split() == [f"spark:{ten}", "-", ten, "0", "spark", "-"]
+
+
+def test_a_group_of_spark_is_neither_read_nor_reset(shared_broker: RunningBroker, ten: str) -> None:
+    group = f"spark:{ten}"
+    with Client(shared_broker.url) as client:
+        client.publish_offsets(group, "spark", {ten: {0: 4}})
+        for words in (
+            ("consume", ten, "--group", group),
+            ("group", "reset", group, "--to", "earliest"),
+            ("group", "reset", group, "--to", "earliest", "--dry-run"),
+        ):
+            refused = run(*words, url=shared_broker.url)
+            assert (refused.returncode, refused.stdout) == (1, b"")
+            assert b"its offsets are in Spark's checkpoint" in refused.stderr
+            assert b"delete the checkpoint or set startingOffsets" in refused.stderr
+        with pytest.raises(GroupKindError), Consumer(client, group, ten) as consumer:
+            next(iter(consumer))
+        assert client.group(group).info.lag == 6
 
 
 def test_a_group_is_described_by_consumer_and_partition(

@@ -412,6 +412,47 @@ def test_a_reader_that_keeps_its_offsets_itself_shows_them(
         assert group_of(public, "query")["partitions"][0]["position"] == 3
 
 
+@pytest.mark.parametrize("prefix", ["", "spark:"])
+def test_a_group_of_spark_takes_no_consumer_and_no_reset(
+    public: Connection, topic: str, prefix: str
+) -> None:
+    make(public, topic, b"1\n2\n3\n")
+    group = f"{prefix}{topic}"
+    assert public.exchange(publish(group, {topic: {"0": 2}})).status == 204
+
+    for asked in (
+        ask("register", topic, topic=topic, group=group),
+        reset(group, to="earliest"),
+        reset(group, to="earliest", dryRun=True),
+    ):
+        answer = public.exchange(asked)
+        assert problem(answer) == (409, "group-kind")
+        assert (document(answer)["group"], document(answer)["source"]) == (group, "spark")
+        assert "its offsets are in Spark's checkpoint" in document(answer)["detail"]
+
+    assert group_of(public, group)["state"] == "spark"
+    assert group_of(public, group)["partitions"][0]["position"] == 2
+    assert public.exchange(publish(group, {topic: {"0": 3}})).status == 204
+    assert public.exchange(request(f"/v1/groups/{group}", method="DELETE")).status == 204
+
+
+def test_a_consumer_that_is_refused_for_its_group_makes_no_topic(public: Connection) -> None:
+    refused = public.exchange(ask("register", "c", topic="nowhere", group="spark:archive"))
+
+    assert problem(refused) == (409, "group-kind")
+    assert public.exchange(get("/v1/topics/nowhere")).status == 404
+
+
+def test_spark_does_not_publish_over_the_offsets_of_consumers(
+    public: Connection, idle: str
+) -> None:
+    answer = public.exchange(publish(idle, {idle: {"0": 1}}))
+
+    assert problem(answer) == (409, "group-kind")
+    assert "choose another groupId" in document(answer)["detail"]
+    assert group_of(public, idle)["partitions"][0]["position"] == 5
+
+
 @pytest.mark.parametrize(
     ("group", "source", "parameter"),
     [

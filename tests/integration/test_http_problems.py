@@ -309,6 +309,7 @@ PROVOKED = {
     "stale-assignment",
     "stale-delivery",
     "group-not-idle",
+    "group-kind",
     "sequence-unknown",
     "sequence-reused",
     "too-many-producers",
@@ -432,6 +433,8 @@ def test_problems_of_consumers_that_are_registered(
         ):
             golden(name, public.exchange(request("/v1/groups/g/reset", body)))
         golden("consumer-exists", connection.exchange(ask("register", "c", topic="t", group="h")))
+        of_spark = ask("register", "d", topic="t", group="spark:archive")
+        golden("group-kind", connection.exchange(of_spark))
         golden("stale-delivery", connection.exchange(ask("commit", "c", headers=other)))
         assert connection.exchange(ask("goodbye", "c")).status == 200
         register(connection, "c", "t", group="g")

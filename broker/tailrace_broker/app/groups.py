@@ -21,6 +21,7 @@ from tailrace_broker.app.group_writer import GroupWriter, Waiter, end
 from tailrace_broker.app.hosted_topic import HostedTopic
 from tailrace_broker.app.topics import Topics
 from tailrace_broker.core.group import Group, Piece, not_registered
+from tailrace_broker.core.group_kind import check_of_consumers
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import (
     ConsumerExistsError,
@@ -160,6 +161,8 @@ class Groups:
         if epoch is not None:
             found = self._of_consumer(wanted.consumer_id)
             found.group.seen(wanted.consumer_id, epoch, self._clock_us())
+        known = self._by_name.get(wanted.group)
+        check_of_consumers(wanted.group, known.group.source if known else None)
         for name in wanted.topics:
             await self._find_or_create(name)
         await self._log.make()

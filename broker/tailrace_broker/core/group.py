@@ -24,6 +24,7 @@ from typing import Literal, NamedTuple
 from uuid import UUID
 
 from tailrace_broker.core.assignment import assign
+from tailrace_broker.core.group_kind import check_of_consumers, check_of_reader
 from tailrace_broker.core.group_state import is_done, readable
 from tailrace_broker.model.errors import (
     ConsumerExistsError,
@@ -138,8 +139,9 @@ class Group:
         """What registers a consumer; None: it is registered with the same values already.
 
         `logs`: log start and high watermark of its topics' partitions, undamaged ones.
-        ConsumerExistsError.
+        ConsumerExistsError, GroupKindError.
         """
+        check_of_consumers(self.name, self.source)
         member = self.members.get(wanted.consumer_id)
         if member is not None:
             if member.subscription != wanted:
@@ -335,12 +337,15 @@ class Group:
         return Committed(_by_topic(moved), self.lost)
 
     def reset(self, offsets: Mapping[Place, int]) -> Moved:
-        """What moves the group there. GroupNotIdleError."""
+        """What moves the group there. GroupNotIdleError, GroupKindError."""
+        check_of_consumers(self.name, self.source)
         self._begin_move()
         return Moved(_by_topic(offsets))
 
     def publish(self, source: str, offsets: Mapping[Place, int]) -> Published:
-        """What stores a reader's own offsets. GroupNotIdleError."""
+        """What stores a reader's own offsets. GroupNotIdleError, GroupKindError."""
+        self.check_idle()
+        check_of_reader(self.name, self.source, has_positions=bool(self.positions))
         self._begin_move()
         return Published(source, _by_topic(offsets))
 

@@ -26,6 +26,7 @@
     │   ├── StaleDeliveryError
     │   ├── GroupNotFoundError
     │   ├── GroupNotIdleError
+    │   ├── GroupKindError          one of consumers, or of a reader that keeps its offsets
     │   ├── OffsetOutOfRangeError
     │   ├── SecretRequiredError
     │   ├── RingExistsError
@@ -183,6 +184,12 @@ class GroupNotFoundError(CallerError):
 
 class GroupNotIdleError(CallerError):
     """The group has consumers, and this needs it to have none; members `group`, `members`."""
+
+
+class GroupKindError(CallerError):
+    """The group's offsets are kept by its reader, or by the broker for consumers, and this needs
+    the other; members `group`, `source`.
+    """
 
 
 class OffsetOutOfRangeError(CallerError):

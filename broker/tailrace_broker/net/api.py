@@ -139,8 +139,8 @@ class Groups(Protocol):
         """The assignment epoch that the consumer joined in; it is stored.
 
         With the `epoch` that it knows of it is a sign of life of a consumer that must be there:
-        ConsumerNotRegisteredError, StaleAssignmentError. ConsumerExistsError; of its topics
-        TopicNotFoundError, InvalidTopicNameError.
+        ConsumerNotRegisteredError, StaleAssignmentError. ConsumerExistsError, GroupKindError; of
+        its topics TopicNotFoundError, InvalidTopicNameError.
         """
 
     async def poll(self, consumer_id: str, said: Confirmation, wait_ms: int) -> GroupPoll:
@@ -186,10 +186,13 @@ class Groups(Protocol):
         """GroupNotFoundError."""
 
     async def reset(self, group: str, offsets: Mapping[Place, int]) -> None:
-        """Move a group's positions. GroupNotFoundError, GroupNotIdleError."""
+        """Move a group's positions. GroupNotFoundError, GroupNotIdleError, GroupKindError."""
 
     async def publish(self, group: str, source: str, offsets: Mapping[Place, int]) -> None:
-        """Store what a reader that keeps its offsets itself has read. GroupNotIdleError."""
+        """Store what a reader that keeps its offsets itself has read.
+
+        GroupNotIdleError, GroupKindError.
+        """
 
     async def delete(self, group: str) -> None:
         """Forget a group. GroupNotFoundError, GroupNotIdleError."""

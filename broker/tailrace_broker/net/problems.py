@@ -137,6 +137,13 @@ PROBLEMS: dict[type[TailraceError], Problem] = {
         "Group not idle",
         "the group has consumers; what was asked needs it to have none",
     ),
+    errors.GroupKindError: Problem(
+        "group-kind",
+        409,
+        "Other kind of group",
+        "a reader such as Spark keeps the group's offsets itself, and consumers or a reset were "
+        "asked for; or the group is one of consumers, and a reader published its offsets",
+    ),
     errors.RingExistsError: Problem(
         "ring-exists",
         409,

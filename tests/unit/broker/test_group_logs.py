@@ -5,15 +5,15 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from tailrace_broker.model.errors import (
-    GroupNotIdleError,
-)
+from tailrace_broker.model.errors import GroupKindError, GroupNotIdleError
 from tailrace_broker.model.group import (
     Committed,
+    Joined,
     Left,
     OnNewGroup,
     Place,
     Snapshot,
+    Subscription,
 )
 from tests.tried_group import (
     ID,
@@ -293,11 +293,65 @@ def test_a_reader_that_keeps_its_offsets_says_how_far_it_is() -> None:
     tried = Tried(ONE)
 
     tried.apply(tried.group.publish("spark", {place_of(0): 12}))
-    assert (tried.group.source, tried.position(0)) == ("spark", 12)
-    tried.join("a")
+    tried.apply(tried.group.publish("spark", {place_of(0): 14}))
 
+    assert (tried.group.source, tried.position(0)) == ("spark", 14)
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "remedy"),
+    [
+        ("g", "spark", "delete the checkpoint or set startingOffsets"),
+        ("spark:archive", "spark", "delete the checkpoint or set startingOffsets"),
+        ("g", "flink", 'kept by its reader, "flink"'),
+    ],
+)
+def test_a_group_whose_reader_keeps_its_offsets_takes_no_consumer_and_no_reset(
+    name: str, source: str, remedy: str
+) -> None:
+    tried = Tried(ONE, name)
+    tried.apply(tried.group.publish(source, {place_of(0): 12}))
+
+    for change in (lambda: tried.join("a"), lambda: tried.group.reset({place_of(0): 0})):
+        with pytest.raises(GroupKindError, match=remedy) as refused:
+            change()
+        assert refused.value.members == {"group": name, "source": source}
+    assert (tried.group.source, tried.position(0)) == (source, 12)
+    tried.apply(tried.group.delete())
     assert tried.group.source is None
-    assert tried.starts("a") == {0: (12, None)}
+
+
+def test_a_name_of_spark_takes_no_consumer_before_it_has_published() -> None:
+    tried = Tried(ONE, "spark:archive")
+
+    with pytest.raises(GroupKindError, match="Spark's checkpoint"):
+        tried.join("a")
+
+    assert tried.group.members == {}
+
+
+def test_a_reader_does_not_write_over_what_consumers_have_confirmed() -> None:
+    tried = Tried(ONE)
+    tried.join("a")
+    tried.begin("a", tried.poll("a", ends={0: 5}))
+    tried.leave("a")
+
+    with pytest.raises(GroupKindError, match="choose another groupId") as refused:
+        tried.group.publish("spark", {place_of(0): 12})
+
+    assert refused.value.members == {"group": "g"}
+    assert (tried.group.source, tried.position(0)) == (None, 5)
+
+
+def test_a_name_of_spark_that_consumers_had_taken_is_published_again() -> None:
+    tried = Tried(ONE, "spark:archive")
+    subscription = Subscription("a", "spark:archive", ("t",))
+    tried.apply(Joined(subscription, 1, {ID: {0: 3}}))
+    tried.leave("a")
+
+    tried.apply(tried.group.publish("spark", {place_of(0): 12}))
+
+    assert (tried.group.source, tried.position(0)) == ("spark", 12)
 
 
 def test_a_deleted_group_begins_anew() -> None:

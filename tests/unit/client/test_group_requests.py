@@ -7,6 +7,7 @@ import pytest
 from tailrace import group_requests
 from tailrace.errors import (
     ConsumerNotRegisteredError,
+    GroupKindError,
     GroupNotFoundError,
     GroupNotIdleError,
     ProblemError,
@@ -217,6 +218,7 @@ def test_a_commit_and_a_goodbye_have_no_body() -> None:
         ("stale-assignment", 409, StaleAssignmentError),
         ("group-not-found", 404, GroupNotFoundError),
         ("group-not-idle", 409, GroupNotIdleError),
+        ("group-kind", 409, GroupKindError),
         ("consumer-exists", 400, ProblemError),
     ],
 )
