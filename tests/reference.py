@@ -24,8 +24,11 @@ API_HEAD = (
 SETTINGS_HEAD = (
     "# Settings of a broker\n\n"
     "Made from [`app/settings.py`](../broker/tailrace_broker/app/settings.py). From the"
-    " environment, read once at the start; an empty variable counts as none. A bad one ends the"
-    " start with one line that names it.\n"
+    " environment, read once at the start; an empty variable counts as none. A wrong value, or a"
+    " `TAILRACE_…` that is no setting, ends the start with one line that names it and what is"
+    " allowed. Ignored are the variables of clients (`TAILRACE_URL`, `TAILRACE_TOKEN`,"
+    " `TAILRACE_CA_FILE`) and of the operator, and those that Kubernetes sets for a Service named"
+    " `tailrace…`, as `TAILRACE_PORT=tcp://10.96.0.7:9250`.\n"
     "Sizes are set in bytes; the table says large ones in MiB. `tailrace dev --data DIR --port BASE"
     "` sets `TAILRACE_DATA_DIR`, `TAILRACE_HOST` (127.0.0.1) and `TAILRACE_PORT`, and logs"
     " from `warning` on; the others pass through.\n"

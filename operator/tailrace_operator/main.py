@@ -15,6 +15,13 @@ from kubernetes.aio.config import load_incluster_config, load_kube_config
 from kubernetes.aio.config.config_exception import ConfigException
 from pydantic import ValidationError
 
+from tailrace.server_settings import (
+    Server,
+    WrongSettingsError,
+    service_links,
+    unknown_settings,
+    wrong_settings,
+)
 from tailrace_operator.admin import Rings
 from tailrace_operator.handlers import watch
 from tailrace_operator.kube import Kube, KubeError, UnavailableError
@@ -33,6 +40,13 @@ CRD_POLL_S = 5.0
 SERVED_RESYNCS = 3
 SERVED_S_MIN = 180.0
 
+OPERATOR = Server(
+    title="the operator",
+    prefix="TAILRACE_OPERATOR_",
+    page="docs/operator.md",
+    names=tuple(Settings.model_fields),
+)
+
 log = structlog.get_logger()
 
 
@@ -42,11 +56,10 @@ def main() -> int:
         print("tailrace_operator needs its assertions: start it without -O", file=sys.stderr)
         return 2
     try:
-        settings = Settings()
-    except ValidationError as error:
-        for each in error.errors():
-            name = "_".join(str(part) for part in each["loc"]).upper()
-            print(f"TAILRACE_OPERATOR_{name}: {each['msg']}", file=sys.stderr)
+        settings = read_settings()
+    except WrongSettingsError as error:
+        for mistake in error.mistakes:
+            print(f"error: {mistake}", file=sys.stderr)
         return 2
     configure_logs(settings.log_level)
     try:
@@ -58,6 +71,20 @@ def main() -> int:
     except* OSError as failed:
         log.error("operator.ended", reason=str(failed.exceptions[0]))
     return 1
+
+
+def read_settings() -> Settings:
+    """From the environment. WrongSettingsError."""
+    for name in service_links(os.environ):
+        del os.environ[name]
+    mistakes = unknown_settings(OPERATOR, os.environ)
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        mistakes += wrong_settings(OPERATOR, error.errors(), Settings.model_json_schema())
+    if mistakes:
+        raise WrongSettingsError(mistakes)
+    return settings
 
 
 async def _main(settings: Settings) -> int:

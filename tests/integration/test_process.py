@@ -5,8 +5,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -15,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.local_broker import HOST, plain_environment
+from tailrace.local_broker import HOST
 from tailrace.records_binary import encode_records
 from tailrace.sync import Client
 from tailrace.wire import NDJSON_CONTENT_TYPE, RECORDS_CONTENT_TYPE
@@ -35,12 +33,12 @@ from tests.http11 import (
     settle,
 )
 from tests.metrics import wait_for_metric
+from tests.refused_start import refusal_to_start, run_server
 from tests.stored import LARGE_BYTES, produce_large
 
 pytestmark = pytest.mark.integration
 
 MEBIBYTE = 1024 * 1024
-START_TIMEOUT_S = 30.0
 
 
 @pytest.fixture
@@ -48,26 +46,6 @@ def opened() -> Iterator[ExitStack]:
     """Closes the connections that are made with it."""
     with ExitStack() as stack:
         yield stack
-
-
-def refusal_to_start(**settings: object) -> str:
-    """Start a broker that must end by itself with exit code 1; the one line that it wrote."""
-    environment = plain_environment() | {
-        f"TAILRACE_{name.upper()}": str(value) for name, value in settings.items()
-    }
-    ended = subprocess.run(
-        [sys.executable, "-m", "tailrace_broker"],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=START_TIMEOUT_S,
-        check=False,
-    )
-    assert (ended.returncode, ended.stdout) == (1, ""), ended.stderr
-    assert ended.stderr.count("\n") == 1, ended.stderr
-    assert ended.stderr.startswith("error: ")
-    return ended.stderr
 
 
 def contents_of(directory: Path) -> dict[str, bytes]:
@@ -166,17 +144,12 @@ def test_an_old_copy_of_its_identity_ends_it(tmp_path: Path) -> None:
             broker.restart()
         broker.stop()
         meta.write_bytes(kept)
-        environment = plain_environment() | {
-            "TAILRACE_DATA_DIR": str(broker.data_dir),
-            "TAILRACE_PORT": str(broker.port),
-        }
-        ended = subprocess.run(
-            [sys.executable, "-m", "tailrace_broker"],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=START_TIMEOUT_S,
-            check=False,
+        ended = run_server(
+            "tailrace_broker",
+            {
+                "TAILRACE_DATA_DIR": str(broker.data_dir),
+                "TAILRACE_PORT": str(broker.port),
+            },
         )
 
     assert ended.returncode == 1

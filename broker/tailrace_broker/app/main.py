@@ -1,15 +1,31 @@
 """`python -m tailrace_broker`: read the settings, run, exit 0, or 1 with one line that says why."""
 
+import os
 import sys
 
 import uvloop
 from pydantic import ValidationError
 
+from tailrace.server_settings import (
+    CLIENT_VARIABLES,
+    Server,
+    service_links,
+    unknown_settings,
+    wrong_settings,
+)
 from tailrace_broker.app.allocator import keep_freed_memory
 from tailrace_broker.app.logs import configure_logs
 from tailrace_broker.app.runtime import run
 from tailrace_broker.app.settings import Settings
 from tailrace_broker.model.errors import InvalidSettingError, TailraceError
+
+BROKER = Server(
+    title="a broker",
+    prefix="TAILRACE_",
+    page="docs/settings.md",
+    names=tuple(Settings.model_fields),
+    others=(*CLIENT_VARIABLES, "TAILRACE_OPERATOR_"),
+)
 
 
 def main() -> int:
@@ -31,13 +47,17 @@ def main() -> int:
 
 
 def read_settings() -> Settings:
-    """From the environment; InvalidSettingError names the variable."""
+    """From the environment. An ExceptionGroup of InvalidSettingError, one for each mistake."""
+    for name in service_links(os.environ):
+        del os.environ[name]
+    mistakes = unknown_settings(BROKER, os.environ)
     try:
-        return Settings()  # type: ignore[call-arg]  # fields come from the environment
+        settings = Settings()  # type: ignore[call-arg]  # fields come from the environment
     except ValidationError as error:
-        first = error.errors()[0]
-        name = f"TAILRACE_{first['loc'][0]}".upper() if first["loc"] else "settings"
-        raise InvalidSettingError(f"{name}: {first['msg']}") from error
+        mistakes += wrong_settings(BROKER, error.errors(), Settings.model_json_schema())
+    if mistakes:
+        raise ExceptionGroup("wrong settings", [InvalidSettingError(each) for each in mistakes])
+    return settings
 
 
 def _leaves(group: BaseExceptionGroup[TailraceError]) -> list[TailraceError]:

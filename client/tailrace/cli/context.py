@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailrace.cli.options import OUTPUT
-from tailrace.cli.parser import UsageError, Verb, close_to, parameter, shown, text
+from tailrace.cli.parser import UsageError, Verb, parameter, shown, text
 from tailrace.errors import TailraceError
+from tailrace.near_names import close_to
 
 if TYPE_CHECKING:
     from tailrace.cli.context_file import Context, Contexts

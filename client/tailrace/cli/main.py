@@ -28,7 +28,7 @@ from tailrace.cli import (
     trash,
     verify,
 )
-from tailrace.cli.parser import UsageError, Verb, close_to, parse, shown
+from tailrace.cli.parser import UsageError, Verb, parse, shown
 from tailrace.cli.termination import EXIT_TERMINATED, Termination
 from tailrace.errors import (
     ConnectionFailedError,
@@ -36,6 +36,7 @@ from tailrace.errors import (
     TailraceError,
     TopicNotFoundError,
 )
+from tailrace.near_names import close_to
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2

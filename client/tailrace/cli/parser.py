@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
+from tailrace.near_names import close_to
 from tailrace.quantities import DIGITS_MAX
 
 WIDTH = 100  # of a help text
@@ -84,14 +85,6 @@ def parse(name: str, verb: Verb, words: Sequence[str]) -> Mapping[str, Any]:
 def help_of(name: str, verb: Verb) -> str:
     """What `--help` prints."""
     return _parser(name, verb).format_help()
-
-
-def close_to(word: str, known: Sequence[str]) -> str:
-    """A guess at what was meant, as a clause; empty without one."""
-    import difflib
-
-    matches = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {matches[0]}" if matches else ""
 
 
 def shown(text: str) -> str:
