@@ -6,6 +6,21 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 LOCK_OPTIONS := --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header
 
+# What each target takes on make's command line; a make within make inherits what its parent was given.
+VARIABLES_up := ONCE FRESH REPEAT INPUT KEY PORT
+VARIABLES_simulation := SEED SEEDS FIRST SHRINK
+VARIABLES_fuzz := SECONDS SEED
+VARIABLES_test := $(VARIABLES_simulation) $(VARIABLES_fuzz)
+VARIABLES_e2e := SMOKE KUBECONFIG KUBELAB E2E_REGISTRY E2E_KEEP E2E_BUILT
+VARIABLES_bench := KILLS CHANGES
+ifeq ($(MAKELEVEL),0)
+GOALS := $(or $(MAKECMDGOALS),setup)
+KNOWN := $(sort SPARK $(foreach goal,$(GOALS),$(VARIABLES_$(goal))))
+GIVEN := $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))
+UNKNOWN := $(sort $(filter-out $(KNOWN) JAVA_HOME TAILRACE_%,$(GIVEN)))
+$(if $(UNKNOWN),$(error make $(GOALS) has no variable $(UNKNOWN); it has $(KNOWN)))
+endif
+
 # Where it is set, each worker of the tests would compile all of them each time.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -71,7 +86,7 @@ fuzz: setup
 	@$(BIN)/python -m tests.fuzz $(or $(SECONDS),60)
 
 test: check integration simulation
-	@$(MAKE) fuzz SECONDS=10
+	@$(BIN)/python -m tests.fuzz $(or $(SECONDS),10)
 
 up: setup
 	@$(BIN)/python -m examples.up
