@@ -28,7 +28,8 @@ _HEAD = re.compile(
 _HEADERS_START = b',"headers":['
 _HEADERS = re.compile(rb',"headers":\[(?:\{"key":%s,"value":%s\},?)+\]\}' % (_KEY, _BASE64))
 _HEADER = re.compile(rb'\{"key":(%s),"value":(%s)\}' % (_KEY, _BASE64))
-_BASE64_VALUE = re.compile(_BASE64)
+# A value that is not JSON. No JSON value ends so: what is behind the comma is no part of one.
+_ENCODED_VALUE = re.compile(rb'(%s),"valueEncoding":"base64"' % _BASE64)
 
 
 class Record(NamedTuple):
@@ -36,8 +37,7 @@ class Record(NamedTuple):
 
     `value` is the JSON text as it was produced, byte by byte; but a line end between its tokens is
     a space. None is a record without value, or the JSON text `null`. What is not JSON (a topic with
-    `json_check` off, records+binary, Spark) is there as its bytes; only a JSON object that looks
-    exactly like the broker's own form of such bytes, `{"base64":"…"}`, is taken for that.
+    `json_check` off, records+binary, Spark) is there as its bytes.
     """
 
     topic: str
@@ -104,24 +104,8 @@ def _key(text: bytes) -> bytes:
 def _value(text: bytes) -> bytes | None:
     if text == b"null":
         return None
-    if _BASE64_VALUE.fullmatch(text):
-        value = _unbase64(text)
-        # The broker writes so what is not JSON; this would have been written as it is.
-        return text if _is_json(value) else value
-    return text
-
-
-def _is_json(value: bytes) -> bool:
-    try:
-        json.loads(value.decode(), parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _refuse(name: str) -> None:
-    """NaN and the infinities, which Python takes for JSON."""
-    raise ValueError(name)
+    encoded = _ENCODED_VALUE.fullmatch(text)
+    return text if encoded is None else _unbase64(encoded[1])
 
 
 def _unbase64(text: bytes) -> bytes:

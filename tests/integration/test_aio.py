@@ -141,6 +141,19 @@ def test_records_of_a_whole_topic_are_read(shared_broker: RunningBroker, topic: 
     with_client(shared_broker.url, use)
 
 
+def test_json_that_looks_like_encoded_bytes_is_read_as_it_was_sent(
+    shared_broker: RunningBroker, topic: str
+) -> None:
+    async def use(client: Client) -> None:
+        await client.create_topic(topic, partitions_per_range=1, json_check=False)
+        for value in (b'{"base64":"/w=="}', b"\xff"):
+            await client.produce(topic, value)
+
+        assert [each.value async for each in client.read(topic)] == [b'{"base64":"/w=="}', b"\xff"]
+
+    with_client(shared_broker.url, use)
+
+
 def test_refusals_have_their_own_errors(shared_broker: RunningBroker, topic: str) -> None:
     async def use(client: Client) -> None:
         partition = (await client.produce(topic, b"1")).partition

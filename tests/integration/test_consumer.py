@@ -134,6 +134,23 @@ def test_values_keys_times_and_headers_come_as_they_were(
     assert table["headers"].to_pylist() == rows["headers"].to_pylist()
 
 
+def test_json_that_looks_like_encoded_bytes_comes_back_as_it_was_sent(
+    consumers: Consumers, client: Client, topic: str
+) -> None:
+    """Beside the bytes that the broker shows so."""
+    client.create_topic(topic, partitions_per_range=1, json_check=False)
+    values = [b'{"base64":"/w=="}', b"\xff", b'{"base64": "aGVsbG8="}', b"hello"]
+    for value in values:
+        client.produce(topic, value)
+
+    with consumers(topic, topic) as consumer:
+        consumed = [record.value for record in consumer.poll()]
+
+    assert consumed == values
+    assert [record.value for record in client.read(topic)] == values
+    assert [record.value for record in client.read(topic, last=4)] == values
+
+
 def test_batches_of_several_topics_begin_where_the_group_is(
     consumers: Consumers, client: Client, topic: str
 ) -> None:

@@ -77,6 +77,7 @@ def odd_records() -> tuple[bytes, list[dict[str, Any]]]:
             "timestamp": TIME_TEXT,
             "key": {"base64": "/wA="},
             "value": {"base64": "bm90IEpTT04="},
+            "valueEncoding": "base64",
             "headers": [shown_header],
         },
         {"timestamp": later, "key": "Zürich", "value": {"a": 1}},
@@ -112,6 +113,7 @@ def test_a_poll_is_answered_in_json_unless_it_asks_for_another_form(
             "version": 1,
             "startOffset": "0",
             "values": [each["value"] for each in shown],
+            "base64Values": [2, 6],
             "keys": [each["key"] for each in shown],
             "timestamps": [each["timestamp"] for each in shown],
         }

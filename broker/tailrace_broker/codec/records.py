@@ -122,7 +122,7 @@ def column_lines(
     """
     time, times = _time_field(columns.timestamps)
     key, keys = _key_field(columns.keys)
-    values = _on_one_line(value_texts(columns.values, values_are_json=values_are_json))
+    values = _on_one_line(_value_fields(columns.values, values_are_json=values_are_json))
     fields: list[Iterable[bytes | int | None]] = [count(base_offset), times, keys, values]
     has_headers = any(columns.headers)
     if has_headers:
@@ -154,12 +154,33 @@ def _key_field(keys: list[bytes | None]) -> tuple[bytes, Iterable[bytes | None]]
     return b"%s", map(key_text, keys)
 
 
-def value_texts(values: list[bytes | None], *, values_are_json: bool) -> list[bytes]:
-    """Values as JSON: checked at produce as they are, others are checked one by one."""
+class ValueTexts(NamedTuple):
+    """Values as JSON; `encoded`: indexes of those that are none, in base64.
+
+    A JSON value can look like bytes in base64 too: only `encoded` says which are.
+    """
+
+    texts: list[bytes]
+    encoded: list[int]
+
+
+def value_texts(values: list[bytes | None], *, values_are_json: bool) -> ValueTexts:
+    """Those checked at produce as they are, others are checked one by one."""
     texts = [b"null" if value is None else value for value in values]
     if values_are_json:
-        return texts
-    return [text if is_json(text) else _base64_text(text) for text in texts]
+        return ValueTexts(texts, [])
+    encoded = [index for index, text in enumerate(texts) if not is_json(text)]
+    for index in encoded:
+        texts[index] = _base64_text(texts[index])
+    return ValueTexts(texts, encoded)
+
+
+def _value_fields(values: list[bytes | None], *, values_are_json: bool) -> list[bytes]:
+    """What follows `"value":` in a line."""
+    texts, encoded = value_texts(values, values_are_json=values_are_json)
+    for index in encoded:
+        texts[index] += b',"valueEncoding":"base64"'
+    return texts
 
 
 def _on_one_line(texts: list[bytes]) -> list[bytes]:

@@ -151,6 +151,10 @@ class PolledPartition(msgspec.Struct, rename="camel"):
     values: list[Any]
     keys: list[str | dict[str, str] | None]
     timestamps: list[str]
+    base64_values: Annotated[
+        list[int] | msgspec.UnsetType,
+        Meta(description="Indexes of the values that are not JSON, when there are some."),
+    ] = msgspec.UNSET
 
 
 class PolledRecord(RecordAnswer, kw_only=True):

@@ -97,14 +97,20 @@ class LastParameters(Parameters, frozen=True):
     last: Annotated[int, Meta(ge=1, le=LAST_RECORDS_MAX, description="How many.")] = 1
 
 
-class RecordAnswer(msgspec.Struct):
-    """A record; a value that is not JSON, or a key that is not UTF-8, is `{"base64": "…"}`."""
+class RecordAnswer(msgspec.Struct, rename="camel"):
+    """A record; a value that is not JSON, or a key that is not UTF-8, is `{"base64": "…"}`.
+
+    Of such a value `valueEncoding` says so.
+    """
 
     partition: int
     offset: int
     timestamp: Annotated[str, Meta(description="RFC 3339, UTC, with microseconds.")]
     key: str | dict[str, str] | None
     value: Any
+    value_encoding: Annotated[
+        Literal["base64"] | msgspec.UnsetType, Meta(description="When the value is not JSON.")
+    ] = msgspec.UNSET
     headers: Annotated[
         list[dict[str, Any]] | msgspec.UnsetType, Meta(description="When the record has some.")
     ] = msgspec.UNSET

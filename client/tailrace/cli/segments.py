@@ -249,14 +249,14 @@ def _record(row: Document) -> Document:
     headers = [
         {"key": each["key"], "value": _encoded(each["value"])} for each in row["headers"] or []
     ]
-    document = {
+    return {
         "partition": row["partition"],
         "offset": row["offset"],
         "timestamp": time_text(row["timestamp"]),
         "key": _text(row["key"]),
-        "value": _value(row["value"]),
+        **_value(row["value"]),
+        **({"headers": headers} if headers else {}),
     }
-    return {**document, "headers": headers} if headers else document
 
 
 def _text(stored: bytes | None) -> object:
@@ -269,13 +269,13 @@ def _text(stored: bytes | None) -> object:
         return _encoded(stored)
 
 
-def _value(stored: bytes | None) -> object:
+def _value(stored: bytes | None) -> Document:
     if stored is None:
-        return None
+        return {"value": None}
     try:
-        return parse_json(stored)
+        return {"value": parse_json(stored)}
     except ValueError:
-        return _encoded(stored)
+        return {"value": _encoded(stored), "valueEncoding": "base64"}
 
 
 def _encoded(stored: bytes) -> dict[str, str]:

@@ -51,6 +51,19 @@ def test_values_that_were_not_checked_are_embedded_when_they_are_json() -> None:
     ]
 
 
+def test_an_element_says_which_of_its_values_are_bytes_in_base64() -> None:
+    rows = [
+        columns_of([Event(b'{"base64":"/w=="}'), Event(b"\xff")]),
+        columns_of([Event(b"1")], flags=Flag.JSON_VALUES),
+        columns_of([Event(b"\xff")]),
+    ]
+
+    element_of_bytes = shown(*rows)
+    assert element_of_bytes["values"][:2] == [{"base64": "/w=="}] * 2
+    assert element_of_bytes["base64Values"] == [1, 3]
+    assert "base64Values" not in shown(*rows[1:2])
+
+
 def test_keys_are_texts_or_null() -> None:
     keys = ["SFO", "Zürich \U0001f6eb", 'quote " back \\ line \n', ""]
     events = [*[Event(b"1", key.encode()) for key in keys], Event(b"1", None)]

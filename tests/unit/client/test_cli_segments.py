@@ -164,6 +164,11 @@ def test_a_value_is_json_or_base64(stored: bytes | None, value: object) -> None:
     assert record_of(Event(stored))["value"] == value
 
 
+def test_a_value_in_base64_is_told_from_json_that_looks_like_it() -> None:
+    assert record_of(Event(b"\xff"))["valueEncoding"] == "base64"
+    assert "valueEncoding" not in record_of(Event(b'{"base64":"/w=="}'))
+
+
 @pytest.mark.parametrize(
     ("stored", "key"), [("é".encode(), "é"), (b"\xff", {"base64": "/w=="}), (None, None)]
 )

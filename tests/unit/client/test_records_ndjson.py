@@ -20,6 +20,9 @@ TRICKY_VALUES = [
     b'"\\",\\"headers\\":[{\\"key\\":\\"k\\",\\"value\\":{\\"base64\\":\\"\\"}}]}"',
     b'{"base64":"MQ=="}',
     b'{"base64":"e30="}',
+    b'{"base64":"/w=="}',
+    b'{"base64":"/w==","valueEncoding":"base64"}',
+    b'{"base64":"/w=="},"valueEncoding":"base64"',
     b'{"base64":""}x',
     b'{"base64": "/w=="}',
     b'{ "a" : 1.0e5 , "\xc3\xa9" : "\\u00e9\x7f" }',
@@ -51,8 +54,12 @@ def lines_of(records: list[StoredRecord], *, values_are_json: bool = False) -> b
             Record("flights", 3, 1702, TIME_US, b'\x00"\xc3\xa9', b"1"),
         ),
         (
-            b'"key":{"base64":"/w=="},"value":{"base64":"/wA="}}',
+            b'"key":{"base64":"/w=="},"value":{"base64":"/wA="},"valueEncoding":"base64"}',
             Record("flights", 3, 1702, TIME_US, b"\xff", b"\xff\x00"),
+        ),
+        (
+            b'"key":null,"value":{"base64":"/wA="}}',
+            Record("flights", 3, 1702, TIME_US, None, b'{"base64":"/wA="}'),
         ),
         (
             b'"key":null,"value":[1],"headers":[{"key":"a","value":{"base64":"eA=="}},'
