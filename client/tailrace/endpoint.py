@@ -6,15 +6,19 @@ What a caller gave wrong is an `OptionError`, before anything is sent.
 import re
 from contextlib import suppress
 from dataclasses import dataclass
+from socket import create_connection
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from tailrace.errors import ConnectionFailedError, UntrustedCertificateError
+from tailrace.errors import ConnectionFailedError, UntrustedCertificateError, WrongSchemeError
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
+HANDSHAKE_S_MAX = 2.0
+# What OpenSSL calls an answer that is no TLS; the second since 3.2.
+_NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 _TOKEN = re.compile(r"[!-~]+")  # visible ASCII, as a header's value can hold it
 
 
@@ -84,10 +88,26 @@ def connection_failed(
     cause = certificate_reason(error)
     if cause is not None:
         return UntrustedCertificateError(url, cause)
+    if _is_no_tls(error):
+        return WrongSchemeError(url)
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     if isinstance(error, TimeoutError):
         reason = "timed out"
     return ConnectionFailedError(url, reason, write_attempted=write_attempted)
+
+
+def speaks_tls(endpoint: Endpoint) -> bool:
+    """Whether a TLS handshake with this host and port succeeds, whatever the certificate."""
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # nothing is sent
+    with suppress(OSError):
+        address = (endpoint.host, endpoint.port)
+        with create_connection(address, HANDSHAKE_S_MAX) as plain, context.wrap_socket(plain):
+            return True
+    return False
 
 
 def certificate_reason(error: BaseException | None) -> str | None:
@@ -98,3 +118,12 @@ def certificate_reason(error: BaseException | None) -> str | None:
             return reason or str(error)
         error = getattr(error, "certificate_error", None) or error.__cause__  # the first: aiohttp's
     return None
+
+
+def _is_no_tls(error: BaseException | None) -> bool:
+    """Whether a TLS handshake met something else, as a port of plain http."""
+    while error is not None:
+        if getattr(error, "reason", None) in _NO_TLS:  # ssl.SSLError
+            return True
+        error = error.__cause__
+    return False

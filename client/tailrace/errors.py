@@ -6,6 +6,7 @@
         PartitionUnavailableError   one whose leader was not reached
         ConnectionFailedError       no broker answered
             UntrustedCertificateError   one did, with a certificate that is not trusted
+            WrongSchemeError            the port speaks http without TLS, or the other way round
         BufferFullError             a producer's memory stays full
         NotStoredError              what a producer could not store by its end
         UnexpectedAnswerError       what answered does not speak Tailrace's protocol
@@ -100,6 +101,20 @@ class UntrustedCertificateError(ConnectionFailedError):
         )
         self.url = url
         self.reason = reason
+
+
+class WrongSchemeError(ConnectionFailedError):
+    """The port at `url` speaks plain http where TLS was tried, or TLS where http was."""
+
+    retriable = False
+
+    def __init__(self, url: str) -> None:
+        scheme, _, address = url.partition("://")
+        is_tls = scheme == "https"
+        self.reason = "speaks plain http, and no TLS" if is_tls else "speaks TLS, and no plain http"
+        right = f"{'http' if is_tls else 'https'}://{address}"
+        TailraceError.__init__(self, f"{url} {self.reason}: use {right}")
+        self.url = url
 
 
 class BufferFullError(TailraceError):

@@ -131,7 +131,26 @@ def test_a_topic_is_found_again_by_what_is_given(shared_broker: RunningBroker, t
     for same in ([], ["--retention", "60m"], ["--linger", "5ms", "--json-check"]):
         assert told(run("topic", "create", topic, *same, url=url)).startswith(f"✓ {topic}: 4 ")
     other = run("topic", "create", topic, "--retention", "7d", url=url)
-    assert_fails(other, 1, "exists with other settings")
+    assert_fails(other, 1, "exists with retentionMs 3600000; alter it, or choose another name")
+
+
+def test_other_partitions_for_a_topic_are_refused_with_what_can_be_done(
+    shared_broker: RunningBroker, topic: str
+) -> None:
+    """They cannot be altered, so nobody is sent to `topic alter`."""
+    url = shared_broker.url
+    run("topic", "create", topic, url=url)
+    words = ["topic", "create", topic, "--partitions-per-range", "8"]
+
+    other = run(*words, "--retention", "1h", url=url)
+    planned = run(*words, "--dry-run", url=url)
+
+    remedy = (
+        "partitions cannot be altered: choose another name, or delete the topic with its records "
+        "and create it again"
+    )
+    assert_fails(other, 1, f"exists with partitionsPerRange 4, retentionMs 604800000; {remedy}")
+    assert_fails(planned, 1, f"exists with partitions-per-range 4; {remedy}")
 
 
 def test_a_topic_is_deleted(shared_broker: RunningBroker, topic: str) -> None:

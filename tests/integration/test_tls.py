@@ -9,9 +9,14 @@ import pytest
 
 from tailrace import aio, sync
 from tailrace.aio_producer import Producer as AioProducer
-from tailrace.errors import ConnectionFailedError, NotStoredError, UntrustedCertificateError
+from tailrace.errors import (
+    ConnectionFailedError,
+    NotStoredError,
+    UntrustedCertificateError,
+    WrongSchemeError,
+)
 from tailrace.producer import Producer
-from tests.commands import TAILRACE, TIMEOUT_S, environment
+from tests.commands import TAILRACE, TIMEOUT_S, assert_fails, environment, run
 from tests.fixtures import RunningBroker
 from tests.tls import CA_FILE, TlsDoor, tls_door
 
@@ -86,12 +91,26 @@ def test_a_host_that_is_not_in_the_certificate_is_not_trusted(
 
 
 @clients
-def test_https_at_a_door_without_tls_is_no_broker(shared_broker: RunningBroker, ask: Any) -> None:
+def test_https_to_a_port_of_plain_http_says_so_with_the_right_url(
+    shared_broker: RunningBroker, ask: Any
+) -> None:
     url = shared_broker.url.replace("http:", "https:")
-    with pytest.raises(ConnectionFailedError) as caught:
+    with pytest.raises(WrongSchemeError) as caught:
         ask("produce", url, ("t", b"1"), {"ca_file": CA_FILE})
 
+    assert str(caught.value) == f"{url} speaks plain http, and no TLS: use {shared_broker.url}"
     assert not caught.value.write_attempted
+    assert not caught.value.retriable
+
+
+def test_the_command_line_says_which_scheme_a_port_speaks(
+    shared_broker: RunningBroker, door: TlsDoor
+) -> None:
+    to_plain = run("topic", "list", url=shared_broker.url.replace("http:", "https:"))
+    to_tls = run("topic", "list", url=door.url.replace("https:", "http:"))
+
+    assert_fails(to_plain, 1, f"speaks plain http, and no TLS: use {shared_broker.url}")
+    assert_fails(to_tls, 1, f"speaks TLS, and no plain http: use {door.url}")
 
 
 def test_producers_trust_what_their_clients_do(door: TlsDoor, topic: str) -> None:

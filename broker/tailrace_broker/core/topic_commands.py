@@ -30,7 +30,7 @@ def create_topic(state: RingState, command: CreateTopic) -> RingState | Refusal:
             return state
         return Refusal(
             "topic-exists",
-            f'topic "{command.name}" exists with other settings; alter it, or choose another name',
+            f'topic "{command.name}" exists with other settings; choose another name',
         )
     refusal = _check_name(command.name) or _check_count(state)
     if refusal is not None:

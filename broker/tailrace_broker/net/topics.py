@@ -25,6 +25,7 @@ from tailrace_broker.model.topic import (
     Partition,
     Slice,
     Topic,
+    TopicSettings,
     slices_of,
 )
 from tailrace_broker.net.api import Broker, HostedTopic, PartitionLog
@@ -247,9 +248,28 @@ async def create_topic(broker: Broker, call: Call) -> Response:
         topic, is_new = await broker.create_topic(name, replace(NEW_TOPIC, **given))
     except TopicExistsError:
         topic, is_new = broker.hosted(name).topic, False
-        if replace(topic.settings, **given) != topic.settings:
-            raise
+        _check_settings(topic, replace(topic.settings, **given))
     return json_response(_answer(topic), status=201 if is_new else 200)
+
+
+def _check_settings(topic: Topic, wanted: TopicSettings) -> None:
+    """TopicExistsError names what is not as wanted, and says what can be done."""
+    asked = msgspec.to_builtins(wanted)
+    others = {
+        name: msgspec.json.encode(value).decode()
+        for name, value in msgspec.to_builtins(topic.settings).items()
+        if asked[name] != value
+    }
+    if not others:
+        return
+    remedy = "alter it, or choose another name"
+    if "partitionsPerRange" in others:
+        remedy = (
+            "partitions cannot be altered: choose another name, or delete the topic with its "
+            "records and create it again"
+        )
+    found = ", ".join(f"{name} {value}" for name, value in others.items())
+    raise TopicExistsError(f'topic "{topic.name}" exists with {found}; {remedy}', topic=topic.name)
 
 
 async def describe_topic(broker: Broker, call: Call) -> Response:

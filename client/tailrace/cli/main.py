@@ -170,6 +170,7 @@ def _exit_code(words: Sequence[str]) -> int:
             f"group {name} does not exist. Those that do: tailrace group list", EXIT_FAILED
         )
     except ConnectionFailedError as error:
+        error = options.with_right_scheme(error)
         return _fail(f"{error}{options.context_note(error.url)}", EXIT_FAILED)
     except TailraceError as error:
         return _fail(str(error), EXIT_FAILED)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.cli.parser import UsageError, parameter, shown, text
-from tailrace.errors import TailraceError
+from tailrace.errors import ConnectionFailedError, TailraceError, WrongSchemeError
 
 if TYPE_CHECKING:
     from tailrace.sync import Client
@@ -104,6 +104,14 @@ def context_note(url: str) -> str:
         if found.url.rstrip("/") == url and found.origins["url"].startswith("context"):
             return f". That is the URL of {found.origins['url']}"
     return ""
+
+
+def with_right_scheme(error: ConnectionFailedError) -> ConnectionFailedError:
+    """The same error, or the one that says that the port speaks TLS, found by a handshake."""
+    from tailrace.endpoint import parse_endpoint, speaks_tls
+
+    endpoint = parse_endpoint(error.url)
+    return error if endpoint.is_tls or not speaks_tls(endpoint) else WrongSchemeError(error.url)
 
 
 def counted(count: int, noun: str) -> str:

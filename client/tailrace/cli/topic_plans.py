@@ -46,16 +46,16 @@ def plan_create(client: "Client", name: str, settings: Mapping[str, Any]) -> Pla
     if existing is None:
         wanted = ", ".join(_text(field, value) for field, value in settings.items())
         return document, f"would create {name}{f': {wanted}' if wanted else ''}"
-    others = [
-        _text(field, getattr(existing, field))
-        for field, value in settings.items()
-        if getattr(existing, field) != value
-    ]
+    others = [field for field, value in settings.items() if getattr(existing, field) != value]
     if others:
-        raise TailraceError(
-            f"topic {shown(name)} exists with {', '.join(others)}. "
-            f"Change it: tailrace topic alter {name}"
-        )
+        remedy = f". Change it: tailrace topic alter {name}"
+        if "partitions_per_range" in others:
+            remedy = (
+                "; partitions cannot be altered: choose another name, or delete the topic with its "
+                "records and create it again"
+            )
+        found = ", ".join(_text(field, getattr(existing, field)) for field in others)
+        raise TailraceError(f"topic {shown(name)} exists with {found}{remedy}")
     return document, f"would create nothing: {name} exists with these settings"
 
 
