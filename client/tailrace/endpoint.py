@@ -103,7 +103,7 @@ def speaks_tls(endpoint: Endpoint) -> bool:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # nothing is sent
-    with suppress(OSError):
+    with suppress(OSError, UnicodeError):  # no host name: the last
         address = (endpoint.host, endpoint.port)
         with create_connection(address, HANDSHAKE_S_MAX) as plain, context.wrap_socket(plain):
             return True
