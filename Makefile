@@ -13,6 +13,7 @@ VARIABLES_fuzz := SECONDS SEED
 VARIABLES_test := $(VARIABLES_simulation) $(VARIABLES_fuzz)
 VARIABLES_e2e := SMOKE KUBECONFIG KUBELAB E2E_REGISTRY E2E_KEEP E2E_BUILT
 VARIABLES_bench := KILLS CHANGES
+VARIABLES_dist := IMAGES DOCKER SOURCE_DATE_EPOCH
 ifeq ($(MAKELEVEL),0)
 GOALS := $(or $(MAKECMDGOALS),setup)
 KNOWN := $(sort SPARK $(foreach goal,$(GOALS),$(VARIABLES_$(goal))))
@@ -24,7 +25,7 @@ endif
 # Where it is set, each worker of the tests would compile all of them each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup fmt check test integration e2e simulation fuzz up bench lock
+.PHONY: setup fmt check test integration e2e simulation fuzz up bench dist lock
 
 # Each stamp in .venv is as new as the last install from the file that it depends on.
 setup: $(VENV)/.project $(if $(filter 0,$(SPARK)),,$(VENV)/.spark)
@@ -64,7 +65,7 @@ check: setup
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy -p tailrace -p pyspark_tailrace -p tailrace_broker -p tailrace_operator
-	@$(BIN)/mypy .ci/leave_nothing.py examples benchmarks tests
+	@$(BIN)/mypy .ci/leave_nothing.py examples benchmarks tests tools
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/pytest --quiet --numprocesses auto --cov --cov-report=term-missing:skip-covered tests/unit
 
@@ -93,6 +94,11 @@ up: setup
 
 bench: setup
 	@$(BIN)/python -m benchmarks --store
+
+# What a release publishes, in dist/: sdist, wheel, chart, images and checksums. IMAGES=0: without images,
+# IMAGES=1: not without; DOCKER=podman: by that command. Docs: CONTRIBUTING.md.
+dist: $(VENV)/.project
+	@$(BIN)/python -m tools.dist
 
 # Keeps the versions that still fit; delete a lock file first to renew all of it.
 lock:

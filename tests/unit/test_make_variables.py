@@ -37,6 +37,10 @@ def make(*words: str) -> subprocess.CompletedProcess[str]:
         ),
         (["fuzz", "SECOND=1"], "make fuzz has no variable SECOND; it has SECONDS SEED SPARK"),
         (["bench", "STORE=1"], "make bench has no variable STORE; it has CHANGES KILLS SPARK"),
+        (
+            ["dist", "IMAGE=1"],
+            "make dist has no variable IMAGE; it has DOCKER IMAGES SOURCE_DATE_EPOCH SPARK",
+        ),
         (["check", "FIX=1"], "make check has no variable FIX; it has SPARK"),
         (["ONCE=1"], "make setup has no variable ONCE; it has SPARK"),
     ],
@@ -58,6 +62,7 @@ def test_a_variable_that_a_target_does_not_know_is_refused(words: list[str], ref
         ["fuzz", "SECONDS=1", "SEED=7"],
         ["test", "SEEDS=2", "SECONDS=1"],
         ["check", "fuzz", "SECONDS=1"],
+        ["dist", "IMAGES=1", "DOCKER=docker --context builder"],
         ["e2e", "SMOKE=1", "KUBECONFIG=config", "E2E_REGISTRY=registry"],
     ],
     ids=" ".join,
