@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tailrace.near_names import close_to
 from tailrace.spark.option_values import EARLIEST, LATEST, Bound, InvalidOptionError
 from tailrace.spark.options import ReadOptions
 from tailrace.values import PartitionOffsets
@@ -44,9 +45,14 @@ class Listing:
     missing_topics: Sequence[str] = ()
     first_offsets: Mapping[int, Mapping[Place, int | None]] = field(default_factory=dict)
 
-    def losses(self) -> list[str]:
-        """A sentence for each topic that is not there."""
-        return [f'topic "{name}" does not exist' for name in self.missing_topics]
+    def missing(self) -> list[str]:
+        """A sentence for each topic that does not exist, with the nearest name of those that do."""
+        known = sorted({row.topic for row in self.partitions})
+        guesses = {name: close_to(name, known) for name in self.missing_topics}
+        return [
+            f'topic "{name}" does not exist{f"{guess}?" if guess else "."}'
+            for name, guess in guesses.items()
+        ]
 
     def selected(self, options: ReadOptions) -> dict[Place, PartitionOffsets]:
         """The partitions that are asked for, in order."""
@@ -58,7 +64,10 @@ class Listing:
 
 
 class Plan(NamedTuple):
-    """What can be read, by topic and partition; a sentence for each range that cannot."""
+    """What can be read, by topic and partition; a sentence for each range that cannot.
+
+    Topics that do not exist are not in it: `Listing.missing`.
+    """
 
     ranges: list[OffsetRange]
     losses: list[str]
@@ -71,8 +80,7 @@ def plan_ranges(options: ReadOptions, listing: Listing) -> Plan:
     be read: whatever failOnDataLoss says, its data is there.
     """
     selected = listing.selected(options)
-    losses = listing.losses()
-    losses += [
+    losses = [
         f"{topic}/{partition} does not exist"
         for topic, partition in sorted(_named_partitions(options) - selected.keys())
         if topic not in listing.missing_topics

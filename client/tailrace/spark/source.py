@@ -9,7 +9,7 @@ Source: pyspark 4.3, `pyspark/sql/datasource.py`, `pyspark/sql/streaming/datasou
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
@@ -48,7 +48,7 @@ from tailrace.spark.offsets import Listing, OffsetRange, Plan, plan_ranges, spli
 from tailrace.spark.option_values import InvalidOptionError
 from tailrace.spark.options import Read, ReadOptions, parse_read_options, parse_write_options
 from tailrace.spark.stream_offsets import OffsetsDocument, Reach, read_offsets, write_offsets
-from tailrace.spark.task import read_range, report_loss
+from tailrace.spark.task import read_range, report_loss, report_missing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,9 +111,13 @@ class TailraceReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """The tasks, planned by the offsets of this moment. DataLossError, InvalidOptionError."""
+        """The tasks, planned by the offsets of this moment. MissingTopicError,
+        DataLossError, InvalidOptionError.
+        """
         with closing(PatientClient.of(self._options)) as client:
             listing = list_partitions(client, self._options, with_times=True)
+        for missing in listing.missing():
+            report_missing(self._options, missing)
         return _tasks(self._options, plan_ranges(self._options, listing))
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
@@ -182,7 +186,8 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._publish(start)
         self._listing = self._final_listing or self._list()
         reached = stream_offsets.reach(self._options, read_offsets(start), self._listing)
-        self._report(reached.losses)
+        self._report(report_loss, reached.losses)
+        self._report(report_missing, self._listing.missing())
         if self._is_too_early(reached, limit):
             return start
         end = reached.end
@@ -235,7 +240,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _first_offsets(self) -> OffsetsDocument:
         """Where the query starts; `{}` as long as there is no topic to read."""
         self._listing = self._final_listing or self._list(with_times=True)
-        self._report(self._listing.losses())
+        self._report(report_missing, self._listing.missing())
         options = self._options
         if self._has_waited:  # a topic that is there now is newer than the query
             options = stream_offsets.from_earliest(options)
@@ -252,11 +257,11 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return False
         return time.monotonic() - self._batch_at_s < self._options.trigger_delay_s_max
 
-    def _report(self, losses: Iterable[str]) -> None:
-        for loss in losses:
-            if loss not in self._reported:
-                report_loss(self._options, loss)
-                self._reported.add(loss)
+    def _report(self, report: Callable[[ReadOptions, str], None], sentences: list[str]) -> None:
+        for sentence in sentences:
+            if sentence not in self._reported:
+                report(self._options, sentence)
+                self._reported.add(sentence)
 
 
 def row_schema(options: ReadOptions) -> StructType:

@@ -84,7 +84,7 @@ def first_offsets(options: ReadOptions, listing: Listing) -> Offsets:
 def reach(options: ReadOptions, start: Offsets, listing: Listing) -> Reach:
     """All that a batch from `start` can read now. PartitionDamagedError."""
     selected = listing.selected(options)
-    losses = listing.losses()
+    losses: list[str] = []
     positions: dict[Place, int] = {}
     for place, offset in start.items():
         if place in selected:

@@ -10,6 +10,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from tailrace.spark.plain_errors import sentence_of
 from tailrace.sync import Client
 from tailrace.wire import RECORDS_CONTENT_TYPE, RECORDS_HEADER, RECORDS_MAGIC, RecordsFlag
 from tests.fixtures import RunningBroker
@@ -226,6 +227,19 @@ def produce_with_header(
     url = f"{broker.url}/v1/topic/{topic}/messages"
     with urlopen(Request(url, body, {"Content-Type": RECORDS_CONTENT_TYPE})) as answer:
         assert answer.status == 200
+
+
+def test_a_mistyped_topic_is_named_with_the_nearest_one(
+    spark: "SparkSession", flights_broker: RunningBroker
+) -> None:
+    with pytest.raises(Exception, match="MissingTopicError") as caught:
+        read(spark, flights_broker, subscribe="flihgts").count()
+
+    sentence = sentence_of(str(caught.value))
+    assert sentence == (
+        'topic "flihgts" does not exist; did you mean flights? Correct the name, or create the '
+        "topic; those that exist: tailrace topic list"
+    )
 
 
 def test_a_topic_that_is_not_there_fails_unless_loss_is_allowed(

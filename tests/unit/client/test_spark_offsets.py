@@ -141,10 +141,19 @@ def test_a_partition_that_is_not_there_is_a_loss(given: dict[str, str]) -> None:
     assert plan.losses == ["flights/9 does not exist"]
 
 
-def test_a_partition_of_a_topic_that_is_not_there_is_no_second_loss() -> None:
+def test_a_topic_that_does_not_exist_is_no_loss() -> None:
     options = options_of(assign='{"gone":[0]}', startingOffsets='{"gone":{"0":5}}')
 
-    assert plan_ranges(options, Listing([], ["gone"])) == Plan([], ['topic "gone" does not exist'])
+    assert plan_ranges(options, Listing([], ["gone"])) == Plan([], [])
+
+
+def test_of_a_topic_that_does_not_exist_the_nearest_name_is_said() -> None:
+    listing = replace(Listing([listed()]), missing_topics=["flihgts", "orders"])
+
+    assert listing.missing() == [
+        'topic "flihgts" does not exist; did you mean flights?',
+        'topic "orders" does not exist.',
+    ]
 
 
 def test_assigned_partitions_alone_are_planned() -> None:
