@@ -105,6 +105,7 @@ async def open_doors(settings: Settings, broker: LocalBroker, spawn: Spawn) -> A
         settings.request_seconds,
         settings.idle_seconds,
         settings.answer_seconds,
+        web_access=settings.web_access,
     )
     connections = bounded(connections_max(settings.connections_max, raise_limit()))
     # Its own, so that probes are answered when clients have taken all of the others.

@@ -1,5 +1,6 @@
 """Configuration from the environment, prefix `TAILRACE_`; read once, in `__main__`."""
 
+import re
 from pathlib import Path
 from socket import gethostname
 from typing import Literal
@@ -10,6 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from tailrace_broker.codec.columns import PAYLOAD_BYTES_MAX
 from tailrace_broker.core.ring import UNITS
 from tailrace_broker.net.api import ClientView
+from tailrace_broker.net.http_origin import ANY, WebAccess
 
 MEBIBYTE = 1024 * 1024
 # For the largest batch that a request can bring, header and block edges included.
@@ -18,6 +20,7 @@ LARGEST_BUFFER_BYTES = PAYLOAD_BYTES_MAX + PAYLOAD_BYTES_MAX // 4
 PEER_PORT = 5
 PORT_MAX = 65535
 ORDINAL_PLACE = "{ordinal}"
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s]+")
 
 
 class Settings(BaseSettings):
@@ -59,6 +62,15 @@ class Settings(BaseSettings):
     ring_secret: SecretStr = SecretStr("")
     """What brokers of one ring prove to each other that they know, and admin requests name; visible
     ASCII; empty: nobody is asked."""
+
+    allowed_origins: str = ""
+    """Origins whose web pages may change and read data, besides the broker's own, with commas:
+    `https://console.example,http://localhost:3000`; `*`: every page that is open in a browser which
+    reaches the broker."""
+
+    allowed_hosts: str = ""
+    """Host names that requests may have where `TAILRACE_HOST` is a loopback address, besides that
+    address, `TAILRACE_ADVERTISED_HOST` and `localhost`, with commas; `*`: any."""
 
     auto_create_topics: bool = True
     """Whether the first produce to a topic creates it: a newcomer's first curl works."""
@@ -119,6 +131,16 @@ class Settings(BaseSettings):
         host = self.advertised_host or (gethostname() if is_wildcard else self.host)
         return ClientView(host, self.port + 1, self.port + 2, self.ring_name)
 
+    @property
+    def web_access(self) -> WebAccess:
+        """Which web pages may send requests, and under which names."""
+        return WebAccess(
+            listens_on=self.host,
+            own_hosts=(self.host, self.client_view.host, self.address_of(self.ordinal)[0]),
+            allowed_hosts=_listed(self.allowed_hosts),
+            allowed_origins=_listed(self.allowed_origins),
+        )
+
     def address_of(self, ordinal: int) -> tuple[str, int]:
         """Host and base port of a broker of the ring, this one included."""
         if self.peer_host is None:
@@ -136,6 +158,28 @@ class Settings(BaseSettings):
                 "openssl rand -base64 32"
             )
         return secret
+
+    @field_validator("allowed_origins")
+    @classmethod
+    def check_origins(cls, origins: str) -> str:
+        """As browsers write them: in lower case, without a path."""
+        listed = [each.lower().removesuffix("/") for each in _listed(origins)]
+        for each in listed:
+            if each != ANY and not _ORIGIN.fullmatch(each):
+                raise ValueError(
+                    f"{each} is no origin; write scheme://host:port as in http://localhost:3000, "
+                    "or * for every page"
+                )
+        return ",".join(listed)
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def check_hosts(cls, hosts: str) -> str:
+        """Names alone: a port says nothing of who asks."""
+        for each in _listed(hosts):
+            if "/" in each:
+                raise ValueError(f"{each} is no host name; leave out scheme and path")
+        return hosts
 
     @model_validator(mode="after")
     def check_relations(self) -> "Settings":
@@ -156,3 +200,8 @@ class Settings(BaseSettings):
         if self.port - self.port_stride * self.ordinal < 1:
             raise ValueError("TAILRACE_PORT_STRIDE leaves no port for broker 0")
         return self
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    """The elements between commas."""
+    return tuple(filter(None, map(str.strip, text.split(","))))

@@ -29,6 +29,8 @@
     │   ├── GroupKindError          one of consumers, or of a reader that keeps its offsets
     │   ├── OffsetOutOfRangeError
     │   ├── SecretRequiredError
+    │   ├── ForeignHostError
+    │   ├── ForeignOriginError
     │   ├── RingExistsError
     │   ├── RingRefusedError        the ring's state is not what the request takes for granted
     │   └── NotSupportedError
@@ -198,6 +200,14 @@ class OffsetOutOfRangeError(CallerError):
 
 class SecretRequiredError(CallerError):
     """The request is for those who know the ring's secret."""
+
+
+class ForeignHostError(CallerError):
+    """The request names a host that the broker does not know; member `host`."""
+
+
+class ForeignOriginError(CallerError):
+    """A web page of another origin wants to change something; member `origin`."""
 
 
 class RingExistsError(CallerError):

@@ -30,6 +30,11 @@ SEND_BYTES = 1024 * 1024
 # Up to here an answer is sent as one buffer.
 JOIN_BYTES_MAX = 16 * 1024
 
+# Lets pages of an allowed origin read the answer (Fetch Standard, "CORS protocol").
+_READABLE = (
+    b"access-control-allow-origin: %b\r\naccess-control-expose-headers: *\r\nvary: origin\r\n"
+)
+
 _log = structlog.get_logger()
 _levels = logging.getLogger(__name__)
 # Looked up once: an enum's member costs a call each time.
@@ -277,6 +282,8 @@ def answer_head(exchange: Exchange, response: Response, body_bytes: int | None) 
         size = b"" if exchange.is_http_1_0 else b"transfer-encoding: chunked\r\n"
     else:
         size = b"content-length: %d\r\n" % body_bytes if status != _NO_CONTENT else b""
+    if exchange.allowed_origin:
+        size += _READABLE % exchange.allowed_origin
     if response.headers or not exchange.keeps_alive or exchange.is_http_1_0:
         fields = [b"%s: %s\r\n" % (n.encode(), v.encode()) for n, v in response.headers.items()]
         if not exchange.keeps_alive:

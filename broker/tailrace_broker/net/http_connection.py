@@ -22,6 +22,7 @@ from tailrace_broker.model.errors import (
 )
 from tailrace_broker.net.api import Broker
 from tailrace_broker.net.http_answers import PIPELINED_MAX, AnswerQueue, Spawn
+from tailrace_broker.net.http_origin import PREFLIGHT, WebAccess
 from tailrace_broker.net.http_request import (
     HEADERS,
     Exchange,
@@ -68,6 +69,7 @@ class Connections:
     idle_seconds: float
     answer_seconds: float
     count_max: int
+    web_access: WebAccess = field(default_factory=WebAccess)
     open: "set[HttpConnection]" = field(default_factory=set)
     is_ending: bool = False
     _all_closed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -263,7 +265,9 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._fail(error)
             return
         try:
-            current.matched = self._match(method, current.target)
+            self._connections.web_access.check(current, method)
+            is_preflight = current.allowed_origin and method == b"OPTIONS"
+            current.matched = PREFLIGHT if is_preflight else self._match(method, current.target)
             if current.route.is_admin:
                 check_secret(self._broker.ring_secret, current.authorization)
             check_matched(current)

@@ -46,6 +46,10 @@ class Exchange:
     is_http_1_0: bool = False
     is_head_only: bool = False
     hosts: int = 0
+    host: bytes = b""
+    origin: bytes = b""
+    fetch_site: bytes = b""
+    allowed_origin: bytes = b""  # the origin, if its pages may read the answer
     content_type: bytes = b""
     accept: bytes = b""
     expectation: bytes = b""
@@ -175,8 +179,20 @@ def media_type_list(value: bytes) -> str:
     return value.lower().decode("latin-1")
 
 
-def _read_host(exchange: Exchange, _: bytes) -> None:
+def _read_host(exchange: Exchange, value: bytes) -> None:
     exchange.hosts += 1
+    exchange.host = value
+
+
+def _read_origin(exchange: Exchange, value: bytes) -> None:
+    """Two of them become a list, which no page has."""
+    exchange.origin = exchange.origin + b", " + value if exchange.origin else value.strip()
+
+
+def _read_fetch_site(exchange: Exchange, value: bytes) -> None:
+    """Two of them become a list, which is none of the known values."""
+    before = exchange.fetch_site
+    exchange.fetch_site = before + b", " + value if before else value.strip()
 
 
 def _read_content_length(exchange: Exchange, value: bytes) -> None:
@@ -219,6 +235,8 @@ def _read_own(name: bytes, exchange: Exchange, value: bytes) -> None:
 # What reads a header that says something here; InvalidRequestError is left to `check_head`.
 HEADERS: dict[bytes, Callable[[Exchange, bytes], None]] = {
     b"host": _read_host,
+    b"origin": _read_origin,
+    b"sec-fetch-site": _read_fetch_site,
     b"content-length": _read_content_length,
     b"transfer-encoding": _read_transfer_encoding,
     b"content-type": _read_content_type,

@@ -22,6 +22,7 @@ _ALWAYS: tuple[type[TailraceError], ...] = (
     errors.InvalidRequestError,
     errors.RequestTimeoutError,
     errors.HeaderTooLargeError,
+    errors.ForeignHostError,
     errors.TooManyConnectionsError,
 )
 _WITH_BODY: tuple[type[TailraceError], ...] = (
@@ -177,6 +178,7 @@ def _problems(route: Route) -> dict[str, Any]:
         *(_WITH_BODY if route.bodies else ()),
         *((errors.InvalidParameterError,) if route.parameters.__struct_fields__ else ()),
         *((errors.SecretRequiredError,) if route.is_admin else ()),
+        *((errors.ForeignOriginError,) if route.method != "GET" else ()),
     }
     by_status: dict[str, list[str]] = {}
     for problem in PROBLEMS.items():

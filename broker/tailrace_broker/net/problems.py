@@ -59,6 +59,20 @@ PROBLEMS: dict[type[TailraceError], Problem] = {
         "Secret required",
         "the request changes the ring, which has a secret, and does not name it as bearer token",
     ),
+    errors.ForeignHostError: Problem(
+        "foreign-host",
+        403,
+        "Unknown host",
+        "the broker listens on a loopback address, and `Host` is not a name of loopback, not the "
+        "broker's, and not in `TAILRACE_ALLOWED_HOSTS`",
+    ),
+    errors.ForeignOriginError: Problem(
+        "foreign-origin",
+        403,
+        "Foreign origin",
+        "a web page wants to change something, and `Origin` is neither the broker's own nor in "
+        "`TAILRACE_ALLOWED_ORIGINS`",
+    ),
     errors.TopicNotFoundError: Problem(
         "topic-not-found",
         404,
