@@ -64,8 +64,11 @@ def poll(
 
 
 def register(connection: Connection, consumer: str, *topics: str, **query: Any) -> Any:
-    """Register from the earliest record on, unless `query` says otherwise; what is answered."""
-    known = {"onNewGroup": "startFromEarliest", **query}
+    """Register from the earliest record on, unless `query` says otherwise; what is answered.
+
+    Topics that do not exist are created.
+    """
+    known = {"onNewGroup": "startFromEarliest", "createTopics": "true", **query}
     answer = connection.exchange(ask("register", consumer, topic=topics, **known))
     assert answer.status == 200, answer
     return document(answer)

@@ -334,13 +334,14 @@ class Client:
         *,
         on_new_group: OnNewGroup | None = None,
         session_ms: int | None = None,
+        create_topics: bool | None = None,
         assignment_epoch: int | None = None,
     ) -> Registered:
         """Join a group; safe to repeat with the same values. `tailrace.consumer` does it for you.
 
-        The broker's defaults: startFromLatest, and 120 s. TopicNotFoundError. With the
-        `assignment_epoch` that it knows, a consumer shows that it lives, and joins nothing anew:
-        ConsumerNotRegisteredError, StaleAssignmentError.
+        The broker's defaults: startFromLatest, and 120 s. TopicNotFoundError, unless
+        `create_topics` has it created. With the `assignment_epoch` that it knows, a consumer shows
+        that it lives, and joins nothing anew: ConsumerNotRegisteredError, StaleAssignmentError.
         """
         request = group_requests.register_request(
             consumer_id,
@@ -348,6 +349,7 @@ class Client:
             topics,
             on_new_group=on_new_group,
             session_ms=session_ms,
+            create_topics=create_topics,
             assignment_epoch=assignment_epoch,
         )
         return group_requests.parse_registered(await self._exchange(request))

@@ -48,7 +48,8 @@ class ConsumerOptions(TypedDict, total=False):
     `consumer_id`: its name in the group, the same after a restart or a new one each time (None).
     `on_new_group`: where a group starts in topics that it has not read yet. `session_ms`: after so
     long without a request the broker takes it for dead, and others get its partitions; the consumer
-    makes requests itself as long as records are asked of it. `max_records` (of records) and
+    makes requests itself as long as records are asked of it. `create_topics`: topics that do not
+    exist are created, where the broker creates topics automatically. `max_records` (of records) and
     `max_bytes` bound a delivery (None: the broker's, 1,000 and 1 MiB). `wait_ms`: how long a poll
     may wait for the first record. `patience_s`: how long a broker that does not answer is asked
     again.
@@ -57,6 +58,7 @@ class ConsumerOptions(TypedDict, total=False):
     consumer_id: str | None
     on_new_group: OnNewGroup
     session_ms: int
+    create_topics: bool
     max_records: int | None
     max_bytes: int | None
     wait_ms: int
@@ -70,6 +72,7 @@ class _Settings:
     consumer_id: str | None = None
     on_new_group: OnNewGroup = "startFromEarliest"
     session_ms: int = 30_000
+    create_topics: bool = False
     max_records: int | None = None
     max_bytes: int | None = None
     wait_ms: int = 5_000
@@ -97,6 +100,7 @@ class RegisterParameters(TypedDict):
     topics: tuple[str, ...]
     on_new_group: OnNewGroup
     session_ms: int
+    create_topics: bool
     assignment_epoch: int | None
 
 
@@ -200,6 +204,7 @@ class Consuming:
             "topics": self.topics,
             "on_new_group": self._settings.on_new_group,
             "session_ms": self._settings.session_ms,
+            "create_topics": self._settings.create_topics,
             "assignment_epoch": self._epoch,
         }
 

@@ -75,10 +75,15 @@ def register_request(
     *,
     on_new_group: OnNewGroup | None = None,
     session_ms: int | None = None,
+    create_topics: bool | None = None,
     assignment_epoch: int | None = None,
 ) -> Request:
     """Safe to repeat with the same values. With `assignment_epoch` it joins nothing anew."""
-    given = {"on_new_group": on_new_group, "session_ms": session_ms}
+    given = {
+        "on_new_group": on_new_group,
+        "session_ms": session_ms,
+        "create_topics": create_topics,
+    }
     members = {name: value for name, value in given.items() if value is not None}
     request = json_request(
         "POST",

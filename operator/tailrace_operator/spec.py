@@ -155,10 +155,12 @@ class Resources(Fields):
 
 
 class Settings(Fields):
-    """Settings of the brokers; those that are not given are the broker's defaults."""
+    """Settings of the brokers; those that are neither given nor have a default here are the
+    broker's defaults."""
 
-    auto_create_topics: bool | None = None
-    """Whether the first produce to a topic creates it."""
+    auto_create_topics: bool = False
+    """Whether the first produce to a topic creates it; off, a mistyped name is refused, and topics
+    come from `Topic` resources or `POST /v1/topics`."""
 
     segment_size: Annotated[str | None, size(_MEBIBYTE, 1024 * _MEBIBYTE)] = None
     """A segment is finished by the write that passes this."""

@@ -347,7 +347,10 @@ def test_a_callback_that_raises_loses_no_records(
     assert numbers(consumer.poll()) == [1]
 
 
-def test_a_coroutine_can_be_told_too(shared_broker: RunningBroker, topic: str) -> None:
+def test_a_coroutine_can_be_told_too(
+    shared_broker: RunningBroker, client: Client, topic: str
+) -> None:
+    client.create_topic(topic)
     told: list[Assignment] = []
 
     async def note(assignment: Assignment) -> None:

@@ -167,6 +167,7 @@ def test_a_consumer_gets_what_a_killed_one_had_not_confirmed(
     broker: RunningBroker, words: list[str | Path]
 ) -> None:
     with Client(broker.url) as client:
+        client.create_topic("orders")
         client.register("dead", "g", ["orders"], session_ms=1000)
         client.produce("orders", b"1001", key="a")
         assert client.poll("dead", delivery=0, wait_ms=1000).body

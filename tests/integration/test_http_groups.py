@@ -23,7 +23,6 @@ from tests.fixtures import RunningBroker
 from tests.http11 import (
     Connection,
     document,
-    get,
     problem,
     read_doors,
     request,
@@ -104,14 +103,6 @@ def test_without_a_body_any_content_type_is_well(
     assert public.exchange(asked).status == 200
 
 
-def test_a_topic_that_is_not_there_is_created(public: Connection, topic: str) -> None:
-    register(public, topic, topic, group=topic)
-
-    assert public.exchange(get(f"/v1/topics/{topic}")).status == 200
-    produce(public, topic, b"1")
-    assert values(take_all(public, topic)) == [1]
-
-
 @pytest.mark.parametrize(
     "changed",
     [
@@ -127,6 +118,8 @@ def test_a_consumer_does_not_change_by_registering_again(
 ) -> None:
     register(public, topic, topic, group=topic)
     same = {"topic": topic, "group": topic, "onNewGroup": "startFromEarliest"}
+    if "topic" in changed:
+        make(public, changed["topic"])
     answer = public.exchange(ask("register", topic, **{**same, **changed}))
 
     assert problem(answer) == (400, "consumer-exists")

@@ -486,6 +486,8 @@ def test_body_too_large_for_what_it_holds(shared_broker: RunningBroker, golden: 
     many = request(messages("t"), b"1\n" * 500_001, content_type=NDJSON_CONTENT_TYPE)
     long_key = messages("t", partitionKey="k" * 1_000)
     keys = request(long_key, b"1\n" * 40_000, content_type=NDJSON_CONTENT_TYPE)
+    with Connection(shared_broker.port) as public:
+        assert public.exchange(new_topic("t")).status in (200, 201)
     for door in PRODUCES:
         with Connection(shared_broker.port + door) as connection:
             golden("body-too-large of events", connection.exchange(many))
@@ -497,6 +499,8 @@ def test_disk_full(broker: RunningBroker, golden: Golden) -> None:
     value = b'"%s"' % os.urandom(100_000).hex().encode()
     produce = request(messages("t", partitionKey="k"), value)
     _, hard = resource.prlimit(broker.pid, resource.RLIMIT_FSIZE)
+    with Connection(broker.port) as public:
+        assert public.exchange(new_topic("t")).status == 201
     for door in PRODUCES:
         with Connection(broker.port + door) as connection:
             resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (32 * 1024, hard))

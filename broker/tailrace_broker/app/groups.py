@@ -18,7 +18,6 @@ from tailrace_broker.app.group_compaction import GroupCompaction
 from tailrace_broker.app.group_log import GroupLog
 from tailrace_broker.app.group_sessions import GroupSessions
 from tailrace_broker.app.group_writer import GroupWriter, Waiter, end
-from tailrace_broker.app.hosted_topic import HostedTopic
 from tailrace_broker.app.topics import Topics
 from tailrace_broker.core.group import Group, Piece, not_registered
 from tailrace_broker.core.group_kind import check_of_consumers
@@ -155,7 +154,9 @@ class Groups:
 
     # --- consumers ---
 
-    async def register(self, wanted: Subscription, epoch: int | None = None) -> int:
+    async def register(
+        self, wanted: Subscription, epoch: int | None = None, *, creates_topics: bool = False
+    ) -> int:
         """See `net.api.Groups`."""
         self.check_open()
         if epoch is not None:
@@ -163,8 +164,10 @@ class Groups:
             found.group.seen(wanted.consumer_id, epoch, self._clock_us())
         known = self._by_name.get(wanted.group)
         check_of_consumers(wanted.group, known.group.source if known else None)
-        for name in wanted.topics:
-            await self._find_or_create(name)
+        if epoch is None:
+            need = self._topics.find_or_create if creates_topics else self._topics.find_committed
+            for name in wanted.topics:
+                await need(name)
         await self._log.make()
         async with self._changing(wanted.group, self._group) as found:
             return await self._join(found, wanted)
@@ -382,21 +385,6 @@ class Groups:
                     if not found.is_stored:  # nothing of it was
                         del self._by_name[name]
                 return
-
-    async def _find_or_create(self, topic: str) -> HostedTopic:
-        """As the first produce does. TopicNotFoundError, InvalidTopicNameError."""
-        outcome: asyncio.Future[HostedTopic] = asyncio.get_running_loop().create_future()
-
-        def use(hosted: HostedTopic | None, error: TailraceError | None, _: bool) -> None:
-            if outcome.cancelled():
-                return
-            if hosted is not None:
-                outcome.set_result(hosted)
-            elif error is not None:
-                outcome.set_exception(error)
-
-        self._topics.with_topic(topic, use)
-        return await outcome
 
     def _topics_of(self, found: _Coordinated) -> dict[str, Topic]:
         """What its consumers subscribe to, as far as it exists."""

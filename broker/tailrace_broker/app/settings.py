@@ -73,7 +73,8 @@ class Settings(BaseSettings):
     address, `TAILRACE_ADVERTISED_HOST` and `localhost`, with commas; `*`: any."""
 
     auto_create_topics: bool = True
-    """Whether the first produce to a topic creates it: a newcomer's first curl works."""
+    """Whether the first produce to a topic creates it, and a consumer's registration that asks for
+    it: a newcomer's first curl works. The operator sets it off in its pods."""
 
     max_request_bytes: int = Field(default=16 * MEBIBYTE, ge=1024, le=PAYLOAD_BYTES_MAX // 2)
     """Bound of one produce body; larger bodies gain nothing in speed."""

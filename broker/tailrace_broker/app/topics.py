@@ -5,6 +5,7 @@ A change is agreed by the ring first; who asked for it is answered when this bro
 out as well.
 """
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -195,6 +196,34 @@ class Topics:
         else:
             self._create_for(topic, use)
 
+    async def find_committed(self, name: str) -> HostedTopic:
+        """As `find`; it also finds a topic that another broker has just created.
+
+        NotAgreedError.
+        """
+        try:
+            return self.find(name)
+        except (TopicNotFoundError, NotReadyError):
+            self.check_ready()
+            await self._ring.current()
+            await self._local.reached()
+            return self.find(name)
+
+    async def find_or_create(self, name: str) -> HostedTopic:
+        """As the first produce does. TopicNotFoundError, InvalidTopicNameError."""
+        outcome: asyncio.Future[HostedTopic] = asyncio.get_running_loop().create_future()
+
+        def use(hosted: HostedTopic | None, error: TailraceError | None, _: bool) -> None:
+            if outcome.cancelled():
+                return
+            if hosted is not None:
+                outcome.set_result(hosted)
+            elif error is not None:
+                outcome.set_exception(error)
+
+        self.with_topic(name, use)
+        return await outcome
+
     # --- changing: what the ring does not agree on in time is NotAgreedError ---
 
     async def internal_topic(self, name: str, settings: TopicSettings) -> HostedTopic:
@@ -229,7 +258,7 @@ class Topics:
 
         TopicNotFoundError, InvalidParameterError, NotReadyError, NotAgreedError.
         """
-        topic = await self._find_agreed(name)
+        topic = (await self.find_committed(name)).topic
         msgspec.structs.replace(topic.settings, **changes)  # InvalidParameterError
         wanted = {_WIRE_NAMES[field]: value for field, value in changes.items()}
         state = await self._change(AlterTopic(name, wanted, topic.topic_id), name)
@@ -243,7 +272,7 @@ class Topics:
 
         TopicNotFoundError, NotReadyError, NotAgreedError.
         """
-        topic_id = (await self._find_agreed(name)).topic_id
+        topic_id = (await self.find_committed(name)).topic.topic_id
         await self._change(DeleteTopic(name, self._now_us(), topic_id), name)
         await self._local.buried(topic_id)
 
@@ -301,16 +330,6 @@ class Topics:
                 "the broker waits to be founded, admitted or registered; GET /v1/ring says which"
             )
         return NotReadyError("the broker is recovering its data, or stopping")
-
-    async def _find_agreed(self, name: str) -> Topic:
-        """As `find`; a topic that another broker has just made is there as well."""
-        try:
-            return self.find(name).topic
-        except (TopicNotFoundError, NotReadyError):
-            self.check_ready()
-            await self._ring.current()
-            await self._local.reached()
-            return self.find(name).topic
 
     def _not_found(self, topic: str) -> TopicNotFoundError:
         reason = "" if self._auto_create else " (autoCreateTopics is off)"

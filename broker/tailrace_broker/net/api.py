@@ -135,12 +135,15 @@ class Groups(Protocol):
     log that keeps the group), what stores something DiskFullError and StorageFailedError.
     """
 
-    async def register(self, wanted: Subscription, epoch: int | None = None) -> int:
+    async def register(
+        self, wanted: Subscription, epoch: int | None = None, *, creates_topics: bool = False
+    ) -> int:
         """The assignment epoch that the consumer joined in; it is stored.
 
         With the `epoch` that it knows of it is a sign of life of a consumer that must be there:
         ConsumerNotRegisteredError, StaleAssignmentError. ConsumerExistsError, GroupKindError; of
-        its topics TopicNotFoundError, InvalidTopicNameError.
+        its topics TopicNotFoundError, InvalidTopicNameError. With `creates_topics` those that do
+        not exist are created, as the first produce does.
         """
 
     async def poll(self, consumer_id: str, said: Confirmation, wait_ms: int) -> GroupPoll:

@@ -65,6 +65,12 @@ WhereNewGroupStarts = Annotated[
 ]
 
 
+_CREATES_TOPICS = (
+    "Whether topics that do not exist are created, where brokers create topics automatically; "
+    "without it they are on port 9252 alone."
+)
+
+
 class ConsumerParameters(Parameters, frozen=True):
     """Of every request of a consumer."""
 
@@ -83,6 +89,9 @@ class RegisterParameters(Parameters, frozen=True):
     topic: Annotated[tuple[str, ...], Meta(description="Repeatable; one at least.")] = ()
     on_new_group: WhereNewGroupStarts | None = None
     session_ms: SessionMs | None = None
+    create_topics: Annotated[Literal["true", "false"], Meta(description=_CREATES_TOPICS)] | None = (
+        None
+    )
 
 
 class PollParameters(ConsumerParameters, frozen=True):
@@ -126,6 +135,7 @@ class NewConsumer(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw
     topics: list[str]
     on_new_group: WhereNewGroupStarts = "startFromLatest"
     session_ms: SessionMs = SESSION_MS_DEFAULT
+    create_topics: Annotated[bool, Meta(description=_CREATES_TOPICS)] | None = None
 
 
 class RegisteredAnswer(msgspec.Struct, rename="camel"):
@@ -163,10 +173,15 @@ class PolledRecord(RecordAnswer, kw_only=True):
     topic: str
 
 
-async def register(broker: Broker, call: Call) -> Response:
-    """The consumer, and the assignment epoch that it has joined in."""
-    wanted = _subscription(call)
-    epoch = await broker.groups.register(wanted, read_epoch(call.headers))
+async def register(broker: Broker, call: Call, *, creates_topics: bool = False) -> Response:
+    """The consumer, and the assignment epoch that it has joined in.
+
+    `creates_topics`: where the request does not say.
+    """
+    asked, wanted = _subscription(call)
+    creates_topics = creates_topics if asked is None else asked
+    known_epoch = read_epoch(call.headers)
+    epoch = await broker.groups.register(wanted, known_epoch, creates_topics=creates_topics)
     members = msgspec.structs.asdict(wanted)
     return json_response(RegisteredAnswer(**members, assignment_epoch=epoch))
 
@@ -224,8 +239,13 @@ def check_name(name: str, parameter: str) -> None:
         )
 
 
-def _subscription(call: Call) -> Subscription:
-    """By the query or by a body; InvalidParameterError."""
+async def register_and_create(broker: Broker, call: Call) -> Response:
+    """As PolarStreams' clients expect it: topics that do not exist are created."""
+    return await register(broker, call, creates_topics=True)
+
+
+def _subscription(call: Call) -> tuple[bool | None, Subscription]:
+    """By the query or by a body, and whether it creates topics; InvalidParameterError."""
     by_query: RegisterParameters = call.parameters
     if call.body:
         wanted = _by_body(call.body, by_query)
@@ -238,6 +258,7 @@ def _subscription(call: Call) -> Subscription:
             topics=list(by_query.topic),
             on_new_group=by_query.on_new_group or "startFromLatest",
             session_ms=by_query.session_ms or SESSION_MS_DEFAULT,
+            create_topics=by_query.create_topics and by_query.create_topics == "true",
         )
     check_name(wanted.id, "id" if call.body else "consumerId")
     check_name(wanted.group, "group")
@@ -247,7 +268,10 @@ def _subscription(call: Call) -> Subscription:
         raise InvalidParameterError(
             f"{len(topics)} topics are given; 1 to {TOPICS_MAX} it can be", parameter=name
         )
-    return Subscription(wanted.id, wanted.group, topics, wanted.on_new_group, wanted.session_ms)
+    subscription = Subscription(
+        wanted.id, wanted.group, topics, wanted.on_new_group, wanted.session_ms
+    )
+    return wanted.create_topics, subscription
 
 
 def _by_body(body: bytes | bytearray, by_query: RegisterParameters) -> NewConsumer:

@@ -182,6 +182,7 @@ ROUTES: tuple[Route, ...] = (
                 errors.TopicNotFoundError,
             ),
             is_body_optional=True,
+            handle_at_read=consumers.register_and_create,
         )
         for method in ("POST", "PUT")
     ),
@@ -541,4 +542,6 @@ def door_matchers(render_metrics: Callable[[], Awaitable[bytes]]) -> dict[Doors,
         handle=partial(status.metrics, render_metrics),
     )
     routes = (*ROUTES, metrics)
-    return {door: matcher([each for each in routes if each.doors & door]) for door in Doors}
+    return {
+        door: matcher([each.at(door) for each in routes if each.doors & door]) for door in Doors
+    }

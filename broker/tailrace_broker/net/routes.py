@@ -117,7 +117,8 @@ class Route(NamedTuple):
 
     `problems`: those beyond what every request can meet. `is_given_up`: when its peer may
     have gone, since what it answers counts as received; a GET is when the peer has gone for sure.
-    `is_admin`: for those who know the ring's secret, when it has one.
+    `is_admin`: for those who know the ring's secret, when it has one. `handle_at_read`: in place
+    of `handle` on the port of PolarStreams' consumers.
     """
 
     method: str
@@ -135,6 +136,12 @@ class Route(NamedTuple):
     is_body_optional: bool = False
     is_given_up: bool = False
     is_admin: bool = False
+    handle_at_read: Handler | None = None
+
+    def at(self, door: Doors) -> "Route":
+        """The route as this port serves it."""
+        is_other = door is Doors.READ and self.handle_at_read is not None
+        return self._replace(handle=self.handle_at_read) if is_other else self
 
 
 class Matched(NamedTuple):

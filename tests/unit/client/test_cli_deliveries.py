@@ -47,8 +47,10 @@ class Broker:
         *,
         on_new_group: Any,
         session_ms: int,
+        create_topics: bool,
         assignment_epoch: int | None,
     ) -> Registered:
+        assert not create_topics
         self.calls.append("register" if assignment_epoch is None else "sign of life")
         if assignment_epoch is not None and self.signs:
             raise self.signs.pop(0)

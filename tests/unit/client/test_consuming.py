@@ -87,6 +87,7 @@ def test_options_have_defaults() -> None:
         "topics": ("a", "b"),
         "on_new_group": "startFromEarliest",
         "session_ms": 30_000,
+        "create_topics": False,
         "assignment_epoch": None,
     }
     assert state.poll_parameters() == {

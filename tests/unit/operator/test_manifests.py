@@ -177,6 +177,18 @@ def test_a_broker_can_be_started_with_the_environment(monkeypatch: pytest.Monkey
     assert broker.auto_create_topics is False
 
 
+@pytest.mark.parametrize(("settings", "creates"), [({}, False), ({"autoCreateTopics": True}, True)])
+def test_a_produce_creates_no_topic_unless_the_spec_says_so(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], creates: bool
+) -> None:
+    monkeypatch.setenv("TAILRACE_DATA_DIR", "/data")
+    made_settings = made({"settings": settings})[ChildName("ConfigMap", "events-settings")]
+    for name, value in made_settings["data"].items():
+        monkeypatch.setenv(name, value)
+
+    assert Settings().auto_create_topics is creates  # type: ignore[call-arg]
+
+
 def test_every_name_that_the_environment_refers_to_stands_before_it() -> None:
     names = [each["name"] for each in container_of()["env"]]
 

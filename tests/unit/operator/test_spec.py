@@ -60,7 +60,7 @@ def test_a_cluster_needs_no_more_than_a_name(document: dict[str, Any]) -> None:
     spec = parse_cluster_spec(document)
 
     assert (spec.brokers, spec.storage.size, spec.deletion_policy) == (3, "10Gi", "Retain")
-    assert spec.broker_settings() == {}
+    assert spec.broker_settings() == {"TAILRACE_AUTO_CREATE_TOPICS": "false"}
 
 
 def test_settings_become_variables_that_the_broker_knows(
