@@ -4,6 +4,7 @@ It never outlives its parent: not a signal, not an error, and on Linux not even 
 parent leaves it behind (prctl(2), PR_SET_PDEATHSIG).
 """
 
+import fcntl
 import os
 import re
 import signal
@@ -52,13 +53,16 @@ class DataDirectoryError(TailraceError):
 class BrokerEndedError(TailraceError):
     """The process ended by itself, or not cleanly."""
 
-    def __init__(self, exit_code: int, log_path: Path | None) -> None:
+    def __init__(self, exit_code: int, data_dir: Path, log_path: Path | None) -> None:
+        self.exit_code = exit_code
+        self.how = _how_it_ended(exit_code)
         said = ""
-        if log_path:
+        if exit_code < 0:  # it has not said why
+            said = f"; its data is in {data_dir}, and nothing is served until it is started again"
+        elif log_path:
             last_line = log_path.read_text(errors="replace").strip().rpartition("\n")[2]
             said = f": {last_line} (all: {log_path})"
-        super().__init__(f"the broker ended by itself with exit code {exit_code}{said}")
-        self.exit_code = exit_code
+        super().__init__(f"the broker {self.how}{said}")
 
 
 class LocalBroker:
@@ -189,7 +193,7 @@ class LocalBroker:
         return self._process
 
     def _raise_ended(self, exit_code: int) -> Never:
-        raise BrokerEndedError(exit_code, self.log_path)
+        raise BrokerEndedError(exit_code, self.data_dir, self.log_path)
 
 
 def check_ports_are_free(port: int, *, has_peers: bool = False) -> None:
@@ -205,6 +209,16 @@ def check_ports_are_free(port: int, *, has_peers: bool = False) -> None:
                 raise PortTakenError(
                     f"port {door_port} cannot be used ({error.strerror})"
                 ) from error
+
+
+def is_in_use(data_dir: Path) -> bool:
+    """Whether a broker runs on this directory, whoever has started it: it holds a lock there."""
+    with suppress(FileNotFoundError), (data_dir / "lock").open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def make_directory(path: Path) -> None:
@@ -235,6 +249,14 @@ def exported_settings() -> dict[str, str]:
         for name, value in os.environ.items()
         if _is_setting(name)
     }
+
+
+def _how_it_ended(exit_code: int) -> str:
+    if exit_code == -signal.SIGKILL:
+        return "was killed by SIGKILL (kill -9, or the machine ran out of memory)"
+    if exit_code < 0:
+        return f"was killed by {signal.Signals(-exit_code).name}"
+    return f"ended by itself with exit code {exit_code}"
 
 
 def _is_setting(name: str) -> bool:

@@ -1,10 +1,10 @@
 """Brokers on this machine as one ring: start, found, wait until they serve, watch, stop.
 
 `TOP/0` to `TOP/N-1` hold their data, `TOP/0.log` to `TOP/N-1.log` have what they say,
-`TOP/ring.json` how many they are, and `TOP/ring-secret` what they prove to each other. What the
-brokers themselves have agreed on stands in `TOP/0/ring.json` and so on, against a wrong number in
-the first. A ring of one needs none of these files, and speaks on stderr. No broker outlives its
-parent.
+`TOP/ring.json` how many they are and the first one's port, and `TOP/ring-secret` what they prove to
+each other. What the brokers themselves have agreed on stands in `TOP/0/ring.json` and so on,
+against a wrong number in the first. A ring of one needs none of these files, and speaks on stderr.
+No broker outlives its parent.
 """
 
 import json
@@ -27,6 +27,7 @@ from tailrace.local_broker import (
     BrokerEndedError,
     LocalBroker,
     check_ports_are_free,
+    is_in_use,
     make_directory,
 )
 from tailrace.ring_values import RingDetails
@@ -122,8 +123,12 @@ class LocalRing:
         return self._ended.get()
 
     def living(self) -> list[int]:
-        """The ordinals of brokers that run."""
-        return [number for number, broker in enumerate(self.brokers) if broker.is_running()]
+        """The ordinals of brokers that run, also of those that another process has started."""
+        return [
+            number
+            for number, broker in enumerate(self.brokers)
+            if broker.is_running() or is_in_use(broker.data_dir)
+        ]
 
     def _prepare(self) -> None:
         """TailraceError: the data is another ring's, or a broker's own."""
@@ -148,13 +153,8 @@ class LocalRing:
             for each in [self.top, *(self.top / str(ordinal) for ordinal in ordinals)]:
                 make_directory(each)
             self.secret = _kept_secret(self.top / SECRET_FILE)
-            self._write_count(self.top)
-            shared: dict[str, str | float] = {
-                "peer_host": HOST,
-                "port_stride": PORT_STRIDE,
-                "ring_secret": self.secret,
-            }
-            settings = [{**shared, "ordinal": ordinal} for ordinal in ordinals]
+            self._write_count(self.top, port=self.port)
+            settings = [member_settings(ordinal, self.secret) for ordinal in ordinals]
         elif begun_count is None and _has_files_of_several(self.top):  # they have never had data
             self._write_count(self.top)
         self.brokers = [
@@ -167,8 +167,9 @@ class LocalRing:
             for ordinal, own in enumerate(settings)
         ]
 
-    def _write_count(self, directory: Path) -> None:
-        (directory / RING_FILE).write_text(json.dumps({"brokers": self._broker_count}) + "\n")
+    def _write_count(self, directory: Path, **more: int) -> None:
+        document = {"brokers": self._broker_count, **more}
+        (directory / RING_FILE).write_text(json.dumps(document) + "\n")
 
     def _note_agreed(self) -> None:
         """Beside each broker's data. TailraceError: another number was agreed on."""
@@ -206,12 +207,7 @@ class LocalRing:
         self._check_living()
         if time.monotonic() >= self._slow_at_s:
             self._slow_at_s = float("inf")
-            broker = self.brokers[ordinal]
-            log = "" if broker.log_path is None else f", its log: {broker.log_path}"
-            self._tell(
-                f"still waiting for broker {ordinal} {what}{log}; its state: tailrace ring status "
-                f"--url {broker.url}"
-            )
+            self._tell(waiting_note(self.brokers[ordinal], ordinal, what))
         time.sleep(POLL_INTERVAL_S)
 
     def _check_living(self) -> None:
@@ -230,6 +226,25 @@ class LocalRing:
         """Together: each then waits for its own end only."""
         for broker in self.brokers:
             broker.terminate()
+
+
+def member_settings(ordinal: int, secret: str) -> dict[str, str | float]:
+    """What makes a broker one of a local ring."""
+    return {
+        "peer_host": HOST,
+        "port_stride": PORT_STRIDE,
+        "ring_secret": secret,
+        "ordinal": ordinal,
+    }
+
+
+def waiting_note(broker: LocalBroker, ordinal: int, what: str) -> str:
+    """What is said once when a broker takes long."""
+    log = "" if broker.log_path is None else f", its log: {broker.log_path}"
+    return (
+        f"still waiting for broker {ordinal} {what}{log}; its state: tailrace ring status "
+        f"--url {broker.url}"
+    )
 
 
 def begun_with(top: Path) -> int | None:

@@ -121,7 +121,7 @@ def test_a_broker_that_ends_by_itself_ends_dev(tmp_path: Path) -> None:
         _, errors = dev.communicate(timeout=TIMEOUT_S)
 
     assert dev.returncode == 1
-    assert b"error: the broker ended by itself" in errors
+    assert b"error: the broker was killed by SIGKILL" in errors
 
 
 def test_a_taken_port_is_told_with_the_remedy(shared_broker: RunningBroker, tmp_path: Path) -> None:

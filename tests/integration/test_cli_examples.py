@@ -22,8 +22,8 @@ EVENTS = ndjson([{"customer": f"c{n}", "n": n} for n in range(1_000)])
 SEGMENT_BYTES = 1 << 20  # the least that is allowed
 PARTITIONS = 8  # as the example of `topic create` wants them
 RECORDS_PER_PARTITION = 1_701  # one behind the offset in an example of `consume`
-# They need a ring of several brokers, or lost ones: test_cli_ring.py runs these.
-OF_RINGS = {"ring found", "ring accept-loss", "metadata recover"}
+# They need a ring of several brokers, or lost ones: test_cli_ring.py, test_cli_dev_start.py.
+OF_RINGS = {"dev start", "ring found", "ring accept-loss", "metadata recover"}
 EXAMPLES = [(name, example) for name, verb in VERBS.items() for example in verb.examples]
 # They go on until Ctrl-C; what they print first.
 ENDLESS = {

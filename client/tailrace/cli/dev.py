@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tailrace.local_ring import LocalRing
     from tailrace.ring_values import RingDetails
 
+DEFAULT_DATA = Path(".tailrace")
 DEFAULT_PORT = 9250
 PORT_STRIDE = 10  # brokers of a local ring are that far apart (docs/operations.md)
 PORT_MAX = 65535
@@ -54,25 +55,26 @@ def dev(*, data: Path, port: int, brokers: int | None) -> None:
     from tailrace.local_broker import PEER_DOOR, PortTakenError, exported_settings
     from tailrace.local_ring import LocalRing, begun_with
 
-    _require_broker_extra()
+    require_broker_extra()
     broker_count = brokers or begun_with(data) or 1
     last_port = port + PORT_STRIDE * (broker_count - 1) + PEER_DOOR
     if broker_count > 1 and last_port > PORT_MAX:
         raise UsageError(f"--port: {port} leaves no room for {broker_count} brokers: give another")
     settings = {"log_level": "warning"} | exported_settings()
-    _exit_on_signals()
+    exit_on_signals()
     try:
         with LocalRing(data, broker_count=broker_count, port=port, settings=settings) as ring:
             _wait_ready(ring)
             print(_welcome(ring), flush=True)
-            _watch(ring)
+            _watch(ring, data)
     except PortTakenError as error:
         raise TailraceError(
             f"{error}. Choose others: tailrace dev --port {port + PORT_STRIDE * broker_count}"
         ) from error
 
 
-def _require_broker_extra() -> None:
+def require_broker_extra() -> None:
+    """TailraceError: packages of the broker are missing."""
     from importlib.util import find_spec
 
     from tailrace.extras import install_command
@@ -81,7 +83,7 @@ def _require_broker_extra() -> None:
         raise TailraceError(f"the broker is not installed. Install it: {install_command('broker')}")
 
 
-def _exit_on_signals() -> None:
+def exit_on_signals() -> None:
     """Let these unwind the stack as Ctrl-C does, so that the broker is stopped."""
     import signal
 
@@ -104,7 +106,7 @@ def _wait_ready(ring: "LocalRing") -> None:
         raise SystemExit(error.exit_code or 1) from error
 
 
-def _watch(ring: "LocalRing") -> None:
+def _watch(ring: "LocalRing", data: Path) -> None:
     """While most of the voters live; TailraceError then."""
     voters = _voters(ring)
     while True:
@@ -114,12 +116,14 @@ def _watch(ring: "LocalRing") -> None:
             if len(ring.brokers) == 1:
                 raise ended.error
             raise TailraceError(
-                f"broker {ended.ordinal} ended too (exit code {ended.error.exit_code}): most of "
-                f"the voters {_listed(voters)} are away, so the ring is stopped; start it again"
+                f"broker {ended.ordinal} {ended.error.how} too: most of the voters "
+                f"{_listed(voters)} are away, so the ring is stopped; start it again"
             )
+        option = "" if data == DEFAULT_DATA else f" --data {data}"
         print(
-            f"broker {ended.ordinal} ended by itself (exit code {ended.error.exit_code}); the ring "
-            f"goes on with {_listed(living)}. To start it again: Ctrl-C, and the same command",
+            f"broker {ended.ordinal} {ended.error.how}; its partitions are not served until it "
+            f"runs again: tailrace dev start {ended.ordinal}{option}. The ring goes on with "
+            f"{_listed(living)}",
             file=sys.stderr,
             flush=True,
         )
@@ -215,17 +219,18 @@ def _directory(word: str) -> Path:
     return Path(word)
 
 
+DATA = parameter(
+    "--data",
+    metavar="DIR",
+    type=_directory,
+    default=DEFAULT_DATA,
+    help=f"where data stays between runs; default {DEFAULT_DATA}",
+    complete="file",
+)
 VERB = Verb(
     dev,
     (
-        parameter(
-            "--data",
-            metavar="DIR",
-            type=_directory,
-            default=Path(".tailrace"),
-            help="where data stays between runs; default .tailrace",
-            complete="file",
-        ),
+        DATA,
         parameter(
             "--port",
             metavar="PORT",

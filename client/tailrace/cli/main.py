@@ -17,6 +17,7 @@ from tailrace.cli import (
     consume,
     context,
     dev,
+    dev_start,
     doctor,
     dump,
     group,
@@ -45,6 +46,7 @@ HELP = ("--help", "-h")
 
 VERBS: dict[str, Verb] = {
     "dev": dev.VERB,
+    "dev start": dev_start.VERB,
     "status": status.VERB,
     "topic create": topic.CREATE,
     "topic list": topic.LIST,

@@ -385,7 +385,7 @@ class DyingBroker:
         return self._run_count >= 0
 
     def wait(self) -> None:
-        raise BrokerEndedError(1, None)
+        raise BrokerEndedError(1, Path("r"), None)
 
 
 @pytest.mark.parametrize(
