@@ -19,6 +19,7 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 HANDSHAKE_S_MAX = 2.0
 # What OpenSSL calls an answer that is no TLS; the second since 3.2.
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
+_HOST_AND_PORT = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^]/:@?#\s[]+):[0-9]+/?")
 _TOKEN = re.compile(r"[!-~]+")  # visible ASCII, as a header's value can hold it
 
 
@@ -40,8 +41,14 @@ class Endpoint:
     port: int
 
 
+def with_scheme(url: str) -> str:
+    """ "localhost:9250" -> "http://localhost:9250"; all else as it is."""
+    return f"http://{url}" if _HOST_AND_PORT.fullmatch(url) else url
+
+
 def parse_endpoint(url: str) -> Endpoint:
-    """http://host:port or https://host:port, else OptionError."""
+    """http://host:port, https://host:port or host:port, else OptionError."""
+    url = with_scheme(url)
     with suppress(ValueError):  # an address that is none, or a port that none can be
         parts = urlsplit(url)
         is_base_url = parts.path in ("", "/") and not parts.query and not parts.fragment

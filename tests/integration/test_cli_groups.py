@@ -220,7 +220,7 @@ def test_a_reader_slower_than_the_session_gets_each_record_and_the_group_moves(
         with Deliveries(
             client,
             group=ten,
-            topic=ten,
+            topics=(ten,),
             consumer_id="slow",
             on_new_group="startFromEarliest",
             page_records=10,

@@ -7,7 +7,7 @@ when it prints none, the shell offers files.
 from collections.abc import Callable, Mapping, Sequence
 
 from tailrace.cli.options import connect
-from tailrace.cli.parser import Parameter, UsageError, Verb, parameter
+from tailrace.cli.parser import Parameter, UsageError, Verb, leading_url, parameter
 from tailrace.errors import TailraceError
 
 BROKER_TIMEOUT_S = 0.5  # nobody waits longer for a Tab
@@ -77,18 +77,24 @@ def live_names(kind: str, url: str | None) -> list[str]:
 def _candidates(
     typed: Sequence[str], current: str, verbs: Mapping[str, Verb], names: Names
 ) -> Sequence[str]:
+    if typed == ["--url"]:
+        return []
+    url, typed = leading_url(typed)
     for count in (2, 1):
         verb = verbs.get(" ".join(typed[:count]))
         if verb:
             break
     else:
         return _next_words(typed, verbs)
-    wanted, values = _read(verb, typed[count:])
+    wanted, values = _read(verb, [*url, *typed[count:]])
     if wanted is None and current.startswith("-"):
         return [name for each in verb.parameters for name in each.option_names] + ["--help"]
     positional = [each for each in verb.parameters if not each.is_option]
-    if wanted is None and len(values[""]) < len(positional):
-        wanted = positional[len(values[""])]
+    if wanted is None and positional:
+        is_repeatable = positional[-1].settings.get("nargs") == "+"
+        index = len(values[""])
+        index = min(index, len(positional) - 1) if is_repeatable else index
+        wanted = positional[index] if index < len(positional) else None
     if wanted is None:
         return []
     if wanted.complete in LIVE_KINDS:

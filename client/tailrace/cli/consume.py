@@ -1,166 +1,166 @@
-"""`tailrace consume`: print what a topic holds or has for a group, with -f also what comes."""
+"""`tailrace consume`: print what topics hold or have for a group, with -f also what comes."""
 
 import argparse
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from io import BytesIO
-from itertools import chain
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from tailrace.cli.options import OUTPUT, TOPIC, URL, connect, group_name
-from tailrace.cli.parser import UsageError, Verb, parameter, shown, whole_number
-from tailrace.cli.times import TIME_EXAMPLE, time_us
-from tailrace.errors import TailraceError, UnexpectedAnswerError
+from tailrace.cli.options import OUTPUT, URL, connect, group_name
+from tailrace.cli.parser import UsageError, Verb, parameter, shown, text, whole_number
+from tailrace.cli.quantities import duration
+from tailrace.cli.times import TIME_HELP, time_us
+from tailrace.cli.topic_names import is_pattern, wanted_topics
+from tailrace.cli.topic_pages import (
+    LAST_RECORDS_MAX,
+    PAGE_RECORDS_MAX,
+    Selection,
+    limited,
+    select,
+)
 from tailrace.quantities import DIGITS_MAX
 
 if TYPE_CHECKING:
-    from tailrace.cli.progress import Progress
+    from tailrace.cli.record_format import RecordFormat
     from tailrace.group_values import OnNewGroup
     from tailrace.sync import Client
-    from tailrace.values import PartitionOffsets
 
-PAGE_RECORDS_MAX = 1_000  # bounds memory: a page is held as a whole
-LAST_RECORDS_MAX = 1_000  # docs/protocol.md, "Read"
 _STARTS_OF_GROUPS: "Mapping[str, OnNewGroup]" = {
     "earliest": "startFromEarliest",
     "latest": "startFromLatest",
 }
-
-Starts = Mapping[int, int]  # partition, first offset to print
-Pages = Iterator[bytes]  # records as the broker writes them, a line each
+_VALUE_FORMAT = r"%v\n"
 
 
 def consume(
     *,
-    topic: str,
+    topics: Sequence[str],
     start: str | None,
+    is_from_beginning: bool,
     at_us: int | None,
+    since_ms: int | None,
     last: int | None,
     max_records: int | None,
     partition: int | None,
     group: str | None,
     consumer: str | None,
     follow: bool,
-    output: str,
+    is_value_only: bool,
+    record_format: "RecordFormat | None",
+    output: str | None,
     url: str | None,
 ) -> None:
-    """Print a topic's records, partition by partition; with -f also those that come.
+    """Print the records of topics, partition by partition; with -f also those that come.
 
     With --group those that the group has not read yet, each at least once: what was printed is
     confirmed, and what was not, as after a broken pipe, comes again.
+    Plain text is shown as text; in JSON such a value has "valueEncoding":"text" behind it.
     """
+    if sum([start is not None, is_from_beginning, *map(_is_given, (at_us, since_ms, last))]) > 1:
+        raise UsageError("--from, --from-beginning, --at, --since and --last exclude each other")
+    if since_ms is not None:
+        at_us = max(0, time.time_ns() // 1000 - since_ms * 1000)
+    selection = Selection("earliest" if is_from_beginning else start, at_us, last, partition)
+    form = _form(record_format, output, is_value_only=is_value_only)
+    _check_selection(selection, topics, group, consumer)
+    # What several topics have is told apart by their names.
+    names_topics = len(topics) > 1 or any(map(is_pattern, topics))
+    with connect(url) as client:
+        names = wanted_topics(client, topics)
+        if group is not None:
+            _consume_by_group(
+                client,
+                names,
+                group=group,
+                consumer=consumer,
+                start=start or "earliest",
+                max_records=max_records,
+                follow=follow,
+                form=form,
+                names_topics=names_topics,
+            )
+            return
+        from tailrace.cli.records import print_records
+
+        selected = select(
+            client,
+            names,
+            selection,
+            follow=follow,
+            names_topics=names_topics or not isinstance(form, str),
+            page_records=min(max_records or PAGE_RECORDS_MAX, PAGE_RECORDS_MAX),
+            note=_note,
+        )
+        pages = limited(selected.pages, max_records)
+        print_records(pages, form, selected.total, names_topics=names_topics)
+
+
+def _is_given(value: object) -> bool:
+    return value is not None
+
+
+def _form(
+    record_format: "RecordFormat | None", output: str | None, *, is_value_only: bool
+) -> "str | RecordFormat":
+    """How records are printed. UsageError: more than one way is given."""
+    if sum([record_format is not None, output is not None, is_value_only]) > 1:
+        raise UsageError("--value-only, --format and -o exclude each other")
+    return _format(_VALUE_FORMAT) if is_value_only else record_format or output or "json"
+
+
+def _check_selection(
+    selection: Selection, topics: Sequence[str], group: str | None, consumer: str | None
+) -> None:
+    """UsageError."""
+    start, at_us, last, partition = selection
     if group is not None:
         if at_us is not None or last is not None or partition is not None:
             raise UsageError(
-                "--group goes on from the group's position, so --at, --last and --partition do "
-                "not go with it. Move it: tailrace group reset"
+                "--group goes on from the group's position, so --at, --since, --last and "
+                "--partition do not go with it. Move it: tailrace group reset"
             )
-        _consume_by_group(
-            topic=topic,
-            group=group,
-            consumer=consumer,
-            start=start,
-            max_records=max_records,
-            follow=follow,
-            output=output,
-            url=url,
-        )
+        if start not in (None, *_STARTS_OF_GROUPS):
+            raise UsageError(
+                f"--from {start}: a group starts at earliest or latest. Move one that has started: "
+                "tailrace group reset"
+            )
         return
     if consumer is not None:
         raise UsageError("--consumer is a name within a group: give --group too")
-    if sum(each is not None for each in (start, at_us, last)) > 1:
-        raise UsageError("--from, --at and --last exclude each other")
+    if partition is not None and (len(topics) > 1 or is_pattern(topics[0])):
+        raise UsageError("--partition is of one topic: give its name alone")
     if last is not None and partition is not None:
         raise UsageError(f"--last is of all partitions; of one: --partition P --from -{last}")
-    with connect(url) as client:
-        partitions = _wanted_partitions(client, topic, partition, at_us)
-        # Told before anything is printed: a damaged partition, an offset outside of one.
-        ends = {each.partition: each.readable().stop for each in partitions}
-        first: Pages = iter(())
-        starts: Starts = ends
-        if last is not None:
-            first = iter([_last_lines(client, topic, last, ends if follow else None)])
-        else:
-            starts = {each.partition: start_offset(start, at_us, each) for each in partitions}
-        page_records = min(max_records or PAGE_RECORDS_MAX, PAGE_RECORDS_MAX)
-        if follow:
-            pages = _followed(client, topic, partitions, starts, page_records)
-        else:
-            pages = _stored_pages(client, partitions, starts, page_records)
-        total = None if follow else sum(ends.values()) - sum(starts.values())
-        _print(limited(chain(first, pages), max_records), output, total)
-
-
-def start_offset(start: str | None, at_us: int | None, offsets: "PartitionOffsets") -> int:
-    """Where to begin in this partition; PartitionDamagedError, or an error with what it has."""
-    readable = offsets.readable()
-    if at_us is not None:
-        return readable.stop if offsets.timestamp_offset is None else offsets.timestamp_offset
-    if start in (None, "earliest"):
-        return readable.start
-    if start == "latest":
-        return readable.stop
-    number = int(start)
-    if start.startswith("-"):
-        return max(readable.start, readable.stop + number)
-    if not readable.start <= number <= readable.stop:
-        raise TailraceError(
-            f"offset {start} is outside partition {offsets.partition}, which has "
-            f"{readable.start} to {readable.stop}: give one of these, or another --partition"
-        )
-    return number
-
-
-def limited(pages: Pages, max_records: int | None) -> Pages:
-    """The pages up to the wanted count of records; None: all."""
-    if max_records is None:
-        yield from pages
-        return
-    remaining = max_records
-    while remaining:
-        page = next(pages, None)
-        if page is None:
-            return
-        lines = _lines_of(page)[:remaining]
-        remaining -= len(lines)
-        yield b"".join(lines)
-
-
-# --- by a group -----------------------------------------------------------------------------------
 
 
 def _consume_by_group(
+    client: "Client",
+    topics: Sequence[str],
     *,
-    topic: str,
     group: str,
     consumer: str | None,
-    start: str | None,
+    start: str,
     max_records: int | None,
     follow: bool,
-    output: str,
-    url: str | None,
+    form: "str | RecordFormat",
+    names_topics: bool,
 ) -> None:
-    if start not in (None, *_STARTS_OF_GROUPS):
-        raise UsageError(
-            f"--from {start}: a group starts at earliest or latest. Move one that has started: "
-            "tailrace group reset"
-        )
     from tailrace.cli.deliveries import Deliveries
+    from tailrace.cli.records import print_records
 
-    with connect(url) as client:
-        client.offsets([topic])  # TopicNotFoundError; to register could create it
-        with Deliveries(
-            client,
-            group=group,
-            topic=topic,
-            consumer_id=consumer or _random_consumer_id(),
-            on_new_group=_STARTS_OF_GROUPS[start or "earliest"],
-            page_records=PAGE_RECORDS_MAX,
-            follow=follow,
-            note=_note,
-        ) as deliveries:
-            _print(deliveries.slices(max_records), output, None)
+    client.offsets(topics)  # TopicNotFoundError; to register could create them
+    with Deliveries(
+        client,
+        group=group,
+        topics=topics,
+        consumer_id=consumer or _random_consumer_id(),
+        on_new_group=_STARTS_OF_GROUPS[start],
+        page_records=PAGE_RECORDS_MAX,
+        follow=follow,
+        note=_note,
+    ) as deliveries:
+        print_records(deliveries.slices(max_records), form, None, names_topics=names_topics)
 
 
 def _random_consumer_id() -> str:
@@ -172,116 +172,8 @@ def _random_consumer_id() -> str:
     return f"{host}-{secrets.token_hex(4)}"
 
 
-# --- pages ----------------------------------------------------------------------------------------
-
-
-def _wanted_partitions(
-    client: "Client", topic: str, partition: int | None, at_us: int | None
-) -> "list[PartitionOffsets]":
-    every = client.offsets([topic], at_us)
-    wanted = [offsets for offsets in every if partition in (None, offsets.partition)]
-    if not wanted:
-        raise TailraceError(
-            f'topic "{topic}" has no partition {partition}, but 0 to {len(every) - 1}'
-        )
-    return wanted
-
-
-def _stored_pages(
-    client: "Client", partitions: "Iterable[PartitionOffsets]", starts: Starts, page_records: int
-) -> Pages:
-    """What each partition held when it was asked for its offsets."""
-    for offsets in partitions:
-        position, end = starts[offsets.partition], offsets.readable().stop
-        while position < end:
-            page = client.read_lines(
-                offsets.topic,
-                offsets.partition,
-                position,
-                max_records=min(page_records, end - position),
-            )
-            if page.next_offset <= position:
-                raise UnexpectedAnswerError(
-                    f"partition {offsets.partition} gave nothing from offset {position} on, "
-                    f"below its high watermark {end}"
-                )
-            yield page.body
-            position = page.next_offset
-
-
-def _last_lines(client: "Client", topic: str, count: int, ends: Starts | None) -> bytes:
-    """What --last prints; of that what is below `ends`, which are followed from there."""
-    page = client.last_lines(topic, count)
-    if ends is None:
-        return page
-    found = zip(_lines_of(page), _documents(page), strict=True)
-    return b"".join(line for line, each in found if each["offset"] < ends[each["partition"]])
-
-
-def _lines_of(page: bytes) -> list[bytes]:
-    """With their ends: LF alone, since a carriage return may stand inside of a JSON value."""
-    return BytesIO(page).readlines()
-
-
-def _followed(
-    client: "Client",
-    topic: str,
-    partitions: "Sequence[PartitionOffsets]",
-    starts: Starts,
-    page_records: int,
-) -> Pages:
-    from tailrace.cli.follow import follow
-
-    return follow(client, topic, partitions, starts, page_records=page_records, note=_note)
-
-
 def _note(text: str) -> None:
     print(f"note: {text}", file=sys.stderr, flush=True)
-
-
-# --- printing -------------------------------------------------------------------------------------
-
-
-def _print(pages: Pages, output: str, total: int | None) -> None:
-    """As they come. `total`: of records, when that many end it."""
-    from tailrace.cli.output import show_pages
-    from tailrace.cli.progress import Progress
-    from tailrace.cli.records import columns
-
-    with Progress(total, is_wanted=total is not None and not sys.stdout.isatty()) as progress:
-        counted = _counted(pages, progress)
-        if output == "json":  # one document a line, as the broker sends them
-            for page in counted:
-                sys.stdout.buffer.write(page)
-                sys.stdout.buffer.flush()
-        else:
-            show_pages(output, map(_documents, counted), columns())
-
-
-def _counted(pages: Pages, progress: "Progress") -> Pages:
-    """The same pages; the progress is told of each."""
-    record_count = size_bytes = 0
-    for page in pages:
-        yield page
-        record_count += page.count(b"\n")
-        size_bytes += len(page)
-        progress.update(done=record_count, events=record_count, size_bytes=size_bytes)
-
-
-def _documents(page: bytes) -> list[Any]:
-    import json
-
-    from tailrace.cli.ndjson import number_or_text
-
-    try:
-        return [
-            json.loads(line, parse_int=number_or_text, parse_float=number_or_text)
-            for line in _lines_of(page)
-        ]
-    except ValueError as error:
-        raise UnexpectedAnswerError(
-            f"the broker sent a record that is not JSON: {error}"
-        ) from error
 
 
 # --- the verb -------------------------------------------------------------------------------------
@@ -295,10 +187,23 @@ def _start(word: str) -> str:
     )
 
 
+def _format(word: str) -> "RecordFormat":
+    from tailrace.cli.record_format import record_format
+
+    return record_format(word)
+
+
 VERB = Verb(
     consume,
     (
-        TOPIC,
+        parameter(
+            "topics",
+            metavar="TOPIC",
+            nargs="+",
+            type=text,
+            help="topics' names; one with *, ? or [] stands for those that match it now: quote it",
+            complete="topic",
+        ),
         parameter(
             "--from",
             dest="start",
@@ -308,11 +213,24 @@ VERB = Verb(
             "of a group, one of the first two, where it starts when it is new",
         ),
         parameter(
+            "--from-beginning",
+            dest="is_from_beginning",
+            action="store_true",
+            help="the same as --from earliest",
+        ),
+        parameter(
             "--at",
             dest="at_us",
             metavar="TIME",
             type=time_us,
-            help=f"from this time on, like {TIME_EXAMPLE}",
+            help=f"from this time on, like {TIME_HELP}",
+        ),
+        parameter(
+            "--since",
+            dest="since_ms",
+            metavar="DURATION",
+            type=duration(1),
+            help="from so long ago on, by this machine's clock, like 90s, 1h or 7d",
         ),
         parameter(
             "--last",
@@ -346,9 +264,24 @@ VERB = Verb(
         parameter(
             "-f", "--follow", action="store_true", help="go on with what comes, until Ctrl-C"
         ),
+        parameter(
+            "--value-only",
+            dest="is_value_only",
+            action="store_true",
+            help="print values alone, as they are stored, a line each",
+        ),
+        parameter(
+            "--format",
+            dest="record_format",
+            metavar="FORMAT",
+            type=_format,
+            help="print each record so, with no line end added: %t topic, %p partition, "
+            "%o offset, %T timestamp, %k key, %v value, %h headers, %% a percent sign; "
+            "\\n a line end, \\t a tab, \\r, \\0, \\\\",
+        ),
         OUTPUT._replace(
             help="json (the default), a record a line; table for people, or yaml",
-            settings={**OUTPUT.settings, "default": "json"},
+            settings={**OUTPUT.settings, "default": None},
         ),
         URL,
     ),
@@ -356,6 +289,8 @@ VERB = Verb(
         "tailrace consume orders --from earliest --max 10",
         "tailrace consume orders --partition 3 --from 1700",
         "tailrace consume orders --at 2026-11-21T09:00Z -o table",
+        "tailrace consume orders --since 1h --value-only",
+        r"tailrace consume 'order*' --from-beginning --format '%t %k %v\n'",
         "tailrace consume orders --last 1 -f",
         "tailrace consume orders --group billing -f",
     ),

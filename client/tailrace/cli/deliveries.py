@@ -12,7 +12,7 @@ at once.
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Self
@@ -42,7 +42,7 @@ class Deliveries:
         client: "Client",
         *,
         group: str,
-        topic: str,
+        topics: Sequence[str],
         consumer_id: str,
         on_new_group: "OnNewGroup",
         page_records: int,
@@ -59,7 +59,7 @@ class Deliveries:
         self._delivered: list[bytes] = []  # all lines of the last delivery
         self._state = Consuming(
             group,
-            topic,
+            topics,
             new_id=consumer_id,
             on_new_group=on_new_group,
             session_ms=SESSION_MS,
@@ -130,7 +130,7 @@ class Deliveries:
         if step is Step.REGISTER:
             self._register()
             return False
-        assert step is Step.POLL, step  # of one topic, and of lines, there is no more to ask
+        assert step is Step.POLL, step  # of lines there is no more to ask
         wanted = self._state.poll_parameters()
         polled = self._client.poll(self._state.consumer_id, **wanted)
         self._state.polled(polled)

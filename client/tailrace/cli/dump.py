@@ -63,14 +63,15 @@ def _show_journal(file: Path, opened: BinaryIO, output: str) -> None:
 def _show_records(file: Path, opened: BinaryIO, output: str) -> None:
     """Up to the first damage; raises behind that."""
     from tailrace.cli.output import show_pages
-    from tailrace.cli.records import columns
+    from tailrace.cli.records import columns, readable
     from tailrace.cli.segments import BAD, records
     from tailrace.extras import install_command
 
     seen: dict[str, int] = {}
     whole = takewhile(lambda entry: entry["checksum"] != BAD, _entries(opened, seen))
     try:
-        show_pages(output, records(opened, whole), columns())
+        pages = (list(map(readable, page)) for page in records(opened, whole))
+        show_pages(output, pages, columns())
     except ImportError as error:
         remedy = install_command("arrow")
         raise TailraceError(f"records need the extra arrow. Install it: {remedy}") from error

@@ -7,11 +7,12 @@ order per key holds.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from queue import Queue
 from threading import Thread
 from typing import NamedTuple
 
+from tailrace.cli.topic_pages import Key, Page
 from tailrace.errors import TailraceError
 from tailrace.sync import Client
 from tailrace.values import Fetched, PartitionOffsets
@@ -21,29 +22,23 @@ RETRY_AFTER_S = 0.5
 QUEUED_PAGES_MAX = 16  # bounds memory when the output is slow
 
 
-class Page(NamedTuple):
-    """Some records, as the broker writes them."""
-
-    lines: bytes
-
-
 class Waiting(NamedTuple):
     """The broker does not serve this partition now; it is asked again."""
 
-    partition: int
+    key: Key
     error: TailraceError
 
 
 class Resumed(NamedTuple):
     """It serves it again."""
 
-    partition: int
+    key: Key
 
 
 class Ended(NamedTuple):
     """A sealed partition is read to its end."""
 
-    partition: int
+    key: Key
     children: list[PartitionOffsets]
 
 
@@ -56,24 +51,15 @@ class Failed(NamedTuple):
 Event = Page | Waiting | Resumed | Ended | Failed
 
 
-class Place(NamedTuple):
-    """What a thread reads."""
-
-    client: Client
-    topic: str
-    partition: int
-    page_records: int
-
-
 class Lineage:
     """Which partitions may be read: those whose parents, when followed at all, have ended."""
 
     def __init__(self) -> None:
-        self._unfinished: set[int] = set()
-        self._waiting: dict[int, tuple[int, ...]] = {}
-        self._known: set[int] = set()
+        self._unfinished: set[Key] = set()
+        self._waiting: dict[Key, Sequence[Key]] = {}
+        self._known: set[Key] = set()
 
-    def add(self, partition: int, parents: tuple[int, ...]) -> bool:
+    def add(self, partition: Key, parents: Sequence[Key]) -> bool:
         """Follow it too; False when it is followed already."""
         if partition in self._known:
             return False
@@ -82,11 +68,11 @@ class Lineage:
         self._waiting[partition] = parents
         return True
 
-    def finish(self, partition: int) -> None:
+    def finish(self, partition: Key) -> None:
         """It is read to its sealed end."""
         self._unfinished.remove(partition)
 
-    def take_startable(self) -> list[int]:
+    def take_startable(self) -> list[Key]:
         """Those that may be read now, each told once."""
         startable = [
             partition
@@ -100,78 +86,81 @@ class Lineage:
 
 def follow(
     client: Client,
-    topic: str,
     partitions: Iterable[PartitionOffsets],
-    starts: Mapping[int, int],
+    starts: Mapping[Key, int],
     *,
     page_records: int,
     note: Callable[[str], None],
-) -> Iterator[bytes]:
-    """Records as NDJSON, page by page; never ends. TailraceError: what asking again cannot mend."""
+) -> Iterator[Page]:
+    """Records as NDJSON, page by page; never ends. TailraceError: asking again does not help."""
     events: Queue[Event] = Queue(QUEUED_PAGES_MAX)
     offsets = dict(starts)
     lineage = Lineage()
-    waiting: set[int] = set()
+    waiting: set[Key] = set()
     for each in partitions:
-        lineage.add(each.partition, each.parents)
+        lineage.add(*_with_parents(each))
     while True:
-        for partition in lineage.take_startable():
-            place = Place(client.twin(), topic, partition, page_records)
-            Thread(target=_poll, args=(place, offsets[partition], events), daemon=True).start()
+        for key in lineage.take_startable():
+            arguments = (client.twin(), key, offsets[key], page_records, events)
+            Thread(target=_poll, args=arguments, daemon=True).start()
         match events.get():
-            case Page(lines):
-                yield lines
+            case Page() as page:
+                yield page
             case Ended(ended, children):
                 for child in children:
-                    if lineage.add(child.partition, child.parents):
-                        offsets[child.partition] = child.readable().start
+                    if lineage.add(*_with_parents(child)):
+                        offsets[child.topic, child.partition] = child.readable().start
                 lineage.finish(ended)
-            case Waiting(partition, error):
+            case Waiting(key, error):
                 if not waiting:
                     note(f"{str(error).partition('. ')[0]}; trying again")
-                waiting.add(partition)
-            case Resumed(partition):
-                waiting.discard(partition)
+                waiting.add(key)
+            case Resumed(key):
+                waiting.discard(key)
                 if not waiting:
                     note("the broker answers again")
             case Failed(error):
                 raise error
 
 
-def _poll(place: Place, offset: int, events: "Queue[Event]") -> None:
-    """A thread's life: until the partition's sealed end, or an error that stays."""
+def _with_parents(offsets: PartitionOffsets) -> tuple[Key, list[Key]]:
+    topic = offsets.topic
+    return (topic, offsets.partition), [(topic, parent) for parent in offsets.parents]
+
+
+def _poll(client: Client, key: Key, offset: int, page_records: int, events: "Queue[Event]") -> None:
+    """A thread's work: until the partition's sealed end, or an error that stays."""
     is_waiting = False
-    with place.client as client:
+    with client:
         while True:
             try:
                 page = client.read_lines(
-                    place.topic,
-                    place.partition,
+                    *key,
                     offset,
-                    max_records=place.page_records,
+                    max_records=page_records,
                     wait_ms=0 if is_waiting else WAIT_MS,
                 )
-                ended = None if page.body or not page.is_sealed else _ended(client, place, page)
+                ended = None if page.body or not page.is_sealed else _ended(client, key, page)
             except TailraceError as error:
                 if not error.retriable:
                     events.put(Failed(error))
                     return
-                events.put(Waiting(place.partition, error))
+                events.put(Waiting(key, error))
                 is_waiting = True
                 time.sleep(RETRY_AFTER_S)
                 continue
             if is_waiting:
-                events.put(Resumed(place.partition))
+                events.put(Resumed(key))
                 is_waiting = False
             if page.body:
-                events.put(Page(page.body))
+                events.put(Page(key[0], page.body))
             if ended:
                 events.put(ended)
                 return
             offset = page.next_offset
 
 
-def _ended(client: Client, place: Place, page: Fetched) -> Ended:
+def _ended(client: Client, key: Key, page: Fetched) -> Ended:
     """With all that has to be known of the children."""
-    listing = client.offsets([place.topic]) if page.children else []
-    return Ended(place.partition, [each for each in listing if each.partition in page.children])
+    listing = client.offsets([key[0]]) if page.children else []
+    return Ended(key, [each for each in listing if each.partition in page.children])

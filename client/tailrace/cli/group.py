@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tailrace.cli.options import DRY_RUN, OUTPUT, URL, connect, counted, group_name
 from tailrace.cli.parser import UsageError, Verb, parameter, shown, text
-from tailrace.cli.times import TIME_EXAMPLE, age_s, time_us
+from tailrace.cli.times import TIME_EXAMPLE, TIME_HELP, age_s, time_us
 from tailrace.quantities import DIGITS_MAX
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ RESET = Verb(
             "--to",
             metavar="WHERE",
             type=_reset_target,
-            help=f"earliest, latest, or the first record from a time on, like {TIME_EXAMPLE}",
+            help=f"earliest, latest, or the first record from a time on, like {TIME_HELP}",
         ),
         parameter(
             "--to-offsets",

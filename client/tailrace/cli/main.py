@@ -29,7 +29,7 @@ from tailrace.cli import (
     trash,
     verify,
 )
-from tailrace.cli.parser import UsageError, Verb, parse, shown
+from tailrace.cli.parser import UsageError, Verb, leading_url, parse, shown
 from tailrace.cli.termination import EXIT_TERMINATED, Termination
 from tailrace.errors import (
     ConnectionFailedError,
@@ -114,6 +114,7 @@ def overview() -> str:
             "options:",
             "  --help, -h  this help",
             "  --version   the version",
+            "  --url URL   any broker's, as the option of a verb",
             "",
             "environment:",
             *(f"  {name:16}  {meaning}" for name, meaning in ENVIRONMENT.items()),
@@ -191,12 +192,13 @@ def _exit_code(words: Sequence[str]) -> int:
 
 def _run(words: Sequence[str]) -> None:
     """The verb that the first word, or the first two, name."""
+    url, words = leading_url(words)
     if words and words[0] == "help":
         words = [*words[1:], "--help"]
     for count in (2, 1):
         name = " ".join(words[:count])
         if name in VERBS:
-            VERBS[name].run(**parse(name, VERBS[name], words[count:]))
+            VERBS[name].run(**parse(name, VERBS[name], [*url, *words[count:]]))
             return
     first, *rest = words or ["--help"]
     if first == "--version":

@@ -20,7 +20,8 @@ URL = parameter(
     "--url",
     metavar="URL",
     type=text,
-    help=f"any broker's URL, else $TAILRACE_URL, else the context's, else {DEFAULT_URL}",
+    help=f"any broker's URL, or host:port, else $TAILRACE_URL, else the context's, else "
+    f"{DEFAULT_URL}; can stand before the verb",
 )
 OUTPUT = parameter(
     "-o",
@@ -100,8 +101,10 @@ def context_note(url: str) -> str:
     from contextlib import suppress
 
     with suppress(TailraceError, OSError, UsageError):
+        from tailrace.endpoint import parse_endpoint
+
         found = target(None)
-        if found.url.rstrip("/") == url and found.origins["url"].startswith("context"):
+        if parse_endpoint(found.url).url == url and found.origins["url"].startswith("context"):
             return f". That is the URL of {found.origins['url']}"
     return ""
 

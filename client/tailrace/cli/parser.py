@@ -82,6 +82,19 @@ def parse(name: str, verb: Verb, words: Sequence[str]) -> Mapping[str, Any]:
     return vars(values)
 
 
+def leading_url(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """An option --url before the verb, which is an option of the verb all the same; and the rest.
+
+    UsageError: it has no value.
+    """
+    if words and words[0] == "--url":
+        if len(words) == 1:
+            raise UsageError("--url: expected one argument. See: tailrace --help")
+        return words[:2], words[2:]
+    count = 1 if words and words[0].startswith("--url=") else 0
+    return words[:count], words[count:]
+
+
 def help_of(name: str, verb: Verb) -> str:
     """What `--help` prints."""
     return _parser(name, verb).format_help()
@@ -140,7 +153,7 @@ def _parser(name: str, verb: Verb) -> _Parser:
         allow_abbrev=False,
     )
     for each in verb.parameters:
-        parser.add_argument(*each.names, help=each.help, **each.settings)
+        parser.add_argument(*each.names, help=each.help.replace("%", "%%"), **each.settings)
     return parser
 
 

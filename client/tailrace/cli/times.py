@@ -5,6 +5,7 @@ import argparse
 from tailrace.cli.parser import shown
 
 TIME_EXAMPLE = "2026-11-21T09:00Z"
+TIME_HELP = f"{TIME_EXAMPLE} or 2026-11-21; without a zone it is UTC, as all times that are shown"
 
 
 def time_us(word: str) -> int:
@@ -14,9 +15,11 @@ def time_us(word: str) -> int:
     try:
         time = datetime.fromisoformat(word)
     except ValueError:
-        time = None
-    if time is None or time.tzinfo is None:
-        raise argparse.ArgumentTypeError(f"{shown(word)} is not a time like {TIME_EXAMPLE}")
+        raise argparse.ArgumentTypeError(
+            f"{shown(word)} is not a time like {TIME_EXAMPLE} or a date like 2026-11-21"
+        ) from None
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
     return max(0, (time - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1))
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 from urllib.parse import urlsplit
 
+from tailrace.endpoint import with_scheme
 from tailrace.errors import TailraceError
 
 OffsetsByPartition = Mapping[str, Mapping[int, int]]  # topic, partition id, offset or timestamp
@@ -74,7 +75,7 @@ class Values:
         given = {text for name in URL_NAMES if (text := self.text(name)) is not None}
         if len(given) != 1:
             raise InvalidOptionError(f"give one of {' or '.join(URL_NAMES)}, like {_URL_EXAMPLE}")
-        urls = _split(given.pop())
+        urls = tuple(map(with_scheme, _split(given.pop())))
         if not urls or not all(map(_is_broker_url, urls)):
             refuse("bootstrap.servers", ",".join(urls), f"a URL like {_URL_EXAMPLE}")
         return urls

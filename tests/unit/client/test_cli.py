@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.cli.consume import limited, start_offset
 from tailrace.cli.dev import BROKER_PACKAGES
 from tailrace.cli.ndjson import (
     BadLine,
@@ -24,6 +23,7 @@ from tailrace.cli.ndjson import (
 from tailrace.cli.options import counted, short_size, size_text
 from tailrace.cli.produce import BATCH_BYTES
 from tailrace.cli.status import short_duration
+from tailrace.cli.topic_pages import limited, start_offset
 from tailrace.errors import PartitionDamagedError, TailraceError
 from tailrace.values import PartitionOffsets
 

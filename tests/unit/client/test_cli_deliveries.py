@@ -92,7 +92,7 @@ def opened(broker: Any, notes: list[str] | None = None, *, follow: bool = False)
     return Deliveries(
         broker,
         group="g",
-        topic="t",
+        topics=("t",),
         consumer_id="c",
         on_new_group="startFromEarliest",
         page_records=2,

@@ -11,6 +11,7 @@ from tailrace.cli.main import VERBS, main
 from tailrace.cli.termination import EXIT_TERMINATED
 from tests.fixtures import free_port_base
 
+STARTS = "--from, --from-beginning, --at, --since and --last"
 TOPIC_VERBS = "tailrace topic needs one of create, list, describe, alter, delete or restore"
 
 
@@ -100,7 +101,7 @@ def test_the_version_is_told(
     ("arguments", "error"),
     [
         ("produce t --nosuch", 'no option "--nosuch"\\. See: tailrace produce --help'),
-        ("consume t --form=1", 'no option "--form"; did you mean --from\\. See:'),
+        ("consume t --form=1", 'no option "--form"; did you mean --format\\. See:'),
         ("produce t u", '"u" is one argument too many. See: tailrace produce --help'),
         ("nosuch", 'no verb "nosuch"\\. See: tailrace --help'),
         ("statsu", 'no verb "statsu"; did you mean status. See: tailrace --help'),
@@ -118,9 +119,23 @@ def test_the_version_is_told(
         ("consume t --max -1", '--max: "-1" is not a whole number of 0 or more'),
         ("consume t --max 1_0", "is not a whole number"),
         ("consume t --last 0", '"0" is not a whole number from 1 to 1000'),
-        ("consume t --at noon", '--at: "noon" is not a time like 2026-11-21T09:00Z'),
-        ("consume t --at 2026-11-21T09:00", "is not a time like 2026-11-21T09:00Z"),
-        ("consume t --at 2026-11-21T09:00Z --last 1", "--from, --at and --last exclude each other"),
+        (
+            "consume t --at noon",
+            '--at: "noon" is not a time like 2026-11-21T09:00Z or a date like 2026-11-21',
+        ),
+        ("consume t --at 2026-11-31", '"2026-11-31" is not a time like'),
+        ("consume t --since 1", '--since: "1" is not a duration from 1ms on; units are ms, s, m'),
+        ("consume t --at 2026-11-21T09:00Z --last 1", f"{STARTS} exclude each other"),
+        ("consume t --from-beginning --from latest", f"{STARTS} exclude each other"),
+        ("consume t --since 1h --last 1", f"{STARTS} exclude each other"),
+        ("consume t --format %z", '--format: "%z" is none of %t %p %o %T %k %v %h %%'),
+        ("consume t --format 100%", '--format: "%" is none of %t'),
+        ("consume t --value-only -o json", "--value-only, --format and -o exclude each other"),
+        ("consume a b --partition 1", "--partition is of one topic: give its name alone"),
+        ("consume a* --partition 1", "--partition is of one topic: give its name alone"),
+        ("--url", "--url: expected one argument. See: tailrace --help"),
+        ("--url localhost status", '--url: "localhost" is not a broker\'s URL'),
+        ("--url localhost:9250 dump 0.log", 'no option "--url"'),
         ("consume t --last 2 --partition 1", "of one: --partition P --from -2"),
         ("consume t --url localhost", '--url: "localhost" is not a broker\'s URL'),
         ("status --url=", '--url: "" is not a broker\'s URL'),
@@ -140,7 +155,8 @@ def test_the_version_is_told(
         ("topic create t --compression gzip", '--compression: "gzip" is not lz4, zstd or none'),
         ("consume t --group a/b", '--group: "a/b" is not 1 to 249 visible characters'),
         ("consume t --consumer c", "--consumer is a name within a group: give --group too"),
-        ("consume t --group g --last 1", "--at, --last and --partition do not go with it"),
+        ("consume t --group g --last 1", "--last and --partition do not go with it"),
+        ("consume t --group g --since 1h", "--at, --since, --last and --partition do not go"),
         ("consume t --group g --from 7", "--from 7: a group starts at earliest or latest"),
         ("group", "tailrace group needs one of list, describe, reset or delete"),
         ("group describe", "arguments are required: GROUP"),

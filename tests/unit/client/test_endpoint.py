@@ -34,8 +34,24 @@ def test_a_url_has_a_host_and_a_port(url: str, is_tls: bool, host: str, port: in
     assert endpoint.url == url.rstrip("/")
 
 
+@pytest.mark.parametrize("address", ["localhost:9250", "127.0.0.1:9250", "[::1]:9250/"])
+def test_a_host_with_a_port_is_spoken_to_by_http(address: str) -> None:
+    assert parse_endpoint(address) == parse_endpoint(f"http://{address}")
+
+
 @pytest.mark.parametrize(
-    "url", ["", "events:9250", "ftp://a", "http://a/p", "http://me@a", "http://a:x"]
+    "url",
+    [
+        "",
+        "events",
+        "events:x",
+        "me@events:9250",
+        "[::1]",
+        "ftp://a",
+        "http://a/p",
+        "http://me@a",
+        "http://a:x",
+    ],
 )
 def test_what_is_no_url_of_a_broker_is_refused(url: str) -> None:
     with pytest.raises(OptionError, match="not a broker's URL") as caught:
