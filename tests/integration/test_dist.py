@@ -188,15 +188,12 @@ def test_an_engine_that_answers_builds_and_saves_each_image(tmp_path: Path) -> N
     assert sums == sorted([SDIST, WHEEL, CHART, *IMAGES])
 
 
-@pytest.mark.parametrize("engine", ["nosuch-engine", "false"])
-def test_without_an_engine_images_are_left_out_and_that_is_said(
-    tmp_path: Path, engine: str
-) -> None:
-    done = run_dist(tmp_path / "dist", images="", engine=engine)
+def test_without_an_engine_images_are_left_out_and_that_is_said(tmp_path: Path) -> None:
+    done = run_dist(tmp_path / "dist", images="", engine="nosuch-engine")
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == (
-        f"images are left out: {engine} does not answer; start one, or name its command: "
+        "images are left out: nosuch-engine does not answer; start one, or name its command: "
         "make dist DOCKER=…"
     )
     assert (tmp_path / "dist" / WHEEL).exists()
