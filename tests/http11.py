@@ -11,6 +11,7 @@ import pytest
 
 from tailrace.local_broker import HOST
 from tailrace.requests import Answer
+from tailrace.wire import JSON_CONTENT_TYPE
 
 # Ports above the base: docs/protocol.md.
 PUBLIC, PRODUCE, READ, METRICS = range(4)
@@ -34,8 +35,13 @@ read_doors = through(PUBLIC, READ)
 
 
 def request(target: str, body: bytes = b"", /, *, method: str = "POST", **headers: Any) -> bytes:
-    """A whole request; `content_type="…"` is a header, None leaves a usual one out."""
+    """A whole request; `content_type="…"` is a header, None leaves a usual one out.
+
+    Usual with a body is a content type of JSON.
+    """
     given = {"host": HOST, "content_length": len(body)} | headers
+    if given["content_length"] or "transfer_encoding" in given:
+        given = {"content_type": JSON_CONTENT_TYPE} | given
     lines = [f"{method} {target} HTTP/1.1"] + [
         f"{name.replace('_', '-')}: {value}" for name, value in given.items() if value is not None
     ]

@@ -279,6 +279,14 @@ REFUSED: dict[str, tuple[tuple[int, ...], bytes]] = {
         TOPICS,
         request("/v1/topics", b"{}", content_type="text/plain"),
     ),
+    "unsupported-media-type without one": (
+        TOPICS,
+        request(messages("t"), b"1", content_type=None),
+    ),
+    "unsupported-media-type of a coding": (
+        PRODUCES,
+        request(messages("t"), b"1", content_encoding="gzip"),
+    ),
     "secret-required": (TOPICS, by_hand("found", b'{"brokers":1}', secret=None)),
     "secret-required of another": (TOPICS, by_hand("found", b'{"brokers":1}', secret="guessed")),
     "foreign-host": (EVERYWHERE, get("/status", host="evil.example:9250")),

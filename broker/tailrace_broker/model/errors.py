@@ -104,7 +104,7 @@ class InvalidParameterError(CallerError):
 
 
 class UnsupportedMediaTypeError(CallerError):
-    """The content type is none that the path takes; member `contentType`."""
+    """Type or coding of the body is none that the path takes; `contentType`, `contentEncoding`."""
 
 
 class InvalidRequestError(CallerError):

@@ -543,5 +543,9 @@ def door_matchers(render_metrics: Callable[[], Awaitable[bytes]]) -> dict[Doors,
     )
     routes = (*ROUTES, metrics)
     return {
-        door: matcher([each.at(door) for each in routes if each.doors & door]) for door in Doors
+        door: matcher(
+            [each.at(door) for each in routes if each.doors & door],
+            takes_untyped=door is Doors.PRODUCE,  # as PolarStreams' clients know it
+        )
+        for door in Doors
     }

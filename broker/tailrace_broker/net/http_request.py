@@ -26,6 +26,7 @@ from tailrace_broker.net.routes import DIGITS_MAX, Call, Kind, Matched, Route, s
 _PRODUCE, _READ = Kind.PRODUCE, Kind.READ
 _CHUNKED = b"chunked"
 _CONTINUE = b"100-continue"
+_IDENTITY = b"identity"
 _OWN_HEADERS = (
     b"tailrace-producer-id",
     b"tailrace-sequence",
@@ -51,6 +52,7 @@ class Exchange:
     fetch_site: bytes = b""
     allowed_origin: bytes = b""  # the origin, if its pages may read the answer
     content_type: bytes = b""
+    content_encoding: bytes = b""
     accept: bytes = b""
     expectation: bytes = b""
     authorization: bytes = b""
@@ -95,7 +97,7 @@ class Exchange:
         assert self.matched is not None
         return Call(
             self.matched.parameters,
-            media_type(self.content_type),
+            media_type(self.content_type) or JSON_CONTENT_TYPE,
             media_type_list(self.accept),
             self.body,
             self.own_headers,
@@ -142,16 +144,29 @@ def check_matched(exchange: Exchange) -> None:
     if exchange.expectation and exchange.expectation.lower() != _CONTINUE:
         shown = shortened(exchange.expectation.decode("latin-1"))
         raise ExpectationFailedError(f"Expect {shown} is not known; leave it out")
-    known_types = matched.body_types
-    if (
-        known_types
-        and media_type(exchange.content_type) not in known_types
-        and (exchange.has_body or not matched.route.is_body_optional)
-    ):
-        known = ", ".join(known_types)
+    if matched.body_types:
+        _check_content(exchange, matched)
+
+
+def _check_content(exchange: Exchange, matched: Matched) -> None:
+    """UnsupportedMediaTypeError."""
+    given = media_type(exchange.content_type)
+    if not exchange.has_body and (not given or matched.route.is_body_optional):
+        return  # the handler says what is missing
+    if not given and matched.takes_untyped:
+        given = JSON_CONTENT_TYPE
+    if given not in matched.body_types:
+        known = ", ".join(matched.body_types)
         shown = shortened(exchange.content_type.decode("latin-1"))
+        wrong = f"content-type {shown} is not" if given else "the body has no content-type; send"
+        raise UnsupportedMediaTypeError(f"{wrong} one of: {known}", contentType=shown)
+    coding = exchange.content_encoding
+    if coding and coding.lower() != _IDENTITY:
+        shown = shortened(coding.decode("latin-1"))
         raise UnsupportedMediaTypeError(
-            f"content-type {shown} is not one of: {known}", contentType=shown
+            f"content-encoding {shown} is not taken; send the body uncompressed: the broker "
+            "compresses batches itself",
+            contentEncoding=shown,
         )
 
 
@@ -169,8 +184,8 @@ def check_secret(secret: str, authorization: bytes) -> None:
 
 @lru_cache(maxsize=256)
 def media_type(value: bytes) -> str:
-    """A Content-Type without its parameters; JSON when there is none."""
-    return value.partition(b";")[0].strip().lower().decode("latin-1") or JSON_CONTENT_TYPE
+    """A Content-Type without its parameters; empty when there is none."""
+    return value.partition(b";")[0].strip().lower().decode("latin-1")
 
 
 @lru_cache(maxsize=256)
@@ -211,6 +226,12 @@ def _read_content_type(exchange: Exchange, value: bytes) -> None:
     exchange.content_type = value
 
 
+def _read_content_encoding(exchange: Exchange, value: bytes) -> None:
+    """Two of them become a list, which is refused."""
+    before = exchange.content_encoding
+    exchange.content_encoding = before + b", " + value if before else value.strip()
+
+
 def _read_accept(exchange: Exchange, value: bytes) -> None:
     exchange.accept = exchange.accept + b", " + value if exchange.accept else value
 
@@ -240,6 +261,7 @@ HEADERS: dict[bytes, Callable[[Exchange, bytes], None]] = {
     b"content-length": _read_content_length,
     b"transfer-encoding": _read_transfer_encoding,
     b"content-type": _read_content_type,
+    b"content-encoding": _read_content_encoding,
     b"accept": _read_accept,
     b"expect": _read_expect,
     b"authorization": _read_authorization,

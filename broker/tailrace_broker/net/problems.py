@@ -181,7 +181,7 @@ PROBLEMS: dict[type[TailraceError], Problem] = {
         "unsupported-media-type",
         415,
         "Unsupported media type",
-        "the path takes no body of this content type",
+        "the path takes no body of this content type, without one, or with a `Content-Encoding`",
     ),
     errors.OffsetOutOfRangeError: Problem(
         "offset-out-of-range",
@@ -311,6 +311,8 @@ def problem_response(error: TailraceError) -> Response:
         headers["retry-after"] = str(RETRY_AFTER_S)
     if isinstance(error, MethodNotAllowedError):
         headers["allow"] = error.allowed
+    if "contentEncoding" in error.members:
+        headers["accept-encoding"] = "identity"
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     body = msgspec.json.encode(problem_members(error))

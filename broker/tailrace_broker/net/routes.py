@@ -150,16 +150,17 @@ class Matched(NamedTuple):
     route: Route
     parameters: Parameters | InvalidParameterError
     body_types: tuple[str, ...]  # content types that the route takes; none: it takes no body
+    takes_untyped: bool = False  # a body without a content type is JSON
 
 
 Match = Callable[[bytes, bytes], Matched]
 
 
-def matcher(routes: Sequence[Route]) -> Match:
+def matcher(routes: Sequence[Route], *, takes_untyped: bool = False) -> Match:
     """A function of method and request target that finds the route among these.
 
-    PathNotFoundError, MethodNotAllowedError. Short targets are cached: producers repeat the same
-    few, a key each.
+    `takes_untyped`: a body without a content type is JSON here. PathNotFoundError,
+    MethodNotAllowedError. Short targets are cached: producers repeat the same few, a key each.
     """
     by_pattern: dict[re.Pattern[bytes], dict[bytes, _RouteReader]] = defaultdict(dict)
     for route in routes:
@@ -173,11 +174,12 @@ def matcher(routes: Sequence[Route]) -> Match:
                 reader = by_method.get(b"GET" if method == b"HEAD" else method)
                 if reader is None:
                     raise _method_not_allowed(path, by_method)
+                parameters: Parameters | InvalidParameterError
                 try:
                     parameters = reader.read(found.groupdict(), query)
                 except InvalidParameterError as error:
-                    return Matched(reader.route, error, reader.body_types)
-                return Matched(reader.route, parameters, reader.body_types)
+                    parameters = error
+                return Matched(reader.route, parameters, reader.body_types, takes_untyped)
         shown = shortened(path.decode(errors="replace"))
         raise PathNotFoundError(
             f"no path {shown} at this door; the public door lists all of them: GET /docs"
