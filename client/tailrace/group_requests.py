@@ -27,6 +27,7 @@ from tailrace.requests import (
     json_request,
     parse_json,
     read_answer,
+    time_on_wire,
 )
 from tailrace.values import from_document, wire_name
 from tailrace.wire import BATCH_CONTENT_TYPE, JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
@@ -178,7 +179,7 @@ def reset_group_request(
     """One of `to`, `timestamp_us` and `offsets` says where to."""
     given = {
         "to": to,
-        "timestamp_us": timestamp_us,
+        "timestamp_us": None if timestamp_us is None else time_on_wire(timestamp_us),
         "offsets": None if offsets is None else _offsets_document(offsets),
         "topics": None if topics is None else list(topics),
         "dry_run": dry_run or None,

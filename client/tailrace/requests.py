@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast
 from urllib.parse import quote, urlencode
 
 from tailrace.errors import ProblemError, UnexpectedAnswerError, problem_error
@@ -39,6 +39,8 @@ Parsed = TypeVar("Parsed")
 _NO_SUCH_PATH = ("not-found", "about:blank")
 _WAIT_MS = re.compile(r"[?&]waitMs=([0-9]+)")
 PRODUCER_ID_HEADER = "Tailrace-Producer-Id"
+_INTEGER_US_MIN = 978_307_200_000_000  # 2001-01-01; brokers take smaller integers for a mistake
+_OTHER_UNITS = range(978_307_200, 4_102_444_800_000)  # such times in seconds or milliseconds
 _HEADERS = {"producer_id": PRODUCER_ID_HEADER, "sequence": "Tailrace-Sequence"}
 
 
@@ -194,7 +196,7 @@ def parse_topic_details(answer: Answer) -> TopicDetails:
 
 def offsets_request(topics: Iterable[str] = (), timestamp_us: int | None = None) -> Request:
     """No topic: all of them."""
-    times = [] if timestamp_us is None else [("timestamp", str(timestamp_us))]
+    times = [] if timestamp_us is None else [("timestamp", str(time_on_wire(timestamp_us)))]
     query = urlencode([("topic", topic) for topic in topics] + times)
     return Request("GET", "/v1/offsets" + (f"?{query}" if query else ""))
 
@@ -332,9 +334,23 @@ def json_request(method: str, target: str, members: Mapping[str, object]) -> Req
     return Request(method, target, {"Content-Type": JSON_CONTENT_TYPE}, body)
 
 
+def time_on_wire(timestamp_us: int) -> int | str:
+    """A time as requests name it: before 2001 as text, since an integer would be refused.
+
+    One that is most likely of another unit is left to the broker to refuse.
+    """
+    if timestamp_us >= _INTEGER_US_MIN or timestamp_us in _OTHER_UNITS:
+        return timestamp_us
+    from datetime import UTC, datetime, timedelta
+
+    return (datetime.fromtimestamp(0, UTC) + timedelta(microseconds=timestamp_us)).isoformat()
+
+
 def _read_request(topic: str, partition: int, accept: str, wanted: Mapping[str, object]) -> Request:
     """A read with those parameters that are given."""
     given = {wire_name(name): value for name, value in wanted.items() if value is not None}
+    if "timestamp" in given:
+        given["timestamp"] = time_on_wire(cast(int, given["timestamp"]))
     target = f"/v1/topic/{quote(topic, safe='')}/partitions/{partition}/records"
     return Request("GET", f"{target}?{urlencode(given)}" if given else target, {"Accept": accept})
 

@@ -355,10 +355,11 @@ def test_a_read_by_time_begins_at_the_first_record_of_that_time_or_later(
     times_us = [TIME_US, TIME_US + 5, TIME_US + 3, TIME_US + 9]
     for time_us in times_us:
         produce(public, topic, b"1", f"?timestamp={time_us}")
-    wanted = {0: 0, TIME_US: 0, TIME_US + 1: 1, TIME_US + 5: 1, TIME_US + 6: 3, TIME_US + 10: 4}
-    for time_us, offset in wanted.items():
-        answer = connection.exchange(get(records(topic, timestamp=time_us)))
-        offsets = connection.exchange(get(f"/v1/offsets?topic={topic}&timestamp={time_us}"))
+    wanted: dict[int | str, int] = {TIME_US: 0, TIME_US + 1: 1, TIME_US + 5: 1, TIME_US + 6: 3}
+    wanted |= {TIME_US + 10: 4, "1970-01-01T00:00Z": 0, "2025-11-24T16:00:00.123461Z": 1}
+    for time, offset in wanted.items():
+        answer = connection.exchange(get(records(topic, timestamp=time)))
+        offsets = connection.exchange(get(f"/v1/offsets?topic={topic}&timestamp={time}"))
         (row,) = document(offsets)["topics"][0]["partitions"]
 
         assert [each["offset"] for each in records_of(answer)] == list(range(offset, 4))

@@ -282,7 +282,7 @@ PROVOKED: list[tuple[str, str, int, bytes]] = [
         for accept in (NDJSON_CONTENT_TYPE, JSON_CONTENT_TYPE)
     ),
     ("GET", "/v1/offsets", 200, get("/v1/offsets")),
-    ("GET", "/v1/offsets", 200, get("/v1/offsets?topic=t&timestamp=0")),
+    ("GET", "/v1/offsets", 200, get("/v1/offsets?topic=t&timestamp=1970-01-01T00:00Z")),
     ("GET", "/v1/brokers", 200, get("/v1/brokers")),
     ("GET", "/v1/ring", 200, get("/v1/ring")),
     ("GET", "/v1/ring", 200, get("/v1/ring?consistent=true")),

@@ -18,6 +18,7 @@ from tailrace.records_binary import encode_records
 from tailrace.sync import Client
 from tailrace.wire import NDJSON_CONTENT_TYPE, RECORDS_CONTENT_TYPE
 from tailrace_broker.storage.direct_file import BLOCK_BYTES
+from tests.batches import TIME_US
 from tests.fixtures import RunningBroker, free_port_base, start_broker
 from tests.http11 import (
     Connection,
@@ -353,7 +354,7 @@ def test_a_damaged_partition_stands_still_and_the_others_go_on(broker: RunningBr
 
 def test_whatever_meets_damage_names_the_partition(tmp_path: Path) -> None:
     with start_broker(tmp_path, cache_bytes=0) as broker, ExitStack() as opened:
-        for timestamp in (1, 2):
+        for timestamp in (TIME_US, TIME_US + 1):
             with Connection(broker.port) as connection:
                 assert connection.exchange(new_topic("t")).status in (200, 201)
                 produce(connection, messages("t", timestamp=timestamp))
@@ -364,14 +365,15 @@ def test_whatever_meets_damage_names_the_partition(tmp_path: Path) -> None:
         for target in (
             records("t", offset=1),
             records("t", offset=0),  # a later batch than the first
-            records("t", timestamp=2),
+            records("t", timestamp=TIME_US + 1),
             "/v1/topic/t/records?last=2",
-            "/v1/offsets?topic=t&timestamp=2",
+            f"/v1/offsets?topic=t&timestamp={TIME_US + 1}",
         ):
             refused = connection.exchange(get(target))
             assert problem(refused) == (503, "corrupt-partition"), target
             assert (document(refused)["topic"], document(refused)["partition"]) == ("t", 0)
-        assert connection.exchange(get("/v1/offsets?topic=t&timestamp=1")).status == 200
+        earlier = get(f"/v1/offsets?topic=t&timestamp={TIME_US}")
+        assert connection.exchange(earlier).status == 200
 
 
 def test_offsets_say_which_partition_is_damaged(broker: RunningBroker) -> None:

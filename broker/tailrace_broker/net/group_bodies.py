@@ -6,6 +6,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from tailrace_broker.net.routes import INT64_MAX, Parameters
+from tailrace_broker.net.timestamps import TIMESTAMP_FORMS
 
 Offset = Annotated[int, Meta(ge=0, le=INT64_MAX)]
 # By topic and partition.
@@ -106,12 +107,8 @@ class GroupReset(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_
     to: Literal["earliest", "latest"] | UnsetType = UNSET
     timestamp: (
         Annotated[
-            int,
-            Meta(
-                ge=0,
-                le=INT64_MAX,
-                description="To the first record of this time (µs since the epoch) or later.",
-            ),
+            int | str,
+            Meta(description=f"To the first record of this time or later; {TIMESTAMP_FORMS}."),
         ]
         | UnsetType
     ) = UNSET

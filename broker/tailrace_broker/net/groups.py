@@ -39,6 +39,7 @@ from tailrace_broker.net.group_bodies import (
     PublishedOffsets,
 )
 from tailrace_broker.net.routes import Call, Response
+from tailrace_broker.net.timestamps import read_timestamp
 from tailrace_broker.net.topics import json_response, log_or_none, parse_body
 
 # What a group's state can be without being its source.
@@ -294,13 +295,18 @@ async def _targets(broker: Broker, view: GroupView, wanted: GroupReset) -> list[
         for hosted in map(broker.hosted, topics)
         for partition in hosted.topic.partitions
     ]
-    return [(each, await _target(broker, each.log, wanted)) for each in resets]
+    if wanted.timestamp is not UNSET:
+        time_us = read_timestamp(wanted.timestamp)
+        return [(each, await _offset_at(broker, each.log, time_us)) for each in resets]
+    return [(each, _end_of(each.log, wanted)) for each in resets]
 
 
-async def _target(broker: Broker, log: PartitionLog, wanted: GroupReset) -> int:
-    if isinstance(wanted.timestamp, int):
-        found = await broker.read_memory.run(partial(log.find_timestamp, wanted.timestamp))
-        return log.high_watermark if found is None else found
+async def _offset_at(broker: Broker, log: PartitionLog, time_us: int) -> int:
+    found = await broker.read_memory.run(partial(log.find_timestamp, time_us))
+    return log.high_watermark if found is None else found
+
+
+def _end_of(log: PartitionLog, wanted: GroupReset) -> int:
     return log.log_start if wanted.to == "earliest" else log.high_watermark
 
 

@@ -43,11 +43,10 @@ from tailrace_broker.net.api import Broker, HostedTopic
 from tailrace_broker.net.problems import problem_members
 from tailrace_broker.net.producer_headers import Sender, read_sender
 from tailrace_broker.net.routes import PARTITION_MAX, Answer, Call, Parameters, TopicName
+from tailrace_broker.net.timestamps import TIMESTAMP_FORMS, read_timestamp
 
 # A producer's clock may be ahead by this much; more is a mistake (nanoseconds for microseconds).
 TIMESTAMP_AHEAD_US_MAX = 3_600_000_000
-# Six digits more than now: about the year 33,000.
-TIMESTAMP_US_MAX = 10**18 - 1
 # Plain integers: an operation on an enum costs a microsecond, a third of an event's JSON check.
 _JSON_VALUES = int(Flag.JSON_VALUES)
 _BROKER_TIMESTAMPS = int(Flag.BROKER_TIMESTAMPS)
@@ -73,13 +72,7 @@ class ProduceParameters(Parameters, frozen=True):
     partition_key: Annotated[
         str | None, Meta(description="Decides the partition; without it the broker picks one.")
     ] = None
-    timestamp: (
-        Annotated[
-            int,
-            Meta(ge=0, le=TIMESTAMP_US_MAX, description="Of the events, in µs since the epoch."),
-        ]
-        | None
-    ) = None
+    timestamp: Annotated[str, Meta(description=f"Of the events: {TIMESTAMP_FORMS}.")] | None = None
     partition: (
         Annotated[
             int, Meta(ge=0, le=PARTITION_MAX, description="For a ready-made batch, which needs it.")
@@ -128,7 +121,7 @@ def produce(broker: Broker, call: Call, answer: Answer) -> None:
     """
     append, foreign = _APPENDS[call.content_type]
     try:
-        _check(call, foreign)
+        _check(broker, call, foreign)
         sender = read_sender(call.headers)
     except TailraceError as error:
         answer(0, b"", error)
@@ -137,7 +130,7 @@ def produce(broker: Broker, call: Call, answer: Answer) -> None:
         broker.with_topic(call.parameters.topic, use)
 
 
-def _check(call: Call, foreign: Sequence[str]) -> None:
+def _check(broker: Broker, call: Call, foreign: Sequence[str]) -> None:
     """Before the topic may be created by this request."""
     for field in foreign:
         if getattr(call.parameters, field) is not None:
@@ -145,6 +138,8 @@ def _check(call: Call, foreign: Sequence[str]) -> None:
             raise InvalidParameterError(
                 f"{name} says nothing for {call.content_type}; leave it out", parameter=name
             )
+    if call.parameters.timestamp is not None:
+        _timestamp_of(broker, call.parameters)
     if not call.body:
         raise InvalidBodyError("the body is empty; nothing was stored")
 
@@ -176,7 +171,7 @@ def _append_event(
 ) -> None:
     """application/json: one event, coalesced with other requests' events."""
     parameters: ProduceParameters = call.parameters
-    timestamp_us, flags = _timestamp(broker, parameters.timestamp)
+    timestamp_us, flags = _timestamp_of(broker, parameters)
     if hosted.topic.settings.json_check:
         check_json(call.body)
         flags |= _JSON_VALUES
@@ -194,7 +189,7 @@ def _append_lines(
 ) -> None:
     """application/x-ndjson: a batch of its own."""
     parameters: ProduceParameters = call.parameters
-    timestamp_us, flags = _timestamp(broker, parameters.timestamp)
+    timestamp_us, flags = _timestamp_of(broker, parameters)
     json_check = hosted.topic.settings.json_check
     if json_check:
         flags |= _JSON_VALUES
@@ -220,7 +215,7 @@ def _append_records(
     records = parse_records(call.body)
     _check_payload(broker, len(call.body), len(records.keys))
     if records.timestamps_us is not None:
-        _timestamp(broker, int(records.timestamps_us.max()))
+        _check_not_ahead(broker, int(records.timestamps_us.max()))
     partition_by_key = {
         key: hosted.partition_of_key(_placing_key(key, sender)) for key in set(records.keys)
     }
@@ -254,7 +249,7 @@ def _append_batch(
         )
     log = hosted.open_log_of(partition)
     batch = parse_ready_batch(call.body)
-    _timestamp(broker, batch.largest_timestamp_us)
+    _check_not_ahead(broker, batch.largest_timestamp_us)
     done = partial(_answer_one, answer, hosted.topic, partition, batch.record_count)
     log.append_batch(batch, done, sender and sender.producer)
     broker.counters.produced_events += batch.record_count
@@ -395,18 +390,23 @@ def _produced(
     )
 
 
-def _timestamp(broker: Broker, given_us: int | None) -> tuple[int, int]:
+def _timestamp_of(broker: Broker, parameters: ProduceParameters) -> tuple[int, int]:
     """The time of a request's records, and the flag that says whose it is."""
+    if parameters.timestamp is None:
+        return broker.now_us(), _BROKER_TIMESTAMPS
+    given_us = read_timestamp(parameters.timestamp)
+    _check_not_ahead(broker, given_us)
+    return given_us, 0
+
+
+def _check_not_ahead(broker: Broker, given_us: int) -> None:
     now_us = broker.now_us()
-    if given_us is None:
-        return now_us, _BROKER_TIMESTAMPS
     if given_us > now_us + TIMESTAMP_AHEAD_US_MAX:
         raise InvalidParameterError(
             f"timestamp {given_us} is more than an hour ahead of the broker's clock ({now_us}); "
             "it is in microseconds since the epoch",
             parameter="timestamp",
         )
-    return given_us, 0
 
 
 def _check_payload(broker: Broker, data_bytes: int, count: int) -> None:

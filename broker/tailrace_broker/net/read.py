@@ -28,7 +28,6 @@ from tailrace_broker.net.api import Broker, HostedTopic, PartitionLog
 from tailrace_broker.net.record_texts import TextBytes, as_text, counted, lines_of, unpinned_bytes
 from tailrace_broker.net.routes import (
     DIGITS_MAX,
-    INT64_MAX,
     Call,
     Parameters,
     PartitionId,
@@ -36,6 +35,7 @@ from tailrace_broker.net.routes import (
     TopicName,
     shortened,
 )
+from tailrace_broker.net.timestamps import TIMESTAMP_FORMS, read_timestamp
 
 RECORDS_DEFAULT = 1_000
 RECORDS_MAX = 100_000
@@ -64,12 +64,10 @@ class ReadParameters(Parameters, frozen=True):
     ) = None
     timestamp: (
         Annotated[
-            int,
+            str,
             Meta(
-                ge=0,
-                le=INT64_MAX,
-                description="In place of `offset`: from the first record of this time (µs since "
-                "the epoch) or later.",
+                description="In place of `offset`: from the first record of this time or later; "
+                f"{TIMESTAMP_FORMS}.",
             ),
         ]
         | None
@@ -207,7 +205,7 @@ async def _find_offset(broker: Broker, log: PartitionLog, parameters: ReadParame
             raise InvalidParameterError(
                 "offset and timestamp both say where to begin; give one", parameter="timestamp"
             )
-        find = partial(log.find_timestamp, parameters.timestamp)
+        find = partial(log.find_timestamp, read_timestamp(parameters.timestamp))
         found = await broker.read_memory.run(find)
         return log.high_watermark if found is None else found
     if text is None or text == "earliest":

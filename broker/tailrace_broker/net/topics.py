@@ -29,7 +29,8 @@ from tailrace_broker.model.topic import (
     slices_of,
 )
 from tailrace_broker.net.api import Broker, HostedTopic, PartitionLog
-from tailrace_broker.net.routes import INT64_MAX, Call, Parameters, Response, TopicName
+from tailrace_broker.net.routes import Call, Parameters, Response, TopicName
+from tailrace_broker.net.timestamps import TIMESTAMP_FORMS, read_timestamp
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -226,11 +227,7 @@ class OffsetsParameters(Parameters, frozen=True):
 
     topic: Annotated[tuple[str, ...], Meta(description="Repeatable; without it all topics.")] = ()
     timestamp: (
-        Annotated[
-            int,
-            Meta(ge=0, le=INT64_MAX, description="Adds `timestampOffset`; µs since the epoch."),
-        ]
-        | None
+        Annotated[str, Meta(description=f"Adds `timestampOffset`; {TIMESTAMP_FORMS}.")] | None
     ) = None
 
 
@@ -301,13 +298,14 @@ async def list_offsets(broker: Broker, call: Call) -> Response:
     parameters: OffsetsParameters = call.parameters
     names = dict.fromkeys(parameters.topic)
     hosted = [broker.hosted(name) for name in names] or list(broker.topics())
+    time_us = None if parameters.timestamp is None else read_timestamp(parameters.timestamp)
     topics = []
     for each in hosted:
         states = [_state(broker, each, partition) for partition in each.topic.partitions]
-        if parameters.timestamp is not None:
+        if time_us is not None:
             for state in states:
                 log = log_or_none(each, state["partition"])
-                found = await log.find_timestamp(parameters.timestamp) if log else None
+                found = await log.find_timestamp(time_us) if log else None
                 state["timestamp_offset"] = found
         topics.append(TopicOffsets(each.topic.name, [PartitionState(**state) for state in states]))
     return json_response(OffsetsAnswer(topics))

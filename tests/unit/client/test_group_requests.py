@@ -29,6 +29,7 @@ from tailrace.group_values import (
 from tailrace.requests import Answer, Request
 from tailrace.values import to_document
 from tailrace.wire import BATCH_CONTENT_TYPE, JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
+from tests.batches import TIME_US
 
 GROUP: dict[str, object] = {
     "group": "g1",
@@ -269,8 +270,10 @@ def test_a_group_is_described() -> None:
     [
         (group_requests.reset_group_request("g", to="earliest"), {"to": "earliest"}),
         (
-            group_requests.reset_group_request("g", timestamp_us=0, topics=("a",), dry_run=True),
-            {"timestamp": 0, "topics": ["a"], "dryRun": True},
+            group_requests.reset_group_request(
+                "g", timestamp_us=TIME_US, topics=("a",), dry_run=True
+            ),
+            {"timestamp": TIME_US, "topics": ["a"], "dryRun": True},
         ),
         (
             group_requests.reset_group_request("g", offsets={"flights": {0: 12}}),

@@ -22,6 +22,7 @@ from tailrace.wire import (
     NDJSON_CONTENT_TYPE,
     RECORDS_CONTENT_TYPE,
 )
+from tests.batches import TIME_US
 
 STORED = {"topic": "flights", "offset": 10, "count": 2, "durability": "fsync", "copies": 1}
 FULL = {
@@ -186,12 +187,12 @@ def test_reads_name_only_the_limits_that_are_given() -> None:
 
 
 def test_a_read_may_start_at_a_time_or_wait_for_what_comes() -> None:
-    timed = requests.lines_request("t", 3, timestamp_us=17, max_records=5)
+    timed = requests.lines_request("t", 3, timestamp_us=TIME_US, max_records=5)
     waiting = requests.batches_request("t", 3, -2, wait_ms=500, isolation="uncommitted")
     bare = requests.lines_request("t", 3)
 
     path = "/v1/topic/t/partitions/3/records"
-    assert timed.target == f"{path}?maxRecords=5&timestamp=17"
+    assert timed.target == f"{path}?maxRecords=5&timestamp={TIME_US}"
     assert waiting.target == f"{path}?offset=-2&waitMs=500&isolation=uncommitted"
     assert bare.target == path
 
@@ -204,7 +205,24 @@ def test_the_last_records_of_a_topic_are_lines() -> None:
 
 
 def test_offsets_of_several_topics_repeat_the_parameter() -> None:
-    assert requests.offsets_request(["a"], 17).target == "/v1/offsets?topic=a&timestamp=17"
+    timed = requests.offsets_request(["a"], TIME_US)
+    assert timed.target == f"/v1/offsets?topic=a&timestamp={TIME_US}"
+
+
+@pytest.mark.parametrize(
+    ("timestamp_us", "written"),
+    [
+        (978_307_200_000_000, 978_307_200_000_000),
+        (978_307_199_999_999, "2000-12-31T23:59:59.999999+00:00"),
+        (0, "1970-01-01T00:00:00+00:00"),
+        (1_764_000_000_000, 1_764_000_000_000),  # milliseconds: the broker says so
+        (1_764_000_000, 1_764_000_000),
+    ],
+)
+def test_a_time_before_2001_is_written_as_text_unless_it_is_of_another_unit(
+    timestamp_us: int, written: int | str
+) -> None:
+    assert requests.time_on_wire(timestamp_us) == written
     assert requests.offsets_request(["a", "b&c"]).target == "/v1/offsets?topic=a&topic=b%26c"
     assert requests.offsets_request().target == "/v1/offsets"
 
