@@ -89,6 +89,12 @@ def test_links_lead_somewhere(path: Path) -> None:
     assert broken == []
 
 
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_no_document_installs_from_an_index_which_has_no_tailrace_yet(path: Path) -> None:
+    """Until the first release: from a clone, or from a wheel of `make dist`."""
+    assert re.findall(r"pip install '?tailrace(?:\[\w.*|$)", path.read_text(), re.MULTILINE) == []
+
+
 @pytest.mark.parametrize(
     "path",
     [path for path in DOCUMENTS if path.name not in OTHER_BLOCKS],
