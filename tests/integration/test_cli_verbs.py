@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from tailrace import __version__
+from tailrace.cli import group_checks
+from tailrace.cli.check import WARNING
+from tailrace.cli.checks import broker_checks
 from tailrace.extras import install_command
 from tailrace.sync import Client
 from tailrace.wire import HEADER_BYTES
@@ -209,6 +212,26 @@ def test_a_healthy_broker_has_nothing_wrong(shared_broker: RunningBroker) -> Non
         each["name"] for each in checks
     ]
     assert {each["state"] for each in checks} <= {"ok", "warning"}
+
+
+def test_the_doctor_tells_of_a_group_that_lags(
+    monkeypatch: pytest.MonkeyPatch, broker: RunningBroker
+) -> None:
+    monkeypatch.setattr(group_checks, "UNREAD_S_MAX", -1.0)  # any unread record is old
+    with Client(broker.url) as client:
+        before = told(run("doctor", url=broker.url))
+        client.create_topic("t", partitions_per_range=1)
+        client.produce_lines("t", b"1\n2\n3\n")
+        client.register("c", "billing", ["t"], on_new_group="startFromEarliest")
+        client.goodbye("c")
+        [check] = [each for each in broker_checks(client) if each.name == "groups"]
+
+    assert "✓ groups         none\n" in before
+    assert check.state == WARNING
+    assert re.fullmatch(
+        r"1 group lags \d+s: billing \(3 events unread, no consumers\): start what reads, or .*",
+        check.detail,
+    )
 
 
 def test_without_a_broker_the_doctor_says_so_and_looks_at_the_machine() -> None:

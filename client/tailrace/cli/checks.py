@@ -4,9 +4,10 @@ import resource
 import time
 from collections.abc import Iterator
 from importlib import metadata
-from typing import NamedTuple
 
 from tailrace import __version__
+from tailrace.cli.check import FAILED, OK, WARNING, Check
+from tailrace.cli.group_checks import group_checks
 from tailrace.cli.options import short_size
 from tailrace.cli.ring_rows import filled_in, is_own
 from tailrace.errors import TailraceError
@@ -15,22 +16,11 @@ from tailrace.spark.java import JAVA_MAJOR_MIN, can_run_spark, java_version
 from tailrace.sync import Client
 from tailrace.values import BrokerStatus, RingStatus
 
-OK, WARNING, FAILED = "ok", "warning", "failed"
-SIGNS = {OK: "✓", WARNING: "!", FAILED: "✗"}
-
 CLOCK_SKEW_US_MAX = 1_000_000  # records by time are off by that much; a broker refuses an hour
 DURABLE_WRITE_MS_MAX = 20.0  # what a spinning disk takes; every acknowledgement waits for one
 DISK_SHARE_FULL = 0.95
 DISK_SHARE_HIGH = 0.85
 OPEN_FILES_MIN = 10_240  # a broker's 8,192 connections, and its files
-
-
-class Check(NamedTuple):
-    """One finding: a state, what was looked at, and what was seen."""
-
-    state: str
-    name: str
-    detail: str
 
 
 def broker_checks(client: Client) -> list[Check]:
@@ -42,7 +32,8 @@ def broker_checks(client: Client) -> list[Check]:
         return [Check(FAILED, "broker", str(error))]
     here_us = (asked_ns + time.time_ns()) // 2000  # in the middle of question and answer
     skew_us = status.now_us - here_us
-    return list(ring_checks(client.url, filled_in(client, status), skew_us=skew_us))
+    ring = ring_checks(client.url, filled_in(client, status), skew_us=skew_us)
+    return [*ring, *group_checks(client, now_us=status.now_us)]
 
 
 def machine_checks() -> list[Check]:

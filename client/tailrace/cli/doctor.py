@@ -9,7 +9,8 @@ def doctor(*, output: str, url: str | None) -> None:
 
     A ! works, but not as well as it could.
     """
-    from tailrace.cli.checks import FAILED, SIGNS, broker_checks, machine_checks
+    from tailrace.cli.check import FAILED, SIGNS
+    from tailrace.cli.checks import broker_checks, machine_checks
     from tailrace.cli.output import show
 
     with connect(url) as client:

@@ -6,16 +6,10 @@ import resource
 import pytest
 
 from tailrace import __version__
-from tailrace.cli.checks import (
-    FAILED,
-    OK,
-    SIGNS,
-    WARNING,
-    Check,
-    java_check,
-    open_files_check,
-    ring_checks,
-)
+from tailrace.cli.check import FAILED, OK, SIGNS, WARNING, Check
+from tailrace.cli.checks import java_check, open_files_check, ring_checks
+from tailrace.cli.group_checks import groups_check
+from tailrace.group_values import GroupInfo
 from tailrace.values import BrokerStatus, Ring, RingStatus
 
 URL = "http://127.0.0.1:9250"
@@ -144,3 +138,45 @@ def test_a_broker_needs_files(limit: int, state: str) -> None:
 
     assert check.state == state
     assert ("ulimit -n 10240" in check.detail) == (state == WARNING)
+
+
+def group_of(name: str, *, state: str = "idle", lag: int | None, oldest: str | None) -> GroupInfo:
+    members = 2 if state == "active" else 0
+    return GroupInfo(name, state, members, ("t",), lag, oldest, 0)
+
+
+NOW_US = 1_795_255_763_114_502  # 2026-11-21T10:09:23.114502Z
+TWO_HOURS_AGO = "2026-11-21T08:00:00.000000Z"
+LAST_DAY = "2026-11-20T09:00:00.000000Z"
+JUST_NOW = "2026-11-21T10:05:00.000000Z"
+LATE = group_of("billing", lag=1204, oldest=TWO_HOURS_AGO)
+
+
+@pytest.mark.parametrize(
+    ("groups", "state", "detail"),
+    [
+        ([], OK, "none"),
+        ([group_of("a", state="active", lag=9, oldest=JUST_NOW)], OK, "1 group, none lags"),
+        ([group_of("a", lag=0, oldest=None)] * 2, OK, "2 groups, none lags"),
+        ([LATE], WARNING, "1 group lags 2h: billing (1,204 events unread, no consumers): start"),
+        (
+            [LATE, group_of("spark:9f3c", state="spark", lag=1, oldest=LAST_DAY)],
+            WARNING,
+            "2 groups lag up to 1d: spark:9f3c (1 event unread, spark), billing (1,204 events",
+        ),
+        (
+            [group_of("a", state="active", lag=None, oldest=TWO_HOURS_AGO)],
+            WARNING,
+            "1 group lags 2h: a (unread events, 2 consumers): start what reads, or forget",
+        ),
+        ([LATE] * 5, WARNING, "billing (1,204 events unread, no consumers) and 2 more: start"),
+        ([group_of("a", lag=1, oldest="2026-11-21T11:00:00.000000Z")], OK, "1 group, none lags"),
+    ],
+)
+def test_a_group_whose_oldest_unread_record_is_old_is_told(
+    groups: list[GroupInfo], state: str, detail: str
+) -> None:
+    check = groups_check(groups, now_us=NOW_US)
+
+    assert (check.state, check.name) == (state, "groups")
+    assert detail in check.detail

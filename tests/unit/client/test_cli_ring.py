@@ -14,7 +14,8 @@ import pytest
 
 from tailrace import local_ring
 from tailrace.cli import dev
-from tailrace.cli.checks import FAILED, ring_checks
+from tailrace.cli.check import FAILED
+from tailrace.cli.checks import ring_checks
 from tailrace.cli.ring import ring_text, waiting_lines
 from tailrace.cli.ring_rows import filled_in, is_own
 from tailrace.cli.status import headline
