@@ -159,7 +159,9 @@ def test_a_group_reads_several_topics(
     assert (info.topics, info.lag) == (pair, 0)
 
 
-def test_a_pattern_that_matches_no_topic_is_told(shared_broker: RunningBroker, topic: str) -> None:
+def test_a_pattern_that_matches_no_topic_is_refused(
+    shared_broker: RunningBroker, topic: str
+) -> None:
     refused = run("consume", f"{topic}-*", url=shared_broker.url)
 
     assert_fails(refused, 1, r'no topic matches ".*-\*". Those that exist: tailrace topic list')

@@ -214,7 +214,7 @@ def test_a_healthy_broker_has_nothing_wrong(shared_broker: RunningBroker) -> Non
     assert {each["state"] for each in checks} <= {"ok", "warning"}
 
 
-def test_the_doctor_tells_of_a_group_that_lags(
+def test_the_doctor_warns_of_a_group_that_lags(
     monkeypatch: pytest.MonkeyPatch, broker: RunningBroker
 ) -> None:
     monkeypatch.setattr(group_checks, "UNREAD_S_MAX", -1.0)  # any unread record is old

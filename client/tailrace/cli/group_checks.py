@@ -51,15 +51,13 @@ def groups_check(groups: Sequence[GroupInfo], *, now_us: int) -> Check:
     if not late:
         return Check(OK, "groups", f"{counted(len(groups), 'group')}, none lags")
     longest = short_duration(late[0].unread_s)
-    lags = (
-        f"1 group lags {longest}" if len(late) == 1 else f"{len(late)} groups lag up to {longest}"
-    )
-    names = ", ".join(_told(each.group) for each in late[:NAMES_SHOWN_MAX])
+    lags = "1 group lags" if len(late) == 1 else f"{len(late)} groups lag up to"
+    names = ", ".join(_description(each.group) for each in late[:NAMES_SHOWN_MAX])
     others = f" and {len(late) - NAMES_SHOWN_MAX} more" if len(late) > NAMES_SHOWN_MAX else ""
     return Check(
         WARNING,
         "groups",
-        f"{lags}: {names}{others}: start what reads, or forget the group: tailrace group delete",
+        f"{lags} {longest}: {names}{others}: start what reads, or forget the group: tailrace group delete",
     )
 
 
@@ -70,7 +68,7 @@ def _unread_s(oldest_unread: str, now_us: int) -> float:
     return max(0.0, (now - appended).total_seconds())
 
 
-def _told(group: GroupInfo) -> str:
+def _description(group: GroupInfo) -> str:
     lag = "unread events" if group.lag is None else f"{counted(group.lag, 'event')} unread"
     readers = {"idle": "no consumers", "active": counted(group.members, "consumer")}
     return f"{group.group} ({lag}, {readers.get(group.state, group.state)})"

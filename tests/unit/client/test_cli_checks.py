@@ -173,7 +173,7 @@ LATE = group_of("billing", lag=1204, oldest=TWO_HOURS_AGO)
         ([group_of("a", lag=1, oldest="2026-11-21T11:00:00.000000Z")], OK, "1 group, none lags"),
     ],
 )
-def test_a_group_whose_oldest_unread_record_is_old_is_told(
+def test_a_group_whose_oldest_unread_record_is_old_is_a_warning(
     groups: list[GroupInfo], state: str, detail: str
 ) -> None:
     check = groups_check(groups, now_us=NOW_US)
