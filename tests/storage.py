@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tailrace_broker.codec.batch import BatchBody, StoredBatch, decompress_payload
+from tailrace_broker.codec.metadata import KnownFiles
 from tailrace_broker.codec.records import Record, unpack_columns
 from tailrace_broker.core.journal_replay import JournalReplay
 from tailrace_broker.core.producers import Producer
@@ -28,6 +29,7 @@ from tailrace_broker.storage.appends import LogEnd, stamp
 from tailrace_broker.storage.batch_cache import BatchCache
 from tailrace_broker.storage.direct_file import has_direct_io
 from tailrace_broker.storage.engine import Replayed, open_engine
+from tailrace_broker.storage.inventory import INVENTORY, Inventory
 from tailrace_broker.storage.io_threads import IoThreads
 from tailrace_broker.storage.journal_file import JOURNAL_FILES, JournalFile, journal_paths
 from tailrace_broker.storage.journal_recovery import recover_journal
@@ -130,6 +132,7 @@ class LogFiles:
         self.place = self.place_of(PARTITION)
         self.pool = BufferPool(pool_bytes)
         self.is_direct = has_direct_io(directory)
+        self.inventory = Inventory(directory / INVENTORY, KnownFiles())
 
     def place_of(self, partition: int) -> LogPlace:
         """Of the topic's partitions, which share the journal."""
@@ -219,10 +222,11 @@ class SegmentAppends:
         self.place = files.place
         self._open_files = OpenSegments(is_direct=files.is_direct)
         self._writer = SegmentWriter(
-            files.place.directory,
+            files.place,
             segments,
             files.pool,
             self._open_files,
+            files.inventory,
             segment_bytes=segment_bytes,
         )
         self.roll = self._writer.roll
@@ -323,6 +327,7 @@ async def open_engine_on(
             io,
             files.pool,
             BatchCache(cache_bytes),
+            files.inventory,
             counters or Counters(),
             now_us=lambda: TIME_US,
             on_sealed=sealed.append,

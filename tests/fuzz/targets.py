@@ -19,6 +19,7 @@ from tailrace_broker.codec.metadata import (
     decode_clean_stop,
     decode_deleted,
     decode_identity,
+    decode_inventory,
     decode_log_start,
     decode_topics,
 )
@@ -180,6 +181,7 @@ TARGETS = [
     Target("index", golden("*/*.idx"), _declared(decode_index)),
     Target("producers", [CHECKPOINT], _declared(decode_checkpoint)),
     Target("meta", golden("*/meta.json"), _declared(decode_identity)),
+    Target("inventory", golden("*/inventory.json"), _declared(decode_inventory)),
     Target("topics", golden("*/topics.json"), _declared(decode_topics)),
     Target("topic", golden("*/topic.json"), _declared(decode_deleted)),
     Target("log-start", [LOG_START], _declared(decode_log_start)),

@@ -71,6 +71,14 @@ def test_whole_files_are_counted(stopped: Path) -> None:
         "bytes": document["bytes"],
         "bad": 0,
         "checksums": "verified",
+        "brokers": [
+            {
+                "directory": str(stopped),
+                "files": document["files"],
+                "bytes": document["bytes"],
+                "bad": 0,
+            }
+        ],
         "findings": [],
     }
 

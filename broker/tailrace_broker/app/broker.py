@@ -121,6 +121,7 @@ class LocalBroker:
         measure = partial(measure_durable_write_ms, directory.path, is_direct=self.is_direct)
         self.durable_write_ms = await run(measure)
         await run(directory.check_metadata)  # what is lost is told before anything changes
+        await run(directory.check_journal)
         earlier = await run(directory.earlier_topics)
         if earlier and settings.peer_host is not None:
             raise InvalidSettingError(
@@ -137,6 +138,7 @@ class LocalBroker:
             self._io,
             self._pool,
             self._cache,
+            directory.inventory,
             self.counters,
             now_us=self.now_us,
             on_sealed=self._retention.look,

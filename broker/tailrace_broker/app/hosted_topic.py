@@ -178,6 +178,7 @@ async def _open_log(
             is_direct=resources.is_direct,
             journaled=[*rescued, *replayed_batches],
             durable_end=replayed.durable_end(topic.topic_id, partition.partition),
+            has_segments=directory.inventory.has(topic.topic_id, partition.partition),
             now_us=resources.now_us(),
         )
         segments, followed, windows = await io.run(recover)

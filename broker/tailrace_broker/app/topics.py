@@ -34,6 +34,7 @@ from tailrace_broker.model.errors import (
     InvalidTopicNameError,
     NotReadyError,
     RingRefusedError,
+    StoredDataError,
     TailraceError,
     TopicExistsError,
     TopicNotFoundError,
@@ -44,6 +45,7 @@ from tailrace_broker.model.trashed_topic import TrashedTopic
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.direct_file import sync_file_system
 from tailrace_broker.storage.engine import Replayed
+from tailrace_broker.storage.inventory import Inventory
 from tailrace_broker.storage.io_threads import IoThreads
 from tailrace_broker.storage.log_resources import LogResources
 from tailrace_broker.storage.trash import not_in_trash
@@ -123,7 +125,14 @@ class Topics:
         await self._local.open(resources, replayed)
         # What a killed broker wrote last, found by now and not synced by it.
         await run(partial(sync_file_system, directory.path))
+        await run(partial(self._note_stored, directory.inventory))
         await run(directory.trash.spares.fill)
+
+    def _note_stored(self, inventory: Inventory) -> None:
+        """Which partitions have segments, if a killed broker could not note it any more. Blocks."""
+        stored = [log.place for log in self.undamaged_logs() if log.has_segments]
+        with suppress(StoredDataError):  # the next write to the segment tries again
+            inventory.add_partitions([(each.topic_id, each.partition) for each in stored])
 
     def serve(self) -> None:
         """Let the doors in."""

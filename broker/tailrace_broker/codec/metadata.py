@@ -2,7 +2,8 @@
 
 `meta.json`: who this disk is, and which starts of it the ring may not know yet. `topic.json` beside
 the partitions of a deleted topic: what it was, and when it was deleted. `clean-stop.json`: where
-the logs ended at a clean stop. `log-start.json` beside a partition's segments: where retention has
+the logs ended at a clean stop. `inventory.json`: which files of the journal and which partitions
+must be on the disk. `log-start.json` beside a partition's segments: where retention has
 moved its log start. `metadata/topics.json`: the topics of a disk of an earlier version, which is no
 longer written.
 """
@@ -18,8 +19,10 @@ from tailrace_broker.model.ring_state import Start
 from tailrace_broker.model.topic import Topic
 
 FORMAT_VERSION = 1
-# Of `meta.json`. In the first a disk was its own cluster, and no ring knew of its starts.
-IDENTITY_VERSION = 2
+# Of `meta.json`. In the first a disk was its own cluster, and no ring knew of its starts. From the
+# third on `inventory.json` is beside it.
+IDENTITY_VERSION = 3
+VERSION_WITHOUT_INVENTORY = 2
 # In a file of before there was a count: all starts had the same epoch.
 BOOT_DEFAULT = 1
 
@@ -59,6 +62,14 @@ class CleanStop(msgspec.Struct, frozen=True, rename="camel"):
     version: int = FORMAT_VERSION
 
 
+class KnownFiles(msgspec.Struct, frozen=True, rename="camel"):
+    """`inventory.json`: what must be on the disk; partitions by topic id, in their order."""
+
+    journal_files: tuple[str, ...] = ()
+    partitions: dict[UUID, list[int]] = {}
+    version: int = FORMAT_VERSION
+
+
 class LogStart(msgspec.Struct, frozen=True, rename="camel"):
     """`log-start.json`, with what the first batch from there on follows."""
 
@@ -93,6 +104,18 @@ def decode_clean_stop(stored: bytes) -> CleanStop:
     return stop
 
 
+def encode_inventory(known: KnownFiles) -> bytes:
+    """`inventory.json`."""
+    return msgspec.json.encode(known) + b"\n"
+
+
+def decode_inventory(stored: bytes) -> KnownFiles:
+    """Read `inventory.json`; CorruptMetadataError."""
+    known = _decode(stored, KnownFiles, "inventory.json")
+    _check_version(known.version, "inventory.json")
+    return known
+
+
 def encode_log_start(start: LogStart) -> bytes:
     """`log-start.json`."""
     return msgspec.json.encode(start) + b"\n"
@@ -106,16 +129,18 @@ def decode_log_start(stored: bytes) -> LogStart:
 
 
 def encode_identity(identity: DiskIdentity) -> bytes:
-    """`meta.json`."""
-    return msgspec.json.format(msgspec.json.encode(identity)) + b"\n"
+    """`meta.json`, in the present version."""
+    present = msgspec.structs.replace(identity, version=IDENTITY_VERSION)
+    return msgspec.json.format(msgspec.json.encode(present)) + b"\n"
 
 
 def decode_identity(stored: bytes) -> DiskIdentity:
-    """Read `meta.json`; CorruptMetadataError."""
+    """Read `meta.json`, of this version or an earlier one; CorruptMetadataError."""
     identity = _decode(stored, DiskIdentity, "meta.json")
     if identity.version == FORMAT_VERSION:
-        return msgspec.structs.replace(identity, cluster_id=None, version=IDENTITY_VERSION)
-    _check_version(identity.version, "meta.json", IDENTITY_VERSION)
+        return msgspec.structs.replace(identity, cluster_id=None)
+    if identity.version != VERSION_WITHOUT_INVENTORY:
+        _check_version(identity.version, "meta.json", IDENTITY_VERSION)
     return identity
 
 

@@ -2,6 +2,7 @@
 
 <root>/lock                                       held while a broker runs here
 <root>/data/meta.json                             identity of the disk
+<root>/data/inventory.json                        what must be there (`storage.inventory`)
 <root>/data/clean-stop.json                       where the logs ended; gone while it runs
 <root>/data/metadata/                             what the ring agreed (`storage.metadata_files`)
 <root>/data/journal/<n>.journal                   small appends (`storage.journal`)
@@ -25,13 +26,17 @@ from uuid import UUID, uuid4
 import msgspec
 
 from tailrace_broker.codec.metadata import (
+    IDENTITY_VERSION,
     CleanStop,
     DiskIdentity,
+    KnownFiles,
     decode_clean_stop,
     decode_identity,
+    decode_inventory,
     decode_topics,
     encode_clean_stop,
     encode_identity,
+    encode_inventory,
 )
 from tailrace_broker.model.errors import (
     CorruptMetadataError,
@@ -48,6 +53,8 @@ from tailrace_broker.storage.direct_file import (
     translated_errors,
     write_file_atomically,
 )
+from tailrace_broker.storage.inventory import INVENTORY, Inventory
+from tailrace_broker.storage.journal_presence import check_journal
 from tailrace_broker.storage.trash import Trash, topic_directories
 
 # Of starts that no ring has registered; more only come when a broker fails again and again.
@@ -86,10 +93,11 @@ class DataDirectory:
             self.is_direct = has_direct_io(self.path)
         try:
             self.identity = self._load_identity(ordinal)
+            self.inventory = self._load_inventory()
         except TailraceError:
             self.close()
             raise
-        self.trash = Trash(self.path)
+        self.trash = Trash(self.path, self.inventory.forget_topic)
 
     def begin_boot(self) -> Restart:
         """Count this start; durable on return. DiskFullError: not even a spare file was left."""
@@ -154,6 +162,11 @@ class DataDirectory:
                 f"{self.metadata_path} is empty, but {orphan} holds a topic's data; restore its "
                 "files"
             )
+
+    def check_journal(self) -> None:
+        """CorruptMetadataError when a file is missing that may have held events."""
+        boot, is_clean = self.identity.boot, self._restart().kind == "clean"
+        check_journal(self.path / "journal", self.inventory, boot=boot, is_clean=is_clean)
 
     def earlier_topics(self) -> list[Topic]:
         """What a broker of an earlier version wrote down. CorruptMetadataError."""
@@ -223,12 +236,27 @@ class DataDirectory:
             )
         return identity
 
-    def _found(self, ordinal: int) -> DiskIdentity:
-        path = self._identity_path
-        if any(self.metadata_path.iterdir()) or topic_directories(self.path):
+    def _load_inventory(self) -> Inventory:
+        path = self.path / INVENTORY
+        with translated_errors(path):
+            if path.exists():
+                return Inventory(path, decode_inventory(path.read_bytes()))
+        if self.identity.version == IDENTITY_VERSION:
             raise CorruptMetadataError(
-                f"{path} is missing, but the directory holds data; restore the file"
+                f"{path} is missing; restore it from a copy, or make a new one, which can name "
+                f"nothing else that is missing: echo '{{\"version\":1}}' > {path}"
             )
+        write_file_atomically(path, encode_inventory(KnownFiles()))
+        return Inventory(path, KnownFiles())
+
+    def _found(self, ordinal: int) -> DiskIdentity:
+        path, journal = self._identity_path, self.path / "journal"
+        has_data = any(self.metadata_path.iterdir()) or topic_directories(self.path)
+        if has_data or (journal.exists() and any(journal.iterdir())):
+            raise CorruptMetadataError(
+                f"{path} is missing, but the directory holds data; restore the file from a copy"
+            )
+        write_file_atomically(self.path / INVENTORY, encode_inventory(KnownFiles()))
         identity = DiskIdentity(None, ordinal, uuid4(), boot=0)
         write_file_atomically(path, encode_identity(identity))
         return identity

@@ -14,6 +14,7 @@ from tailrace_broker.model.counters import Counters
 from tailrace_broker.storage.batch_cache import BatchCache
 from tailrace_broker.storage.direct_file import write_file_atomically
 from tailrace_broker.storage.flusher import Flusher
+from tailrace_broker.storage.inventory import Inventory
 from tailrace_broker.storage.io_threads import IoThreads
 from tailrace_broker.storage.journal import Journal
 from tailrace_broker.storage.journal_file import JOURNAL_FILES, JournalFile, journal_paths
@@ -62,6 +63,7 @@ async def open_engine(
     io: IoThreads,
     pool: BufferPool,
     cache: BatchCache,
+    inventory: Inventory,
     counters: Counters,
     *,
     now_us: Callable[[], int],
@@ -79,11 +81,12 @@ async def open_engine(
         for path in journal_paths(data)
     ]
     journal_id, replay = await io.run(partial(recover_journal, files, is_direct=is_direct))
-    spiller = Spiller(io, data)
+    spiller = Spiller(io, data, inventory)
     journal = Journal(
         files,
         io,
         spiller,
+        inventory,
         counters,
         journal_id=journal_id,
         next_sequence=replay.next_sequence,
@@ -97,6 +100,7 @@ async def open_engine(
         pool=pool,
         cache=cache,
         files=open_segments,
+        inventory=inventory,
         journal=journal,
         flusher=Flusher(io, journal, open_segments),
         spiller=spiller,

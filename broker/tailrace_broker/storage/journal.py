@@ -28,6 +28,7 @@ from tailrace_broker.codec.journal import (
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import DiskFullError, StorageFailedError, TailraceError
 from tailrace_broker.storage.direct_file import translated
+from tailrace_broker.storage.inventory import Inventory
 from tailrace_broker.storage.io_threads import IoThreads
 from tailrace_broker.storage.journal_file import JournaledLog, JournalFile
 from tailrace_broker.storage.kernel_aio import KernelAio, address_of
@@ -51,6 +52,7 @@ class Journal:
         files: Sequence[JournalFile],
         io: IoThreads,
         spiller: Spiller,
+        inventory: Inventory,
         counters: Counters,
         *,
         journal_id: int,
@@ -66,6 +68,7 @@ class Journal:
         self._files = files
         self._io = io
         self._spiller = spiller
+        self._inventory = inventory
         self._counters = counters
         self._journal_id = journal_id
         self._boot = boot
@@ -230,6 +233,7 @@ class Journal:
         def begin() -> None:
             before.end_round(position)
             file.begin_round(header)
+            self._inventory.add_journal_file(file.path.name)  # it is there, and empty yet
 
         def on_begun(_: None, error: TailraceError | None) -> None:
             if error is None:

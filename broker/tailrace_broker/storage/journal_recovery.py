@@ -20,10 +20,12 @@ from tailrace_broker.core.journal_replay import JournalReplay, JournalRound, pla
 from tailrace_broker.model.errors import CorruptMetadataError
 from tailrace_broker.storage.direct_file import DirectFile
 from tailrace_broker.storage.journal_file import JournalFile
+from tailrace_broker.storage.journal_presence import ACCEPTED_SUFFIX
 
 _REMEDY = (
-    "restore the file from a copy, or move it away to go on without the events that only it held: "
-    "partitions that have later ones in other files of the journal then stand still"
+    f"restore the file from a copy, or add {ACCEPTED_SUFFIX} to its name to go on without the "
+    "events that only it held: partitions that have later ones in other files of the journal then "
+    "stand still"
 )
 
 

@@ -70,19 +70,26 @@ def recover_log(
     is_direct: bool,
     journaled: Sequence[JournaledBatch] = (),
     durable_end: int = 0,
+    has_segments: bool = False,
     now_us: int = 0,
 ) -> RecoveredLog:
     """On disk nothing follows the segments afterwards.
 
     `journaled`: the partition's batches in the journal; `durable_end`: the log reached at least so
-    far, as the journal or a clean stop says. CorruptPartitionError when records are damaged that
-    were acknowledged: nothing is changed then.
+    far, as the journal or a clean stop says; `has_segments`: as the inventory says.
+    CorruptPartitionError when records are damaged that were acknowledged: nothing is changed then.
     """
     try:
-        start = load_log_start(place.directory) or LogStart(first_offset, NO_EPOCH, 0)
+        moved_start = load_log_start(place.directory)
     except CorruptMetadataError as error:
         raise place.damaged(f"{place.directory}: {error.detail}") from error
+    start = moved_start or LogStart(first_offset, NO_EPOCH, 0)
     kept, left = _base_offsets(place, start.log_start)
+    if has_segments and not kept and moved_start is None:
+        raise place.damaged(
+            f"{place.directory} has lost its segments: the inventory lists the partition. Nothing "
+            "was changed; restore the directory from a copy"
+        )
     state = SegmentState(
         start.log_start, start.log_start, start.epoch_before, start.append_time_before_us
     )

@@ -10,6 +10,7 @@ from tailrace_broker.model.counters import Counters
 from tailrace_broker.storage.batch_cache import BatchCache
 from tailrace_broker.storage.direct_file import write_file_atomically
 from tailrace_broker.storage.flusher import Flusher
+from tailrace_broker.storage.inventory import Inventory
 from tailrace_broker.storage.io_threads import IoThreads
 from tailrace_broker.storage.journal import Journal
 from tailrace_broker.storage.open_segments import OpenSegments
@@ -31,6 +32,7 @@ class LogResources:
     pool: BufferPool
     cache: BatchCache
     files: OpenSegments
+    inventory: Inventory
     journal: Journal
     flusher: Flusher
     spiller: Spiller

@@ -443,10 +443,11 @@ class LogTail:
         if self._writer is None:
             resources = self._resources
             self._writer = SegmentWriter(
-                self._place.directory,
+                self._place,
                 self._segments,
                 resources.pool,
                 resources.files,
+                resources.inventory,
                 segment_bytes=resources.segment_bytes,
             )
         return self._writer

@@ -130,6 +130,11 @@ class PartitionLog:
         """Bytes of its batches on disk, pads included."""
         return sum(state.position for state in self.segments) + self.pending_bytes
 
+    @property
+    def has_segments(self) -> bool:
+        """Something of it has left the journal."""
+        return any(state.position for state in self.segments)
+
     # --- appending ---
 
     def append_columns(

@@ -20,6 +20,7 @@ from tailrace_broker.core.recovery import SegmentState
 from tailrace_broker.memory.pool import BufferPool
 from tailrace_broker.model.errors import CorruptPartitionError, TailraceError
 from tailrace_broker.storage.direct_file import BLOCK_BYTES, DirectFile, write_file_atomically
+from tailrace_broker.storage.inventory import Inventory, LogKey
 from tailrace_broker.storage.open_segments import OpenSegments
 
 _log = structlog.get_logger()
@@ -50,22 +51,25 @@ def segment_path(directory: Path, base_offset: int) -> Path:
 class SegmentWriter:
     """The writing end of one partition's log. `segments` ends with the one that takes writes."""
 
-    __slots__ = ("_directory", "_files", "_has_file", "_is_debug", "_pool",
+    __slots__ = ("_files", "_has_file", "_inventory", "_is_debug", "_place", "_pool",
                  "_segment_bytes", "_segments", "needs_cut")  # fmt: skip
 
     def __init__(
         self,
-        directory: Path,
+        place: LogPlace,
         segments: list[SegmentState],
         pool: BufferPool,
         files: OpenSegments,
+        inventory: Inventory,
         *,
         segment_bytes: int,
     ) -> None:
-        self._directory = directory
+        """`inventory`: gets the partition with its first segment."""
+        self._place = place
         self._segments = segments
         self._pool = pool
         self._files = files
+        self._inventory = inventory
         self._segment_bytes = segment_bytes
         self._has_file = segments[-1].position > 0
         self.needs_cut = False  # a failed write may still stand behind the end
@@ -74,7 +78,12 @@ class SegmentWriter:
     @property
     def path(self) -> Path:
         """The file of the last segment."""
-        return segment_path(self._directory, self._segments[-1].base_offset)
+        return segment_path(self._place.directory, self._segments[-1].base_offset)
+
+    @property
+    def key(self) -> LogKey:
+        """Of the partition in the inventory."""
+        return self._place.topic_id, self._place.partition
 
     def write(self, batches: Sequence[StoredBatch], *, is_durable: bool) -> Path:
         """Append batches, which go on at the end of the last segment, in one write; its file.
@@ -91,7 +100,8 @@ class SegmentWriter:
     ) -> Path:
         """The first half of `write`: what is put may still be cut, and else must be taken.
 
-        `is_synced_later`: the caller makes it durable, with a new file and its directories.
+        `is_synced_later`: the caller makes it durable, with a new file and its directories, and
+        then notes the partition in the inventory.
         """
         path = self._ready_path(is_synced_later=is_synced_later)
         size_bytes = sum(batch.header.batch_bytes for batch in batches)
@@ -104,6 +114,8 @@ class SegmentWriter:
                 with self._pool.lend(padded_bytes) as buffer:
                     _fill(buffer, batches, padded_bytes - size_bytes)
                     file.write(buffer[:padded_bytes], start, is_durable=is_durable)
+                if not is_synced_later:
+                    self._inventory.add_partitions([self.key])
             except TailraceError:
                 self._forget_new_file()
                 self._cut(file)

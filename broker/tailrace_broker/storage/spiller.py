@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 from tailrace_broker.codec.batch import StoredBatch
 from tailrace_broker.model.errors import StoredDataError, TailraceError
 from tailrace_broker.storage.direct_file import sync_file_system
+from tailrace_broker.storage.inventory import Inventory
 from tailrace_broker.storage.io_threads import IoThreads
 from tailrace_broker.storage.segment_writer import SegmentWriter
 from tailrace_broker.storage.turns import Turns
@@ -52,10 +53,11 @@ class Spiller:
     ever. A log alone waits for nobody but itself.
     """
 
-    def __init__(self, io: IoThreads, data: Path) -> None:
+    def __init__(self, io: IoThreads, data: Path, inventory: Inventory) -> None:
         """`data`: on the file system of all segments."""
         self._io = io
         self._data = data
+        self._inventory = inventory
         self._waiting: deque[tuple[Sequence[SpillingLog], SpillDone]] = deque()
         self._is_busy = False
 
@@ -116,7 +118,7 @@ class Spiller:
         is_together = sum(bool(part.batches) for part in parts) > 1
         errors = [self._put(part, is_together=is_together) for part in parts]
         put = [part for part, error in zip(parts, errors, strict=True) if not error]
-        sync_error = self._sync() if is_together else None
+        sync_error = self._sync(put) if is_together else None
         for part in put:
             if sync_error is None:
                 part.writer.take(part.batches)
@@ -141,9 +143,12 @@ class Spiller:
             return error
         return None
 
-    def _sync(self) -> TailraceError | None:
+    def _sync(self, put: Sequence[SpillPart]) -> TailraceError | None:
+        """Make durable what was put, and note which partitions are new."""
+        keys = [part.writer.key for part in put if part.batches]
         try:
             sync_file_system(self._data)
+            self._io.with_room(partial(self._inventory.add_partitions, keys))
         except StoredDataError as error:
             return error
         return None

@@ -57,11 +57,12 @@ class Buried(NamedTuple):
 class Trash:
     """The trash of one data directory. All methods block; call them in an I/O thread."""
 
-    def __init__(self, data: Path) -> None:
-        """`data`: where the directories of topics are."""
+    def __init__(self, data: Path, forget: Callable[[UUID], None]) -> None:
+        """`data`: where the directories of topics are; `forget`: called for each that is purged."""
         self.counters = Counters()
         self.spares = SpareFiles(data)
         self._data = data
+        self._forget = forget
         self._path = data / "trash"
         # Nothing is removed while another thread removes or restores.
         self._lock = Lock()
@@ -245,9 +246,13 @@ class Trash:
 
     def _remove_rubbish(self) -> bool:
         """Whether there was any."""
-        rubbish = list(self._path.glob(f"*{RUBBISH_SUFFIX}"))
+        names = self._path.glob(f"*{RUBBISH_SUFFIX}")
+        rubbish = [directory for directory in names if _is_uuid(directory.stem)]
         for directory in rubbish:
-            shutil.rmtree(directory)
+            for path in directory.iterdir():
+                path.unlink() if path.is_file() else shutil.rmtree(path)
+            self._forget(UUID(directory.stem))  # before nothing is left that tells of its purge
+            directory.rmdir()
         return bool(rubbish)
 
 

@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -17,13 +17,14 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from tailrace.cli.journals import journal_findings
+from tailrace.cli.missing_files import PURGED, TRASH, missing_files
 from tailrace.cli.segments import BAD, Piece, pieces, verdict
 from tailrace.cli.stored_logs import INDEX_NAME, SEGMENT_NAME, Expected, Finding, log_findings
 from tailrace.wire import BatchHeader
 
 NO_EPOCH = 0  # of the batch before a partition's first
 RESCUED = "journaled.batches"
-TRASH = "trash"
+META, STOP, INVENTORY = "meta.json", "clean-stop.json", "inventory.json"
 TOKEN_MIN, TOKEN_END = -(2**63), 2**63
 
 SNAPSHOT_MAGIC = b"TRLS"
@@ -39,8 +40,9 @@ Document = dict[str, Any]
 
 
 class Report(NamedTuple):
-    """All that was looked at."""
+    """All that was looked at of one broker, or of a folder with some of its files."""
 
+    directory: Path
     file_count: int
     size_bytes: int
     findings: list[Finding]
@@ -51,23 +53,33 @@ class Report(NamedTuple):
         return sum(each.is_bad for each in self.findings)
 
 
-def check_files(directory: Path) -> Report:
-    """All files of a broker below the directory.
+def check_brokers(directory: Path) -> list[Report]:
+    """Of each broker whose directory lies there, and of what files there are besides.
+
+    What the files of one broker tell says nothing of another's.
+    """
+    homes = sorted({path.parent for path in directory.rglob("data") if _is_broker(path.parent)})
+    others = [home for home in homes if home != directory]
+    reports = []
+    for unit in (directory, *others):
+        inner = [home for home in others if home != unit and home.is_relative_to(unit)]
+        reports.append(check_files(unit, without=inner))
+    return [report for report in reports if report.file_count or report.findings]
+
+
+def check_files(directory: Path, without: Sequence[Path] = ()) -> Report:
+    """All files of a broker below the directory, but for those below `without`.
 
     What the broker's other files tell counts too when only a part of its directory is looked at.
     """
     home = _broker_of(directory)
     look = _Look(is_live=_is_locked(home / "lock"))
-    for path in _files_below(directory, _JSON_NAME):
-        look.at(path)
-        look.check(partial(_json_findings, path))
-    for path in _files_below(directory, re.compile(re.escape(RESCUED))):
-        look.at(path)
-        look.check(partial(_rescued_findings, path))
-    for path in _files_below(directory, _SNAPSHOT_NAME):
-        look.at(path)
-        look.check(partial(_snapshot_findings, path))
-    journals = _files_below(directory, _JOURNAL_NAME)
+    files = _Files(directory, without)
+    for name, find in _FINDERS.items():
+        for path in files.named(name):
+            look.at(path)
+            look.check(partial(find, path))
+    journals = files.named(_JOURNAL_NAME)
     for path in journals:
         look.at(path)
     journaled: list[BatchHeader] = []
@@ -79,9 +91,9 @@ def check_files(directory: Path) -> Report:
 
     look.check(check_journals)
     if home != directory and not look.is_live:
-        _, journaled = journal_findings(_files_below(home, _JOURNAL_NAME))
+        _, journaled = journal_findings(_Files(home / "data").named(_JOURNAL_NAME))
     expected = {} if look.is_live else _expected_logs(home, journaled)
-    logs = _files_below(directory, SEGMENT_NAME) + _files_below(directory, INDEX_NAME)
+    logs = files.named(SEGMENT_NAME) + files.named(INDEX_NAME)
     known_paths = {home / "data" / str(topic_id) / str(number) for topic_id, number in expected}
     below = {path for path in known_paths if path.is_relative_to(directory)}
     for path in sorted({path.parent for path in logs} | below):
@@ -89,7 +101,32 @@ def check_files(directory: Path) -> Report:
         is_deleted = path.parent.parent.name == TRASH
         known = expected.get(key, Expected()) if key and not is_deleted else Expected()
         look.check(partial(log_findings, path, _with_own_files(path, known), look.at))
-    return Report(len(look.sizes), sum(look.sizes.values()), look.findings)
+    told = {each.file for each in look.findings}
+
+    def find_missing() -> list[Finding]:
+        found = _missing_of(home)
+        return [
+            each for each in found if each.file.is_relative_to(directory) and each.file not in told
+        ]
+
+    look.check(find_missing)
+    return Report(directory, len(look.sizes), sum(look.sizes.values()), look.findings)
+
+
+class _Files:
+    """All below a directory, but for those below some others, and what is being removed."""
+
+    def __init__(self, directory: Path, without: Sequence[Path] = ()) -> None:
+        self._paths = [
+            path
+            for path in sorted(directory.rglob("*"))
+            if not any(path.is_relative_to(other) for other in without)
+            and not any(part.endswith(PURGED) for part in path.relative_to(directory).parts)
+        ]
+
+    def named(self, name: re.Pattern[str]) -> list[Path]:
+        """Those with such a name."""
+        return [path for path in self._paths if name.fullmatch(path.name)]
 
 
 class _Look:
@@ -127,8 +164,18 @@ class _Look:
 def _broker_of(directory: Path) -> Path:
     """The broker's directory that this one is or lies in; itself when it is a broker's nowhere."""
     above = (directory, *directory.absolute().parents)
-    found = (each for each in above if (each / "data").is_dir() and (each / "lock").is_file())
-    return next(found, directory)
+    return next(filter(_is_broker, above), directory)
+
+
+def _is_broker(directory: Path) -> bool:
+    data = directory / "data"
+    return data.is_dir() and any(each.is_file() for each in (directory / "lock", data / META))
+
+
+def _missing_of(home: Path) -> list[Finding]:
+    data = home / "data"
+    names = {"meta": META, "stop": STOP, "inventory": INVENTORY}
+    return missing_files(data, **{key: _read_json(data / name) for key, name in names.items()})
 
 
 def _is_locked(path: Path) -> bool:
@@ -145,17 +192,13 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-def _files_below(directory: Path, name: re.Pattern[str]) -> list[Path]:
-    return sorted(path for path in directory.rglob("*") if name.fullmatch(path.name))
-
-
 def _expected_logs(home: Path, headers: Iterable[BatchHeader]) -> dict[LogKey, Expected]:
     """What a stopped broker's other files tell of its logs; those that cannot be read: nothing.
 
     `headers`: of the batches in its journal.
     """
     ends: dict[LogKey, int] = {}
-    stop = _read_json(home / "data" / "clean-stop.json")
+    stop = _read_json(home / "data" / STOP)
     for topic_id, log_ends in stop.get("logEnds", {}).items():
         for partition, end in enumerate(log_ends):
             ends[UUID(topic_id), partition] = end or 0
@@ -260,6 +303,17 @@ def _check_identity(document: Document) -> None:
             raise ValueError(f"{loss!r}")
 
 
+def _check_inventory(document: Document) -> None:
+    _check_number(document["version"])
+    for name in document.get("journalFiles", ()):
+        if not _JOURNAL_NAME.fullmatch(name):
+            raise ValueError(f"{name!r}")
+    for topic_id, partitions in document.get("partitions", {}).items():
+        UUID(topic_id)
+        for partition in partitions:
+            _check_number(partition)
+
+
 def _check_topics(document: Document) -> None:
     _check_number(document["version"])
     for topic in document["topics"]:
@@ -309,12 +363,18 @@ def _check_number(value: object) -> None:
 
 
 _JSON_CHECKS: dict[str, Callable[[Document], None]] = {
-    "meta.json": _check_identity,
+    META: _check_identity,
+    INVENTORY: _check_inventory,
     "topics.json": _check_topics,
     "topic.json": _check_deleted,
-    "clean-stop.json": _check_stop,
+    STOP: _check_stop,
     "log-start.json": _check_start,
 }
 _JSON_NAME = re.compile("|".join(map(re.escape, _JSON_CHECKS)))
 _SNAPSHOT_NAME = re.compile(r"[0-9]+-[0-9]+\.snapshot")
 _JOURNAL_NAME = re.compile(r"[0-9]+\.journal")
+_FINDERS: dict[re.Pattern[str], Callable[[Path], list[Finding]]] = {
+    _JSON_NAME: _json_findings,
+    re.compile(re.escape(RESCUED)): _rescued_findings,
+    _SNAPSHOT_NAME: _snapshot_findings,
+}

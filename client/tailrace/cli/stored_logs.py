@@ -22,13 +22,13 @@ INDEX_NAME = re.compile(r"\d{20}\.idx", re.ASCII)
 
 
 class Finding(NamedTuple):
-    """Something in a file that should not be there; `position`: of the first bad byte.
+    """Something in a file that should not be there, at its first bad byte; or one that is missing.
 
     `is_bad`: it is damage. Else it was never acknowledged, and the next start does away with it.
     """
 
     file: Path
-    position: int
+    position: int | None
     text: str
     is_bad: bool = True
 

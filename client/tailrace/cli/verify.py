@@ -9,51 +9,68 @@ from tailrace.cli.parser import Verb, parameter
 from tailrace.errors import TailraceError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tailrace.cli.stored_files import Report
     from tailrace.cli.stored_logs import Finding
 
 
 def verify(*, directory: Path, output: str) -> None:
-    """Check all that a broker has stored; exit 1 when something is damaged (✗).
+    """Check all that a broker has stored; exit 1 when something is damaged or missing (✗).
 
-    DIR is a broker's data directory, or any folder with its files. A ! is no damage: what the next
-    start does away with, since it was never acknowledged. Only reads, also beside a running broker.
+    DIR is a broker's data directory, or any folder with its files; of one that holds several
+    brokers each is checked for itself. A ! is no damage: what the next start does away with, since
+    it was never acknowledged. Only reads, also beside a running broker.
     """
     from tailrace.cli import segments
     from tailrace.cli.output import show
-    from tailrace.cli.stored_files import check_files
+    from tailrace.cli.stored_files import check_brokers
 
     next(directory.iterdir(), None)  # OSError: there is no such directory
-    report = check_files(directory)
-    if not report.file_count:
+    reports = check_brokers(directory)
+    if not reports:
         raise TailraceError(f"{directory} has no files of a broker: name its data directory")
     is_checked = segments.crc32c is not None
     if not is_checked:
         print(segments.unchecked_note(), file=sys.stderr)
-    show(output, _document(report, is_checked=is_checked), "\n".join(_lines(report)))
-    if report.bad_count:
+    lines = [line for report in reports for line in _lines(report, is_named=len(reports) > 1)]
+    show(output, _document(reports, is_checked=is_checked), "\n".join(lines))
+    if any(report.bad_count for report in reports):
         raise SystemExit(1)
 
 
-def _lines(report: "Report") -> list[str]:
-    """A line a finding, then what was looked at."""
+def _lines(report: "Report", *, is_named: bool) -> list[str]:
+    """A line a finding, then what was looked at; `is_named`: where, too."""
     found = [
-        f"{'✗' if each.is_bad else '!'} {each.file}, byte {each.position}: {each.text}"
-        for each in report.findings
+        f"{'✗' if each.is_bad else '!'} {_where(each)}: {each.text}" for each in report.findings
     ]
     size = size_text(report.size_bytes).replace(".0 ", " ")
     files = counted(report.file_count, "file")
     sign = "✗" if report.bad_count else "✓"
-    return [*found, f"{sign} {files}, {size}, {report.bad_count:,} bad"]
+    name = f"{report.directory}: " if is_named else ""
+    return [*found, f"{sign} {name}{files}, {size}, {report.bad_count:,} bad"]
 
 
-def _document(report: "Report", *, is_checked: bool) -> dict[str, Any]:
+def _where(finding: "Finding") -> str:
+    byte = "" if finding.position is None else f", byte {finding.position}"
+    return f"{finding.file}{byte}"
+
+
+def _document(reports: "Sequence[Report]", *, is_checked: bool) -> dict[str, Any]:
+    brokers = [
+        {
+            "directory": str(each.directory),
+            "files": each.file_count,
+            "bytes": each.size_bytes,
+            "bad": each.bad_count,
+        }
+        for each in reports
+    ]
     return {
-        "files": report.file_count,
-        "bytes": report.size_bytes,
-        "bad": report.bad_count,
+        **{name: sum(each[name] for each in brokers) for name in ("files", "bytes", "bad")},
         "checksums": "verified" if is_checked else "unchecked",
-        "findings": [_finding(each) for each in report.findings],
+        "brokers": brokers,
+        "findings": [_finding(each) for report in reports for each in report.findings],
     }
 
 
@@ -73,7 +90,7 @@ VERB = Verb(
             "directory",
             metavar="DIR",
             type=Path,
-            help="the data directory of a broker, or a folder in it or copied from it",
+            help="a broker's data directory, a folder in it, or one that holds several brokers",
             complete="file",
         ),
         OUTPUT,

@@ -30,15 +30,18 @@ from tailrace_broker.codec.metadata import (
     CleanStop,
     DeletedTopic,
     DiskIdentity,
+    KnownFiles,
     LogStart,
     decode_clean_stop,
     decode_deleted,
     decode_identity,
+    decode_inventory,
     decode_log_start,
     decode_topics,
     encode_clean_stop,
     encode_deleted,
     encode_identity,
+    encode_inventory,
     encode_log_start,
 )
 from tailrace_broker.codec.producers import (
@@ -173,7 +176,8 @@ IDENTITY = DiskIdentity(
     kernel_boot_id="0b8a14ac-7f38-4b2c-9d5a-6a1f6ee1b1c7",
     starts=(Start(UUID(int=3), "clean"), Start(UUID(int=4), "power")),
 )
-EARLIER_IDENTITY = msgspec.structs.replace(IDENTITY, cluster_id=None, starts=())
+EARLIER_IDENTITY = msgspec.structs.replace(IDENTITY, cluster_id=None, starts=(), version=1)
+INVENTORY = KnownFiles(("1.journal", "2.journal"), {TOPIC_ID: [0, 2], UUID(int=1): [1]})
 CLEAN_STOP = CleanStop(
     boot=7,
     log_ends={TOPIC_ID: [BASE_OFFSET, None, 0]},
@@ -260,7 +264,8 @@ ENCODED: dict[str, Callable[[], bytes]] = {
     "version_1/0.journal": write_journal,
     "version_1/log-start.json": lambda: encode_log_start(LOG_START),
     "version_1/groups.ndjson": lambda: b"".join(encode_fact(fact) + b"\n" for fact in FACTS),
-    "version_4/meta.json": lambda: encode_identity(IDENTITY),
+    "version_5/meta.json": lambda: encode_identity(IDENTITY),
+    "version_1/inventory.json": lambda: encode_inventory(INVENTORY),
     "version_4/clean-stop.json": lambda: encode_clean_stop(CLEAN_STOP),
     "version_2/segment.idx": lambda: encode_index(SEGMENT_INDEX),
     "version_2/long.idx": lambda: encode_index(LONG_INDEX),
@@ -272,6 +277,7 @@ OLD = [
     "version_1/clean-stop.json",
     *(f"version_2/{name}" for name in ("meta.json", "topics.json", "topic.json")),
     *(f"version_3/{name}" for name in ("meta.json", "topics.json")),
+    "version_4/meta.json",
 ]
 
 
@@ -391,7 +397,8 @@ def test_an_old_index_is_refused_and_so_built_again(name: str) -> None:
 
 
 def test_the_json_files_are_read() -> None:
-    assert decode_identity(golden("version_4/meta.json")) == IDENTITY
+    assert decode_identity(golden("version_5/meta.json")) == IDENTITY
+    assert decode_inventory(golden("version_1/inventory.json")) == INVENTORY
     assert decode_clean_stop(golden("version_4/clean-stop.json")) == CLEAN_STOP
     assert decode_log_start(golden("version_1/log-start.json")) == LOG_START
     assert decode_topics(golden("version_3/topics.json")) == TUNED_TOPICS
@@ -423,11 +430,17 @@ def test_an_identity_of_before_boots_were_counted_is_of_the_first() -> None:
 def test_an_identity_of_before_it_named_the_kernels_boot_is_of_an_unknown_one() -> None:
     found = decode_identity(golden("version_2/meta.json"))
 
-    assert found == msgspec.structs.replace(EARLIER_IDENTITY, kernel_boot_id="")
+    assert found == msgspec.structs.replace(EARLIER_IDENTITY, kernel_boot_id="", version=1)
 
 
 def test_an_identity_of_before_rings_agreed_belongs_to_none() -> None:
     assert decode_identity(golden("version_3/meta.json")) == EARLIER_IDENTITY
+
+
+def test_an_identity_of_before_there_was_an_inventory_is_read() -> None:
+    found = decode_identity(golden("version_4/meta.json"))
+
+    assert found == msgspec.structs.replace(IDENTITY, version=2)
 
 
 def test_a_stop_of_before_it_told_first_offsets_tells_none() -> None:

@@ -8,15 +8,18 @@ from tailrace_broker.codec.metadata import (
     CleanStop,
     DeletedTopic,
     DiskIdentity,
+    KnownFiles,
     LogStart,
     decode_clean_stop,
     decode_deleted,
     decode_identity,
+    decode_inventory,
     decode_log_start,
     decode_topics,
     encode_clean_stop,
     encode_deleted,
     encode_identity,
+    encode_inventory,
     encode_log_start,
 )
 from tailrace_broker.model.errors import CorruptMetadataError
@@ -42,6 +45,7 @@ CLEAN_STOP = CleanStop(
     log_ends={UUID(int=3): [5, None, 0], UUID(int=4): []},
     first_offsets={UUID(int=3): [0, 5, 0]},
 )
+INVENTORY = KnownFiles(("1.journal", "2.journal"), {UUID(int=3): [0, 2]})
 LOG_START = LogStart(log_start=2**40, epoch_before=3, append_time_before_us=2**50)
 
 
@@ -55,9 +59,9 @@ def test_the_identity_of_a_disk_comes_back(cluster_id: UUID | None) -> None:
 
 def test_a_disk_of_an_earlier_version_belongs_to_no_ring() -> None:
     """It was a cluster of its own."""
-    stored = encode_identity(IDENTITY).replace(b'"version": 2', b'"version": 1')
+    stored = encode_identity(IDENTITY).replace(b'"version": 3', b'"version": 1')
 
-    assert decode_identity(stored) == structs.replace(IDENTITY, cluster_id=None)
+    assert decode_identity(stored) == structs.replace(IDENTITY, cluster_id=None, version=1)
 
 
 @pytest.mark.parametrize("topics", [TOPICS, []])
@@ -77,6 +81,11 @@ def test_where_a_log_starts_comes_back() -> None:
     assert decode_log_start(encode_log_start(LOG_START)) == LOG_START
 
 
+def test_what_must_be_on_the_disk_comes_back() -> None:
+    assert decode_inventory(encode_inventory(INVENTORY)) == INVENTORY
+    assert decode_inventory(b'{"version":1}') == KnownFiles()
+
+
 def test_the_kernels_boot_comes_back_and_is_unknown_in_an_older_file() -> None:
     identity = structs.replace(IDENTITY, kernel_boot_id="4f2c")
     stored = encode_identity(identity)
@@ -92,10 +101,10 @@ def test_a_field_that_is_not_known_is_passed_over() -> None:
     assert decode_identity(stored) == IDENTITY
 
 
-@pytest.mark.parametrize("version", [0, 3])
+@pytest.mark.parametrize("version", [0, 4])
 def test_a_file_of_another_version_is_refused(version: int) -> None:
     def with_version(stored: bytes) -> bytes:
-        return re.sub(rb'"version": ?[12]', b'"version": %d' % version, stored)
+        return re.sub(rb'"version": ?[123]', b'"version": %d' % version, stored)
 
     with pytest.raises(CorruptMetadataError, match=f"meta.json: format version {version}"):
         decode_identity(with_version(encode_identity(IDENTITY)))
@@ -105,6 +114,8 @@ def test_a_file_of_another_version_is_refused(version: int) -> None:
         decode_deleted(with_version(encode_deleted(DELETED)))
     with pytest.raises(CorruptMetadataError, match=f"clean-stop.json: format version {version}"):
         decode_clean_stop(with_version(encode_clean_stop(CLEAN_STOP)))
+    with pytest.raises(CorruptMetadataError, match=f"inventory.json: format version {version}"):
+        decode_inventory(with_version(encode_inventory(INVENTORY)))
     with pytest.raises(CorruptMetadataError, match=f"log-start.json: format version {version}"):
         decode_log_start(with_version(encode_log_start(LOG_START)))
 
@@ -116,6 +127,7 @@ def test_every_truncation_is_refused() -> None:
         (encode_deleted(DELETED).rstrip(), decode_deleted),
         (encode_clean_stop(CLEAN_STOP).rstrip(), decode_clean_stop),
         (encode_log_start(LOG_START).rstrip(), decode_log_start),
+        (encode_inventory(INVENTORY).rstrip(), decode_inventory),
     ):
         for size_bytes in range(len(stored)):
             with pytest.raises(CorruptMetadataError):

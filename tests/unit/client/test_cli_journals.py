@@ -60,7 +60,7 @@ def sequences_of(stored: bytes) -> list[tuple[int, str]]:
     return [(each.sequence, each.checksum) for each in journal.frames] if journal else []
 
 
-def findings_of(folder: Path, *files: bytes) -> list[tuple[str, int, str, bool]]:
+def findings_of(folder: Path, *files: bytes) -> list[tuple[str, int | None, str, bool]]:
     paths = []
     for index, stored in enumerate(files):
         paths.append(folder / f"{index}.journal")

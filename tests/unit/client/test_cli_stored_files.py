@@ -2,12 +2,13 @@
 
 import fcntl
 import json
+import shutil
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
-from tailrace.cli.stored_files import check_files
+from tailrace.cli.stored_files import check_brokers, check_files
 from tailrace_broker.codec.metadata import (
     CleanStop,
     LogStart,
@@ -39,7 +40,12 @@ ENDS_AT_0 = "the log ends at offset 0, and there were records up to 1"
 ENDS_AT_1 = "the log ends at offset 1, and there were records up to 1"
 
 
-IDENTITY = {"clusterId": None, "incarnation": str(TOPIC_ID), "ordinal": 0}
+IDENTITY: dict[str, object] = {
+    "clusterId": None,
+    "incarnation": str(TOPIC_ID),
+    "ordinal": 0,
+    "version": 3,
+}
 
 
 class BrokerFiles:
@@ -52,6 +58,12 @@ class BrokerFiles:
         for directory in (self.partition, self.data / "metadata"):
             directory.mkdir(parents=True)
         (root / "lock").touch()
+        self.write_json("meta.json", IDENTITY)
+        self.write_json("inventory.json", {"version": 1})
+
+    def write_json(self, name: str, document: dict[str, object]) -> None:
+        """One of the broker's own."""
+        (self.data / name).write_text(json.dumps(document))
 
     def write_topics(self) -> None:
         """As a broker of an earlier version did."""
@@ -78,7 +90,7 @@ def test_files_that_fit_each_other_are_right(files: BrokerFiles) -> None:
     files.segment(STORED)
 
     assert files.found() == []
-    assert check_files(files.root).file_count == 1
+    assert check_files(files.root).file_count == 3
 
 
 def test_a_clean_stop_tells_how_far_a_log_reached(files: BrokerFiles) -> None:
@@ -157,7 +169,11 @@ def test_beside_a_running_broker_a_torn_write_is_none(files: BrokerFiles) -> Non
         ("metadata/topics.json", {"version": -1}, "ValueError('-1')"),
         ("metadata/topics.json", {"topics": None}, "TypeError"),
         ("meta.json", {"clusterId": "no"}, "ValueError('badly formed"),
-        ("meta.json", {"clusterId": None}, "KeyError('incarnation')"),
+        ("meta.json", {"incarnation": "no"}, "ValueError('badly formed"),
+        ("inventory.json", {"version": None}, "ValueError('None')"),
+        ("inventory.json", {"journalFiles": ["../x"]}, "ValueError(\"'../x'\")"),
+        ("inventory.json", {"partitions": {"no": []}}, "ValueError('badly formed"),
+        ("inventory.json", {"partitions": {str(TOPIC_ID): [-1]}}, "'-1'"),
         ("meta.json", {**IDENTITY, "starts": [[str(TOPIC_ID), "no"]]}, "ValueError(\"'no'\")"),
         ("meta.json", {**IDENTITY, "starts": [["no", "clean"]]}, "ValueError('badly formed"),
         ("clean-stop.json", {"logEnds": {}, "firstOffsets": {str(TOPIC_ID): [-1]}}, "'-1'"),
@@ -195,3 +211,107 @@ def test_a_snapshot_of_what_the_ring_agreed_is_checked(files: BrokerFiles) -> No
 
     assert whole == []
     assert found == [[("0-0.snapshot", "does not match its checksum", True)]] * 5
+
+
+# --- what is missing ------------------------------------------------------------------------------
+
+
+LISTED: dict[str, object] = {
+    "version": 1,
+    "journalFiles": ["1.journal"],
+    "partitions": {str(TOPIC_ID): [0]},
+}
+STORED_IDENTITY: dict[str, object] = {**IDENTITY, "clusterId": str(TOPIC_ID), "boot": 3}
+NO_SEGMENTS = ("0", "has lost its segments; restore it from a copy", True)
+NO_META = "is missing: it says whose disk this is, and the broker does not start"
+
+
+def test_partitions_that_the_inventory_lists_have_segments(files: BrokerFiles) -> None:
+    files.write_json("inventory.json", {**LISTED, "journalFiles": []})
+    empty = files.found()
+    files.segment(STORED)
+    whole = files.found()
+    files.segment(b"")
+    cut = files.found()
+    shutil.rmtree(files.partition.parent)
+
+    assert (empty, whole, cut) == ([NO_SEGMENTS], [], [])
+    assert files.found() == [NO_SEGMENTS]
+    assert files.found(files.data / "metadata") == []
+
+
+@pytest.mark.parametrize("place", ["trash", "being removed", "all to retention"])
+def test_what_was_removed_on_purpose_is_not_missing(files: BrokerFiles, place: str) -> None:
+    files.write_json("inventory.json", {**LISTED, "journalFiles": []})
+    topic, trash = files.partition.parent, files.data / "trash"
+    if place == "all to retention":
+        start = encode_log_start(LogStart(2, 1, 0))
+        (files.partition / "log-start.json").write_bytes(start)
+    else:
+        (files.partition / f"{0:020d}.idx").write_bytes(b"its segment is gone first")
+        trash.mkdir()
+        topic.rename(trash / (f"{topic.name}.purged" if place == "being removed" else topic.name))
+
+    found = [each for each in files.found() if each[0] != f"{0:020d}.idx"]
+    assert found == []
+    assert (place == "trash") == (files.found() != [])
+
+
+def test_a_missing_file_of_the_journal_is_damage_unless_nothing_was_in_it(
+    files: BrokerFiles,
+) -> None:
+    files.segment(STORED)
+    files.write_json("meta.json", {**IDENTITY, "boot": 3})
+    files.write_json("inventory.json", {**LISTED, "partitions": {}})
+    killed = files.found()
+    (files.data / "journal").mkdir()
+    (files.data / "journal" / "1.journal.lost").touch()
+    accepted = files.found()
+    stops = []
+    for boot in (2, 3):
+        (files.data / "clean-stop.json").write_bytes(encode_clean_stop(CleanStop(boot, {})))
+        (files.data / "journal" / "1.journal.lost").unlink(missing_ok=True)
+        stops.append([is_bad for *_, is_bad in files.found()])
+    (files.data / "journal" / "1.journal").touch()
+
+    lost = "is missing, with events that only it held; restore it from a copy"
+    assert killed == [("1.journal", lost, True)]
+    assert [is_bad for *_, is_bad in accepted] == [False]
+    assert stops == [[True], [False]]
+    assert files.found() == []
+
+
+def test_what_says_whose_disk_it_is_is_missed_when_the_disk_holds_data(files: BrokerFiles) -> None:
+    (files.data / "meta.json").unlink()
+    founding = files.found()
+    files.segment(STORED)
+    found = files.found()
+
+    assert founding == []
+    assert found == [("meta.json", f"{NO_META}; restore it from a copy", True)]
+
+
+def test_the_metadata_of_a_disk_in_a_ring_is_missed(files: BrokerFiles) -> None:
+    files.segment(STORED)
+    (files.data / "inventory.json").unlink()
+    files.write_json("meta.json", {**IDENTITY, "version": 2})
+    earlier = files.found()
+    files.write_json("meta.json", STORED_IDENTITY)
+    found = [name for name, *_ in files.found()]
+    files.write_topics()
+
+    assert earlier == []
+    assert found == ["inventory.json", "metadata", "0.blocks", "1.blocks"]
+    assert [name for name, *_ in files.found()] == ["inventory.json"]
+
+
+def test_each_broker_of_a_folder_is_looked_at_for_itself(tmp_path: Path) -> None:
+    for name in ("0", "1"):
+        BrokerFiles(tmp_path / "ring" / name).segment(STORED if name == "0" else WRITES[1])
+    reports = check_brokers(tmp_path / "ring")
+    (tmp_path / "ring" / f"{0:020d}.log").write_bytes(STORED)
+
+    assert [(each.directory.name, each.file_count) for each in reports] == [("0", 3), ("1", 3)]
+    assert [each.directory.name for each in check_brokers(tmp_path / "ring")] == ["ring", "0", "1"]
+    assert [each.directory.name for each in check_brokers(tmp_path / "ring" / "1")] == ["1"]
+    assert check_brokers(tmp_path / "ring" / "1" / "data" / "metadata") == []

@@ -54,7 +54,7 @@ def index_of(stored: bytes, base_offset: int = 0, **changes: Any) -> bytes:
 
 
 @pytest.fixture
-def find(tmp_path: Path) -> Callable[..., list[tuple[str, int, str, bool]]]:
+def find(tmp_path: Path) -> Callable[..., list[tuple[str, int | None, str, bool]]]:
     """What is found in a partition of these segments and indexes, by base offset."""
     folder = tmp_path / str(TOPIC_ID) / str(PARTITION)
     folder.mkdir(parents=True)
@@ -63,7 +63,7 @@ def find(tmp_path: Path) -> Callable[..., list[tuple[str, int, str, bool]]]:
         segments: dict[int, bytes],
         indexes: dict[int, bytes] | None = None,
         expected: Expected = ALL,
-    ) -> list[tuple[str, int, str, bool]]:
+    ) -> list[tuple[str, int | None, str, bool]]:
         for suffix, files in ((".log", segments), (".idx", indexes or {})):
             for base_offset, stored in files.items():
                 (folder / f"{base_offset:020d}{suffix}").write_bytes(stored)
@@ -74,7 +74,7 @@ def find(tmp_path: Path) -> Callable[..., list[tuple[str, int, str, bool]]]:
     return findings
 
 
-Find = Callable[..., list[tuple[str, int, str, bool]]]
+Find = Callable[..., list[tuple[str, int | None, str, bool]]]
 
 
 def flipped(stored: bytes, position: int) -> bytes:

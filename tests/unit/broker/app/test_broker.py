@@ -1,7 +1,6 @@
 import asyncio
 import errno
 import os
-import shutil
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -176,7 +175,8 @@ def test_damage_to_the_last_write_is_found_after_a_clean_stop(tmp_path: Path, ki
             segment = log.place.directory / f"{0:020d}.log"
         if kind == "process":
             (tmp_path / "data" / "clean-stop.json").unlink()
-        shutil.rmtree(tmp_path / "data" / "journal")
+        for path in (tmp_path / "data" / "journal").iterdir():
+            path.rename(f"{path}.lost")
         os.truncate(segment, BLOCK_BYTES)
         async with started_broker(tmp_path) as broker:
             assert broker.restart_kind == kind

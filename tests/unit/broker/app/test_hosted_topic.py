@@ -226,11 +226,12 @@ class Killed:
     def set_segment_aside(self) -> None:
         """As if its batch had been in the journal, too, at an earlier start."""
         batch = memoryview(self._kept)
-        self._segment.unlink()
+        self._segment.write_bytes(b"")
         save_rescued(self.directory, [batch[: read_header(batch).batch_bytes]])
 
     def lose_journal(self) -> None:
-        shutil.rmtree(self.root / "data" / "journal")
+        for path in (self.root / "data" / "journal").iterdir():
+            path.rename(f"{path}.lost")
 
     async def values(self) -> list[bytes | None]:
         """After another start."""

@@ -32,7 +32,7 @@ class Clock:
 
 def delete(data: Path, topic: Topic, deleted_us: int) -> Path:
     """Where the topic lies in the trash."""
-    trash = Trash(data)
+    trash = Trash(data, lambda _: None)
     trash.mark(topic, deleted_us)
     trash.bury(topic.topic_id)
     return data / "trash" / str(topic.topic_id)
@@ -49,7 +49,7 @@ async def purger_of(data: Path, now_us: Callable[[], int]) -> AsyncIterator[Tras
         def spawn(work: Coroutine[Any, Any, None]) -> None:
             tasks.create_task(work)
 
-        yield TrashPurger(Trash(data), io, spawn, now_us, retention_us=RETENTION_US)
+        yield TrashPurger(Trash(data, lambda _: None), io, spawn, now_us, retention_us=RETENTION_US)
     io.stop()
     assert bugs == []
 

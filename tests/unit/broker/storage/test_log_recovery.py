@@ -354,6 +354,24 @@ def test_an_only_segment_without_bytes_is_an_empty_log(files: LogFiles) -> None:
     assert files.values() == [b"a"]
 
 
+def test_a_log_that_had_segments_and_has_none_is_noticed(files: LogFiles) -> None:
+    """Retention leaves a file where it has removed them all."""
+
+    def recover(*, has_segments: bool) -> int:
+        log = recover_log(
+            files.place, 0, files.pool, is_direct=files.is_direct, has_segments=has_segments
+        )
+        return log.segments[-1].end_offset
+
+    for _ in range(2):
+        assert recover(has_segments=False) == 0
+        with pytest.raises(CorruptPartitionError, match=r"has lost its segments: .* from a copy"):
+            recover(has_segments=True)
+        files.place.directory.mkdir(parents=True, exist_ok=True)
+    save_log_start(files.place.directory, LogStart(7, 1, 5), write_file_atomically)
+    assert recover(has_segments=True) == 7
+
+
 def test_files_that_are_no_segments_are_left_alone(files: LogFiles) -> None:
     values = three_segments(files)
     for name in ("notes.log", "-5.log", "7.log", "00000000000000000000.log.bak"):

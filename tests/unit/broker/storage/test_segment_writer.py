@@ -8,7 +8,7 @@ import pytest
 from tailrace_broker.codec.segment import decode_index
 from tailrace_broker.model.errors import DiskFullError, StorageFailedError, TailraceError
 from tailrace_broker.storage.direct_file import BLOCK_BYTES
-from tests.batches import Event, body_of
+from tests.batches import PARTITION, TOPIC_ID, Event, body_of
 from tests.storage import FaultyDisk, LogFiles, SegmentAppends, append
 
 SMALL = b"small"
@@ -144,6 +144,24 @@ def test_a_write_that_fails_in_its_middle_is_cut_away(
     assert batch.header.base_offset == 1
     assert written_bytes(files) == end + BLOCK_BYTES
     assert files.values() == [b"a", b"b"]
+
+
+def test_a_partition_is_in_the_inventory_before_its_first_append_counts(
+    files: LogFiles, disk: FaultyDisk
+) -> None:
+    writer = files.writer()
+    disk.fail("replace")
+    refuse(writer, [SMALL])
+    listed = [files.inventory.has(TOPIC_ID, PARTITION)]
+    append(writer, [SMALL])
+    listed.append(files.inventory.has(TOPIC_ID, PARTITION))
+    disk.calls.clear()
+    append(writer, [SMALL])
+    writer.close()
+
+    assert listed == [False, True]
+    assert disk.calls["replace"] == 0
+    assert files.values() == [SMALL] * 2
 
 
 @pytest.mark.parametrize("call", ["ftruncate", "fsync"])

@@ -29,7 +29,7 @@ def small_spares(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def trash(tmp_path: Path) -> Trash:
-    return Trash(tmp_path)
+    return Trash(tmp_path, lambda _: None)
 
 
 def delete(trash: Trash, data: Path, topic: Topic, deleted_us: int) -> None:
@@ -58,6 +58,16 @@ def test_what_is_old_enough_is_purged_and_the_oldest_of_the_rest_is_told(
     assert buried(tmp_path) == IDS[1:]
     assert trash.purge(6) == 7
     assert trash.purge(7) is None
+    assert buried(tmp_path) == []
+
+
+def test_a_purged_topic_is_forgotten_before_nothing_tells_of_it(tmp_path: Path) -> None:
+    seen: list[tuple[UUID, list[str]]] = []
+    trash = Trash(tmp_path, lambda topic_id: seen.append((topic_id, buried(tmp_path))))
+    delete(trash, tmp_path, TOPICS[0], 1)
+    trash.purge(1)
+
+    assert seen == [(TOPICS[0].topic_id, [f"{IDS[0]}.purged"])]
     assert buried(tmp_path) == []
 
 
