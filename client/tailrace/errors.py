@@ -34,10 +34,14 @@ PROBLEM_TYPE_PREFIX = "/v1/problems/"
 
 
 class TailraceError(Exception):
-    """The root: catch this to catch all of the client's own errors."""
+    """The root: catch this to catch all of the client's own errors.
+
+    `parts`: of a produce whose partitions fared differently, what became of each that is known.
+    """
 
     retriable = False
     write_attempted = False
+    parts: "Sequence[Produced | ProblemError]" = ()
 
 
 class CorruptBatchError(TailraceError):
@@ -151,12 +155,7 @@ class UnexpectedAnswerError(TailraceError):
 
 
 class ProblemError(TailraceError):
-    """The broker's own words: a problem document; `members` are those beyond RFC 9457's.
-
-    `parts`: of a produce whose partitions fared differently, what became of each.
-    """
-
-    parts: "Sequence[Produced | ProblemError]" = ()
+    """The broker's own words: a problem document; `members` are those beyond RFC 9457's."""
 
     def __init__(
         self,

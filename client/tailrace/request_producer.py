@@ -5,11 +5,12 @@ One request at a time, made by the caller; `tailrace.producer` makes them of sin
 
 import time
 from collections.abc import Callable, Sequence
-from itertools import count
+from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import uuid4
 
 from tailrace.errors import TailraceError
+from tailrace.records_binary import Header
 from tailrace.requests import Numbered
 from tailrace.retries import PATIENCE_S, Retries, first_sequence
 from tailrace.sync import Client
@@ -18,21 +19,43 @@ from tailrace.values import Produced
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class Unsettled:
+    """A request that may be stored, in all of its partitions or in some; `stored`: in these."""
+
+    sequence: int
+    stored: dict[int, Produced] = field(default_factory=dict)
+
+
 class RequestProducer:
     """Numbers the requests that it sends by a client, under an id that nobody else has.
 
     Raises what the client does: at once what a retry does not mend, and when no broker is there
     from the start; else after `patience_s`. Events without a key go to one partition, in order.
+    `unsettled` is then the request, when it may be stored. Its records are stored once by the same
+    call of another producer with the same `id`, whose `sequence` is the request's and which
+    `is_retry`, within the ten minutes for which brokers remember requests.
     """
 
     def __init__(
-        self, client: Client, *, id: str | None = None, patience_s: float = PATIENCE_S
+        self,
+        client: Client,
+        *,
+        id: str | None = None,
+        patience_s: float = PATIENCE_S,
+        sequence: int | None = None,
+        is_retry: bool = False,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`id` None: a random one."""
+        """`id` None: a random one. `sequence`: of the first request, by default a new one."""
         self.id = id or uuid4().hex
+        if sequence is None:
+            sequence = first_sequence(id, time.time_ns() // 1000)
+        self.unsettled = Unsettled(sequence) if is_retry else None
+        self.next_sequence = sequence
         self._client = client
         self._patience_s = patience_s
-        self._sequences = count(first_sequence(id, time.time_ns() // 1000))
+        self._sleep = sleep
         self._has_stored = False
 
     def produce_lines(
@@ -49,27 +72,36 @@ class RequestProducer:
         keys: Sequence[bytes | None],
         values: Sequence[bytes | None],
         timestamps_us: Sequence[int] | None = None,
+        headers: Sequence[Sequence[Header]] | None = None,
     ) -> list[Produced]:
         """`Client.produce_records`, stored once."""
         return self._send(
             lambda numbered: self._client.produce_records(
-                topic, keys, values, timestamps_us, **numbered
+                topic, keys, values, timestamps_us, headers, **numbered
             )
         )
 
     def _send(self, send: Callable[[Numbered], T]) -> T:
         """Until its outcome is known."""
-        numbered = Numbered(producer_id=self.id, sequence=next(self._sequences))
+        sequence, self.next_sequence = self.next_sequence, self.next_sequence + 1
+        numbered = Numbered(producer_id=self.id, sequence=sequence)
         deadline_s = time.monotonic() + self._patience_s
         retries = Retries(deadline_s, is_numbered=True, is_patient=self._has_stored)
+        retries.may_be_stored = self.unsettled is not None and self.unsettled.sequence == sequence
+        request = self.unsettled = Unsettled(sequence)
         while True:
             try:
                 answer = send(numbered)
             except TailraceError as error:
+                stored = [part for part in error.parts if isinstance(part, Produced)]
+                request.stored.update((part.partition, part) for part in stored)
                 pause_s = retries.pause_s(error, time.monotonic())
                 if pause_s is None:
+                    if not error.write_attempted:
+                        self.unsettled = None
                     raise
             else:
                 self._has_stored = True
+                self.unsettled = None
                 return answer
-            time.sleep(pause_s)
+            self._sleep(pause_s)

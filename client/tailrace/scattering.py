@@ -16,7 +16,7 @@ from tailrace.errors import (
     UnexpectedAnswerError,
 )
 from tailrace.murmur3 import token
-from tailrace.records_binary import encode_records
+from tailrace.records_binary import Header, encode_records
 from tailrace.routing import Routing, shows_stale_routing
 from tailrace.values import Produced, RingStatus, TopicDetails
 
@@ -30,6 +30,7 @@ class Records(NamedTuple):
     keys: Sequence[bytes | None]
     values: Sequence[bytes | None]
     timestamps_us: Sequence[int] | None
+    headers: Sequence[Sequence[Header]] | None = None
 
 
 class Scattering:
@@ -76,7 +77,7 @@ class Scattering:
         if isinstance(error, ProblemError) and error.members.get("topicCreated") is True:
             self._has_created = True
         if not parts:
-            error.write_attempted = error.write_attempted or bool(self._parts)
+            self.cut_by(error)
             partition = error.members.get("partition") if isinstance(error, ProblemError) else None
             if is_last or not shows_stale_routing(error) or not isinstance(partition, int):
                 raise error
@@ -92,6 +93,11 @@ class Scattering:
                 self._parts[_partition_of(part)] = part
         if refused:
             self._refused.append((indices, refused))
+
+    def cut_by(self, error: TailraceError) -> None:
+        """An error that ends it says what is stored."""
+        error.write_attempted = error.write_attempted or bool(self._parts)
+        error.parts = list(self._parts.values())
 
     @property
     def wants_routing(self) -> bool:
@@ -131,13 +137,14 @@ class Scattering:
         raise error
 
     def _body(self, indices: Sequence[int]) -> bytes:
-        keys, values, times = self._records
+        keys, values, times, headers = self._records
         if len(indices) == len(keys):
-            return encode_records(keys, values, times)
+            return encode_records(keys, values, times, headers)
         return encode_records(
             [keys[index] for index in indices],
             [values[index] for index in indices],
             None if times is None else [times[index] for index in indices],
+            None if headers is None else [headers[index] for index in indices],
         )
 
     def _token(self, index: int) -> int | None:

@@ -19,6 +19,7 @@ from tailrace import ClientOptions, requests
 from tailrace.endpoint import authorization, connection_failed, parse_endpoint, tls_context
 from tailrace.errors import ConnectionFailedError, ProblemError, TailraceError
 from tailrace.leaders import Leaders, leader_urls, merged, newest_lines
+from tailrace.records_binary import Header
 from tailrace.requests import (
     Answer,
     NewTopicSettings,
@@ -213,13 +214,15 @@ class Client:
         keys: Sequence[bytes | None],
         values: Sequence[bytes | None],
         timestamps_us: Sequence[int] | None = None,
+        headers: Sequence[Sequence[Header]] | None = None,
         **numbered: Unpack[Numbered],
     ) -> list[Produced]:
         """Store records with a key each; one element a partition, in partition order.
 
-        A partition's failure is raised; `write_attempted` is then set when others succeeded.
+        `headers`: of each record pairs of a name in UTF-8 and a value. A partition's failure is
+        raised; `write_attempted` is then set when others succeeded, which are in `parts`.
         """
-        records = Records(keys, values, timestamps_us)
+        records = Records(keys, values, timestamps_us, headers)
         producer_id = numbered.get("producer_id")
         scattering = Scattering(self._routing, topic, records, producer_id)
         while True:
@@ -232,7 +235,11 @@ class Client:
                     scattering.stored(stored)
             if not scattering.wants_routing:
                 return scattering.outcome()
-            ring, details = self.brokers(), self.topic(topic)
+            try:
+                ring, details = self.brokers(), self.topic(topic)
+            except TailraceError as error:
+                scattering.cut_by(error)
+                raise
             scattering.learn(ring, details, time.monotonic())
 
     def produce_encoded(

@@ -92,6 +92,36 @@ def test_times_go_with_their_records() -> None:
     assert sent(request)[A][0] == body(0, 2, times=True)
 
 
+def test_headers_go_with_their_records() -> None:
+    headers = [[(b"n", value)] for value in VALUES]
+    request = Scattering(learned(Routing(A)), "t", Records(KEYS, VALUES, None, headers), None)
+
+    assert sent(request)[B][0] == encode_records(KEYS[1:2], VALUES[1:2], None, headers[1:2])
+
+
+def test_an_error_that_ends_a_request_says_what_other_brokers_have_stored() -> None:
+    request = scattering(learned(Routing(A)), *KEYS)
+    error = ConnectionFailedError(B, "refused")
+    sent(request)
+    request.stored([produced(0, 2)])
+    with pytest.raises(ConnectionFailedError):
+        request.failed(error, [1])
+
+    assert error.write_attempted
+    assert error.parts == [produced(0, 2)]
+
+
+def test_an_error_between_two_rounds_says_what_is_stored() -> None:
+    request = scattering(Routing(A), *KEYS)
+    sent(request)
+    request.failed(partly(produced(0, 2), refused(partition=1)), [0, 1, 2])
+    error = ConnectionFailedError(A, "refused")
+    request.cut_by(error)
+
+    assert error.write_attempted
+    assert error.parts == [produced(0, 2)]
+
+
 def test_what_others_lead_is_sent_there_and_what_is_stored_is_not_sent_again() -> None:
     request = scattering(Routing(A), *KEYS)
     [(_, _, indices)] = request.requests()
