@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tailrace.cli.ndjson import keyed_records, parse_key_path
+from tailrace.cli.produce_form import Form, parse_key_path
 
 
 class UpError(Exception):
@@ -36,12 +36,12 @@ class Events:
 def load_events(path: Path, *, key: str) -> Events:
     """The lines of an NDJSON file (also .gz), keyed by a field like `.origin` or `.user.id`."""
     try:
-        key_path = parse_key_path(key)
+        form = Form(key_path=parse_key_path(key))
     except ValueError as error:
         raise UpError(f"KEY: {error}") from error
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
-            keys, values, bad_line = keyed_records(stream.readlines(), key_path)
+            keys, values, _, bad_line = form.records(stream.readlines(), json_check=True)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise UpError(f"INPUT={path} cannot be read: {reason}") from error
@@ -50,7 +50,7 @@ def load_events(path: Path, *, key: str) -> Events:
         raise UpError(f"{path}: line {index + 1} {reason}")
     if not values:
         raise UpError(f"INPUT={path} holds no event")
-    return Events(_topic_name(path), key, keys, values)
+    return Events(_topic_name(path), key, [each for each in keys if each is not None], values)
 
 
 class OrderCheck:

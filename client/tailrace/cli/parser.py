@@ -76,7 +76,8 @@ def parameter(*names: str, help: str, complete: str = "", **settings: Any) -> Pa
 def parse(name: str, verb: Verb, words: Sequence[str]) -> Mapping[str, Any]:
     """The keyword arguments of `verb.run`; UsageError. `--help` prints and raises SystemExit."""
     parser = _parser(name, verb)
-    values, rest = parser.parse_known_args(words)
+    # Arguments and options in any order.
+    values, rest = parser.parse_known_intermixed_args(words)
     if rest:
         parser.error(_surplus(rest[0], verb))
     return vars(values)

@@ -1,156 +1,184 @@
-"""`tailrace produce`: send a file of events, or those of standard input."""
+"""`tailrace produce`: send events of the command line, of a file, or of standard input."""
 
-import os
+import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from tailrace.cli.options import OUTPUT, TOPIC, URL, connect, counted, size_text
-from tailrace.cli.parser import UsageError, Verb, parameter, text
-from tailrace.errors import ProblemError, TailraceError, TopicNotFoundError
+from tailrace.cli.parser import UsageError, Verb, parameter, shown, text
+from tailrace.cli.times import record_time_us
+from tailrace.errors import TailraceError, TopicNotFoundError
 
 if TYPE_CHECKING:
-    from tailrace.cli.ndjson import BadLine, Batch
-    from tailrace.request_producer import RequestProducer
-    from tailrace.sync import Client
+    from tailrace.cli.interrupts import Interrupts
+    from tailrace.cli.produce_form import Form
+    from tailrace.cli.produce_input import Input
+    from tailrace.cli.produce_run import Run
+    from tailrace.cli.resume import Token
 
-# One request: large enough that its cost is the bytes', far below the broker's maxRequestBytes.
-# Lines are two bytes or more: these are fewer than the broker's 500,000 events.
-BATCH_BYTES = 960 * 1024
 STANDARD_INPUT = Path("-")
 
 
-def produce(*, topic: str, file: Path, key: str | None, output: str, url: str | None) -> None:
-    """Store the events of a file in a topic, in order per key."""
+def produce(
+    *,
+    topic: str,
+    events: Sequence[str],
+    file: Path | None,
+    key: str | None,
+    key_separator: bytes | None,
+    headers: Sequence[tuple[bytes, bytes]],
+    timestamp: int | None,
+    resume: "Token | None",
+    output: str,
+    url: str | None,
+) -> None:
+    """Store events in a topic, in order per key.
+
+    Each EVENT is one event; without any, each line of a file or of standard input is one. Lines of
+    a pipe are stored when no more follow; Ctrl-C stores what has been read, and ends. A run that
+    is cut prints the command that goes on: with its --resume each line is stored exactly once.
+    """
     import time
 
+    from tailrace.cli.interrupts import Interrupts
     from tailrace.cli.output import show
+    from tailrace.cli.produce_input import opened
+    from tailrace.cli.produce_requests import Target
+    from tailrace.cli.produce_run import Run
 
-    key_path = _key_path(key)
+    if events and file is not None:
+        raise UsageError("give events or --file, not both. See: tailrace produce --help")
+    form = _form(key, key_separator, is_lines=not events)
+    form = form._replace(headers=tuple(headers), timestamp_us=timestamp)
     start_s = time.perf_counter()
-    with connect(url) as client:
+    with (
+        connect(url) as client,
+        Interrupts() as interrupts,
+        opened(events, file or STANDARD_INPUT, interrupts) as source,
+    ):
+        run = Run(client, Target(topic, form), resume=resume, sleep=interrupts.sleep)
         try:
-            event_count, sent_bytes = _produce_file(client, topic, file, key_path)
+            _send_all(run, source, interrupts)
+        except KeyboardInterrupt as error:
+            raise KeyboardInterrupt(_interrupted(run, source)) from error
         except TopicNotFoundError as error:
             reason = error.detail.partition(";")[0]  # behind it: the remedy in HTTP
             raise TailraceError(f"{reason}. Create it: tailrace topic create {topic}") from error
+        except TailraceError as error:
+            _fail(error, run)
     duration_s = time.perf_counter() - start_s
-    show(
-        output,
-        {"topic": topic, "events": event_count, "bytes": sent_bytes, "seconds": duration_s},
-        f"✓ {counted(event_count, 'event')}, {size_text(sent_bytes)}, {duration_s:.1f} s",
-    )
+    document = {
+        "topic": topic,
+        "events": run.event_count,
+        "bytes": run.sent_bytes,
+        "seconds": duration_s,
+        "topicCreated": run.has_created_topic,
+    }
+    stored = f"{counted(run.event_count, 'event')}, {size_text(run.sent_bytes)}"
+    show(output, document, f"✓ {stored}, {duration_s:.1f} s")
 
 
-def _key_path(key: str | None) -> tuple[str, ...]:
-    """Empty without a key."""
-    from tailrace.cli.ndjson import parse_key_path
+def _form(key: str | None, separator: bytes | None, *, is_lines: bool) -> "Form":
+    """A key with a dot in front is a field's path, in lines as in events."""
+    from tailrace.cli.produce_form import Form, parse_key_path
 
+    if key is not None and separator is not None:
+        raise UsageError("--key and --key-separator exclude each other")
+    form = Form(separator=separator or b"", is_lines=is_lines)
+    if key is None:
+        return form
+    if not is_lines and not key.startswith("."):
+        return form._replace(key=key.encode())
     try:
-        return parse_key_path(key) if key is not None else ()
+        return form._replace(key_path=parse_key_path(key))
     except ValueError as error:
-        raise UsageError(f"--key: {error}") from error
+        hint = "; one key for all goes with events that are arguments" if is_lines else ""
+        raise UsageError(f"--key: {error}{hint}") from error
 
 
-def _produce_file(
-    client: "Client", topic: str, file: Path, key_path: Sequence[str]
-) -> tuple[int, int]:
-    """Send it batch by batch -> events stored, bytes read. Errors and Ctrl-C tell the former."""
-    import gzip
-    import zlib
-
-    from tailrace.cli.ndjson import read_batches
+def _send_all(run: "Run", source: "Input", interrupts: "Interrupts") -> None:
+    """To the end of the input, or, when interrupted, what of it was read."""
     from tailrace.cli.progress import Progress
-    from tailrace.request_producer import RequestProducer
 
-    producer = RequestProducer(client)
-    event_count = read_bytes = 0
-    with (
-        open(0, "rb") if file == STANDARD_INPUT else file.open("rb") as raw,
-        Progress(os.fstat(raw.fileno()).st_size) as progress,
-    ):
-        stream = gzip.GzipFile(fileobj=raw) if file.suffix == ".gz" else raw
+    with Progress(source.size_bytes, is_wanted=not source.is_terminal) as progress:
         try:
-            for batch in read_batches(stream, BATCH_BYTES):
-                event_count += _store_batch(producer, topic, batch, key_path, event_count)
-                read_bytes += sum(map(len, batch.lines))
-                position = raw.tell() if raw.seekable() else 0
-                progress.update(done=position, events=event_count, size_bytes=read_bytes)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise TailraceError(
-                f"{file} is not a whole gzip file ({error}); "
-                f"stored before that: {counted(event_count, 'event')}"
-            ) from error
-        except KeyboardInterrupt as error:
-            were = "was" if event_count == 1 else "were"
-            raise KeyboardInterrupt(
-                f"interrupted: {counted(event_count, 'event')} {were} stored, "
-                "and perhaps those of one request more"
-            ) from error
-    if not event_count:
-        client.offsets([topic])  # TopicNotFoundError; an event would have told, or created it
-    return event_count, read_bytes
-
-
-def _store_batch(
-    producer: "RequestProducer",
-    topic: str,
-    batch: "Batch",
-    key_path: Sequence[str],
-    stored_before: int,
-) -> int:
-    """Store a batch -> its events. An error tells what was stored, before the batch and of it."""
-    try:
-        stored_count, bad_line = _store(producer, topic, batch.lines, key_path)
-    except TailraceError as error:
-        raise _with_progress(error, stored_before) from error
-    if bad_line:
-        raise TailraceError(
-            f"line {batch.first_line + bad_line.line_index} {bad_line.reason}; "
-            f"stored before it: {counted(stored_before + stored_count, 'event')}. "
-            "Mend it, and send from that line on"
-        )
-    return stored_count
-
-
-def _store(
-    producer: "RequestProducer", topic: str, lines: Sequence[bytes], key_path: Sequence[str]
-) -> tuple[int, "BadLine | None"]:
-    """Store the events up to the first bad line -> their count, and that line."""
-    if key_path:
-        from tailrace.cli.ndjson import keyed_records
-
-        keys, values, bad_line = keyed_records(lines, key_path)
-        produced = producer.produce_records(topic, keys, values) if values else []
-        return sum(each.count for each in produced), bad_line
-    if not any(line.strip(b"\r\n") for line in lines):
-        return 0, None
-    try:
-        return producer.produce_lines(topic, b"".join(lines)).count, None
-    except ProblemError as error:
-        bad_line = _refused_line(error)
-        if bad_line is None:
+            for lines in source.batches():
+                had_created_topic = run.has_created_topic
+                run.take(lines)
+                if run.has_created_topic and not had_created_topic:
+                    print(run.created_text(), file=sys.stderr)
+                progress.update(
+                    done=source.position(), events=run.event_count, size_bytes=run.sent_bytes
+                )
+                interrupts.check()
+        except KeyboardInterrupt:
+            if run.is_settled:
+                run.take(source.take_rest())
             raise
-    stored_count, _ = _store(producer, topic, lines[: bad_line.line_index], ())
-    return stored_count, bad_line
+        run.end()
 
 
-def _refused_line(error: ProblemError) -> "BadLine | None":
-    """The line of the request's body that the broker named."""
-    from tailrace.cli.ndjson import BadLine
-
-    line = error.members.get("line")
-    if error.type != "invalid-record" or not isinstance(line, int):
-        return None
-    return BadLine(line - 1, "is not JSON")
+# --- what is said of a run that was cut -----------------------------------------------------------
 
 
-def _with_progress(error: TailraceError, event_count: int) -> TailraceError:
-    """The same failure, with what is stored when that is not nothing."""
-    if not event_count and not error.write_attempted:
-        return error
-    perhaps = " and perhaps those of one request more" if error.write_attempted else ""
-    return TailraceError(f"{error}. Stored before: {counted(event_count, 'event')}{perhaps}")
+def _fail(error: TailraceError, run: "Run") -> NoReturn:
+    """The failure, with what is stored when that is not nothing, and how to go on."""
+    from tailrace.cli.produce_run import BadLineError
+
+    if not run.has_begun:
+        raise error
+    wanted = "Correct it, and store" if isinstance(error, BadLineError) else "Store"
+    raise TailraceError(
+        f"{error}. {run.summary()}. {wanted} the rest of the same input, each {run.noun} once:"
+        f"\n  {_resuming_command(run)}"
+    ) from error
+
+
+def _interrupted(run: "Run", source: "Input") -> str:
+    """What Ctrl-C leaves."""
+    said = f"interrupted: {run.summary() if run.has_begun else '0 events are stored'}"
+    if source.unfinished_bytes:
+        size = size_text(source.unfinished_bytes)
+        said += f"; {size} of a line without an end were not sent"
+    if source.is_terminal or not run.has_begun:
+        return said
+    return f"{said}. Store the rest of the same input:\n  {_resuming_command(run)}"
+
+
+def _resuming_command(run: "Run") -> str:
+    """This command as it was typed, with the token."""
+    import shlex
+
+    from tailrace.cli.resume import resuming
+
+    return shlex.join(["tailrace", *resuming(sys.argv[1:], run.token())])
+
+
+# --- types of values ------------------------------------------------------------------------------
+
+
+def _separator(word: str) -> bytes:
+    if not word:
+        raise argparse.ArgumentTypeError("it is empty")
+    return text(word).replace("\\t", "\t").encode()
+
+
+def _header(word: str) -> tuple[bytes, bytes]:
+    name, found, value = text(word).partition("=")
+    if not name or not found:
+        raise argparse.ArgumentTypeError(f"{shown(word)} is not NAME=VALUE")
+    return name.encode(), value.encode()
+
+
+def _token(word: str) -> "Token":
+    from tailrace.cli.resume import parse_token
+
+    try:
+        return parse_token(word)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{shown(word)} {error}") from error
 
 
 VERB = Verb(
@@ -158,20 +186,62 @@ VERB = Verb(
     (
         TOPIC,
         parameter(
+            "events",
+            metavar="EVENT",
+            nargs="*",
+            type=text,
+            default=[],
+            help="an event, mostly JSON",
+        ),
+        parameter(
             "-f",
             "--file",
             metavar="FILE",
             type=Path,
-            default=STANDARD_INPUT,
-            help="NDJSON, one event a line, or such a file's .gz; - is standard input",
+            help="NDJSON, one event a line, or such a file's .gz; - is standard input, the default",
             complete="file",
         ),
-        parameter("--key", metavar=".FIELD", type=text, help="the field that is each event's key"),
+        parameter(
+            "--key",
+            metavar="KEY",
+            type=text,
+            help=".FIELD is the field that is each event's key; with EVENTs a text without a dot "
+            "in front is the key of all of them",
+        ),
+        parameter(
+            "--key-separator",
+            metavar="SEP",
+            type=_separator,
+            help=r"what stands between key and value in each line or EVENT; \t is a tab",
+        ),
+        parameter(
+            "--header",
+            dest="headers",
+            metavar="NAME=VALUE",
+            type=_header,
+            action="append",
+            default=[],
+            help="a header of all events; can be repeated",
+        ),
+        parameter(
+            "--timestamp",
+            metavar="TIME",
+            type=record_time_us,
+            help="the time of all events, like 2026-11-21T09:00Z or microseconds since the epoch; "
+            "default: when the broker stores them",
+        ),
+        parameter(
+            "--resume",
+            metavar="TOKEN",
+            type=_token,
+            help="go on with the same input where a run ended that printed this",
+        ),
         OUTPUT,
         URL,
     ),
     (
         "tailrace produce orders -f orders.ndjson --key .customer",
         "tail -n 100 app.ndjson | tailrace produce logs",
+        """tailrace produce orders '{"item": 3}' --key till-7 --header source=web""",
     ),
 )

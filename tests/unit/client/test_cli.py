@@ -1,27 +1,15 @@
 """The command line's pure parts: splitting, keys, numbers, and where consuming starts."""
 
 import dataclasses
-import io
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tailrace.cli.dev import BROKER_PACKAGES
-from tailrace.cli.ndjson import (
-    BadLine,
-    keyed_records,
-    number_or_text,
-    parse_json,
-    parse_key_path,
-    read_batches,
-    record_key,
-)
+from tailrace.cli.ndjson import number_or_text, parse_json
 from tailrace.cli.options import counted, short_size, size_text
-from tailrace.cli.produce import BATCH_BYTES
 from tailrace.cli.status import short_duration
 from tailrace.cli.topic_pages import limited, start_offset
 from tailrace.errors import PartitionDamagedError, TailraceError
@@ -30,85 +18,6 @@ from tailrace.values import PartitionOffsets
 ROOT = Path(__file__).parents[3]
 OFFSETS = PartitionOffsets("t", 2, 0, 1, 0, 5, 9, 9, "open", ())
 DAMAGED = PartitionOffsets("t", 2, 0, 1, 0, None, None, None, "damaged", ())
-REQUEST_EVENTS_MAX = 500_000  # docs/protocol.md, "Problems", body-too-large
-
-
-@given(st.binary(max_size=200), st.integers(1, 50))
-def test_batches_are_whole_lines_that_together_are_the_stream(
-    content: bytes, batch_bytes: int
-) -> None:
-    batches = list(read_batches(io.BytesIO(content), batch_bytes))
-    lines = [line for batch in batches for line in batch.lines]
-
-    assert b"".join(lines) == content
-    assert all(line.endswith(b"\n") for line in lines[:-1])
-    assert all(b"\n" not in line[:-1] for line in lines)
-    assert all(len(b"".join(batch.lines)) >= batch_bytes for batch in batches[:-1])
-    counts = [len(batch.lines) for batch in batches]
-    assert [batch.first_line for batch in batches] == [
-        1 + sum(counts[:index]) for index in range(len(counts))
-    ]
-
-
-def test_a_request_of_the_shortest_lines_holds_no_more_events_than_a_broker_takes() -> None:
-    [first, *_] = read_batches(io.BytesIO(b"1\n" * BATCH_BYTES), BATCH_BYTES)
-
-    assert len(first.lines) <= REQUEST_EVENTS_MAX
-
-
-@pytest.mark.parametrize(
-    ("text", "path"), [(".origin", ("origin",)), (".customer.id", ("customer", "id"))]
-)
-def test_a_field_path_starts_with_a_dot(text: str, path: tuple[str, ...]) -> None:
-    assert parse_key_path(text) == path
-
-
-@pytest.mark.parametrize("text", ["", ".", "origin", "a.b", ".a.", "..a", ".a..b"])
-def test_anything_else_is_no_field_path(text: str) -> None:
-    with pytest.raises(ValueError, match="not a field path"):
-        parse_key_path(text)
-
-
-@pytest.mark.parametrize(
-    ("value", "key"),
-    [
-        ('{"k": "SFO"}', b"SFO"),
-        ('{"k": ""}', b""),
-        ('{"k": "\\u00e9"}', "é".encode()),
-        ('{"k": 1.50}', b"1.50"),
-        ('{"k": 1e400}', b"1e400"),
-        ('{"k": -7}', b"-7"),
-        ('{"k": true}', b"true"),
-        ('{"k": false}', b"false"),
-    ],
-)
-def test_a_key_is_the_fields_text_as_written(value: str, key: bytes) -> None:
-    assert record_key(value.encode(), ["k"]) == key
-
-
-def test_a_key_may_lie_in_an_object() -> None:
-    assert record_key(b'{"customer": {"id": "c7"}}', ["customer", "id"]) == b"c7"
-
-
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
-        (b'{"k": "a"', "is not JSON"),
-        (b'{"k": NaN}', "is not JSON"),
-        (b'{"k": "\xff"}', "is not JSON"),
-        (b"[" * 100_000, "is not JSON"),
-        (b'{"other": 1}', "has no .k"),
-        (b'{"k": null}', "has no .k"),
-        (b'"text"', "has no .k"),
-        (b"[1]", "has no .k"),
-        (b'{"k": [1]}', "has no text or number in .k"),
-        (b'{"k": {}}', "has no text or number in .k"),
-        (b'{"k": "\\ud800"}', "has no text or number in .k"),
-    ],
-)
-def test_a_line_without_a_key_says_why(value: bytes, reason: str) -> None:
-    with pytest.raises(ValueError, match=f"^{reason}$"):
-        record_key(value, ["k"])
 
 
 @pytest.mark.parametrize(
@@ -125,17 +34,6 @@ def test_a_line_without_a_key_says_why(value: bytes, reason: str) -> None:
 )
 def test_a_number_that_does_not_fit_stays_as_written(written: str, number: object) -> None:
     assert number_or_text(written) == number
-
-
-def test_records_end_before_the_first_bad_line() -> None:
-    lines = [b'{"k":"a"}\r\n', b"\n", b"\r\n", b'{"k":"b"}\n', b'{"x":1}\n', b'{"k":"c"}']
-
-    assert keyed_records(lines, ["k"]) == (
-        [b"a", b"b"],
-        [b'{"k":"a"}', b'{"k":"b"}'],
-        BadLine(4, "has no .k"),
-    )
-    assert keyed_records(lines[:4], ["k"]).bad_line is None
 
 
 @pytest.mark.parametrize(
