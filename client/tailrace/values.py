@@ -148,6 +148,7 @@ class BrokerStatus:
     """One broker: what it holds, its disk, since when it runs; what only it knows itself is None in
     the answer of another.
 
+    `data_bytes`: what its data takes; `disk_used_bytes`: of its file system, whoever uses it.
     `durable_write_ms`: of one block, at its start. None: what could not be measured. `alive`: heard
     of a moment ago, by the broker that answered.
     """
@@ -159,6 +160,7 @@ class BrokerStatus:
     damaged: int | None
     quarantined: int | None
     lag_max: int | None
+    data_bytes: int | None
     disk_used_bytes: int | None
     disk_bytes: int | None
     direct_io: bool | None

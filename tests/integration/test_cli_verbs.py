@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -29,6 +30,9 @@ from tests.fixtures import RunningBroker, start_broker
 
 pytestmark = pytest.mark.integration
 
+MEBIBYTE = 1024 * 1024
+# Index files and producers' checkpoints, which are not counted.
+SMALL_FILES_BYTES = 64 * 1024
 INDEX = Path(__file__).parents[1] / "golden" / "version_2" / "long.idx"
 
 
@@ -175,6 +179,30 @@ def test_every_verb_that_needs_a_topic_says_which_there_are(shared_broker: Runni
 
 
 # --- status and doctor ----------------------------------------------------------------------------
+
+
+def test_the_disk_of_a_broker_is_what_its_own_data_takes(broker: RunningBroker) -> None:
+    """Segments, journal, metadata, and what lies in the trash: as du counts them."""
+
+    def sizes() -> tuple[int, int]:
+        files = (path for path in (broker.data_dir / "data").rglob("*") if path.is_file())
+        taken_bytes = sum(path.stat().st_blocks * 512 for path in files)
+        (row,) = json.loads(told(run("status", "-o", "json", url=broker.url)))["brokers"]
+        return row["dataBytes"], taken_bytes
+
+    empty = sizes()
+    noise = ndjson([{"noise": Random(n).randbytes(512).hex()} for n in range(4_000)])
+    run("produce", "kept", url=broker.url, stdin=noise)
+    full = sizes()
+    run("topic", "delete", "kept", url=broker.url)
+    trashed = sizes()
+
+    for told_bytes, taken_bytes in (empty, full, trashed):
+        assert abs(told_bytes - taken_bytes) < SMALL_FILES_BYTES
+    assert full[0] > empty[0] + MEBIBYTE
+    assert trashed[0] > empty[0] + MEBIBYTE
+    disk = re.split(r"  +", told(run("status", url=broker.url)).splitlines()[2])[4]
+    assert re.fullmatch(r"\d+M of \d+[GT]", disk)
 
 
 def test_the_ring_is_a_line_and_each_broker_one(shared_broker: RunningBroker) -> None:

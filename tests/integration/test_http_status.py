@@ -106,6 +106,7 @@ def test_the_ring_has_one_broker(broker: RunningBroker) -> None:
                 "damaged": 0,
                 "quarantined": 0,
                 "lagMax": 0,
+                "dataBytes": only["dataBytes"],
                 "diskUsedBytes": only["diskUsedBytes"],
                 "diskBytes": only["diskBytes"],
                 "directIo": only["directIo"],
@@ -118,6 +119,7 @@ def test_the_ring_has_one_broker(broker: RunningBroker) -> None:
             }
         ],
     }
+    assert 0 < only["dataBytes"] <= only["diskBytes"]
     assert 0 < only["diskUsedBytes"] <= only["diskBytes"]
     assert only["durableWriteMs"] > 0
     assert only["upSeconds"] >= 0

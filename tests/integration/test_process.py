@@ -279,7 +279,8 @@ def test_a_disk_that_does_not_answer_is_told_as_nothing(broker: RunningBroker) -
 
         assert "tailrace_disk_bytes NaN" in text
         assert "tailrace_disk_used_bytes NaN" in text
-        assert (row["diskUsedBytes"], row["diskBytes"]) == (None, None)
+        sizes = [row[name] for name in ("dataBytes", "diskUsedBytes", "diskBytes")]
+        assert sizes == [None] * 3
         assert public.exchange(get("/ready")).status == 200
 
 

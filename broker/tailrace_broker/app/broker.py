@@ -33,6 +33,7 @@ from tailrace_broker.net.topics import url_at
 from tailrace_broker.storage.batch_cache import BatchCache
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.direct_file import measure_durable_write_ms
+from tailrace_broker.storage.disk_use import DiskUse
 from tailrace_broker.storage.engine import open_engine
 from tailrace_broker.storage.io_threads import IoThreads
 from tailrace_broker.storage.log_resources import LogResources
@@ -74,6 +75,7 @@ class LocalBroker:
         self.produce_memory_used_bytes = 0
         self.produce_memory_bytes = settings.produce_memory_bytes
         self._directory = directory
+        self._disk_use = DiskUse(directory.path)
         self._io = io
         directory.trash.counters = self.counters
         io.with_room = directory.trash.with_room
@@ -277,6 +279,13 @@ class LocalBroker:
     def now_us(self) -> int:
         """The broker's clock, µs since the epoch."""
         return time_ns() // 1000
+
+    async def data_bytes(self) -> int | None:
+        """What its data takes on the disk; None: the disk does not answer."""
+        other_bytes = await self._io.run(self._disk_use.other_bytes)
+        if other_bytes is None:
+            return None
+        return self.stored_bytes - self.pending_bytes + other_bytes
 
     async def disk_bytes(self) -> tuple[int, int] | None:
         """Used, and all, of the file system that holds the data; None: it does not answer."""

@@ -333,6 +333,9 @@ class Broker(Protocol):
     def now_us(self) -> int:
         """The broker's clock, µs since the epoch."""
 
+    async def data_bytes(self) -> int | None:
+        """What its data takes on the disk; None: the disk does not answer."""
+
     async def disk_bytes(self) -> tuple[int, int] | None:
         """Used, and all, of the file system that holds the data; None: it does not answer."""
 

@@ -37,10 +37,17 @@ class BrokerAnswer(msgspec.Struct, rename="camel", kw_only=True):
         int | None, Meta(description="Damaged batches that the scrub or a read has met.")
     ]
     lag_max: Annotated[int | None, Meta(description="Records that its furthest behind copy lacks.")]
-    disk_used_bytes: Annotated[
-        int | None, Meta(description="Of the file system that holds the data.")
+    data_bytes: Annotated[
+        int | None,
+        Meta(
+            description="What its data takes on the disk: segments, journal, metadata, trash and "
+            "spare files; not index files, and not partitions that stand still."
+        ),
     ]
-    disk_bytes: int | None
+    disk_used_bytes: Annotated[
+        int | None, Meta(description="Of the file system that holds the data, whoever uses it.")
+    ]
+    disk_bytes: Annotated[int | None, Meta(description="Size of that file system.")]
     direct_io: bool | None
     durable_write_ms: Annotated[
         float | None, Meta(description="Median of some 4 KiB writes at the start.")
@@ -172,6 +179,7 @@ async def _this_broker(
         damaged=broker.damaged_count,
         quarantined=broker.quarantined_count,
         lag_max=0,
+        data_bytes=await broker.data_bytes(),
         disk_used_bytes=used_bytes,
         disk_bytes=all_bytes,
         direct_io=broker.is_direct,
@@ -201,6 +209,7 @@ def _other_broker(
         damaged=None,
         quarantined=None,
         lag_max=None,
+        data_bytes=None,
         disk_used_bytes=None,
         disk_bytes=None,
         direct_io=None,

@@ -32,6 +32,7 @@ from tailrace_broker.model.errors import (
 )
 from tailrace_broker.model.topic import Topic
 from tailrace_broker.storage.direct_file import sync_directory, translated_errors
+from tailrace_broker.storage.disk_use import tree_bytes
 from tailrace_broker.storage.spare_files import SpareFiles
 
 T = TypeVar("T")
@@ -50,8 +51,7 @@ class Buried(NamedTuple):
 
     def size_bytes(self) -> int:
         """What its removal gives back."""
-        with translated_errors(self.directory):
-            return sum(path.stat().st_blocks * 512 for path in self.directory.rglob("*"))
+        return tree_bytes(self.directory)
 
 
 class Trash:

@@ -86,10 +86,11 @@ def _up(broker: dict[str, Any]) -> str:
 
 
 def _disk(broker: dict[str, Any]) -> str:
-    used_bytes, all_bytes = broker["diskUsedBytes"], broker["diskBytes"]
-    if used_bytes is None or all_bytes is None:
+    """What the broker's own data takes of it."""
+    data_bytes, all_bytes = broker["dataBytes"], broker["diskBytes"]
+    if data_bytes is None or all_bytes is None:
         return "?"
-    return f"{short_size(used_bytes)} of {short_size(all_bytes)}"
+    return f"{short_size(data_bytes)} of {short_size(all_bytes)}"
 
 
 VERB = Verb(status, (OUTPUT, URL), ("tailrace status", "tailrace status -o yaml"))

@@ -22,6 +22,7 @@ BROKER = BrokerStatus(
     damaged=0,
     quarantined=0,
     lag_max=0,
+    data_bytes=GIBIBYTE,
     disk_used_bytes=10 * GIBIBYTE,
     disk_bytes=100 * GIBIBYTE,
     direct_io=True,

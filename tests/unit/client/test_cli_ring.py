@@ -197,6 +197,7 @@ def row(ordinal: int, *, up_seconds: float | None = None, alive: bool = True) ->
         damaged=None,
         quarantined=None,
         lag_max=None,
+        data_bytes=None,
         disk_used_bytes=None,
         disk_bytes=None,
         direct_io=None,

@@ -78,6 +78,7 @@ BROKER: dict[str, object] = {
     "damaged": 0,
     "quarantined": 0,
     "lagMax": 0,
+    "dataBytes": 1,
     "diskUsedBytes": 1,
     "diskBytes": 2,
     "directIo": True,

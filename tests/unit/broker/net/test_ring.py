@@ -103,6 +103,10 @@ class ToldRing:
         self.asked.append("recover")
 
 
+async def data_bytes() -> int:
+    return 2
+
+
 async def disk_bytes() -> tuple[int, int]:
     return 3, 9
 
@@ -117,6 +121,7 @@ def broker_of(state: RingState | None, view: RingView = VIEW) -> Any:
         check_ready=lambda: None,
         now_us=lambda: 5_000_000,
         started_us=1_000_000,
+        data_bytes=data_bytes,
         disk_bytes=disk_bytes,
         ordinal=0,
         incarnation=incarnation(0),
@@ -389,13 +394,15 @@ def test_brokers_are_all_there_and_only_this_one_tells_all() -> None:
         "metadataLeader": 2,
         "metadataTerm": 5,
     }
-    assert (own["upSeconds"], own["diskUsedBytes"], own["restart"]) == (4, 3, "clean")
+    assert (own["upSeconds"], own["dataBytes"], own["diskUsedBytes"]) == (4, 2, 3)
+    assert own["restart"] == "clean"
     assert {name for name, value in own.items() if value is None} == set()
     assert other.keys() == own.keys()
     assert {name for name, value in other.items() if value is None} == {
         "damaged",
         "quarantined",
         "lagMax",
+        "dataBytes",
         "diskUsedBytes",
         "diskBytes",
         "directIo",
