@@ -18,10 +18,13 @@ from time import monotonic
 from typing import Any
 
 import aiohttp
+import pytest
 
 from tailrace.local_broker import HOST
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
+# None: this machine has no browser.
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium: apt install chromium")
 # It resolves to the broker's address as a name does that its owner has pointed there.
 REBOUND_HOST = "evil.example"
 START_S_MAX = 60.0
@@ -39,11 +42,6 @@ _FLAGS = (
     "--remote-debugging-port=0",
     f"--host-resolver-rules=MAP {REBOUND_HOST} {HOST}",
 )
-
-
-def installed_browser() -> str | None:
-    """The path of a Chromium, if this machine has one."""
-    return next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class Browser:
@@ -94,10 +92,10 @@ async def _ask(
 
 
 @contextmanager
-def start_browser(program: str, profile: Path) -> Iterator[Browser]:
+def start_browser(profile: Path) -> Iterator[Browser]:
     """A browser with an empty profile in this directory; it is gone when the block ends."""
     process = subprocess.Popen(
-        [program, *_FLAGS, f"--user-data-dir={profile}", "about:blank"],
+        [str(BROWSER), *_FLAGS, f"--user-data-dir={profile}", "about:blank"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from urllib.request import urlopen
 import pytest
 
 from tailrace.local_broker import DOOR_COUNT
+from tests.browser import BROWSER, needs_browser
 from tests.commands import environment
 from tests.console import Program, is_as_shown, programs_of, rewritten, shown
 from tests.fixtures import RunningBroker, start_broker
@@ -68,8 +68,6 @@ for line in sys.stdin:
         status = 1
     print("{END_OF_PROGRAM}" + str(status))
 """
-BROWSER = shutil.which("chromium")
-needs_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium on PATH")
 
 
 class Interpreter:

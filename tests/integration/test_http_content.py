@@ -1,10 +1,11 @@
-"""What a request says of its body: its type and its coding."""
+"""What a request says of its body, its type and coding; where keys travel; how answers end."""
 
 import gzip
 import json
 
 import pytest
 
+from tailrace.records_binary import encode_records
 from tailrace.sync import Client
 from tailrace.wire import (
     BATCH_CONTENT_TYPE,
@@ -22,10 +23,12 @@ from tests.http11 import (
     Connection,
     chunked,
     document,
+    get,
     messages,
     new_topic,
     problem,
     produce_doors,
+    records,
     request,
 )
 
@@ -154,3 +157,80 @@ def test_two_codings_are_both_seen(shared_broker: RunningBroker) -> None:
 
     assert document(answer)["contentEncoding"] == "identity, gzip"
     check_nothing_is_stored(shared_broker)
+
+
+@pytest.mark.parametrize("form", ["success", "problem"])
+def test_an_answer_of_one_json_object_ends_with_a_line_feed(
+    shared_broker: RunningBroker, topic: str, form: str
+) -> None:
+    """A shell's next prompt begins a line of its own."""
+    key = "?partitionKey=k"
+    sent = {
+        "success": [
+            new_topic(topic),
+            request(messages(topic), b"1"),
+            request(messages(topic) + key, b"1\n2", content_type=NDJSON_CONTENT_TYPE),
+            request(f"/v1/topics/{topic}", b"{}", method="PATCH"),
+            request(f"/v1/consumer/register?consumerId=c&group={topic}&topic={topic}"),
+            request("/v1/consumer/goodbye?consumerId=c"),
+            *map(get, ("/status", "/live", "/ready", "/v1/topics", f"/v1/topics/{topic}")),
+            *map(get, ("/v1/offsets", "/v1/trash", "/v1/brokers", "/v1/ring", "/v1/groups")),
+            *map(get, (f"/v1/groups/{topic}", "/v1/problems/not-found", "/v1/openapi.json")),
+        ],
+        "problem": [
+            request(messages(topic), b"{"),
+            request(messages(topic), b"1", content_type="text/csv"),
+            request(f"/v1/topics/{topic}", b"[]", method="PATCH"),
+            get("/v1/nowhere"),
+            get("/v1/topics/none"),
+            get("/status", host="evil.example"),
+            get("/status", host=None),
+        ],
+    }
+    with Connection(shared_broker.port) as connection:
+        for each in sent[form]:
+            answer = connection.exchange(each)
+
+            assert (answer.status < 300) == (form == "success"), answer
+            assert answer.body.startswith(b"{")
+            assert answer.body.endswith(b"}\n")
+
+
+def test_the_head_of_an_answer_counts_its_line_feed(shared_broker: RunningBroker) -> None:
+    with Connection(shared_broker.port) as connection:
+        whole = connection.exchange(get("/live"))
+        connection.send(request("/live", method="HEAD", content_length=None))
+        head = connection.receive(is_head_only=True)
+
+    assert whole.body == b'{"live":true}\n'
+    assert head.headers["content-length"] == str(len(whole.body))
+
+
+@produce_doors
+def test_a_key_that_is_too_long_for_the_url_is_stored_from_the_body(
+    shared_broker: RunningBroker, door: int, topic: str
+) -> None:
+    """As the problem of the first attempt says."""
+    key = "k" * 64 * 1024
+    with Connection(shared_broker.port + door) as connection:
+        refused = connection.exchange(request(messages(topic, partitionKey=key), b"1"))
+    assert problem(refused) == (431, "header-too-large")
+    assert "partitionKey travels in the URL" in document(refused)["detail"]
+    assert RECORDS_CONTENT_TYPE in document(refused)["detail"]
+
+    body = encode_records([key.encode()], [b"1"])
+    with Connection(shared_broker.port + door) as connection:
+        sent = request(messages(topic), body, content_type=RECORDS_CONTENT_TYPE)
+        (stored,) = document(connection.exchange(sent))
+    with Connection(shared_broker.port) as connection:
+        read = connection.exchange(get(records(topic, stored["partition"])))
+    assert document(read)["key"] == key
+
+
+def test_a_head_that_is_too_large_without_a_key_says_so(shared_broker: RunningBroker) -> None:
+    with Connection(shared_broker.port) as connection:
+        sent = request(messages("t", partitionKey="k"), b"1", x="v" * 64 * 1024)
+        refused = connection.exchange(sent)
+
+    assert problem(refused) == (431, "header-too-large")
+    assert "send fewer or shorter headers" in document(refused)["detail"]

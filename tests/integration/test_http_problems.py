@@ -303,6 +303,10 @@ REFUSED: dict[str, tuple[tuple[int, ...], bytes]] = {
     "offset-out-of-range": (READS, get(records_target("t", offset=1))),
     "expectation-failed": ((PUBLIC, PRODUCE, READ), get("/status", expect="a miracle")),
     "header-too-large": (EVERYWHERE, get("/status", x="v" * 17_000)),
+    "header-too-large of a key": (
+        PRODUCES,
+        request(messages("t", partitionKey="k" * 64 * 1024), b"1"),
+    ),
 }
 # By a broker of their own, below.
 PROVOKED = {

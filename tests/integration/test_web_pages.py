@@ -9,17 +9,12 @@ from typing import Any
 import pytest
 
 from tailrace.sync import Client
-from tests.browser import REBOUND_HOST, Browser, installed_browser, serve_page, start_browser
+from tests.browser import REBOUND_HOST, Browser, needs_browser, serve_page, start_browser
 from tests.consumers import register
 from tests.fixtures import RunningBroker, start_broker
 from tests.http11 import METRICS, PRODUCE, READ, Connection, document, get
 
-PROGRAM = installed_browser()
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(PROGRAM is None, reason="no Chromium here: apt install chromium"),
-    pytest.mark.timeout(180),
-]
+pytestmark = [pytest.mark.integration, needs_browser, pytest.mark.timeout(180)]
 
 # What a page gets of each request: its status; "opaque" of an answer that it may not read; or
 # "failed" when the browser has not sent it, or gives no answer.
@@ -37,8 +32,7 @@ JSON_HEADERS = {"content-type": "application/json"}
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    assert PROGRAM is not None
-    with start_browser(PROGRAM, tmp_path_factory.mktemp("browser")) as running:
+    with start_browser(tmp_path_factory.mktemp("browser")) as running:
         yield running
 
 

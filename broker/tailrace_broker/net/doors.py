@@ -73,7 +73,7 @@ def _json(status: int, description: str, schema: Any = None) -> AnswerForm:
 
 @cache
 def _description() -> bytes:
-    return msgspec.json.format(msgspec.json.encode(openapi.openapi(ROUTES)))
+    return msgspec.json.format(msgspec.json.encode(openapi.openapi(ROUTES))) + b"\n"
 
 
 async def _describe(_: Broker, __: Call) -> Response:

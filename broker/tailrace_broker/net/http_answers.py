@@ -149,7 +149,7 @@ class AnswerQueue:
         if error is not None:
             self._answer_whole(exchange, problem_response(error))
         else:
-            self._answer_whole(exchange, Response((body,), status=status))
+            self._answer_whole(exchange, Response((body, b"\n"), status=status))
 
     async def _serve(self, exchange: Exchange) -> None:
         """Run the handler of the first that waits."""

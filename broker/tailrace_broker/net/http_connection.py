@@ -12,6 +12,7 @@ from typing import cast
 
 import httptools
 
+from tailrace.wire import RECORDS_CONTENT_TYPE
 from tailrace_broker.model.errors import (
     BodyTooLargeError,
     HeaderTooLargeError,
@@ -259,7 +260,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         current.header_bytes += len(method) + _HEAD_FRAME_BYTES
         try:
             if current.header_bytes > HEADER_BYTES_MAX:
-                raise _header_too_large()
+                raise _header_too_large(current.target)
             check_head(current, parser.get_http_version(), method)
         except TailraceError as error:  # where the request ends is not certain: it is the last
             self._fail(error)
@@ -324,7 +325,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         elif current is before:  # of a head, of chunk sizes, of trailers: they must end
             current.head_bytes += len(received)
             if current.head_bytes > HEADER_BYTES_MAX:
-                self._fail(_header_too_large())
+                self._fail(_header_too_large(current.target))
         return _NOTHING
 
     def _stay_with_http_1(self, rest: memoryview) -> memoryview:
@@ -531,5 +532,15 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._idle_check = loop.call_later(LINGER_SECONDS, transport.abort)
 
 
-def _header_too_large() -> HeaderTooLargeError:
-    return HeaderTooLargeError(f"request line and headers are over {HEADER_BYTES_MAX} bytes")
+def _header_too_large(target: bytes) -> HeaderTooLargeError:
+    """Says what to do: mostly it is a key, which takes up to three bytes of the URL for each."""
+    is_key = b"partitionKey=" in target and len(target) > HEADER_BYTES_MAX // 2
+    remedy = (
+        "partitionKey travels in the URL; send a longer key in the body, as "
+        f"{RECORDS_CONTENT_TYPE} (in Python by produce_records or a Producer)"
+        if is_key
+        else "send fewer or shorter headers"
+    )
+    return HeaderTooLargeError(
+        f"request line and headers are over {HEADER_BYTES_MAX} bytes; {remedy}"
+    )

@@ -215,7 +215,8 @@ PROBLEMS: dict[type[TailraceError], Problem] = {
         "header-too-large",
         431,
         "Header too large",
-        "request line and headers are over 16 KiB; the connection is closed",
+        "request line and headers are over 16 KiB, mostly by a long `partitionKey`; the "
+        "connection is closed",
     ),
     errors.CorruptPartitionError: Problem(
         "corrupt-partition",
@@ -315,7 +316,7 @@ def problem_response(error: TailraceError) -> Response:
         headers["accept-encoding"] = "identity"
     if status == 401:
         headers["www-authenticate"] = "Bearer"
-    body = msgspec.json.encode(problem_members(error))
+    body = msgspec.json.encode(problem_members(error)) + b"\n"
     return Response((body,), PROBLEM_CONTENT_TYPE, status, headers)
 
 

@@ -88,7 +88,7 @@ class Response(NamedTuple):
     on_lost: Callable[[], None] | None = None  # when the peer goes before all of it is sent
 
 
-# Answers a request: the status and body of a success, or an error; once, maybe later.
+# Answers a request: status and JSON of a success, or an error; once, maybe later.
 Answer = Callable[[int, bytes, TailraceError | None], None]
 # Starts at once and calls `Answer`; requests of one connection may overlap (produce).
 Immediate = Callable[[Broker, Call, Answer], None]

@@ -312,8 +312,8 @@ async def list_offsets(broker: Broker, call: Call) -> Response:
 
 
 def json_response(answer: object, *, status: int = 200) -> Response:
-    """An answer's struct as JSON."""
-    return Response((msgspec.json.encode(answer),), status=status)
+    """An answer's struct as JSON, with a line feed for who reads it in a shell."""
+    return Response((msgspec.json.encode(answer) + b"\n",), status=status)
 
 
 def parse_body(body: bytes | bytearray, kind: type[T]) -> T:
