@@ -91,9 +91,17 @@ def test_every_json_text_is_taken(value: bytes) -> None:
     assert is_json(value)
 
 
-def test_half_a_surrogate_pair_is_refused_for_it_is_no_character() -> None:
-    assert not is_json(b'"\\ud83d"')
-    assert not is_json(b'"\\ude80 "')
+@pytest.mark.parametrize("half", [r"\ud800", r"\uDBFF", r"\ude80"])
+@pytest.mark.parametrize("behind", ["", " ", "abcdefgh", r"\n", r"\u0041 ", r"\ud83d\ude80"])
+def test_half_a_surrogate_pair_is_refused_for_it_is_no_character(half: str, behind: str) -> None:
+    body = rf'1{chr(10)}{{"a\\ud800":"\ud83d\ude80{half}{behind}"}}'.encode()
+    reason = f"{half} is half of a surrogate pair at byte 27"
+
+    assert refusal_of(body) == (2, reason)
+
+
+def test_half_a_surrogate_pair_behind_another_fault_is_not_what_is_named() -> None:
+    assert refusal_of(b'[1 "\\ud800"]') == (1, "expected ',' or ']' at byte 3")
 
 
 def test_a_value_is_taken_from_any_buffer() -> None:
