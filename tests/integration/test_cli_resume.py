@@ -11,9 +11,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
+from tailrace.cli.produce_form import Form
+from tailrace.cli.produce_requests import Target
+from tailrace.cli.resume import Token
 from tailrace.local_broker import HOST
 from tailrace.sync import Client
 from tests.commands import TIMEOUT_S, assert_fails, ndjson, run, started, told
@@ -26,6 +30,8 @@ EVENTS = [{"k": f"k{n % 60}", "n": n, "pad": "x" * 300} for n in range(20_000)]
 LINES = ndjson(EVENTS)
 PATIENCE_S_MAX = 90.0  # the command's 30 s, on a slow machine
 KEYED = ("--key", ".k")
+PRODUCER_ID = "0123456789abcdef" * 2
+REMEMBERED_REQUESTS = 1_000  # of a producer, by each partition: docs/protocol.md
 
 
 def resumed(errors: str, content: bytes, url: str) -> "subprocess.CompletedProcess[bytes]":
@@ -231,3 +237,36 @@ def test_what_stored_nothing_has_nothing_to_resume(broker: RunningBroker) -> Non
     assert_fails(run("produce", "t", "--key", ".k", "1", url=broker.url), 1, "event 1 has no .k")
     with Client(broker.url) as client:
         assert count_of(client, "t") == 0
+
+
+def test_a_run_is_resumed_long_after_brokers_have_forgotten_its_request(
+    broker: RunningBroker,
+) -> None:
+    """Only what the token knows to be stored is taken for stored."""
+    events = [{"k": f"k{n}", "n": n} for n in range(100)]
+    with Client(broker.url) as client:
+        client.create_topic("t", partitions_per_range=2)
+        stored = client.produce_records(
+            "t",
+            [str(event["k"]).encode() for event in events],
+            ndjson(events).splitlines(),
+            producer_id=PRODUCER_ID,
+            sequence=3,
+        )
+        for sequence in range(4, 4 + REMEMBERED_REQUESTS):
+            client.produce_records(
+                "t", [b"k0", b"k1", b"k3"], [b"0"] * 3, producer_id=PRODUCER_ID, sequence=sequence
+            )
+        counts = [each.high_watermark for each in client.offsets(["t"])]
+        checksum = crc32(ndjson(events), crc32(repr(Target("t", Form(key_path=("k",)))).encode()))
+        known = Token(PRODUCER_ID, 3, 1, 100, checksum, tuple(part.partition for part in stored))
+        resume = ("produce", "t", *KEYED, "--resume")
+        result = run(*resume, str(known), url=broker.url, stdin=ndjson(events))
+        unknown = run(*resume, str(known._replace(stored=())), url=broker.url, stdin=ndjson(events))
+        still = [each.high_watermark for each in client.offsets(["t"])]
+
+    assert len(stored) == 2
+    assert told(result).startswith("✓ ")
+    assert unknown.returncode == 1
+    assert b"error: Sequence unknown: sequence 3 was used so long ago" in unknown.stderr
+    assert still == counts

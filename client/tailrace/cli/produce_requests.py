@@ -1,11 +1,14 @@
 """Lines -> requests of a `RequestProducer`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from itertools import compress
 from typing import NamedTuple
 
 from tailrace.cli.produce_form import BadLine, Form, read_event
 from tailrace.errors import ProblemError, TopicNotFoundError
+from tailrace.murmur3 import token
 from tailrace.request_producer import RequestProducer
+from tailrace.routing import Routing
 from tailrace.sync import Client
 from tailrace.values import Produced
 
@@ -38,20 +41,33 @@ class LineRequests:
         self._topic, self._form = target
         self._json_check: bool | None = None
 
-    def of(self, lines: Sequence[bytes]) -> LineRequest:
-        """One request, not sent yet."""
+    def of(self, lines: Sequence[bytes], stored: Collection[int] = ()) -> LineRequest:
+        """One request, not sent yet. `stored`: partitions that have what they should of it."""
         if not self._form.is_plain:
-            return self._of_records(lines)
+            return self._of_records(lines, stored)
         if not any(line.strip(b"\r\n") for line in lines):
             return LineRequest(lines, None)
         body = b"".join(lines)
         return LineRequest(lines, lambda: [self._producer.produce_lines(self._topic, body)])
 
-    def _of_records(self, lines: Sequence[bytes]) -> LineRequest:
+    def partitions(self, client: Client, keys: Sequence[bytes | None]) -> list[int | None]:
+        """Of records with these keys; what they are now, as a broker knows."""
+        routing = Routing(client.url)
+        routing.learn_topic(client.topic(self._topic), 0.0)
+        keyless = self._producer.id.encode()
+        tokens = (token(keyless if key is None else key) for key in keys)
+        return [routing.partition_of(self._topic, each) for each in tokens]
+
+    def _of_records(self, lines: Sequence[bytes], stored: Collection[int]) -> LineRequest:
         form = self._form
         records = form.records(lines, json_check=self._checks_json())
         keys, values, indices, bad_line = records
         good = lines if bad_line is None else lines[: bad_line.line_index]
+        if stored:
+            partitions = self.partitions(self._client, keys)
+            missing = [each not in stored for each in partitions]
+            keys, values = list(compress(keys, missing)), list(compress(values, missing))
+            indices = list(compress(indices, missing))
         if not values:
             return LineRequest(good, None, bad_line)
         times = None if form.timestamp_us is None else [form.timestamp_us] * len(values)

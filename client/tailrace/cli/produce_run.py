@@ -1,7 +1,7 @@
 """One run of `tailrace produce`: what is sent, what is stored, and where another run goes on."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from zlib import crc32
 
@@ -10,9 +10,7 @@ from tailrace.cli.produce_input import BATCH_BYTES
 from tailrace.cli.produce_requests import LineRequest, LineRequests, Target, refused_line
 from tailrace.cli.resume import Replay, Token
 from tailrace.errors import ProblemError, TailraceError
-from tailrace.murmur3 import token as token_of
 from tailrace.request_producer import RequestProducer
-from tailrace.routing import Routing
 from tailrace.sync import Client
 from tailrace.values import Produced
 
@@ -83,7 +81,7 @@ class Run:
             self._checksum = self._replay.checksum
             if is_begun:
                 self._under_way = LineRequest(some, None)
-                self._store_request(some)
+                self._store_request(some, self._known_stored)
             else:
                 self._store(some)
 
@@ -152,9 +150,12 @@ class Run:
                 self._bytes_max = min(self._bytes_max, sum(map(len, some))) // 2
                 self._store(some)
 
-    def _store_request(self, lines: Sequence[bytes]) -> None:
-        """As one request. BadLineError: the lines before it are stored."""
-        request = self._requests.of(lines)
+    def _store_request(self, lines: Sequence[bytes], known: Collection[int] = ()) -> None:
+        """As one request, without what these partitions have of it.
+
+        BadLineError: the lines before it are stored.
+        """
+        request = self._requests.of(lines, known)
         try:
             self._settle(request, self._send(request))
         except ProblemError as error:
@@ -169,25 +170,8 @@ class Run:
             raise BadLineError(f"{self.noun} {self._line} {bad_line.reason}")
 
     def _send(self, request: LineRequest) -> Sequence[Produced]:
-        """What is stored now, or was by an earlier run."""
-        if request.send is None:
-            return ()
         self._under_way = request
-        try:
-            return request.send()
-        except ProblemError as error:
-            known = () if self._resume is None else self._resume.stored
-            failed = [
-                part
-                for part in error.parts
-                if isinstance(part, ProblemError)
-                and not (part.type == "sequence-unknown" and part.members.get("partition") in known)
-            ]
-            if not error.parts:
-                raise
-            if failed:
-                raise failed[0] from error
-            return [part for part in error.parts if isinstance(part, Produced)]
+        return () if request.send is None else request.send()
 
     def _settle(self, request: LineRequest, produced: Sequence[Produced]) -> None:
         for part in produced:
@@ -210,31 +194,31 @@ class Run:
 
     # --- what is known ---
 
+    @property
+    def _known_stored(self) -> Collection[int]:
+        """Partitions that have what they should of the request that is sent again."""
+        return () if self._resume is None else self._resume.stored
+
     def _stored_of_unsettled(self) -> dict[int, int]:
         """Events by partition, of the request whose outcome is not known for all partitions."""
         unsettled = self._producer.unsettled
         if unsettled is None or self.is_settled:
             return {}
-        stored = {each.partition: each.count for each in unsettled.stored.values()}
-        known = () if self._resume is None else self._resume.stored
-        if self._resume is not None and self._resume.sequence == unsettled.sequence:
-            return dict.fromkeys(known, 0) | stored
-        return stored
+        is_resumed = self._resume is not None and self._resume.sequence == unsettled.sequence
+        stored = dict.fromkeys(self._known_stored if is_resumed else (), 0)
+        return stored | {each.partition: each.count for each in unsettled.stored.values()}
 
     def _stored_by_partition(self) -> Counter[int]:
         return self._counts + Counter(self._stored_of_unsettled())
 
     def _first_missing(self) -> int:
         """The first line under way whose partition is not known to have stored it."""
-        routing, topic = Routing(self._client.url), self._target.topic
-        stored = self._stored_of_unsettled()
+        keys, stored = self._under_way.keys, self._stored_of_unsettled()
         with suppress(TailraceError), self._client.twin(timeout_s=ASK_S_MAX) as client:
-            if stored and self._under_way.keys:
-                routing.learn_topic(client.topic(topic), 0.0)
-        for index, key in self._under_way.keys:
-            placing = self._producer.id.encode() if key is None else key
-            if routing.partition_of(topic, token_of(placing)) not in stored:
-                return self._line + index
+            placed = self._requests.partitions(client, [key for _, key in keys]) if stored else ()
+            for (index, _), partition in zip(keys, placed, strict=False):
+                if partition not in stored:
+                    return self._line + index
         return self._line
 
 
