@@ -57,7 +57,8 @@ def groups_check(groups: Sequence[GroupInfo], *, now_us: int) -> Check:
     return Check(
         WARNING,
         "groups",
-        f"{lags} {longest}: {names}{others}: start what reads, or forget the group: tailrace group delete",
+        f"{lags} {longest}: {names}{others}: start what reads, or forget the group: "
+        "tailrace group delete",
     )
 
 
