@@ -143,12 +143,16 @@ def merged(rows: Iterable[Row], others: Iterable[Iterable[Row]]) -> list[Row]:
         for each in other
         if each.leader is not None and each.leader_url is None
     }
-    return [
-        each
-        if each.leader_url is None or _key(each) not in known
-        else replace(known[_key(each)], leader_url=each.leader_url)
-        for each in rows
-    ]
+    return [_merged(each, known.get(_key(each))) for each in rows]
+
+
+def _merged(row: Row, known: Row | None) -> Row:
+    """`known`: as its leader describes it."""
+    if row.leader_url is None:
+        return row
+    if known is not None:
+        return replace(known, leader_url=row.leader_url)
+    return replace(row, state="unreachable") if row.state == "open" else row
 
 
 def newest_lines(pages: Iterable[bytes], count: int) -> bytes:

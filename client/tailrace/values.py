@@ -44,7 +44,8 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """Where a partition begins and ends; `state`: open, sealed (readable, closed) or damaged.
+    """Where a partition begins and ends; `state`: open, sealed (readable, closed) or damaged;
+    waiting, leaderless: no broker leads it now; unreachable: this client did not reach its leader.
 
     All three ends are None when it is damaged, or no broker that leads it was reached; `leader` is
     that broker's ordinal, None: there is none now. `leader_url`: where it is, told by others.
@@ -132,7 +133,7 @@ class DeletedTopic:
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """What holds for all brokers together."""
+    """What holds for all brokers together; `under_replicated`: ranges with fewer than `copies`."""
 
     name: str
     cluster_id: str
@@ -141,6 +142,7 @@ class Ring:
     under_replicated: int
     metadata_leader: int | None
     metadata_term: int
+    copies: int = 1
 
 
 @dataclass(frozen=True, slots=True)

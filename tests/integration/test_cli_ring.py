@@ -169,11 +169,12 @@ def test_data_of_another_number_of_brokers_is_refused(tmp_path: Path, dev: Dev) 
 def test_every_broker_shows_the_same_status(dev: Dev) -> None:
     shown = [told(run("status", url=dev.url(ordinal))) for ordinal in range(BROKERS)]
     headlines = {each.splitlines()[0] for each in shown}
-    rows = [line.split() for line in shown[0].splitlines()[2:]]
+    rows = [line.split() for line in shown[0].splitlines()[2:-1]]
 
     assert len(headlines) == 1
     assert re.match(
-        r"RING local   brokers 3/3   ranges 3   under-replicated 0   metadata leader \d \(term \d",
+        r"RING local   brokers 3/3   ranges 3   copies 1   under-replicated 0   metadata leader \d "
+        r"\(term \d",
         headlines.pop(),
     )
     assert [row[0] for row in rows] == ["0", "1", "2"]

@@ -210,7 +210,7 @@ def test_the_ring_is_a_line_and_each_broker_one(shared_broker: RunningBroker) ->
     titles, broker = (re.split(r"  +", line) for line in table)
 
     assert headline == (
-        "RING local   brokers 1/1   ranges 1   under-replicated 0   "
+        "RING local   brokers 1/1   ranges 1   copies 1   under-replicated 0   "
         f"metadata leader 0 (term 1)   version {__version__}"
     )
     assert titles == [

@@ -94,6 +94,7 @@ def test_the_ring_has_one_broker(broker: RunningBroker) -> None:
             "version": version("tailrace"),
             "ranges": 1,
             "underReplicated": 0,
+            "copies": 1,
             "metadataLeader": 0,
             "metadataTerm": 1,
         },

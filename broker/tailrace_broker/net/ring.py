@@ -15,11 +15,11 @@ from tailrace_broker.model.ring_state import (
     RangeState,
     Refusal,
     Registration,
-    Replica,
     RingState,
     StepState,
 )
 from tailrace_broker.net.api import Broker, Ring, RingView
+from tailrace_broker.net.range_states import condition_of
 from tailrace_broker.net.routes import Call, Parameters, Response
 from tailrace_broker.net.topics import COPIES, json_response, parse_body
 
@@ -217,17 +217,6 @@ def _check_voters_are_away(ring: Ring) -> None:
 # --- what the answers are made of -----------------------------------------------------------------
 
 
-def is_good(state: RingState, replica: Replica) -> bool:
-    """It is this very process that is in sync, and it is not taken for dead."""
-    registration = state.brokers.get(replica.ordinal)
-    return (
-        not replica.is_ghost
-        and registration is not None
-        and registration.number == replica.registration
-        and not registration.is_fenced
-    )
-
-
 def is_alive(ring: Ring, view: RingView, ordinal: int) -> bool:
     """Who answers is."""
     own = ring.registration
@@ -285,13 +274,6 @@ def _registration(ring: Ring, view: RingView, one: Registration) -> Registration
 
 
 def _range(state: RingState, one: RangeState) -> RangeAnswer:
-    if one.is_sealed:
-        condition = "sealed"
-    elif one.leader is not None and is_good(state, one.leader):
-        condition = "open"
-    else:
-        is_waiting = not any(is_good(state, replica) for replica in one.isr)
-        condition = "waiting" if is_waiting else "leaderless"
     return RangeAnswer(
         id=one.id,
         start=str(one.start),
@@ -303,7 +285,7 @@ def _range(state: RingState, one: RangeState) -> RangeAnswer:
             ReplicaAnswer(ordinal=each.ordinal, registration=each.registration, ghost=each.is_ghost)
             for each in one.isr
         ],
-        state=condition,
+        state=condition_of(state, one),
     )
 
 

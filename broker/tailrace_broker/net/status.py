@@ -17,9 +17,10 @@ from tailrace_broker.model.ring_state import RangeState, RingState
 from tailrace_broker.model.topic import is_internal
 from tailrace_broker.net.api import Broker, RingView
 from tailrace_broker.net.problems import PROBLEM_PATH, PROBLEMS
-from tailrace_broker.net.ring import is_alive, is_good
+from tailrace_broker.net.range_states import is_good
+from tailrace_broker.net.ring import is_alive
 from tailrace_broker.net.routes import Call, Parameters, Response, shortened
-from tailrace_broker.net.topics import json_response
+from tailrace_broker.net.topics import COPIES, json_response
 
 VERSION = version("tailrace")
 METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -74,8 +75,9 @@ class RingAnswer(msgspec.Struct, rename="camel", kw_only=True):
     version: str
     ranges: Annotated[int, Meta(description="That take events.")]
     under_replicated: Annotated[
-        int, Meta(description="Of these, with fewer in-sync replicas than they are to have.")
+        int, Meta(description="Of these, with fewer in-sync replicas than `copies`.")
     ]
+    copies: Annotated[int, Meta(description="Of each event on brokers' disks, when all are well.")]
     metadata_leader: int | None
     metadata_term: int
 
@@ -140,6 +142,7 @@ async def brokers(broker: Broker, _: Call) -> Response:
         version=VERSION,
         ranges=len(open_ranges),
         under_replicated=len(open_ranges) - len(whole),
+        copies=COPIES,
         metadata_leader=metadata.leader,
         metadata_term=metadata.term,
     )

@@ -29,6 +29,7 @@ from tailrace_broker.model.topic import (
     slices_of,
 )
 from tailrace_broker.net.api import Broker, HostedTopic, PartitionLog
+from tailrace_broker.net.range_states import condition_of
 from tailrace_broker.net.routes import Call, Parameters, Response, TopicName
 from tailrace_broker.net.timestamps import TIMESTAMP_FORMS, read_timestamp
 
@@ -165,7 +166,13 @@ class PartitionState(msgspec.Struct, rename="camel", kw_only=True):
     log_start: int | None
     high_watermark: int | None
     log_end: int | None
-    state: Annotated[str, Meta(description="open, sealed or damaged")]
+    state: Annotated[
+        str,
+        Meta(
+            description="open, sealed, damaged; waiting, leaderless: as its range, which no broker "
+            "leads now."
+        ),
+    ]
     parents: list[int]
     children: list[int]
     timestamp_offset: Annotated[
@@ -362,6 +369,8 @@ def _state(broker: Broker, hosted: HostedTopic, partition: Partition) -> dict[st
     }
     if log is None and _is_damaged(hosted, partition):
         members["state"] = "damaged"
+    elif log is None and not partition.is_sealed:
+        members["state"] = _condition(broker, partition)
     leader = _leader(broker, partition)
     if leader is not None and leader != broker.ordinal:
         host, port = broker.address_of(leader)
@@ -397,6 +406,12 @@ def url_at(host: str, port: int) -> str:
 def _range(broker: Broker, partition: Partition) -> RangeState | None:
     state = broker.ring.state
     return None if state is None else state.ranges.get(partition.range_id)
+
+
+def _condition(broker: Broker, partition: Partition) -> str:
+    """Of a partition whose log is not here."""
+    state, found = broker.ring.state, _range(broker, partition)
+    return "open" if state is None or found is None else condition_of(state, found)
 
 
 def _leader(broker: Broker, partition: Partition) -> int | None:

@@ -24,7 +24,8 @@ def status(*, output: str, url: str | None) -> None:
     with connect(url) as client:
         ring = filled_in(client, client.brokers())
     document = to_document(ring)
-    show(output, document, f"{headline(ring)}\n{as_table(document['brokers'], _columns())}")
+    lines = [headline(ring), as_table(document["brokers"], _columns()), *copies_note(ring)]
+    show(output, document, "\n".join(lines))
 
 
 def headline(status: "RingStatus") -> str:
@@ -36,11 +37,19 @@ def headline(status: "RingStatus") -> str:
             f"RING {ring.name}",
             f"brokers {sum(each.alive for each in status.brokers)}/{status.length}",
             f"ranges {ring.ranges}",
+            f"copies {ring.copies}",
             f"under-replicated {ring.under_replicated}",
             f"metadata leader {leader} (term {ring.metadata_term})",
             f"version {ring.version}",
         ]
     )
+
+
+def copies_note(status: "RingStatus") -> list[str]:
+    """What one copy means where there are brokers for more."""
+    if status.ring.copies > 1 or status.length == 1:
+        return []
+    return ["copies 1: each event is on one broker, and cannot be read while that one is away"]
 
 
 def short_duration(seconds: float) -> str:

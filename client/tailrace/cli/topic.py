@@ -158,7 +158,7 @@ def _partition_columns() -> "list[Column]":
         member("PARTITION", "partition"),
         member("RANGE", "range"),
         Column("SLICE", lambda each: f"{each['slice']}/{each['slices']}"),
-        member("LEADER", "leader"),
+        Column("LEADER", _leader_text),
         member("ISR", "isr"),
         member("START", "logStart"),
         member("COMMITTED", "highWatermark"),
@@ -170,6 +170,16 @@ def _partition_columns() -> "list[Column]":
         member("PARENTS", "parents"),
         member("STATE", "state"),
     ]
+
+
+def _leader_text(partition: dict[str, Any]) -> str:
+    """The words for a broker that does not answer are those of `tailrace status`."""
+    from tailrace.cli.output import NONE
+
+    if partition["leader"] is None:
+        return NONE
+    word = {"unreachable": " away", "waiting": " down", "leaderless": " down"}
+    return f"{partition['leader']}{word.get(partition['state'], '')}"
 
 
 def _setting(option: str, field: str, help: str, **settings: Any) -> Parameter:

@@ -18,7 +18,7 @@ from tailrace.cli.check import FAILED
 from tailrace.cli.checks import ring_checks
 from tailrace.cli.ring import ring_text, waiting_lines
 from tailrace.cli.ring_rows import filled_in, is_own
-from tailrace.cli.status import headline
+from tailrace.cli.status import copies_note, headline
 from tailrace.errors import ConnectionFailedError, TailraceError
 from tailrace.local_broker import HOST, PEER_DOOR, BrokerEndedError, PortTakenError
 from tailrace.local_ring import (
@@ -258,9 +258,19 @@ def test_each_broker_that_can_be_reached_describes_itself() -> None:
 
 def test_a_ring_without_a_metadata_leader_is_shown() -> None:
     assert headline(STATUS) == (
-        "RING demo   brokers 2/3   ranges 3   under-replicated 1   metadata leader none (term 7)   "
-        "version 0.1.0"
+        "RING demo   brokers 2/3   ranges 3   copies 1   under-replicated 1   "
+        "metadata leader none (term 7)   version 0.1.0"
     )
+
+
+def test_of_one_copy_in_a_ring_of_several_it_is_said_what_that_means() -> None:
+    two_copies = replace(STATUS, ring=replace(STATUS.ring, copies=2))
+
+    assert copies_note(STATUS) == [
+        "copies 1: each event is on one broker, and cannot be read while that one is away"
+    ]
+    assert copies_note(two_copies) == []
+    assert copies_note(replace(STATUS, length=1)) == []
 
 
 def test_the_doctor_tells_of_brokers_that_do_not_answer_and_nothing_else_of_them() -> None:

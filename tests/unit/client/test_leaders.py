@@ -223,9 +223,16 @@ def test_a_listing_has_what_the_leader_says_of_each_partition() -> None:
     assert merged(listing, [theirs]) == [
         whole,
         row(1, **known, leader_url=C),
-        row(2, leader=2, leader_url=B),
+        row(2, leader=2, leader_url=B, state="unreachable"),
         row(3),
     ]
+
+
+@pytest.mark.parametrize("state", ["sealed", "damaged", "waiting", "leaderless"])
+def test_what_a_broker_says_of_a_partition_without_a_leader_stays(state: str) -> None:
+    told = row(1, leader=1, leader_url=C, state=state)
+
+    assert merged([told], []) == [told]
 
 
 def test_of_the_last_records_of_partitions_the_newest_are_taken() -> None:

@@ -101,6 +101,7 @@ RING = {
         "version": "0.1.0",
         "ranges": 3,
         "underReplicated": 2,
+        "copies": 1,
         "metadataLeader": 0,
         "metadataTerm": 2,
     },

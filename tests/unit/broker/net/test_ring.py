@@ -391,6 +391,7 @@ def test_brokers_are_all_there_and_only_this_one_tells_all() -> None:
         "version": status.VERSION,
         "ranges": 3,
         "underReplicated": 0,
+        "copies": 1,
         "metadataLeader": 2,
         "metadataTerm": 5,
     }
