@@ -2,6 +2,8 @@
 
 import os
 import random
+import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,7 +56,15 @@ class Story:
             life = world.life
 
     def damage(self) -> None:
-        """Acknowledged records, then a bad block: Violation when some are gone and nobody says so.
+        """A bad block under acknowledged records."""
+        self._harm(self._damage_a_block)
+
+    def lose_files(self) -> None:
+        """Of acknowledged records the journal, a file of it, a topic or a partition is removed."""
+        self._harm(self._remove_files)
+
+    def _harm(self, harm: Callable[[Path], None]) -> None:
+        """Acknowledged records, then harm: Violation when some are gone and nobody says so.
 
         Of a damaged log nothing is served; what is undamaged has lost nothing that can be proven.
         """
@@ -69,7 +79,7 @@ class Story:
             io.died.set_result(None)
 
         world.run(live)
-        self._damage_a_block(root)
+        harm(root)
         expected = history.at()
         for key, log in expected.logs.items():
             log.safe_end = last.get(key, 0)
@@ -77,6 +87,8 @@ class Story:
 
         async def look(broker: SimulatedBroker, io: SimulatedIo) -> None:
             found = await read_all(broker, skips_damaged=True)
+            damaged = {each.topic.name for each in broker.topics()} - {name for name, _ in found}
+            expected.topics -= damaged
             expected.check(found, lost_power=True)
 
         with suppress(CorruptMetadataError):  # the broker says so, and does not start
@@ -97,6 +109,14 @@ class Story:
                     contents[position] ^= 1 << self.generator.randrange(8)
                 path.write_bytes(contents[: len(path.read_bytes())])
                 return
+
+    def _remove_files(self, root: Path) -> None:
+        data = root / "data"
+        partitions = {path.parent for path in data.glob("*/*/*.log")}
+        topics = {path.parent for path in partitions}
+        journal = {data / "journal", *data.glob("journal/*.journal")}
+        path = self.generator.choice(sorted(partitions | topics | journal))
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _world(self, root: Path, before: Expectation | None, life: int) -> tuple[World, History]:
         disk = SimulatedDisk(root, self.seed)

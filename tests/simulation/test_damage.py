@@ -1,4 +1,4 @@
-"""A bad block under what was acknowledged: it is told, never passed over in silence."""
+"""A bad block or a removed file under what was acknowledged is never passed over in silence."""
 
 from pathlib import Path
 
@@ -13,3 +13,11 @@ def test_acknowledged_records_are_served_or_said_to_be_damaged(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Story(seed, tmp_path, monkeypatch).damage()
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_acknowledged_records_are_served_or_said_to_be_missing(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Story(seed, tmp_path, monkeypatch).lose_files()

@@ -25,6 +25,7 @@ from tailrace_broker.storage import (
 )
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.direct_file import DirectFile
+from tailrace_broker.storage.inventory import Inventory
 from tailrace_broker.storage.journal import Journal
 from tailrace_broker.storage.journal_file import JournalFile
 from tailrace_broker.storage.producer_recovery import ProducerRecovery
@@ -200,6 +201,32 @@ def high_watermark_in_the_header_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(log_recovery, "follow_journal", lambda end, batches: (follow(end, batches)[0], 0))
 
 
+def partition_listed_before_it_is_there(patch: pytest.MonkeyPatch) -> None:
+    put = SegmentWriter.put
+
+    def list_and_put(self: Any, batches: Any, **options: bool) -> Path:
+        self._inventory.add_partitions([self.key])
+        return put(self, batches, **options)
+
+    patch.setattr(SegmentWriter, "put", list_and_put)
+
+
+def journal_file_listed_before_it_is_there(patch: pytest.MonkeyPatch) -> None:
+    begin_round = Journal._begin_round
+
+    def list_and_begin(self: Any, write: Any) -> None:
+        following = self._files[(self._index + 1) % len(self._files)]
+        self._inventory.add_journal_file(following.path.name)
+        begin_round(self, write)
+
+    patch.setattr(Journal, "_begin_round", list_and_begin)
+
+
+def nothing_listed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Inventory, "add_partitions", lambda self, keys: None)
+    patch.setattr(Inventory, "add_journal_file", lambda self, name: None)
+
+
 def hole_taken_for_padding(patch: pytest.MonkeyPatch) -> None:
     """And the batch behind it goes on with the log, wherever it says that it belongs."""
     patch.setattr(recovery, "read_pad", _read_pad_or_hole)
@@ -232,6 +259,8 @@ CRASHES: list[tuple[Plant, int]] = [
     (log_start_moved_after_the_deletion, 20),
     (duplicates_told_by_the_last_sequence, 0),
     (producers_forgotten_at_a_start, 0),
+    (partition_listed_before_it_is_there, 0),
+    (journal_file_listed_before_it_is_there, 0),
 ]
 DAMAGES: list[tuple[Plant, int]] = [
     (high_watermark_in_the_header_ignored, 4),
@@ -240,6 +269,7 @@ DAMAGES: list[tuple[Plant, int]] = [
 PLANTED = [
     *((plant, Story.tell, seed) for plant, seed in CRASHES),
     *((plant, Story.damage, seed) for plant, seed in DAMAGES),
+    (nothing_listed, Story.lose_files, 0),
 ]
 
 
