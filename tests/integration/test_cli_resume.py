@@ -251,22 +251,29 @@ def test_a_run_is_resumed_long_after_brokers_have_forgotten_its_request(
             [str(event["k"]).encode() for event in events],
             ndjson(events).splitlines(),
             producer_id=PRODUCER_ID,
-            sequence=3,
+            sequence=5_000,
         )
-        for sequence in range(4, 4 + REMEMBERED_REQUESTS):
+        for sequence in range(REMEMBERED_REQUESTS):
             client.produce_records(
                 "t", [b"k0", b"k1", b"k3"], [b"0"] * 3, producer_id=PRODUCER_ID, sequence=sequence
             )
-        counts = [each.high_watermark for each in client.offsets(["t"])]
+        counts = [each.high_watermark or 0 for each in client.offsets(["t"])]
         checksum = crc32(ndjson(events), crc32(repr(Target("t", Form(key_path=("k",)))).encode()))
-        known = Token(PRODUCER_ID, 3, 1, 100, checksum, tuple(part.partition for part in stored))
+        known = Token(
+            PRODUCER_ID, 5_000, 1, 100, checksum, tuple(part.partition for part in stored)
+        )
         resume = ("produce", "t", *KEYED, "--resume")
         result = run(*resume, str(known), url=broker.url, stdin=ndjson(events))
         unknown = run(*resume, str(known._replace(stored=())), url=broker.url, stdin=ndjson(events))
         still = [each.high_watermark for each in client.offsets(["t"])]
+        [_, behind, _, again] = unknown.stderr.decode().splitlines()
+        skipped = resumed(behind, ndjson([*events, events[0]]), broker.url)
+        after_skip = count_of(client, "t")
 
     assert len(stored) == 2
     assert told(result).startswith("✓ ")
     assert unknown.returncode == 1
-    assert b"error: Sequence unknown: sequence 3 was used so long ago" in unknown.stderr
+    assert b"error: Sequence unknown: sequence 5000 was used so long ago" in unknown.stderr
     assert still == counts
+    assert (told(skipped)[:9], after_skip - sum(counts)) == ("✓ 1 event", 1)
+    assert again.endswith(f" --resume {known._replace(sequence=5_001, stored=())}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 from tailrace.cli.options import OUTPUT, TOPIC, URL, connect, counted, size_text
 from tailrace.cli.parser import UsageError, Verb, parameter, shown, text
 from tailrace.cli.times import record_time_us
-from tailrace.errors import TailraceError, TopicNotFoundError
+from tailrace.errors import ProblemError, TailraceError, TopicNotFoundError
 
 if TYPE_CHECKING:
     from tailrace.cli.interrupts import Interrupts
@@ -129,10 +129,17 @@ def _fail(error: TailraceError, run: "Run") -> NoReturn:
 
     if not run.has_begun:
         raise error
+    if isinstance(error, ProblemError) and error.type == "sequence-unknown":
+        behind, again = run.tokens_of_doubt()
+        raise TailraceError(
+            f"{error}. {run.summary()}. Read the topic. When all of them are stored, go on behind "
+            f"them:\n  {_resuming_command(behind)}\nWhen none is, send them again:"
+            f"\n  {_resuming_command(again)}"
+        ) from error
     wanted = "Correct it, and store" if isinstance(error, BadLineError) else "Store"
     raise TailraceError(
         f"{error}. {run.summary()}. {wanted} the rest of the same input, each {run.noun} once:"
-        f"\n  {_resuming_command(run)}"
+        f"\n  {_resuming_command(run.token())}"
     ) from error
 
 
@@ -144,16 +151,16 @@ def _interrupted(run: "Run", source: "Input") -> str:
         said += f"; {size} of a line without an end were not sent"
     if source.is_terminal or not run.has_begun:
         return said
-    return f"{said}. Store the rest of the same input:\n  {_resuming_command(run)}"
+    return f"{said}. Store the rest of the same input:\n  {_resuming_command(run.token())}"
 
 
-def _resuming_command(run: "Run") -> str:
+def _resuming_command(token: "Token") -> str:
     """This command as it was typed, with the token."""
     import shlex
 
     from tailrace.cli.resume import resuming
 
-    return shlex.join(["tailrace", *resuming(sys.argv[1:], run.token())])
+    return shlex.join(["tailrace", *resuming(sys.argv[1:], token)])
 
 
 # --- types of values ------------------------------------------------------------------------------

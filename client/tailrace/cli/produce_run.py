@@ -112,6 +112,12 @@ class Run:
             tuple(sorted(self._stored_of_unsettled())),
         )
 
+    def tokens_of_doubt(self) -> tuple[Token, Token]:
+        """Of brokers that have forgotten the request: go on behind it; send it as a new one."""
+        begun = self.token()
+        again = begun._replace(sequence=begun.sequence + 1)
+        return again._replace(line=begun.line + begun.line_count, line_count=0, stored=()), again
+
     def summary(self) -> str:
         """What is stored, and the first line that is not."""
         count = self.event_count
