@@ -144,7 +144,10 @@ def check_matched(exchange: Exchange) -> None:
     if exchange.expectation and exchange.expectation.lower() != _CONTINUE:
         shown = shortened(exchange.expectation.decode("latin-1"))
         raise ExpectationFailedError(f"Expect {shown} is not known; leave it out")
-    if matched.body_types:
+    known_types = matched.body_types
+    if known_types and (
+        exchange.content_encoding or media_type(exchange.content_type) not in known_types
+    ):
         _check_content(exchange, matched)
 
 

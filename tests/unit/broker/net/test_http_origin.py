@@ -129,6 +129,7 @@ def test_every_page_is_served_if_all_are_allowed() -> None:
         ({}, b"[::1]:9250"),
         ({}, b"[::1]"),
         ({}, None),
+        ({}, b""),
         ({"host": "::1"}, b"[::1]:9250"),
         ({"host": "localhost"}, b"127.0.0.1:9250"),
         ({"advertised_host": "events.example"}, b"Events.example:9250"),
@@ -157,7 +158,6 @@ def test_a_host_that_the_broker_knows_is_served(
     [
         ({}, b"evil.example"),
         ({}, b"evil.example:9250"),
-        ({}, b""),
         ({}, b"0.0.0.0:9250"),
         ({}, b"192.0.2.1:9250"),
         ({}, b"[fe80::1]:9250"),
