@@ -11,6 +11,7 @@ from tailrace_broker.app.allocator import keep_freed_memory
 QUESTIONS = (
     "single_event",
     "ndjson",
+    "keyed_ndjson",
     "ready_made",
     "slow_partitions",
     "binary_read",

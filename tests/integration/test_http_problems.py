@@ -185,8 +185,12 @@ REFUSED: dict[str, tuple[tuple[int, ...], bytes]] = {
     "invalid-body of a batch": (PRODUCES, batch(BATCH + b"\0")),
     "invalid-body of a new topic": (TOPICS, request("/v1/topics", b"{")),
     "invalid-body of no object": (TOPICS, request("/v1/topics", b"[]")),
+    "invalid-body of a line without its key": (
+        PRODUCES,
+        request(messages("t", key=".k"), b'{"k":1}\n{}', content_type=NDJSON_CONTENT_TYPE),
+    ),
     "invalid-body of no text": (TOPICS, request("/v1/topics", b'{"name":"\xff"}')),
-    "invalid-parameter": (PRODUCES, request(messages("t", key="k"), b"1")),
+    "invalid-parameter": (PRODUCES, request(messages("t", keys="k"), b"1")),
     "invalid-parameter given twice": (
         PRODUCES,
         request(messages("t") + "?partitionKey=a&partitionKey=a", b"1"),

@@ -302,3 +302,116 @@ def test_a_sealed_partition_says_where_its_keys_go_on(
     assert {"partition": 0, "leader": 0, "children": [1, 2]}.items() <= document(sealed).items()
     assert (child.status, document(child)["offset"]) == (200, SPLIT_END)
     assert keyed["partition"] in {1, 2}
+
+
+# --- a key in each line ---------------------------------------------------------------------------
+
+
+@produce_doors
+def test_each_line_goes_to_the_partition_of_the_key_that_is_in_it(
+    shared_broker: RunningBroker, connection: Connection, door: int, topic: str
+) -> None:
+    lines = [
+        json.dumps({"n": n, "customer": {"id": n % 7 if n % 2 else f"c{n % 5}"}}).encode()
+        for n in range(200)
+    ]
+    body = b"\r\n\n".join(lines)
+    sent = request(messages(topic, key=".customer.id"), body, content_type=NDJSON_CONTENT_TYPE)
+    answer = connection.exchange(sent)
+
+    assert answer.status == 200, answer
+    elements = document(answer)
+    assert [each["partition"] for each in elements] == sorted(
+        {each["partition"] for each in elements}
+    )
+    assert sum(each["count"] for each in elements) == len(lines)
+    with Connection(shared_broker.port) as public:
+        stored: dict[str, list[int]] = {}
+        for each in elements:
+            page = public.exchange(get(records(topic, partition=each["partition"])))
+            for record in map(json.loads, page.body.splitlines()):
+                assert record["key"] == str(record["value"]["customer"]["id"])
+                stored.setdefault(record["key"], []).append(record["value"]["n"])
+        for key, numbers in stored.items():
+            assert numbers == sorted(numbers)
+            one = request(messages(topic, partitionKey=key), b"{}")
+            home = document(public.exchange(one))["partition"]
+            page = public.exchange(get(records(topic, partition=home)))
+            assert b'"key":"%s"' % key.encode() in page.body
+    assert sorted(n for numbers in stored.values() for n in numbers) == list(range(200))
+
+
+@produce_doors
+@pytest.mark.parametrize(
+    ("body", "type", "detail"),
+    [
+        (b'{"k":1}\n\n{"a":1}\n', "invalid-body", "line 3 has no .k, its key; nothing was stored"),
+        (
+            b'{"k":1}\n{"k":}\n',
+            "invalid-record",
+            "invalid character at byte 13; nothing was stored",
+        ),
+    ],
+)
+def test_of_lines_of_which_one_has_no_key_nothing_is_stored(
+    shared_broker: RunningBroker,
+    connection: Connection,
+    topic: str,
+    body: bytes,
+    type: str,
+    detail: str,
+) -> None:
+    answer = connection.exchange(
+        request(messages(topic, key=".k"), body, content_type=NDJSON_CONTENT_TYPE)
+    )
+
+    assert problem(answer) == (400, type)
+    assert document(answer)["detail"] == detail
+    assert values_of(shared_broker, topic) == []
+
+
+@produce_doors
+def test_lines_with_their_keys_are_stored_once_under_their_number(
+    shared_broker: RunningBroker, connection: Connection, topic: str
+) -> None:
+    body = b"".join(b'{"k":%d}\n' % number for number in range(100))
+    sent = request(
+        messages(topic, key=".k"),
+        body,
+        content_type=NDJSON_CONTENT_TYPE,
+        tailrace_producer_id="till-7",
+        tailrace_sequence=1,
+    )
+    first, again = (document(connection.exchange(sent)) for _ in range(2))
+
+    assert [each["offset"] for each in again] == [each["offset"] for each in first]
+    assert all(each["duplicate"] for each in again)
+    assert len(values_of(shared_broker, topic)) == 100
+
+
+@produce_doors
+@pytest.mark.parametrize(
+    ("parameters", "content_type", "detail"),
+    [
+        ({"key": "k"}, NDJSON_CONTENT_TYPE, "key is k; it is a field path of at most 16 names"),
+        ({"key": ".k", "partitionKey": "a"}, NDJSON_CONTENT_TYPE, "give one"),
+        ({"key": ".k"}, JSON_CONTENT_TYPE, "key says nothing for application/json; leave it out"),
+        ({"key": ".k"}, RECORDS_CONTENT_TYPE, "leave it out"),
+        ({"key": ".k"}, BATCH_CONTENT_TYPE, "leave it out"),
+    ],
+)
+def test_a_key_that_cannot_be_is_refused_before_its_topic_is_created(
+    shared_broker: RunningBroker,
+    connection: Connection,
+    topic: str,
+    parameters: dict[str, str],
+    content_type: str,
+    detail: str,
+) -> None:
+    sent = request(messages(topic, **parameters), b'{"k":1}', content_type=content_type)
+    answer = connection.exchange(sent)
+
+    assert problem(answer) == (400, "invalid-parameter")
+    assert detail in document(answer)["detail"]
+    with Connection(shared_broker.port) as public:
+        assert public.exchange(get(f"/v1/topics/{topic}")).status == 404

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import structlog
 
 from tailrace_broker.core.journal_replay import JournaledBatch
@@ -122,6 +124,12 @@ class HostedTopic:
         if key is None:
             return next(self._turns)
         return self._open_ids[find_slice(self._token_starts, token(key))]
+
+    def partitions_of_keys(self, keys: Sequence[bytes]) -> npt.NDArray[np.int32]:
+        """Of each key the open partition that has its token."""
+        tokens = np.fromiter(map(token, keys), np.int64, len(keys))
+        slices = np.searchsorted(np.array(self._token_starts), tokens, side="right") - 1
+        return np.array(self._open_ids, np.int32)[slices]
 
 
 def may_be_opened_later(failure: TailraceError) -> bool:

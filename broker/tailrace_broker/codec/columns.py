@@ -83,11 +83,14 @@ def column_of_lengths(data: Buffer, lengths: Int32s) -> Column:
 
 def column_of_values(values: Sequence[bytes | memoryview | None]) -> Column:
     """One entry a value; None is null."""
-    present = values if None not in values else [b"" if v is None else v for v in values]
-    ends = accumulate(map(len, present), initial=0)  # type: ignore[arg-type]
-    offsets = np.fromiter(ends, np.int32, len(values) + 1)
-    validity = None if present is values else validity_bitmap([v is not None for v in values])
-    return Column(b"".join(present), offsets, validity)  # type: ignore[arg-type]
+    try:
+        data = b"".join(values)  # type: ignore[arg-type]
+    except TypeError:  # a null
+        present = [b"" if value is None else value for value in values]
+        validity = validity_bitmap([value is not None for value in values])
+        return column_of_values(present)._replace(validity=validity)
+    lengths = np.fromiter(map(len, values), np.int32, len(values))  # type: ignore[arg-type]
+    return Column(data, offsets_of_lengths(lengths))
 
 
 def column_of_one(value: bytes | None, count: int) -> Column:

@@ -36,17 +36,27 @@ def split_lines(body: bytes | bytearray, *, json_check: bool) -> Lines:
     `json_check`, InvalidRecordError names the first line that is not exactly one JSON text.
     Cost: 0.5 CPU s/GiB checked, 0.25 unchecked.
     """
-    if len(body) > EVENTS_MAX:  # smaller bodies cannot hold too many
-        line_feeds = np.frombuffer(body, np.uint8) == _LINE_FEED
-        check_event_count(int(np.count_nonzero(line_feeds)))
-    # A carriage return that ends the body is the last line's, its line feed left out.
-    unix = body.replace(b"\r\n", b"\n").removesuffix(b"\r") if b"\r" in body else body
+    unix = _with_unix_line_ends(body)
     if json_check:
         lines = _split_json_texts(unix)
         if lines is not None:
             return lines
-        _check_line_by_line(bytes(body))
+        check_lines(bytes(body))
     return _split_at_line_feeds(unix)
+
+
+def split_values(body: bytes | bytearray) -> list[bytes]:
+    """Cut a body into values that are not checked yet.
+
+    InvalidBodyError when there is no value, BodyTooLargeError when there are too many.
+    """
+    unix = bytes(_with_unix_line_ends(body)).removesuffix(b"\n")
+    values = unix.split(b"\n")
+    if b"\n\n" in unix or not all((values[0], values[-1])):  # a blank line
+        values = [value for value in values if value]
+    if not values:
+        raise _no_event()
+    return values
 
 
 def check_json(value: bytes | bytearray, *, line: int = 1, body_position: int = 0) -> None:
@@ -106,18 +116,34 @@ def _split_at_line_feeds(unix: bytes | bytearray) -> Lines:
     lengths = np.diff(ends, prepend=-1).astype(np.int32) - np.int32(1)
     lengths = lengths[lengths > 0]
     if not len(lengths):
-        raise InvalidBodyError("the body holds no event; nothing was stored")
+        raise _no_event()
     return Lines(bytes(unix.replace(b"\n", b"")), lengths)
 
 
-def _check_line_by_line(body: bytes) -> None:
-    """The exact check, for bodies with white space around values and for naming the bad line."""
+def check_lines(body: bytes) -> None:
+    """The exact check, for bodies with white space around values and for naming the bad line.
+
+    InvalidRecordError.
+    """
     position = 0
     for number, line in enumerate(body.split(b"\n"), start=1):
         value = line.removesuffix(b"\r")
         if value:
             check_json(value, line=number, body_position=position)
         position += len(line) + 1
+
+
+def _with_unix_line_ends(body: bytes | bytearray) -> bytes | bytearray:
+    """BodyTooLargeError when there are too many lines."""
+    if len(body) > EVENTS_MAX:  # smaller bodies cannot hold too many
+        line_feeds = np.frombuffer(body, np.uint8) == _LINE_FEED
+        check_event_count(int(np.count_nonzero(line_feeds)))
+    # A carriage return that ends the body is the last line's, its line feed left out.
+    return body.replace(b"\r\n", b"\n").removesuffix(b"\r") if b"\r" in body else body
+
+
+def _no_event() -> InvalidBodyError:
+    return InvalidBodyError("the body holds no event; nothing was stored")
 
 
 def _reason(message: str, body_position: int, value: bytes | bytearray) -> str:

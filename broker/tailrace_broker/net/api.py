@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
+import numpy as np
+import numpy.typing as npt
+
 from tailrace_broker.codec.batch import BatchBody, StoredBatch
 from tailrace_broker.codec.columns import RecordColumns
 from tailrace_broker.core.group import Group, Piece
@@ -94,6 +97,9 @@ class HostedTopic(Protocol):
 
     def partition_of_key(self, key: bytes | None) -> int:
         """The open partition that a key belongs to; without a key, each undamaged in turn."""
+
+    def partitions_of_keys(self, keys: Sequence[bytes]) -> npt.NDArray[np.int32]:
+        """Of each key the open partition that it belongs to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,12 +89,12 @@ ROUTES: tuple[Route, ...] = (
         (
             _json(
                 200,
-                "Stored; of records+binary an array, one element a partition.",
+                "Stored; of records with a key each an array, one element a partition.",
                 produce.ProducedAnswer | list[produce.ProducedAnswer],
             ),
             _json(
                 207,
-                "records+binary, when some partitions failed.",
+                "Records with a key each, when some partitions failed.",
                 list[produce.PartitionAnswer],
             ),
         ),
@@ -103,7 +103,10 @@ ROUTES: tuple[Route, ...] = (
         headers=ProducerHeaders,
         bodies=(
             BodyForm(JSON_CONTENT_TYPE, "One event."),
-            BodyForm(NDJSON_CONTENT_TYPE, "One event a line, all of one key."),
+            BodyForm(
+                NDJSON_CONTENT_TYPE,
+                "One event a line, all of one key, or with `key` each of its own.",
+            ),
             BodyForm(RECORDS_CONTENT_TYPE, "Records with a key each: docs/formats.md."),
             BodyForm(BATCH_CONTENT_TYPE, "A ready-made batch: docs/formats.md."),
         ),

@@ -45,7 +45,8 @@ PROBLEMS: dict[type[TailraceError], Problem] = {
         "invalid-body",
         400,
         "Invalid body",
-        "an empty body, a malformed records+binary body or batch, a malformed JSON request",
+        "an empty body, a malformed body of records, a malformed batch or JSON request, a line "
+        "without the key that `key` names",
     ),
     errors.InvalidParameterError: Problem(
         "invalid-parameter",

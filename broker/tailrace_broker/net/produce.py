@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
@@ -29,6 +31,7 @@ from tailrace_broker.codec.columns import (
     pack_columns,
     pack_events,
 )
+from tailrace_broker.codec.keyed_ndjson import parse_key_path, split_keyed_lines
 from tailrace_broker.codec.ndjson import check_json, split_lines
 from tailrace_broker.codec.ready_batch import parse_ready_batch
 from tailrace_broker.codec.records_binary import ProducedRecords, RecordHeaders, parse_records
@@ -42,7 +45,7 @@ from tailrace_broker.model.topic import Topic
 from tailrace_broker.net.api import Broker, HostedTopic
 from tailrace_broker.net.problems import problem_members
 from tailrace_broker.net.producer_headers import Sender, read_sender
-from tailrace_broker.net.routes import PARTITION_MAX, Answer, Call, Parameters, TopicName
+from tailrace_broker.net.routes import PARTITION_MAX, Answer, Call, Parameters, TopicName, shortened
 from tailrace_broker.net.timestamps import TIMESTAMP_FORMS, read_timestamp
 
 # A producer's clock may be ahead by this much; more is a mistake (nanoseconds for microseconds).
@@ -72,6 +75,10 @@ class ProduceParameters(Parameters, frozen=True):
     partition_key: Annotated[
         str | None, Meta(description="Decides the partition; without it the broker picks one.")
     ] = None
+    key_path: Annotated[
+        str | None,
+        Meta(description="NDJSON: the field that is each event's key, like `.customer.id`."),
+    ] = msgspec.field(default=None, name="key")
     timestamp: Annotated[str, Meta(description=f"Of the events: {TIMESTAMP_FORMS}.")] | None = None
     partition: (
         Annotated[
@@ -138,10 +145,28 @@ def _check(broker: Broker, call: Call, foreign: Sequence[str]) -> None:
             raise InvalidParameterError(
                 f"{name} says nothing for {call.content_type}; leave it out", parameter=name
             )
-    if call.parameters.timestamp is not None:
-        _timestamp_of(broker, call.parameters)
+    parameters: ProduceParameters = call.parameters
+    if parameters.timestamp is not None:
+        _timestamp_of(broker, parameters)
+    if parameters.key_path is not None:
+        _check_key_path(parameters)
     if not call.body:
         raise InvalidBodyError("the body is empty; nothing was stored")
+
+
+def _check_key_path(parameters: ProduceParameters) -> None:
+    key_path = parameters.key_path
+    assert key_path is not None
+    if parameters.partition_key is not None:
+        raise InvalidParameterError(
+            "partitionKey and key both say which keys the events have; give one", parameter="key"
+        )
+    try:
+        parse_key_path(key_path)
+    except ValueError as error:
+        raise InvalidParameterError(
+            f"key is {shortened(key_path)}; {error}", parameter="key"
+        ) from error
 
 
 def _use(
@@ -187,8 +212,11 @@ def _append_event(
 def _append_lines(
     broker: Broker, hosted: HostedTopic, call: Call, sender: Sender | None, answer: Answer
 ) -> None:
-    """application/x-ndjson: a batch of its own."""
+    """application/x-ndjson: a batch of its own; with keys in the lines, one a partition."""
     parameters: ProduceParameters = call.parameters
+    if parameters.key_path is not None:
+        _append_keyed_lines(broker, hosted, call, sender, answer)
+        return
     timestamp_us, flags = _timestamp_of(broker, parameters)
     json_check = hosted.topic.settings.json_check
     if json_check:
@@ -208,22 +236,56 @@ def _append_lines(
     broker.counters.produced_events += count
 
 
+def _append_keyed_lines(
+    broker: Broker, hosted: HostedTopic, call: Call, sender: Sender | None, answer: Answer
+) -> None:
+    """application/x-ndjson, each line's key taken out of it."""
+    timestamp_us, flags = _timestamp_of(broker, call.parameters)
+    lines = split_keyed_lines(call.body, parse_key_path(call.parameters.key_path))
+    count = len(lines.values)
+    keys = list(map(lines.keys.__getitem__, lines.key_indices.tolist()))
+    _check_payload(broker, len(call.body) + sum(map(len, keys)), count)
+    if hosted.topic.settings.json_check:
+        flags |= _JSON_VALUES
+    times_us = np.full(count, timestamp_us, np.int64)
+    records = ProducedRecords([*keys], [*lines.values], times_us, None)
+    partitions = hosted.partitions_of_keys(lines.keys)[lines.key_indices]
+    _append_by_partition(broker, hosted, records, partitions, flags, sender, answer)
+
+
 def _append_records(
     broker: Broker, hosted: HostedTopic, call: Call, sender: Sender | None, answer: Answer
 ) -> None:
     """records+binary: a batch for each partition that the records' keys belong to."""
     records = parse_records(call.body)
     _check_payload(broker, len(call.body), len(records.keys))
-    if records.timestamps_us is not None:
+    flags = 0
+    if records.timestamps_us is None:
+        times_us = np.full(len(records.keys), broker.now_us(), np.int64)
+        records, flags = replace(records, timestamps_us=times_us), _BROKER_TIMESTAMPS
+    else:
         _check_not_ahead(broker, int(records.timestamps_us.max()))
     partition_by_key = {
         key: hosted.partition_of_key(_placing_key(key, sender)) for key in set(records.keys)
     }
     partitions = np.array([partition_by_key[key] for key in records.keys], np.int32)
+    _append_by_partition(broker, hosted, records, partitions, flags, sender, answer)
+
+
+def _append_by_partition(
+    broker: Broker,
+    hosted: HostedTopic,
+    records: ProducedRecords,
+    partitions: npt.NDArray[np.int32],
+    flags: int,
+    sender: Sender | None,
+    answer: Answer,
+) -> None:
+    """A batch for each partition; `partitions`: of each record."""
     order = np.argsort(partitions, kind="stable")  # the request's order within a partition
     found, starts = np.unique(partitions[order], return_index=True)
     appends = [
-        (partition, len(chosen), _columns_of(broker, records, chosen))
+        (partition, len(chosen), _columns_of(records, chosen, flags))
         for partition, chosen in zip(found.tolist(), np.split(order, starts[1:]), strict=True)
     ]
     collected = _Collected(hosted.topic, len(appends), answer)
@@ -257,10 +319,13 @@ def _append_batch(
 
 # By content type: how it is appended, and the parameters that say nothing for it.
 _APPENDS: dict[str, tuple[_Append, tuple[str, ...]]] = {
-    JSON_CONTENT_TYPE: (_append_event, ("partition",)),
+    JSON_CONTENT_TYPE: (_append_event, ("key_path", "partition")),
     NDJSON_CONTENT_TYPE: (_append_lines, ("partition",)),
-    RECORDS_CONTENT_TYPE: (_append_records, ("partition_key", "timestamp", "partition")),
-    BATCH_CONTENT_TYPE: (_append_batch, ("partition_key", "timestamp")),
+    RECORDS_CONTENT_TYPE: (
+        _append_records,
+        ("partition_key", "key_path", "timestamp", "partition"),
+    ),
+    BATCH_CONTENT_TYPE: (_append_batch, ("partition_key", "key_path", "timestamp")),
 }
 _WIRE_NAMES = {field.name: field.encode_name for field in msgspec.structs.fields(ProduceParameters)}
 
@@ -301,14 +366,11 @@ class _Collected:
             self._answer(207 if self._errors else 200, body, None)
 
 
-def _columns_of(broker: Broker, records: ProducedRecords, chosen: Indices) -> RecordColumns:
+def _columns_of(records: ProducedRecords, chosen: Indices, flags: int) -> RecordColumns:
     """The chosen records as one batch's columns."""
     pick = _picker(chosen)
-    if records.timestamps_us is None:
-        timestamps_us = np.full(len(chosen), broker.now_us(), np.int64)
-        flags = _BROKER_TIMESTAMPS
-    else:
-        timestamps_us, flags = records.timestamps_us[chosen], 0
+    assert records.timestamps_us is not None, "each record has its time here"
+    timestamps_us = records.timestamps_us[chosen]
     values, keys = pick(records.values), pick(records.keys)
     if len(values) <= FEW_RECORDS and records.headers is None and None not in values:
         present = cast(list[bytes], values)
@@ -338,7 +400,10 @@ def _headers_of(headers: RecordHeaders, chosen: Indices) -> HeaderColumns:
 def _picker(places: Indices) -> Callable[[Sequence[T]], list[T]]:
     """Takes these places of a sequence, in this order."""
     indices = places.tolist()
-    return lambda values: [values[index] for index in indices]
+    if len(indices) < 2:  # else `itemgetter` gives a tuple
+        return lambda values: [values[index] for index in indices]
+    get = itemgetter(*indices)
+    return lambda values: list(get(values))
 
 
 def _answer_one(
