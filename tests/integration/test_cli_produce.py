@@ -94,7 +94,7 @@ def test_an_interrupted_pipe_goes_on_where_it_was_with_the_same_input(
 ) -> None:
     lines = ndjson([{"n": n} for n in range(10)])
     with started("produce", topic, url=broker.url) as process:
-        write(process, lines[:45])  # five lines, and a piece of the next
+        write(process, lines[:48])  # five lines, and a piece of the next
         wait_for(broker, topic, 5)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=TIMEOUT_S)

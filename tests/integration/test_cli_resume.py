@@ -111,8 +111,8 @@ def test_a_run_that_a_dead_broker_cut_is_resumed_without_loss_and_without_double
     assert cut_errors.startswith("interrupted: ")
     for topic, said in (("patient", errors), ("cut", cut_errors)):
         found = re.search(
-            r"([\d,]+) events are stored \((.*?)\), and perhaps more of lines (\d+) to (\d+); "
-            r"the first line that is not known to be stored is line (\d+)[.;] ",
+            r"([\d,]+) events are stored \((.*?)\)(?:, and perhaps more of lines (\d+) to (\d+))?; "
+            r"the first line that is not (?:known to be stored )?is line (\d+)[.;] ",
             said,
         )
         assert found, said
@@ -120,7 +120,8 @@ def test_a_run_that_a_dead_broker_cut_is_resumed_without_loss_and_without_double
         said_count = int(found[1].replace(",", ""))
         assert said_count == sum(partitions)
         assert said_count <= stored_count[topic] < len(EVENTS)
-        assert int(found[3]) <= int(found[5]) <= int(found[4])
+        if topic == "patient" or found[3]:  # the other may be between two requests
+            assert int(found[3]) <= int(found[5]) <= int(found[4])
     assert [result.returncode for result in results] == [0, 0]
 
 

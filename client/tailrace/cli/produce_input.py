@@ -97,11 +97,15 @@ class LiveInput(Input):
             yield lines
 
     def take_rest(self) -> list[bytes]:
-        """At the end of the input also a last line without a line end."""
-        end = len(self._read) if self._has_ended else self._read.rfind(b"\n") + 1
-        lines = BytesIO(self._read[:end]).readlines()
-        del self._read[:end]
-        return lines
+        """Also what the pipe holds. A last line without an end may be cut, as its writer was."""
+        read_bytes = 0
+        while read_bytes < BATCH_BYTES and self._is_readable(0):
+            chunk = os.read(self._descriptor, READ_BYTES)
+            if not chunk:
+                break
+            self._read += chunk
+            read_bytes += len(chunk)
+        return self._cut(self._read.rfind(b"\n") + 1)
 
     @property
     def unfinished_bytes(self) -> int:
@@ -114,7 +118,7 @@ class LiveInput(Input):
         while not self._has_ended and (deadline_s is None or len(self._read) < BATCH_BYTES):
             wait_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
             with self._interrupts.waiting():
-                is_readable = select.select([self._descriptor], [], [], wait_s)[0]
+                is_readable = self._is_readable(wait_s)
             if not is_readable:
                 break
             chunk = os.read(self._descriptor, READ_BYTES)
@@ -122,7 +126,15 @@ class LiveInput(Input):
             self._read += chunk
             if deadline_s is None and b"\n" in chunk:
                 deadline_s = time.monotonic() + LINGER_S
-        return self.take_rest()
+        return self._cut(len(self._read) if self._has_ended else self._read.rfind(b"\n") + 1)
+
+    def _is_readable(self, wait_s: float | None) -> bool:
+        return bool(select.select([self._descriptor], [], [], wait_s)[0])
+
+    def _cut(self, end: int) -> list[bytes]:
+        lines = BytesIO(self._read[:end]).readlines()
+        del self._read[:end]
+        return lines
 
 
 @contextmanager

@@ -84,6 +84,19 @@ def test_a_line_of_a_pipe_does_not_wait_for_the_next_one() -> None:
     os.close(reading_end)
 
 
+def test_an_interrupted_pipe_is_emptied_up_to_its_last_line_end() -> None:
+    reading_end, writing_end = os.pipe()
+    source = LiveInput(reading_end, Interrupts())
+    os.write(writing_end, b"1\n2")
+    next(source.batches())
+    os.write(writing_end, b"0\n3\n4")
+    os.close(writing_end)
+
+    assert source.take_rest() == [b"20\n", b"3\n"]
+    assert source.unfinished_bytes == 1
+    os.close(reading_end)
+
+
 # --- interrupts -----------------------------------------------------------------------------------
 
 
