@@ -42,6 +42,14 @@ Annotations = Annotated[
         "have the rest",
     ),
 ]
+Origin = Annotated[
+    str,
+    Field(max_length=253),
+    Text(
+        "[*]|[a-z][-a-z0-9+.]*://[^/?#, A-Z]+",
+        "not an origin: scheme, host and port in lower case as in http://localhost:3000, or *",
+    ),
+]
 TaintKey = Annotated[
     str, Field(max_length=317), Text(f"({_LABEL_KEY})?", f"not a taint's key: {_KEY_SAID}")
 ]

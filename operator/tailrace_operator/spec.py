@@ -21,7 +21,15 @@ from tailrace_operator.fields import (
     size,
     unchanged,
 )
-from tailrace_operator.forms import Annotations, Labels, LabelValue, Name, NameOrNone, TaintKey
+from tailrace_operator.forms import (
+    Annotations,
+    Labels,
+    LabelValue,
+    Name,
+    NameOrNone,
+    Origin,
+    TaintKey,
+)
 
 GROUP = "tailrace.dev"
 VERSION = "v1alpha1"
@@ -161,6 +169,10 @@ class Settings(Fields):
     auto_create_topics: bool = False
     """Whether the first produce to a topic creates it; off, a mistyped name is refused, and topics
     come from `Topic` resources or `POST /v1/topics`."""
+
+    allowed_origins: Annotated[tuple[Origin, ...], Field(max_length=16)] | None = None
+    """Origins whose web pages may change and read data, as in `https://console.example`; `*`: every
+    page that is open in a browser which reaches the brokers."""
 
     segment_size: Annotated[str | None, size(_MEBIBYTE, 1024 * _MEBIBYTE)] = None
     """A segment is finished by the write that passes this."""
@@ -491,5 +503,7 @@ def _written(model: type[Fields], name: str) -> Written | None:
     return next((each for each in metadata if isinstance(each, Written)), None)
 
 
-def _in_environment(value: bool | int | str) -> str:
+def _in_environment(value: bool | int | str | tuple[str, ...]) -> str:
+    if isinstance(value, tuple):
+        return ",".join(value)
     return str(value).lower() if isinstance(value, bool) else str(value)

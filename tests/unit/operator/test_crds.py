@@ -157,7 +157,12 @@ def test_a_list_that_kubernetes_keys_is_a_set() -> None:
         if each.get("type") == "array"
     }
 
-    assert kinds == {"imagePullSecrets": "set", "zones": "atomic", "pod.tolerations": "atomic"}
+    assert kinds == {
+        "imagePullSecrets": "set",
+        "settings.allowedOrigins": "atomic",
+        "zones": "atomic",
+        "pod.tolerations": "atomic",
+    }
 
 
 # --- kinds ----------------------------------------------------------------------------------------

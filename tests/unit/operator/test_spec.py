@@ -18,6 +18,7 @@ from tailrace_operator.spec import (
 
 ALL_SETTINGS = {
     "autoCreateTopics": False,
+    "allowedOrigins": ["https://console.example", "http://localhost:3000"],
     "segmentSize": "64Mi",
     "journalSize": "16Mi",
     "cacheSize": "0",
@@ -82,6 +83,7 @@ def test_settings_become_variables_that_the_broker_knows(
     assert settings.delete_retention_ms == 7 * 86_400_000
     assert settings.scrub_bytes_per_second == 2**20
     assert settings.auto_create_topics is False
+    assert settings.allowed_origins == "https://console.example,http://localhost:3000"
 
 
 def test_every_setting_of_the_spec_is_tried_here() -> None:
@@ -119,6 +121,11 @@ def test_resources_are_texts_whatever_they_were_written_as() -> None:
         (
             {"settings": {"deleteRetention": "7"}},
             "spec.settings.deleteRetention: not a duration from 0 on; units are ms, s, m, h, d, w",
+        ),
+        (
+            {"settings": {"allowedOrigins": ["*", "console.example"]}},
+            "spec.settings.allowedOrigins.1: not an origin: scheme, host and port in lower case as "
+            "in http://localhost:3000, or *",
         ),
         (
             {"resources": {"limits": {"memory": "much"}}},
