@@ -82,6 +82,7 @@ __all__ = [
     "PRODUCER_ENTRY",
     "RECORDS_CONTENT_TYPE",
     "RECORDS_HEADER",
+    "RECORDS_JSON_CONTENT_TYPE",
     "RECORDS_MAGIC",
     "BatchHeader",
     "Codec",
@@ -103,6 +104,7 @@ JSON_CONTENT_TYPE = "application/json"
 NDJSON_CONTENT_TYPE = "application/x-ndjson"
 BATCH_CONTENT_TYPE = "application/vnd.tailrace.batch"
 RECORDS_CONTENT_TYPE = "application/vnd.tailrace.records+binary"
+RECORDS_JSON_CONTENT_TYPE = "application/vnd.tailrace.records+json"
 
 assert HEADER.size == HEADER_BYTES
 assert PRODUCER_ENTRY.size == 32

@@ -23,7 +23,12 @@ import uvloop
 from tailrace.records_binary import encode_records
 from tailrace.requests import Answer
 from tailrace.sync import Client
-from tailrace.wire import BATCH_CONTENT_TYPE, NDJSON_CONTENT_TYPE, RECORDS_CONTENT_TYPE
+from tailrace.wire import (
+    BATCH_CONTENT_TYPE,
+    NDJSON_CONTENT_TYPE,
+    RECORDS_CONTENT_TYPE,
+    RECORDS_JSON_CONTENT_TYPE,
+)
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.app.runtime import open_doors
 from tailrace_broker.app.settings import Settings
@@ -188,6 +193,14 @@ REFUSED: dict[str, tuple[tuple[int, ...], bytes]] = {
     "invalid-body of a line without its key": (
         PRODUCES,
         request(messages("t", key=".k"), b'{"k":1}\n{}', content_type=NDJSON_CONTENT_TYPE),
+    ),
+    "invalid-body of a record": (
+        PRODUCES,
+        request(
+            messages("t"),
+            b'{"records":[{"value":1},{"key":2}]}',
+            content_type=RECORDS_JSON_CONTENT_TYPE,
+        ),
     ),
     "invalid-body of no text": (TOPICS, request("/v1/topics", b'{"name":"\xff"}')),
     "invalid-parameter": (PRODUCES, request(messages("t", keys="k"), b"1")),

@@ -14,6 +14,7 @@ from tailrace.wire import (
     JSON_CONTENT_TYPE,
     NDJSON_CONTENT_TYPE,
     RECORDS_CONTENT_TYPE,
+    RECORDS_JSON_CONTENT_TYPE,
     BatchHeader,
     Codec,
     Flag,
@@ -415,3 +416,70 @@ def test_a_key_that_cannot_be_is_refused_before_its_topic_is_created(
     assert detail in document(answer)["detail"]
     with Connection(shared_broker.port) as public:
         assert public.exchange(get(f"/v1/topics/{topic}")).status == 404
+
+
+# --- records as JSON ------------------------------------------------------------------------------
+
+
+@produce_doors
+def test_records_as_json_come_back_as_they_were_sent(
+    shared_broker: RunningBroker, connection: Connection, topic: str
+) -> None:
+    sent = [
+        {
+            "key": f"k{n % 5}",
+            "value": {"n": n},
+            "headers": [{"key": "h", "value": {"base64": "/w=="}}],
+            "timestamp": f"2025-11-24T16:00:{n:02}.000000Z",
+        }
+        for n in range(20)
+    ]
+    sent[3] |= {"value": {"base64": "/w=="}, "valueEncoding": "base64"}
+    body = json.dumps({"records": sent}).encode()
+    answer = connection.exchange(
+        request(messages(topic), body, content_type=RECORDS_JSON_CONTENT_TYPE)
+    )
+
+    assert answer.status == 200, answer
+    with Connection(shared_broker.port) as public:
+        pages = [
+            public.exchange(get(records(topic, partition=each["partition"]))).body
+            for each in document(answer)
+        ]
+    stored = [json.loads(line) for page in pages for line in page.splitlines()]
+    for record in stored:
+        del record["partition"], record["offset"]
+    assert sorted(stored, key=lambda record: record["timestamp"]) == sent
+
+
+@produce_doors
+@pytest.mark.parametrize(
+    ("record", "detail"),
+    [
+        (b'{"timestamp":1764000000000}', "did you mean 1764000000000000?"),
+        (b'{"timestamp":"2125-11-24T16:00Z"}', "is more than an hour ahead"),
+        (b'{"key":1}', "record 0: Expected"),
+    ],
+)
+def test_of_records_as_json_of_which_one_is_wrong_nothing_is_stored(
+    shared_broker: RunningBroker, connection: Connection, topic: str, record: bytes, detail: str
+) -> None:
+    body = b'{"records":[%s,{"timestamp":1764000000000000}]}' % record
+    answer = connection.exchange(
+        request(messages(topic), body, content_type=RECORDS_JSON_CONTENT_TYPE)
+    )
+
+    assert answer.status == 400
+    assert detail in document(answer)["detail"]
+    assert values_of(shared_broker, topic) == []
+
+
+@produce_doors
+def test_an_event_that_looks_like_records_is_an_event(
+    shared_broker: RunningBroker, connection: Connection, topic: str
+) -> None:
+    event = b'{"records":[{"key":"a","value":1}]}'
+    sent = request(messages(topic), event, content_type=JSON_CONTENT_TYPE)
+
+    assert connection.exchange(sent).status == 200
+    assert values_of(shared_broker, topic) == [event]

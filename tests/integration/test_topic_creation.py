@@ -13,7 +13,7 @@ from tailrace.errors import TopicNotFoundError
 from tailrace.records_binary import encode_records
 from tailrace.request_producer import RequestProducer
 from tailrace.sync import Client
-from tailrace.wire import NDJSON_CONTENT_TYPE, RECORDS_CONTENT_TYPE
+from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE, RECORDS_CONTENT_TYPE
 from tests.consumers import ask
 from tests.fixtures import RunningBroker, start_broker
 from tests.http11 import (
@@ -45,10 +45,10 @@ def careful_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running
 @produce_doors
 @pytest.mark.parametrize(
     ("body", "content_type"),
-    [(b"1", None), (b"1\n2\n", NDJSON_CONTENT_TYPE), (RECORDS, RECORDS_CONTENT_TYPE)],
+    [(b"1", JSON_CONTENT_TYPE), (b"1\n2\n", NDJSON_CONTENT_TYPE), (RECORDS, RECORDS_CONTENT_TYPE)],
 )
 def test_only_the_produce_that_creates_its_topic_says_so(
-    connection: Connection, door: int, topic: str, body: bytes, content_type: str | None
+    connection: Connection, door: int, topic: str, body: bytes, content_type: str
 ) -> None:
     produce = request(messages(topic), body, content_type=content_type)
     connection.send(produce * 3)  # the others wait for the topic as well

@@ -11,7 +11,9 @@ from tailrace.wire import (
     JSON_CONTENT_TYPE,
     NDJSON_CONTENT_TYPE,
     RECORDS_CONTENT_TYPE,
+    RECORDS_JSON_CONTENT_TYPE,
 )
+from tailrace_broker.codec.records_json import JsonRecords
 from tailrace_broker.model import errors
 from tailrace_broker.net import (
     consumers,
@@ -108,6 +110,7 @@ ROUTES: tuple[Route, ...] = (
                 "One event a line, all of one key, or with `key` each of its own.",
             ),
             BodyForm(RECORDS_CONTENT_TYPE, "Records with a key each: docs/formats.md."),
+            BodyForm(RECORDS_JSON_CONTENT_TYPE, "Records with a key each.", JsonRecords),
             BodyForm(BATCH_CONTENT_TYPE, "A ready-made batch: docs/formats.md."),
         ),
         problems=(

@@ -17,6 +17,7 @@ from tailrace.wire import (
     JSON_CONTENT_TYPE,
     NDJSON_CONTENT_TYPE,
     RECORDS_CONTENT_TYPE,
+    RECORDS_JSON_CONTENT_TYPE,
     Flag,
 )
 from tailrace_broker.codec.columns import (
@@ -35,6 +36,7 @@ from tailrace_broker.codec.keyed_ndjson import parse_key_path, split_keyed_lines
 from tailrace_broker.codec.ndjson import check_json, split_lines
 from tailrace_broker.codec.ready_batch import parse_ready_batch
 from tailrace_broker.codec.records_binary import ProducedRecords, RecordHeaders, parse_records
+from tailrace_broker.codec.records_json import bad_record, parse_json_records
 from tailrace_broker.model.errors import (
     BodyTooLargeError,
     InvalidBodyError,
@@ -259,10 +261,41 @@ def _append_records(
     """records+binary: a batch for each partition that the records' keys belong to."""
     records = parse_records(call.body)
     _check_payload(broker, len(call.body), len(records.keys))
-    flags = 0
+    _append_by_key(broker, hosted, records, 0, sender, answer)
+
+
+def _append_json_records(
+    broker: Broker, hosted: HostedTopic, call: Call, sender: Sender | None, answer: Answer
+) -> None:
+    """records+json: as records+binary."""
+    records, timestamps, values_are_json = parse_json_records(call.body)
+    _check_payload(broker, len(call.body), len(records.keys))
+    if timestamps:
+        times_us = [_time_of_record(index, each) for index, each in enumerate(timestamps)]
+        records = replace(records, timestamps_us=np.array(times_us, np.int64))
+    flags = _JSON_VALUES if values_are_json else 0
+    _append_by_key(broker, hosted, records, flags, sender, answer)
+
+
+def _time_of_record(index: int, timestamp: int | str) -> int:
+    try:
+        return read_timestamp(timestamp)
+    except InvalidParameterError as error:
+        raise bad_record(index, error.detail) from error
+
+
+def _append_by_key(
+    broker: Broker,
+    hosted: HostedTopic,
+    records: ProducedRecords,
+    flags: int,
+    sender: Sender | None,
+    answer: Answer,
+) -> None:
+    """A batch for each partition that the records' keys belong to."""
     if records.timestamps_us is None:
         times_us = np.full(len(records.keys), broker.now_us(), np.int64)
-        records, flags = replace(records, timestamps_us=times_us), _BROKER_TIMESTAMPS
+        records, flags = replace(records, timestamps_us=times_us), flags | _BROKER_TIMESTAMPS
     else:
         _check_not_ahead(broker, int(records.timestamps_us.max()))
     partition_by_key = {
@@ -323,6 +356,10 @@ _APPENDS: dict[str, tuple[_Append, tuple[str, ...]]] = {
     NDJSON_CONTENT_TYPE: (_append_lines, ("partition",)),
     RECORDS_CONTENT_TYPE: (
         _append_records,
+        ("partition_key", "key_path", "timestamp", "partition"),
+    ),
+    RECORDS_JSON_CONTENT_TYPE: (
+        _append_json_records,
         ("partition_key", "key_path", "timestamp", "partition"),
     ),
     BATCH_CONTENT_TYPE: (_append_batch, ("partition_key", "key_path", "timestamp")),

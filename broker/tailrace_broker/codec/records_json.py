@@ -1,0 +1,146 @@
+"""A body of records as JSON -> the records, each named by its index when it is wrong.
+
+    {"records": [{"key": "SFO", "value": {"n": 1}, "headers": {"trace": "7f"}, "timestamp": …}, …]}
+
+Members are those of records as reads answer them: bytes that are no text are `{"base64": "…"}`, and
+beside such a value stands `"valueEncoding": "base64"`, since it could be JSON as well.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from tailrace_broker.codec.columns import EVENTS_MAX, check_header_count
+from tailrace_broker.codec.records_binary import ProducedRecords, RecordHeaders
+from tailrace_broker.model.errors import BodyTooLargeError, InvalidBodyError
+
+_RECORD_INDEX = re.compile(r"`\$\.records\[([0-9]+)\]")
+_NULL = b"null"
+
+
+class JsonBytes(msgspec.Struct, forbid_unknown_fields=True):
+    """Any bytes; base64 in the JSON."""
+
+    base64: bytes
+
+
+class JsonHeader(msgspec.Struct, forbid_unknown_fields=True):
+    """One of several headers, whose keys may be the same."""
+
+    key: str
+    value: str | JsonBytes
+
+
+class JsonRecord(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    """One record; without `value`, or with null, it has a null value."""
+
+    key: str | JsonBytes | None = None
+    value: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    value_encoding: Literal["base64"] | msgspec.UnsetType = msgspec.UNSET
+    headers: list[JsonHeader] | dict[str, str | JsonBytes] | msgspec.UnsetType = msgspec.UNSET
+    timestamp: int | str | None = None
+
+
+class JsonRecords(msgspec.Struct, forbid_unknown_fields=True):
+    """A whole body."""
+
+    records: list[JsonRecord]
+
+
+class ParsedRecords(NamedTuple):
+    """The records without their times, and these as they were written; none: of no record."""
+
+    records: ProducedRecords
+    timestamps: list[int | str]
+    values_are_json: bool
+
+
+_DECODER = msgspec.json.Decoder(JsonRecords)
+_BYTES_DECODER = msgspec.json.Decoder(JsonBytes)
+
+
+def parse_json_records(body: bytes | bytearray) -> ParsedRecords:
+    """Read a body; InvalidBodyError names the record, BodyTooLargeError."""
+    if body.count(b"{") > EVENTS_MAX:  # each record is an object or more while it is read
+        raise BodyTooLargeError(
+            f"the body holds more than {EVENTS_MAX} objects; send fewer records a request",
+            maxEvents=EVENTS_MAX,
+        )
+    records = _decoded(body).records
+    if not records:
+        raise InvalidBodyError("the body holds no event; nothing was stored")
+    values = [_value(record, index) for index, record in enumerate(records)]
+    keys = [None if record.key is None else _bytes_of(record.key) for record in records]
+    return ParsedRecords(
+        ProducedRecords(keys, values, None, _headers(records)),
+        list(_timestamps(records)),
+        values_are_json=all(record.value_encoding is msgspec.UNSET for record in records),
+    )
+
+
+def bad_record(index: int, detail: str) -> InvalidBodyError:
+    """What is wrong with the record at this index."""
+    return InvalidBodyError(f"record {index}: {detail}; nothing was stored", record=index)
+
+
+def _decoded(body: bytes | bytearray) -> JsonRecords:
+    try:
+        body.isascii() or body.decode()
+        return _DECODER.decode(body)
+    except UnicodeDecodeError as error:
+        detail = f"the body is not UTF-8 at byte {error.start}"
+    except RecursionError:
+        detail = "the body is nested too deeply"
+    except msgspec.DecodeError as error:
+        found = _RECORD_INDEX.search(str(error))
+        if found:
+            raise bad_record(int(found[1]), str(error)) from error
+        detail = str(error)
+    raise InvalidBodyError(f"{detail}; nothing was stored")
+
+
+def _value(record: JsonRecord, index: int) -> bytes | None:
+    text = _NULL if isinstance(record.value, msgspec.UnsetType) else bytes(record.value)
+    if record.value_encoding is msgspec.UNSET:
+        return None if text == _NULL else text
+    try:
+        return _BYTES_DECODER.decode(text).base64
+    except msgspec.DecodeError as error:
+        detail = 'valueEncoding says base64, but value is not {"base64": "…"}'
+        raise bad_record(index, detail) from error
+
+
+def _headers(records: Sequence[JsonRecord]) -> RecordHeaders | None:
+    """None: no record has one."""
+    pairs = [list(_pairs(record)) for record in records]
+    counts = np.array([len(each) for each in pairs], np.int32)
+    if not counts.any():
+        return None
+    check_header_count(int(counts.sum()))
+    keys = [key.encode() for each in pairs for key, _ in each]
+    values = [_bytes_of(value) for each in pairs for _, value in each]
+    return RecordHeaders(counts, keys, values)
+
+
+def _pairs(record: JsonRecord) -> Iterator[tuple[str, str | JsonBytes]]:
+    if isinstance(record.headers, dict):
+        yield from record.headers.items()
+    elif record.headers is not msgspec.UNSET:
+        yield from ((header.key, header.value) for header in record.headers)
+
+
+def _timestamps(records: Sequence[JsonRecord]) -> Iterator[int | str]:
+    """A batch has the times of its producer or that of the broker: all of the records, or none."""
+    has_timestamps = records[0].timestamp is not None
+    for index, record in enumerate(records):
+        if (record.timestamp is not None) != has_timestamps:
+            raise bad_record(index, "give a timestamp to each record, or to none")
+        if record.timestamp is not None:
+            yield record.timestamp
+
+
+def _bytes_of(text: str | JsonBytes) -> bytes:
+    return text.encode() if isinstance(text, str) else text.base64
