@@ -27,6 +27,7 @@ from tailrace_broker.model.errors import TailraceError
 from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.storage.appends import LogEnd, stamp
 from tailrace_broker.storage.batch_cache import BatchCache
+from tailrace_broker.storage.damage_file import DAMAGE
 from tailrace_broker.storage.direct_file import has_direct_io
 from tailrace_broker.storage.engine import Replayed, open_engine
 from tailrace_broker.storage.inventory import INVENTORY, Inventory
@@ -151,6 +152,10 @@ class LogFiles:
         """All files of the partition with their bytes."""
         return {path.name: path.read_bytes() for path in sorted(self.place.directory.iterdir())}
 
+    def damage_file(self) -> Path:
+        """Where it is recorded what is damaged."""
+        return self.place.directory / DAMAGE
+
     def write_segment(self, stored: bytes, base_offset: int = 0) -> None:
         """Put bytes there, as something else than a broker could leave them."""
         self.place.directory.mkdir(parents=True, exist_ok=True)
@@ -166,7 +171,20 @@ class LogFiles:
 
     def recover(self, first_offset: int = 0) -> list[SegmentState]:
         """The segments, as at a broker's start with no journal."""
-        return recover_log(self.place, first_offset, self.pool, is_direct=self.is_direct).segments
+        return recover_log(
+            self.place, first_offset, self.pool, self.inventory, is_direct=self.is_direct
+        ).segments
+
+    def recovered(self, *, exact_end: int | None = None) -> RecoveredLog:
+        """All that is known of the log, as at a broker's start with no journal."""
+        return recover_log(
+            self.place,
+            0,
+            self.pool,
+            self.inventory,
+            is_direct=self.is_direct,
+            exact_end=exact_end,
+        )
 
     def recover_all(self, partition: int = PARTITION) -> RecoveredLog:
         """The segments, and what the journal adds to them."""
@@ -175,9 +193,10 @@ class LogFiles:
             self.place_of(partition),
             0,
             self.pool,
+            self.inventory,
             is_direct=self.is_direct,
             journaled=replayed.batches(TOPIC_ID, partition),
-            durable_end=replayed.durable_end(TOPIC_ID, partition),
+            damaged=replayed.damaged(TOPIC_ID, partition),
         )
 
     def writer(self, *, segment_bytes: int = 64 * MEBIBYTE) -> "SegmentAppends":
@@ -339,26 +358,27 @@ async def open_engine_on(
         logs = []
         for partition in partitions:
             place = files.place_of(partition)
-            segments, followed, windows = recover_log(
+            recovered = recover_log(
                 place,
                 0,
                 files.pool,
+                files.inventory,
                 is_direct=files.is_direct,
                 journaled=replayed.batches(TOPIC_ID, partition),
-                durable_end=replayed.durable_end(TOPIC_ID, partition),
+                damaged=replayed.damaged(TOPIC_ID, partition),
             )
-            pending = replayed.pending(followed)
-            logs.append(
-                PartitionLog(
-                    place,
-                    segments,
-                    resources,
-                    settings,
-                    pending=pending,
-                    windows=windows,
-                    sealed_end=sealed_end,
-                )
+            log = PartitionLog(
+                place,
+                recovered.segments,
+                resources,
+                settings,
+                pending=replayed.pending(recovered.pending),
+                windows=recovered.windows,
+                sealed_end=sealed_end,
+                lost_end=recovered.lost_end,
             )
+            resources.quarantine.recovered(log, recovered.damages, recovered.losses)
+            logs.append(log)
         yield Engine(resources, replayed, logs, sealed)
         if not is_killed:
             for log in logs:

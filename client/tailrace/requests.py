@@ -18,6 +18,7 @@ from tailrace.values import (
     DeletedTopic,
     Fetched,
     PartitionDetails,
+    PartitionLoss,
     PartitionOffsets,
     Produced,
     Ring,
@@ -153,6 +154,17 @@ def delete_topic_request(name: str) -> Request:
 def parse_deleted(answer: Answer) -> None:
     """Nothing is told but that it is done."""
     check_status(answer)
+
+
+def accept_partition_loss_request(topic: str, partition: int, *, dry_run: bool) -> Request:
+    """Asked of the broker that leads the partition."""
+    target = f"{_topic_target(topic)}/partitions/{partition}/accept-loss"
+    return Request("POST", f"{target}?dryRun=true" if dry_run else target)
+
+
+def parse_partition_loss(answer: Answer) -> PartitionLoss:
+    """What is lost."""
+    return parse_json(answer, lambda document: from_document(PartitionLoss, document))
 
 
 def deleted_topics_request() -> Request:

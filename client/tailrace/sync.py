@@ -33,6 +33,7 @@ from tailrace.scattering import Records, Scattering
 from tailrace.values import (
     DeletedTopic,
     Fetched,
+    PartitionLoss,
     PartitionOffsets,
     Produced,
     RingStatus,
@@ -151,6 +152,13 @@ class Client:
     def delete_topic(self, name: str) -> None:
         """With all its records; TopicNotFoundError."""
         requests.parse_deleted(self._exchange(requests.delete_topic_request(name)))
+
+    def accept_partition_loss(
+        self, topic: str, partition: int, *, dry_run: bool = False
+    ) -> PartitionLoss:
+        """Let a partition that has lost its end take events again; what is lost of it."""
+        request = requests.accept_partition_loss_request(topic, partition, dry_run=dry_run)
+        return requests.parse_partition_loss(self._exchange(request))
 
     def deleted_topics(self) -> list[DeletedTopic]:
         """Those that can be restored, the latest deletion first."""

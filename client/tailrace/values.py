@@ -117,6 +117,21 @@ class TopicDetails:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionLoss:
+    """What a partition has lost: from `first_offset` to `last_offset` it is known that there were
+    records, and it goes on at `next_offset`, which none can have had; on a `dry_run` nothing was
+    done.
+    """
+
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+    next_offset: int
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True)
 class DeletedTopic:
     """A deleted topic that can be restored; `purge_at`: until then, on a full disk not so long.
 

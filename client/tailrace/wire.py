@@ -62,6 +62,10 @@ __all__ = [
     "BATCH_CONTENT_TYPE",
     "BATCH_MAGIC",
     "COLUMN_ALIGNMENT_BYTES",
+    "DAMAGE_HEADER",
+    "DAMAGE_LOSS",
+    "DAMAGE_MAGIC",
+    "DAMAGE_VERSION",
     "FORMAT_VERSION",
     "HEADER",
     "HEADER_BYTES",
@@ -199,6 +203,12 @@ INDEX_HEADER = struct.Struct("<IIQqQqqI")
 # relative offset, position, largest timestamp of the segment before that position
 INDEX_ENTRY = struct.Struct("<IIq")
 JOURNAL_BLOCK_BYTES = 4096
+DAMAGE_MAGIC = int.from_bytes(b"TRLD", "little")
+DAMAGE_VERSION = 1
+# `codec/damage.py` has the table.
+DAMAGE_HEADER = struct.Struct("<IIqqI")
+DAMAGE_LOSS = struct.Struct("<qqq")
+
 JOURNAL_FILE_MAGIC = int.from_bytes(b"TRLK", "little")
 JOURNAL_FRAME_MAGIC = int.from_bytes(b"TRLJ", "little")
 JOURNAL_VERSION = 1

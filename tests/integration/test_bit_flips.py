@@ -14,7 +14,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from tailrace.cli.journals import read_journal
-from tailrace.cli.segments import pieces
 from tailrace.cli.stored_files import check_files
 from tailrace.sync import Client
 from tailrace.wire import JOURNAL_FILE_HEADER, JOURNAL_FRAME_HEADER, BatchHeader
@@ -23,8 +22,9 @@ from tailrace_broker.model.errors import CorruptPartitionError, TailraceError
 from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.storage.partition_log import PartitionLog
 from tests.brokers import started_broker
+from tests.damaged import flip, read_all, stored_batches
 from tests.fixtures import start_broker
-from tests.http11 import Connection, document, get, records
+from tests.http11 import Connection, document, get
 from tests.metrics import wait_for_metric
 from tests.storage import Appends
 
@@ -239,7 +239,7 @@ def test_a_running_broker_finds_damage_tells_it_and_serves_what_lies_behind(
         broker.restart()
         wait_for_metric(broker, "tailrace_quarantined_batches", 2)
         lines = broker.log_path.read_text().splitlines()
-        problems, offsets = read_all(broker.port)
+        problems, offsets = read_all(broker.port, 30 * LINES, max_records=LINES)
         with Connection(broker.port) as connection:
             topic = document(connection.exchange(get("/v1/topics/t")))
 
@@ -261,35 +261,3 @@ def test_a_running_broker_finds_damage_tells_it_and_serves_what_lies_behind(
         }
         for lost, path, byte in ((hurt, first, position), (hidden, second, 0))
     ]
-
-
-def flip(path: Path, position: int, bit: int) -> None:
-    """The other way round."""
-    stored = bytearray(path.read_bytes())
-    stored[position] ^= 1 << bit
-    path.write_bytes(stored)
-
-
-def stored_batches(path: Path) -> list[tuple[int, BatchHeader]]:
-    """Positions and headers, of a segment that is whole."""
-    with path.open("rb") as file:
-        found = pieces(file, path.stat().st_size)
-        return [(each.position, each.header) for each in found if each.header]
-
-
-def read_all(port: int) -> tuple[list[Any], list[int]]:
-    """The problems that a reader meets who goes on where they say, and the offsets it gets."""
-    problems: list[Any] = []
-    offsets: list[int] = []
-    offset = 0
-    with Connection(port) as connection:
-        while offset < 30 * LINES:
-            target = records("t", offset=offset, maxRecords=LINES)
-            answer = connection.exchange(get(target, accept="application/json"))
-            if answer.status == 200:
-                offsets += [record["offset"] for record in document(answer)]
-                offset = int(answer.headers["tailrace-next-offset"])
-            else:
-                problems.append(document(answer))
-                offset = problems[-1]["nextOffset"]
-    return problems, offsets

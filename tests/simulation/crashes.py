@@ -66,7 +66,7 @@ class Story:
     def _harm(self, harm: Callable[[Path], None]) -> None:
         """Acknowledged records, then harm: Violation when some are gone and nobody says so.
 
-        Of a damaged log nothing is served; what is undamaged has lost nothing that can be proven.
+        What of a log is not said to be damaged has lost nothing that can be proven.
         """
         root = self.directory / "disk"
         root.mkdir()

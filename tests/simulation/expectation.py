@@ -34,6 +34,12 @@ class FoundLog(NamedTuple):
 
     log_start: int
     batches: list[FoundBatch]
+    damaged: tuple[range, ...] = ()  # offsets that cannot be read, as readers are told
+
+    @property
+    def end_offset(self) -> int:
+        """Of all that is served, or damaged."""
+        return self.log_start + len(self.values) + sum(map(len, self.damaged))
 
     @property
     def values(self) -> dict[int, bytes]:
@@ -209,7 +215,7 @@ def _check_log(key: LogKey, expected: ExpectedLog, found: FoundLog, *, lost_powe
     fail = partial(_fail, key)
     _check_batches(found, fail)
     values = found.values
-    end_offset = found.log_start + len(values)
+    end_offset = found.end_offset
     log_start_max = max(expected.log_start_max, expected.told_end * expected.is_trimmed)
     if not expected.log_start <= found.log_start <= log_start_max:
         fail(f"starts at {found.log_start}, not in {expected.log_start, log_start_max}")
@@ -229,10 +235,13 @@ def _check_log(key: LogKey, expected: ExpectedLog, found: FoundLog, *, lost_powe
 
 
 def _check_batches(found: FoundLog, fail: Callable[[str], None]) -> None:
-    """Offsets are dense, epochs never fall, and each is of one life of the broker."""
+    """Offsets are dense but for damage, epochs never fall, each is of one life of the broker."""
     offset, epoch = found.log_start, None
+    behind_damage = {each.start: each.stop for each in found.damaged}
     life_of_epoch: dict[int, bytes] = {}
     for batch in found.batches:
+        while offset in behind_damage:
+            offset, epoch = behind_damage[offset], None
         if batch.base_offset != offset:
             fail(f"a batch starts at {batch.base_offset}, not at {offset}")
         if epoch is not None and not batch.previous_epoch == epoch <= batch.epoch:

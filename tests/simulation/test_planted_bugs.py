@@ -21,6 +21,7 @@ from tailrace_broker.storage import (
     log_recovery,
     log_trim,
     partition_log,
+    segment_scan,
     spiller,
 )
 from tailrace_broker.storage.data_directory import DataDirectory
@@ -45,7 +46,7 @@ def stale_batch_accepted_after_a_cut(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         recovery,
         "_follows",
-        lambda header, end_offset, last_epoch: header.base_offset == end_offset,
+        lambda header, end: header.base_offset == end.end_offset,
     )
 
 
@@ -191,14 +192,19 @@ def duplicates_told_by_the_last_sequence(patch: pytest.MonkeyPatch) -> None:
 
 
 def producers_forgotten_at_a_start(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ProducerRecovery, "end", lambda self, segments, pending: None)
+    patch.setattr(ProducerRecovery, "end", lambda self, segments, pending, damages: None)
 
 
 def high_watermark_in_the_header_ignored(patch: pytest.MonkeyPatch) -> None:
     """A log ends before the first damage, whatever stands behind it."""
     follow = recovery.follow_journal
-    patch.setattr(log_recovery, "durable_end_behind", lambda scan, window: 0)
+    patch.setattr(segment_scan, "durable_end_behind", lambda scan, window: 0)
     patch.setattr(log_recovery, "follow_journal", lambda end, batches: (follow(end, batches)[0], 0))
+
+
+def torn_write_taken_for_damage(patch: pytest.MonkeyPatch) -> None:
+    """What stands behind the end proves by itself that it was durable."""
+    patch.setattr(segment_scan, "durable_end_behind", recovery.largest_end_behind)
 
 
 def partition_listed_before_it_is_there(patch: pytest.MonkeyPatch) -> None:
@@ -233,7 +239,7 @@ def hole_taken_for_padding(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         recovery,
         "_follows",
-        lambda header, end_offset, last_epoch: header.base_offset >= end_offset,
+        lambda header, end: header.base_offset >= end.end_offset,
     )
 
 
@@ -249,7 +255,7 @@ CRASHES: list[tuple[Plant, int]] = [
     (acknowledged_before_the_write_is_durable, 0),
     (served_before_the_write_has_ended, 0),
     (epoch_resumed_after_restart, 0),
-    (what_a_killed_broker_wrote_not_synced_at_a_start, 0),
+    (what_a_killed_broker_wrote_not_synced_at_a_start, 25),
     (journal_space_reused_too_early, 7),
     (journal_replayed_in_the_wrong_order, 0),
     (frames_of_an_older_round_accepted, 1),
@@ -259,6 +265,7 @@ CRASHES: list[tuple[Plant, int]] = [
     (log_start_moved_after_the_deletion, 20),
     (duplicates_told_by_the_last_sequence, 0),
     (producers_forgotten_at_a_start, 0),
+    (torn_write_taken_for_damage, 0),
     (partition_listed_before_it_is_there, 0),
     (journal_file_listed_before_it_is_there, 0),
 ]

@@ -295,22 +295,34 @@ async def read_all(
             key = (hosted.topic.name, partition)
             try:
                 log = hosted.log_of(partition)
-                found[key] = await _read_to_end(log)
+                found[key] = await _read_to_end(log, skips_damaged=skips_damaged)
             except TailraceError as error:
                 if not (skips_damaged and isinstance(error, CorruptPartitionError)):
                     raise Violation(f"{key}: {error}") from error
     return found
 
 
-async def _read_to_end(log: PartitionLog) -> FoundLog:
+async def _read_to_end(log: PartitionLog, *, skips_damaged: bool) -> FoundLog:
     """Anew when retention is faster."""
     while True:
         found = FoundLog(log.log_start, [])
         offset = log.log_start
         with suppress(OffsetOutOfRangeError):
             while offset < log.high_watermark:
-                found.batches.extend(await read_batches(log, offset))
-                offset = found.batches[-1].base_offset + len(found.batches[-1].values)
+                try:
+                    found.batches.extend(await read_batches(log, offset))
+                except CorruptPartitionError as error:
+                    if not skips_damaged:
+                        raise
+                    following = error.members["nextOffset"]
+                    assert isinstance(following, int)
+                    found = found._replace(damaged=(*found.damaged, range(offset, following)))
+                    offset = following
+                else:
+                    offset = found.batches[-1].base_offset + len(found.batches[-1].values)
+            if skips_damaged and log.lost_end is not None:
+                lost = range(offset, log.lost_end.next_offset)
+                found = found._replace(damaged=(*found.damaged, lost))
             return found
 
 

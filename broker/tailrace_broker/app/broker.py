@@ -111,6 +111,7 @@ class LocalBroker:
         self.create_topic = topics.create
         self.alter_topic = topics.alter
         self.delete_topic = topics.delete
+        self.accept_loss = topics.accept_loss
         self.trashed_topics = topics.trashed
         self.restore_topic = topics.restore
 

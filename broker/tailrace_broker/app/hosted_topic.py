@@ -63,7 +63,7 @@ class HostedTopic:
         by_token = sorted(unsealed, key=lambda partition: partition.token_start)
         self._open_ids = [partition.partition for partition in by_token]
         self._token_starts = [partition.token_start for partition in by_token]
-        local = [each for each in self._open_ids if isinstance(logs[each], PartitionLog)]
+        local = [each for each in self._open_ids if takes_writes(logs[each])]
         self._turns = itertools.cycle(local or self._open_ids)
         for log in self.undamaged_logs():
             if log.settings != topic.settings:
@@ -75,8 +75,8 @@ class HostedTopic:
 
     @property
     def damaged_count(self) -> int:
-        """Partitions that stand still because their data is damaged."""
-        return sum(isinstance(log, CorruptPartitionError) for log in self.logs)
+        """Partitions that take no writes because their data is damaged."""
+        return sum(map(is_damaged, self.logs))
 
     def failure(self) -> TailraceError | None:
         """Why a log could not be opened that may be later."""
@@ -84,8 +84,11 @@ class HostedTopic:
         return next(filter(may_be_opened_later, failures), None)
 
     def log_ends(self) -> list[int | None]:
-        """By partition id; null: there is no log here."""
-        return [log.log_end if isinstance(log, PartitionLog) else None for log in self.logs]
+        """By partition id; null: there is no log here, or it has lost its end."""
+        return [
+            log.log_end if isinstance(log, PartitionLog) and log.lost_end is None else None
+            for log in self.logs
+        ]
 
     def log_of(self, partition: int) -> PartitionLog:
         """PartitionNotFoundError; CorruptPartitionError when its data is damaged; NotLeaderError,
@@ -130,6 +133,18 @@ class HostedTopic:
         tokens = np.fromiter(map(token, keys), np.int64, len(keys))
         slices = np.searchsorted(np.array(self._token_starts), tokens, side="right") - 1
         return np.array(self._open_ids, np.int32)[slices]
+
+
+def is_damaged(log: LogOrError) -> bool:
+    """It takes no writes because what is stored of it is damaged."""
+    if isinstance(log, PartitionLog):
+        return log.lost_end is not None
+    return isinstance(log, CorruptPartitionError)
+
+
+def takes_writes(log: LogOrError) -> bool:
+    """It is here, and has not lost its end; a sealed one, too."""
+    return isinstance(log, PartitionLog) and log.lost_end is None
 
 
 def may_be_opened_later(failure: TailraceError) -> bool:
@@ -183,36 +198,38 @@ async def _open_log(
             place,
             partition.first_offset,
             resources.pool,
+            directory.inventory,
             is_direct=resources.is_direct,
             journaled=[*rescued, *replayed_batches],
-            durable_end=replayed.durable_end(topic.topic_id, partition.partition),
-            has_segments=directory.inventory.has(topic.topic_id, partition.partition),
+            damaged=replayed.damaged(topic.topic_id, partition.partition),
+            exact_end=partition.sealed_end
+            if partition.is_sealed
+            else replayed.exact_end(topic.topic_id, partition.partition),
             now_us=resources.now_us(),
         )
-        segments, followed, windows = await io.run(recover)
-        last = (followed or segments)[-1]
-        _check_end(place, partition, last.end_offset, last.last_epoch)
+        recovered = await io.run(recover)
+        last = (recovered.pending or recovered.segments)[-1]
+        _check_epoch(place, partition, last.last_epoch)
     except (CorruptPartitionError, ReadFailedError) as error:
-        _log.error(
-            "partition.damaged",
-            topic=topic.name,
-            partition=partition.partition,
-            detail=error.detail,
-        )
-        if replayed_batches:
-            await set_aside(path, replayed_batches, resources)
+        await _stand_still(place, error.detail, replayed_batches, resources)
         return place.damaged(error.detail)
     except (DiskFullError, StorageFailedError) as error:
         return error
     log = PartitionLog(
         place,
-        segments,
+        recovered.segments,
         resources,
         topic.settings,
-        pending=replayed.pending(followed),
-        windows=windows,
-        sealed_end=partition.sealed_end,
+        pending=replayed.pending(recovered.pending),
+        windows=recovered.windows,
+        sealed_end=None if recovered.lost_end else partition.sealed_end,
+        lost_end=recovered.lost_end,
     )
+    resources.quarantine.recovered(log, recovered.damages, recovered.losses)
+    if recovered.lost_end is not None:
+        detail = log.end_is_lost(recovered.lost_end).detail
+        await _stand_still(place, detail, replayed_batches, resources)
+        return log
     if rescued and not await log.spilled():
         try:
             await io.run(partial(remove_rescued, path))
@@ -221,17 +238,17 @@ async def _open_log(
     return log
 
 
-def _check_end(place: LogPlace, partition: Partition, end_offset: int, last_epoch: int) -> None:
-    """That the log is no newer than what the ring agreed, nor older than its seal.
+async def _stand_still(
+    place: LogPlace, detail: str, batches: Sequence[JournaledBatch], resources: LogResources
+) -> None:
+    """Say so, and keep what the journal holds."""
+    _log.error("partition.damaged", topic=place.topic, partition=place.partition, detail=detail)
+    if batches:
+        await set_aside(place.directory, batches, resources)
 
-    CorruptPartitionError.
-    """
-    sealed_end = partition.sealed_end
-    if sealed_end is not None and end_offset < sealed_end:
-        raise place.damaged(
-            f"{place.directory}: the log was sealed at offset {sealed_end}, but ends at "
-            f"{end_offset}; restore its files"
-        )
+
+def _check_epoch(place: LogPlace, partition: Partition, last_epoch: int) -> None:
+    """That the log is no newer than what the ring agreed. CorruptPartitionError."""
     if last_epoch > partition.epoch:
         raise place.damaged(
             f"{place.directory}: the log ends in epoch {last_epoch}, but the ring is in epoch "

@@ -22,6 +22,7 @@ from tailrace_broker.app.hosted_topic import (
     may_be_opened_later,
     open_logs,
     set_aside,
+    takes_writes,
 )
 from tailrace_broker.app.range_leaders import why_elsewhere
 from tailrace_broker.app.retention import Retention
@@ -87,6 +88,7 @@ class LocalTopics:
         self._burials: dict[UUID, asyncio.Event] = {}
         self._to_exhume: set[UUID] = set()  # restored, and in the trash still
         self._unopened: set[UUID] = set()  # the disk has refused to open a log of these
+        self._to_reopen: set[tuple[UUID, int]] = set()  # topic and partition
         self._retry: asyncio.TimerHandle | None = None
         ring.on_applied.append(self._on_applied)
 
@@ -125,7 +127,7 @@ class LocalTopics:
     def serve(self) -> None:
         """Go on with what has been agreed since."""
         self._is_serving = True
-        self._retention.watch(list(self.undamaged_logs()))
+        self._retention.watch([each for each in self.undamaged_logs() if takes_writes(each)])
         self._look()
 
     async def close(self) -> None:
@@ -145,6 +147,13 @@ class LocalTopics:
             if not self._is_serving:
                 raise NotReadyError("the broker is recovering its data, or stopping")
             await self._carried.wait()
+
+    async def reopen(self, topic_id: UUID, partition: int) -> None:
+        """Close the log of a partition that is led here, and recover it anew. NotReadyError."""
+        self._to_reopen.add((topic_id, partition))
+        self._unopened.add(topic_id)
+        self._look_again()
+        await self.reached()
 
     async def buried(self, topic_id: UUID) -> None:
         """Once the data of this deleted topic is in the trash, or could not be moved there."""
@@ -222,7 +231,7 @@ class LocalTopics:
         has_come = hosted is None or hosted.topic.name != name  # deleted, and restored as another
         had_failed = topic.id in self._unopened
         hosted = await self._fit(state, topic, hosted, Replayed())
-        self._retention.watch(hosted.undamaged_logs())
+        self._retention.watch([each for each in hosted.undamaged_logs() if takes_writes(each)])
         if has_come:
             self.on_changed(name)
         if settings is None:
@@ -253,7 +262,10 @@ class LocalTopics:
             elsewhere = why_elsewhere(
                 state, self._ring.registration, topic, partition, self._url_of
             )
-            if elsewhere is None and old is not None and _goes_on(old, hosted, partition):
+            key = topic.topic_id, partition.partition
+            is_kept = elsewhere is None and key not in self._to_reopen
+            self._to_reopen.discard(key)
+            if is_kept and old is not None and _goes_on(old, hosted, partition):
                 logs.append(old)
                 continue
             if isinstance(old, PartitionLog):

@@ -95,11 +95,11 @@ GAUGES: dict[str, tuple[str, Callable[[Scrape], float]]] = {
         lambda scrape: scrape.broker.sealed_count,
     ),
     "damaged_partitions": (
-        "Partitions that stand still because their data is damaged: restore their files",
+        "Partitions that take no events because their last records are lost: restore their files",
         lambda scrape: scrape.broker.damaged_count,
     ),
     "quarantined_batches": (
-        "Damaged batches that the scrub or a read has met: restore their files",
+        "Damaged batches that a start, the scrub or a read has met: restore their files",
         lambda scrape: scrape.broker.quarantined_count,
     ),
     "stored_bytes": (

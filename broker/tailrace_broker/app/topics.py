@@ -29,9 +29,11 @@ from tailrace_broker.model.commands import (
     PurgeTopics,
     RestoreTopic,
 )
+from tailrace_broker.model.damage import Loss, LostEnd
 from tailrace_broker.model.errors import (
     InvalidParameterError,
     InvalidTopicNameError,
+    NothingLostError,
     NotReadyError,
     RingRefusedError,
     StoredDataError,
@@ -42,6 +44,7 @@ from tailrace_broker.model.errors import (
 from tailrace_broker.model.ring_state import RingState
 from tailrace_broker.model.topic import NEW_TOPIC, Topic, TopicSettings, check_topic_name
 from tailrace_broker.model.trashed_topic import TrashedTopic
+from tailrace_broker.storage.damage_file import record_loss
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.direct_file import sync_file_system
 from tailrace_broker.storage.engine import Replayed
@@ -275,6 +278,37 @@ class Topics:
         if altered is None or altered.id != topic.topic_id:
             raise self._not_found(name)
         return topic_of(state, altered)
+
+    async def accept_loss(self, name: str, partition: int, *, dry_run: bool) -> LostEnd:
+        """Record what a partition has lost, durably, and let it go on behind it.
+
+        TopicNotFoundError, PartitionNotFoundError, NotLeaderError, NoLeaderError, NotReadyError,
+        NothingLostError, CorruptPartitionError. DiskFullError, StorageFailedError.
+        """
+        hosted = self.find(name)
+        log = hosted.log_of(partition)
+        lost = log.lost_end
+        if lost is None:
+            raise NothingLostError(
+                f'partition {partition} of topic "{name}" takes events, or is sealed, and has lost '
+                "nothing that has to be accepted",
+                topic=name,
+                partition=partition,
+            )
+        if not dry_run:
+            loss = Loss(lost.first_offset, lost.next_offset, self._now_us())
+            await self._io.run(partial(record_loss, log.place.directory, loss))
+            _log.warning(
+                "loss.accepted",
+                topic=name,
+                partition=partition,
+                first_offset=lost.first_offset,
+                last_offset=lost.proven_end - 1,
+                next_offset=lost.next_offset,
+            )
+            await self._local.reopen(hosted.topic.topic_id, partition)
+            hosted.log_of(partition)  # the disk may refuse it
+        return lost
 
     async def delete(self, name: str) -> None:
         """Take the topic away, durably; its data moves to the trash.

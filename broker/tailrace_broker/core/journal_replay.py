@@ -47,10 +47,10 @@ class JournaledBatch(NamedTuple):
 
 @dataclass(slots=True)
 class JournalReplay:
-    """`damaged_ends`: how far a log reached that has lost batches; `missing`: file and sequence."""
+    """`damaged`: headers of batches that were durable; `missing`: file and sequence of a frame."""
 
     batches: dict[LogKey, list[JournaledBatch]] = field(default_factory=dict)
-    damaged_ends: dict[LogKey, int] = field(default_factory=dict)
+    damaged: dict[LogKey, list[BatchHeader]] = field(default_factory=dict)
     missing: tuple[int, int] | None = None
     next_sequence: int = 1
     last_used: int = 0
@@ -81,8 +81,7 @@ def plan_replay(rounds: Sequence[JournalRound]) -> JournalReplay:
         if each.header is not None and frame.sequence < durable[each.header.boot]:
             for header in frame.damaged:
                 key = header.topic_id, header.partition
-                end_offset = max(replay.damaged_ends.get(key, 0), header.end_offset)
-                replay.damaged_ends[key] = end_offset
+                replay.damaged.setdefault(key, []).append(header)
     return replay
 
 

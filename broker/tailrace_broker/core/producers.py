@@ -12,12 +12,14 @@ under way, or *unknown*: it may have been stored so long ago that nobody remembe
   of the one that has been silent longest goes, once that is 10 minutes. Then all it sends is new.
   While none has been silent for so long, a producer that nobody knows is refused.
 
-So within 10 minutes of an append a retry of it is never stored again, whatever else happens.
+So within 10 minutes of an append a retry of it is never stored again, whatever else happens to a
+log that is whole. Of one with damage, what was appended there is unknown; but for a request with a
+sequence above all that are remembered of its producer, which is new.
 Time is the append time of batches, and `now_us` of a request; nothing happens by itself.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import blake2b
@@ -36,6 +38,7 @@ from tailrace_broker.codec.producers import (
     Row,
     decode_table,
 )
+from tailrace_broker.model.damage import Damage
 from tailrace_broker.model.errors import (
     SequenceReusedError,
     SequenceUnknownError,
@@ -288,6 +291,24 @@ def cut_checkpoint(checkpoint: Checkpoint, end_offset: int) -> Checkpoint:
             states.append(state._replace(rows=kept.tobytes(), last_append_us=last_append_us))
     states.sort(key=lambda state: (bool(state.rows), state.last_append_us))  # marks first
     return Checkpoint(end_offset, states)
+
+
+def damage_checkpoint(checkpoint: Checkpoint, damages: Iterable[Damage]) -> Checkpoint:
+    """Of a log with offsets that cannot be read. What was appended there is not known to be stored.
+
+    Nor is it known what else was: a sequence up to the highest is unknown unless it is remembered.
+    """
+    states = []
+    for state in checkpoint.producers:
+        rows = kept = np.frombuffer(state.rows, _ROWS)
+        for damage in damages:
+            offsets = kept["offset"]
+            kept = kept[(offsets < damage.first_offset) | (offsets >= damage.end_offset)]
+        forgotten = int(rows["sequence"].max(initial=state.forgotten))
+        last_append_us = int(kept["append_time_us"][-1]) if len(kept) else 0
+        states.append(ProducerState(state.id, forgotten, last_append_us, kept.tobytes()))
+    states.sort(key=lambda state: (bool(state.rows), state.last_append_us))  # marks first
+    return Checkpoint(checkpoint.end_offset, states)
 
 
 def _first(windows: OrderedDict[bytes, _Window]) -> _Window:

@@ -26,6 +26,7 @@
     │   ├── StaleDeliveryError
     │   ├── GroupNotFoundError
     │   ├── GroupNotIdleError
+    │   ├── NothingLostError
     │   ├── GroupKindError          one of consumers, or of a reader that keeps its offsets
     │   ├── OffsetOutOfRangeError
     │   ├── SecretRequiredError
@@ -186,6 +187,10 @@ class GroupNotFoundError(CallerError):
 
 class GroupNotIdleError(CallerError):
     """The group has consumers, and this needs it to have none; members `group`, `members`."""
+
+
+class NothingLostError(CallerError):
+    """The partition lacks nothing that has to be accepted as lost; members `topic`, `partition`."""
 
 
 class GroupKindError(CallerError):

@@ -16,7 +16,7 @@ from tailrace_broker.memory.read_memory import ReadMemory
 from tailrace_broker.model.appended import Appended
 from tailrace_broker.model.commands import Command
 from tailrace_broker.model.counters import Counters
-from tailrace_broker.model.damage import Damage
+from tailrace_broker.model.damage import Damage, LostEnd
 from tailrace_broker.model.errors import TailraceError
 from tailrace_broker.model.group import Confirmation, Place, Subscription
 from tailrace_broker.model.messages import Hint
@@ -43,6 +43,10 @@ class PartitionLog(Protocol):
     @property
     def size_bytes(self) -> int:
         """Bytes of its batches on disk."""
+
+    @property
+    def lost_end(self) -> LostEnd | None:
+        """What it has lost, and therefore takes no writes."""
 
     @property
     def quarantined(self) -> Sequence[Damage]:
@@ -361,6 +365,9 @@ class Broker(Protocol):
 
     async def alter_topic(self, name: str, changes: Mapping[str, Any]) -> Topic:
         """The topic with these fields of its settings changed; InvalidParameterError."""
+
+    async def accept_loss(self, topic: str, partition: int, *, dry_run: bool) -> LostEnd:
+        """Let a partition that has lost its end go on behind it. NothingLostError."""
 
     async def delete_topic(self, name: str) -> None:
         """Take the topic away; its data moves to the trash."""

@@ -152,6 +152,13 @@ PROBLEMS: dict[type[TailraceError], Problem] = {
         "Group not idle",
         "the group has consumers; what was asked needs it to have none",
     ),
+    errors.NothingLostError: Problem(
+        "nothing-lost",
+        409,
+        "Nothing lost",
+        "the partition has not lost its end, and nothing has to be accepted; damaged offsets that "
+        "can be passed over need no decision",
+    ),
     errors.GroupKindError: Problem(
         "group-kind",
         409,

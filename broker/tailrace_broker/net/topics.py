@@ -200,7 +200,7 @@ class PartitionDetails(PartitionState, kw_only=True):
     isr: list[int]
     size_bytes: int | None
     quarantined: Annotated[
-        list[QuarantinedBatch], Meta(description="What was met of damage since the start.")
+        list[QuarantinedBatch], Meta(description="What was met of damage, at the start or since.")
     ]
 
 
@@ -367,7 +367,7 @@ def _state(broker: Broker, hosted: HostedTopic, partition: Partition) -> dict[st
         "parents": list(partition.parents),
         "children": list(partition.children),
     }
-    if log is None and _is_damaged(hosted, partition):
+    if log.lost_end is not None if log else _is_damaged(hosted, partition):
         members["state"] = "damaged"
     elif log is None and not partition.is_sealed:
         members["state"] = _condition(broker, partition)

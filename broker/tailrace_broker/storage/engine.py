@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-from tailrace.wire import JOURNAL_BLOCK_BYTES
+from tailrace.wire import JOURNAL_BLOCK_BYTES, BatchHeader
 from tailrace_broker.codec.batch import StoredBatch
 from tailrace_broker.core.journal_replay import NO_FILE, JournaledBatch, JournalReplay
 from tailrace_broker.memory.pool import BufferPool
@@ -39,11 +39,14 @@ class Replayed:
         """Of one log, in the order in which they were written."""
         return self.replay.batches.get((topic_id.bytes, partition), [])
 
-    def durable_end(self, topic_id: UUID, partition: int) -> int:
-        """How far that log reached at least."""
+    def damaged(self, topic_id: UUID, partition: int) -> list[BatchHeader]:
+        """Of batches of that log that the journal held durably, and that are damaged there."""
+        return self.replay.damaged.get((topic_id.bytes, partition), [])
+
+    def exact_end(self, topic_id: UUID, partition: int) -> int | None:
+        """Where that log ended at a clean stop."""
         log_ends = self.log_ends.get(topic_id, [])
-        log_end = log_ends[partition] if partition < len(log_ends) else None
-        return max(log_end or 0, self.replay.damaged_ends.get((topic_id.bytes, partition), 0))
+        return log_ends[partition] if partition < len(log_ends) else None
 
     def pending(
         self, followed: list[JournaledBatch]

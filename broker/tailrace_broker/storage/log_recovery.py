@@ -2,19 +2,24 @@
 
 Blocks: runs in an I/O thread before the partition takes anything. The rules are in
 `core.recovery`; this reads, cuts and rebuilds index files.
+
+Damage to what was acknowledged is left as it is, and recorded. The log goes on behind it where that
+is known. Else it has lost its end: it takes nothing then until somebody accepts the loss.
 """
 
 import re
+import sys
 from bisect import bisect_left
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import structlog
 
-from tailrace.wire import HEADER_BYTES, align_up
+from tailrace.wire import BatchHeader
+from tailrace_broker.codec.batch import StoredBatch
 from tailrace_broker.codec.metadata import LogStart
 from tailrace_broker.codec.segment import SegmentIndex, decode_index, encode_index, encode_pad
 from tailrace_broker.core.journal_replay import JournaledBatch
@@ -22,10 +27,12 @@ from tailrace_broker.core.producers import ProducerWindows
 from tailrace_broker.core.recovery import (
     LogScan,
     SegmentState,
-    durable_end_behind,
+    end_of_damaged,
     follow_journal,
+    resume_journal,
 )
 from tailrace_broker.memory.pool import BufferPool
+from tailrace_broker.model.damage import Damage, KnownDamage, Loss, LostEnd
 from tailrace_broker.model.errors import (
     CorruptBatchError,
     CorruptMetadataError,
@@ -34,18 +41,32 @@ from tailrace_broker.model.errors import (
     StorageFailedError,
 )
 from tailrace_broker.model.topic import NO_EPOCH
+from tailrace_broker.storage.damage_file import load_damage, save_damage
 from tailrace_broker.storage.direct_file import (
     BLOCK_BYTES,
     DirectFile,
     translated_errors,
     write_file_atomically,
 )
+from tailrace_broker.storage.inventory import Inventory
 from tailrace_broker.storage.log_trim import load_log_start, remove_segments
+from tailrace_broker.storage.open_segments import OpenSegments
 from tailrace_broker.storage.producer_recovery import ProducerRecovery
-from tailrace_broker.storage.segment_reader import window_at
-from tailrace_broker.storage.segment_writer import LogPlace, index_of, segment_path
+from tailrace_broker.storage.segment_scan import (
+    Behind,
+    ends_with_damage,
+    look_behind,
+    scan_segment,
+    scan_through_damage,
+)
+from tailrace_broker.storage.segment_writer import LogPlace, SegmentWriter, index_of, segment_path
 
-SCAN_WINDOW_BYTES = 1024 * 1024
+# A log that has lost its end goes on so far behind all that is known of it, unless its end is known
+# exactly. No broker appends so many records before one of them tells of those before it: at 10
+# million a second that takes 30 hours. JSON has exact offsets for 8,000 such losses.
+UNKNOWN_OFFSETS_MAX = 1 << 40
+# Batches that are brought from the journal in one write; each is smaller than 64 KiB.
+_BROUGHT_AT_ONCE = 32
 
 # Other files in the directory are not ours.
 _SEGMENT_NAME = re.compile(r"\d{20}\.log", re.ASCII)
@@ -55,191 +76,317 @@ _log = structlog.get_logger()
 
 
 class RecoveredLog(NamedTuple):
-    """A partition's segments in order, the last ready for writes; what the journal adds to them."""
+    """A partition's segments in order, the last ready for writes; what the journal adds to them.
+
+    `damages` are in the files; no file has the offsets of `losses`. `lost_end`: the log takes no
+    writes.
+    """
 
     segments: list[SegmentState]
     pending: list[JournaledBatch]
     windows: ProducerWindows | None = None  # None: no producer is known
+    damages: Sequence[Damage] = ()
+    losses: Sequence[Damage] = ()
+    lost_end: LostEnd | None = None
 
 
 def recover_log(
     place: LogPlace,
     first_offset: int,
     pool: BufferPool,
+    inventory: Inventory,
     *,
     is_direct: bool,
     journaled: Sequence[JournaledBatch] = (),
-    durable_end: int = 0,
-    has_segments: bool = False,
+    damaged: Sequence[BatchHeader] = (),
+    exact_end: int | None = None,
     now_us: int = 0,
 ) -> RecoveredLog:
-    """On disk nothing follows the segments afterwards.
+    """On disk nothing follows the segments afterwards, unless the log is damaged there.
 
-    `journaled`: the partition's batches in the journal; `durable_end`: the log reached at least so
-    far, as the journal or a clean stop says; `has_segments`: as the inventory says.
-    CorruptPartitionError when records are damaged that were acknowledged: nothing is changed then.
+    `inventory`: says whether there must be segments; `journaled`: the partition's batches in the
+    journal; `damaged`: those that it held durably and that are damaged there; `exact_end`: the log
+    ended there, as a clean stop or its seal says.
+    CorruptPartitionError when a file that tells of the others is damaged: nothing is changed then.
     """
     try:
         moved_start = load_log_start(place.directory)
+        known = load_damage(place.directory)
     except CorruptMetadataError as error:
         raise place.damaged(f"{place.directory}: {error.detail}") from error
     start = moved_start or LogStart(first_offset, NO_EPOCH, 0)
-    kept, left = _base_offsets(place, start.log_start)
-    if has_segments and not kept and moved_start is None:
-        raise place.damaged(
-            f"{place.directory} has lost its segments: the inventory lists the partition. Nothing "
-            "was changed; restore the directory from a copy"
-        )
-    state = SegmentState(
-        start.log_start, start.log_start, start.epoch_before, start.append_time_before_us
-    )
-    segments = []
-    for base_offset, next_offset in zip(kept, [*kept[1:], None], strict=False):
-        if base_offset != state.end_offset:
-            raise place.damaged(
-                f"{place.directory}: no segment holds the offsets from {state.end_offset} to "
-                f"{base_offset}. Nothing was changed; restore the file"
+    recovery = _Recovery(place, pool, inventory, is_direct, journaled, damaged, exact_end, known)
+    ends = (header.end_offset for header in damaged)
+    recovery.durable_end = max([exact_end or 0, known.proven_end, *ends])
+    had_segments = moved_start is None and inventory.has(place.topic_id, place.partition)
+    return recovery.recover(start, now_us, had_segments=had_segments)
+
+
+@dataclass(slots=True)
+class _Recovery:
+    """Of one log; `segments` ends with the one that is looked at."""
+
+    place: LogPlace
+    pool: BufferPool
+    inventory: Inventory
+    is_direct: bool
+    journaled: Sequence[JournaledBatch]
+    damaged: Sequence[BatchHeader]
+    exact_end: int | None
+    known: KnownDamage
+    durable_end: int = 0
+    has_lost_segments: bool = False  # the last ones: how many records they had nobody knows
+    segments: list[SegmentState] = field(default_factory=list)
+    brought: list[JournaledBatch] = field(default_factory=list)  # from the journal to a segment
+    damages: list[Damage] = field(default_factory=list)
+    losses: list[Damage] = field(default_factory=list)
+    lost_end: LostEnd | None = None
+
+    def recover(self, start: LogStart, now_us: int, *, had_segments: bool) -> RecoveredLog:
+        """All of it."""
+        kept, left = self._base_offsets(start.log_start)
+        if had_segments and not kept:
+            self._miss_segment(start.log_start, None)
+        self.segments.append(
+            SegmentState(
+                start.log_start, start.log_start, start.epoch_before, start.append_time_before_us
             )
-        state = SegmentState(base_offset, base_offset, state.last_epoch, state.last_append_time_us)
-        if next_offset is not None:
-            path = segment_path(place.directory, base_offset)
-            _recover_finished(place, path, state, pool, is_direct, next_offset=next_offset)
-        segments.append(state)
-    has_file = bool(segments)
-    segments = segments or [state]
-    producers = ProducerRecovery(place.directory, pool, is_direct=is_direct, now_us=now_us)
-    producers.begin(segments)
-    scan = LogScan(place.topic_id, place.partition, segments[-1], windows=producers.windows)
-    pending = _recover_end(place, scan, pool, is_direct, journaled, durable_end, has_file=has_file)
-    windows = producers.end(segments, pending)
-    with suppress(StorageFailedError):  # the next start tries again
-        remove_segments(segment_path(place.directory, base_offset) for base_offset in left)
-    return RecoveredLog(segments, pending, windows)
-
-
-def _base_offsets(place: LogPlace, log_start: int) -> tuple[list[int], list[int]]:
-    """Of the segments in order: those from the log start on, and those that retention has left."""
-    directory = place.directory
-    with translated_errors(directory, ReadFailedError):
-        if not directory.exists():
-            return [], []
-        names = {path.name for path in directory.iterdir()}
-    segments = {int(name[:-4]) for name in names if _SEGMENT_NAME.fullmatch(name)}
-    indexes = {int(name[:-4]) for name in names if _INDEX_NAME.fullmatch(name)}
-    for base_offset in sorted(indexes - segments):
-        if base_offset >= log_start:
-            path = segment_path(directory, base_offset).with_suffix(".idx")
-            raise place.damaged(f"{path} has lost its segment, the .log file. Restore it")
-    found = sorted(segments | indexes)
-    kept_from = bisect_left(found, log_start)
-    return found[kept_from:], found[:kept_from]
-
-
-def _recover_finished(
-    place: LogPlace,
-    path: Path,
-    state: SegmentState,
-    pool: BufferPool,
-    is_direct: bool,
-    *,
-    next_offset: int,
-) -> None:
-    """A segment that another follows: from its index file, or from a scan that must end there."""
-    index_path = path.with_suffix(".idx")
-    index = _read_index(index_path)
-    with translated_errors(path):
-        size_bytes = path.stat().st_size
-    if index is not None and (index.end_offset, index.segment_bytes) == (next_offset, size_bytes):
-        state.end_offset = index.end_offset
-        state.last_epoch = index.last_epoch
-        state.last_append_time_us = index.last_append_time_us
-        state.largest_timestamp_us = index.largest_timestamp_us
-        state.position = index.segment_bytes
-        state.entries = index.entries
-        return
-    file = DirectFile.open(path, is_direct=is_direct)
-    try:
-        _scan(file, LogScan(place.topic_id, place.partition, state), pool)
-    finally:
-        file.close()
-    if state.end_offset != next_offset:
-        raise place.damaged(
-            f"{path} is damaged at byte {state.position}: it ends at offset {state.end_offset}, "
-            f"the next segment starts at {next_offset}. Nothing was changed; restore the file"
         )
-    with suppress(DiskFullError, StorageFailedError):  # the next start scans again
-        write_file_atomically(index_path, encode_index(index_of(state)))
+        for base_offset, next_offset in zip(kept, [*kept[1:], None], strict=False):
+            self._follow_on(base_offset)
+            if next_offset is not None:
+                self._recover_finished(self.segments[-1], next_offset)
+        producers = ProducerRecovery(
+            self.place.directory, self.pool, is_direct=self.is_direct, now_us=now_us
+        )
+        producers.begin(self.segments)
+        pending = self._recover_end(producers.windows, has_file=bool(kept))
+        damages = [*self.damages, *self.losses]
+        windows = producers.end(self.segments, [*self.brought, *pending], damages)
+        with suppress(StorageFailedError):  # the next start tries again
+            remove_segments(self._path(base_offset) for base_offset in left)
+        return RecoveredLog(
+            self.segments, pending, windows, self.damages, self.losses, self.lost_end
+        )
+
+    # --- segments ---
+
+    def _path(self, base_offset: int) -> Path:
+        return segment_path(self.place.directory, base_offset)
+
+    def _base_offsets(self, log_start: int) -> tuple[list[int], list[int]]:
+        """Of the segments in order: those from the log start on, and those that retention has left.
+
+        An index that has lost its segment tells that there was one.
+        """
+        directory = self.place.directory
+        with translated_errors(directory, ReadFailedError):
+            if not directory.exists():
+                return [], []
+            names = {path.name for path in directory.iterdir()}
+        segments = {int(name[:-4]) for name in names if _SEGMENT_NAME.fullmatch(name)}
+        indexes = {int(name[:-4]) for name in names if _INDEX_NAME.fullmatch(name)}
+        for base_offset in indexes - segments:
+            if base_offset >= log_start:
+                index = _read_index(self._path(base_offset).with_suffix(".idx"))
+                if base_offset > max(segments, default=-1):
+                    self._miss_segment(base_offset, index)
+        kept = sorted(segments)
+        kept = kept[bisect_left(kept, log_start) :]
+        return kept, sorted(each for each in segments | indexes if each < log_start)
+
+    def _miss_segment(self, base_offset: int, index: SegmentIndex | None) -> None:
+        """It was the last, or one of the last."""
+        end_offset = base_offset + 1 if index is None else index.end_offset
+        self.durable_end = max(self.durable_end, end_offset)
+        self.has_lost_segments = True
+
+    def _follow_on(self, base_offset: int) -> None:
+        """With the segment of this offset; what is between it and the one before is lost."""
+        before = self.segments[-1]
+        if base_offset < before.end_offset:
+            raise self.place.damaged(
+                f"{self._path(base_offset)} begins below offset {before.end_offset}, where the "
+                "segment before it ends. Nothing was changed; restore the files"
+            )
+        state = before.follow_on(base_offset)
+        if before.base_offset == base_offset:  # the log begins with it
+            self.segments.clear()
+        elif base_offset > before.end_offset:
+            path = self._path(before.base_offset)
+            self.losses.append(Damage(path, before.position, before.end_offset, base_offset))
+        self.segments.append(state)
+
+    def _recover_finished(self, state: SegmentState, next_offset: int) -> None:
+        """A segment that another follows: from its index file, or from a scan."""
+        path = self._path(state.base_offset)
+        index_path = path.with_suffix(".idx")
+        index = _read_index(index_path)
+        with translated_errors(path):
+            size_bytes = path.stat().st_size
+        known = (next_offset, size_bytes)
+        if index is not None and (index.end_offset, index.segment_bytes) == known:
+            state.end_offset = index.end_offset
+            state.last_epoch = index.last_epoch
+            state.last_append_time_us = index.last_append_time_us
+            state.largest_timestamp_us = index.largest_timestamp_us
+            state.position = index.segment_bytes
+            state.entries = index.entries
+            return
+        scan = LogScan(self.place.topic_id, self.place.partition, state)
+        with closing(DirectFile.open(path, is_direct=self.is_direct)) as file:
+            scan_segment(file, scan, self.pool)
+            damage_count = len(self.damages)
+            self._scan_through_damage(file, scan, next_offset)
+        if state.end_offset == next_offset and len(self.damages) == damage_count:
+            with suppress(DiskFullError, StorageFailedError):  # the next start scans again
+                write_file_atomically(index_path, encode_index(index_of(state)))
+
+    def _scan_through_damage(self, file: DirectFile, scan: LogScan, durable_end: int) -> None:
+        """But not behind a loss: what stands there was given up."""
+        starts = (each.first_offset for each in self.known.losses)
+        first_lost = min((each for each in starts if each >= scan.state.end_offset), default=None)
+        if first_lost is not None:
+            durable_end = min(durable_end, first_lost)
+        path = self._path(scan.state.base_offset)
+        self.damages += scan_through_damage(file, scan, self.pool, path, durable_end)
+
+    # --- the end ---
+
+    def _recover_end(self, windows: ProducerWindows, *, has_file: bool) -> list[JournaledBatch]:
+        """Scan the segment that takes writes, follow the journal, cut behind the last batch."""
+        state = self.segments[-1]
+        scan = LogScan(self.place.topic_id, self.place.partition, state, windows=windows)
+        if not has_file:
+            return self._go_on(None, scan, Behind())
+        path = self._path(state.base_offset)
+        with closing(DirectFile.open(path, is_direct=self.is_direct)) as file:
+            scan_segment(file, scan, self.pool)
+            return self._go_on(file, scan, look_behind(file, scan, self.pool))
+
+    def _go_on(
+        self, file: DirectFile | None, scan: LogScan, behind: Behind
+    ) -> list[JournaledBatch]:
+        """With the journal where the segment ends, or behind damage to what was durable."""
+        state = scan.state
+        is_last = False
+        pending = self._pending(state, behind)
+        if not self._is_damaged(state, pending):
+            self._record(KnownDamage(self.known.proven_end, 0, self.known.losses))
+            if file is not None:
+                self._cut(file, state, behind)
+            return pending
+        if file is not None:
+            self._scan_through_damage(file, scan, self.durable_end)
+            pending = self._pending(state, Behind())
+            is_last = ends_with_damage(file, scan, self.pool)
+        if not self._is_damaged(state, pending):
+            # The next start must know that what follows is no torn write.
+            self._record(KnownDamage(self.durable_end, 0, self.known.losses))
+            if file is not None:
+                self._cut(file, state, look_behind(file, scan, self.pool))
+            return pending
+        return self._go_on_behind_segments(behind, is_last=is_last)
+
+    def _pending(self, state: SegmentState, behind: Behind) -> list[JournaledBatch]:
+        """What the journal adds; how far all was durable is then known, too."""
+        pending, journal_end = follow_journal(state, self.journaled)
+        self.durable_end = max(self.durable_end, behind.durable_end, journal_end)
+        return pending
+
+    def _is_damaged(self, state: SegmentState, pending: Sequence[JournaledBatch]) -> bool:
+        return self.durable_end > (pending[-1].end_offset if pending else state.end_offset)
+
+    def _go_on_behind_segments(self, behind: Behind, *, is_last: bool) -> list[JournaledBatch]:
+        """The segments do not reach the end that is proven: go on with another, as far as known.
+
+        `is_last`: of the last segment it is known that only one batch is damaged.
+        """
+        while True:
+            state = self.segments[-1]
+            pending = self._pending(state, Behind())
+            loss = None if pending else self.known.loss_at(state.end_offset)
+            if loss is not None:
+                self._follow_on(loss.end_offset)
+                continue
+            if not self._is_damaged(state, pending):
+                return pending
+            next_offset = self._next_offset(behind)
+            self._record(KnownDamage(self.durable_end, next_offset, self.known.losses))
+            self._bring(pending)
+            resumed_at = self._resumed_at(state, is_last=is_last)
+            if resumed_at is None:
+                self.lost_end = LostEnd(state.end_offset, self.durable_end, next_offset)
+                return []
+            self._record(self.known.with_loss(Loss(state.end_offset, resumed_at)))
+            is_last = False
+
+    def _resumed_at(self, state: SegmentState, *, is_last: bool) -> int | None:
+        """Where the log goes on behind its segments; None: what all stood there nobody knows."""
+        if self.has_lost_segments:
+            return None
+        damaged_end = end_of_damaged(state.end_offset, self.damaged)
+        if damaged_end > state.end_offset:
+            return damaged_end
+        resumed = resume_journal(state, self.journaled, self.durable_end)
+        return resumed[0].header.base_offset if resumed and is_last else None
+
+    def _next_offset(self, behind: Behind) -> int:
+        """No record that is lost can have had it."""
+        ends = [batch.end_offset for batch in self.journaled]
+        largest_end = max(self.durable_end, behind.largest_end, *ends)
+        if self.known.largest_end and self.known.proven_end == self.durable_end:
+            return max(self.known.largest_end, largest_end)
+        if self.exact_end == largest_end:
+            return largest_end
+        return largest_end + UNKNOWN_OFFSETS_MAX
+
+    def _record(self, known: KnownDamage) -> None:
+        """Durable on return."""
+        if known != self.known:
+            save_damage(self.place.directory, known)
+            self.known = known
+
+    def _bring(self, pending: Sequence[JournaledBatch]) -> None:
+        """From the journal, which goes on without them, to the segment."""
+        if not pending:
+            return
+        state = self.segments[-1]
+        if state.position:
+            path = self._path(state.base_offset)
+            with closing(DirectFile.open(path, is_direct=self.is_direct)) as file:
+                _make_end_clean(file, state, self.pool)
+        with closing(OpenSegments(is_direct=self.is_direct)) as files:
+            writer = SegmentWriter(
+                self.place,
+                self.segments,
+                self.pool,
+                files,
+                self.inventory,
+                segment_bytes=sys.maxsize,
+            )
+            for start in range(0, len(pending), _BROUGHT_AT_ONCE):
+                batches = pending[start : start + _BROUGHT_AT_ONCE]
+                stored = [StoredBatch(each.header, (each.stored,)) for each in batches]
+                writer.write(stored, is_durable=True)
+        self.brought += pending
+
+    def _cut(self, file: DirectFile, state: SegmentState, behind: Behind) -> None:
+        """What was torn."""
+        if behind.torn_bytes:
+            _log.warning(
+                "log.cut",
+                file=str(self._path(state.base_offset)),
+                end_offset=state.end_offset,
+                torn_bytes=behind.torn_bytes,
+            )
+        _make_end_clean(file, state, self.pool)
 
 
 def _read_index(path: Path) -> SegmentIndex | None:
     with translated_errors(path), suppress(FileNotFoundError, CorruptBatchError):
         return decode_index(path.read_bytes())
     return None
-
-
-def _recover_end(
-    place: LogPlace,
-    scan: LogScan,
-    pool: BufferPool,
-    is_direct: bool,
-    journaled: Sequence[JournaledBatch],
-    durable_end: int,
-    *,
-    has_file: bool,
-) -> list[JournaledBatch]:
-    """Scan the segment that takes writes, follow the journal, then cut behind the last batch."""
-    state = scan.state
-    path = segment_path(place.directory, state.base_offset)
-    file = DirectFile.open(path, is_direct=is_direct) if has_file else None
-    try:
-        torn_bytes = 0
-        if file is not None:
-            _scan(file, scan, pool)
-            found_end, torn_bytes = _look_behind(file, scan, pool)
-            durable_end = max(durable_end, found_end)
-        pending, journal_end = follow_journal(state, journaled)
-        end_offset = pending[-1].header.end_offset if pending else state.end_offset
-        durable_end = max(durable_end, journal_end)
-        if durable_end > end_offset:
-            raise place.damaged(
-                f"{path} is damaged at byte {state.position}: offsets from {end_offset} to "
-                f"{durable_end - 1} were acknowledged and are missing. Nothing was changed; "
-                "restore the file"
-            )
-        if torn_bytes:
-            _log.warning(
-                "log.cut", file=str(path), end_offset=state.end_offset, torn_bytes=torn_bytes
-            )
-        if file is not None:
-            _make_end_clean(file, state, pool)
-        return pending
-    finally:
-        if file is not None:
-            file.close()
-
-
-def _scan(file: DirectFile, scan: LogScan, pool: BufferPool) -> None:
-    """Follow the log through a segment; afterwards `scan.state` is at its end."""
-    size_bytes = file.size_bytes()
-    wanted_bytes = HEADER_BYTES
-    while not scan.ended:
-        start = scan.state.position
-        window_bytes = max(wanted_bytes, SCAN_WINDOW_BYTES)
-        with window_at(file, pool, start, window_bytes) as window:
-            is_last = start + len(window) >= size_bytes
-            wanted_bytes = scan.feed(window, is_last=is_last)
-
-
-def _look_behind(file: DirectFile, scan: LogScan, pool: BufferPool) -> tuple[int, int]:
-    """How far the log was durable by what stands behind its end; how much of that is not zero."""
-    position = align_up(scan.state.position, BLOCK_BYTES)
-    durable_end = torn_bytes = 0
-    while position < file.size_bytes():
-        with window_at(file, pool, position, SCAN_WINDOW_BYTES) as window:
-            durable_end = max(durable_end, durable_end_behind(scan, window))
-            torn_bytes += int(np.count_nonzero(np.frombuffer(window, np.uint8)))
-            position += SCAN_WINDOW_BYTES
-    return durable_end, torn_bytes
 
 
 def _make_end_clean(file: DirectFile, state: SegmentState, pool: BufferPool) -> None:

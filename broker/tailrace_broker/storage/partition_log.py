@@ -22,9 +22,10 @@ from tailrace_broker.codec.segment import find_time
 from tailrace_broker.core.producers import Producer, ProducerWindows
 from tailrace_broker.core.recovery import SegmentState
 from tailrace_broker.model.appended import Appended
-from tailrace_broker.model.damage import Damage
+from tailrace_broker.model.damage import Damage, LostEnd
 from tailrace_broker.model.errors import (
     CorruptBatchError,
+    CorruptPartitionError,
     DiskFullError,
     OffsetOutOfRangeError,
     ReadFailedError,
@@ -50,8 +51,8 @@ class PartitionLog:
     """The log of one partition."""
 
     __slots__ = (
-        "_gone", "_resources", "_tail", "_waiters", "append_event", "log_start", "place",
-        "segments",
+        "_gone", "_resources", "_tail", "_waiters", "append_event", "log_start", "lost_end",
+        "place", "segments",
     )  # fmt: skip
 
     def __init__(
@@ -64,8 +65,12 @@ class PartitionLog:
         pending: Sequence[tuple[StoredBatch, JournalFile | None]] = (),
         windows: ProducerWindows | None = None,
         sealed_end: int | None = None,
+        lost_end: LostEnd | None = None,
     ) -> None:
-        """`segments`, `pending` and `windows` as recovered; a sealed log is read up to its end."""
+        """`segments` to `windows` and `lost_end` as recovered; a sealed log is read up to its end.
+
+        A log that has lost its end is read up to where it is there, and takes nothing.
+        """
         self.place = place
         self.segments = segments
         self.log_start = segments[0].base_offset
@@ -85,6 +90,9 @@ class PartitionLog:
         self.append_event = self._tail.append_event
         self._waiters: set[asyncio.Future[None]] | None = None
         self._gone: TailraceError | None = None
+        self.lost_end = lost_end
+        if lost_end is not None:
+            self._tail.refuse(self.end_is_lost(lost_end))
 
     @property
     def settings(self) -> TopicSettings:
@@ -158,6 +166,8 @@ class PartitionLog:
         """
         if self._gone:
             raise self._gone
+        if self.lost_end is not None and offset >= self.high_watermark:
+            raise self.end_is_lost(self.lost_end)
         self._check_range(offset)
         if offset == self.high_watermark:
             return []
@@ -314,10 +324,24 @@ class PartitionLog:
                 highWatermark=self.high_watermark,
             )
 
+    def end_is_lost(self, lost: LostEnd) -> CorruptPartitionError:
+        """What to answer who reads on there, or appends."""
+        place = self.place
+        return place.damaged(
+            f"{place.directory}{'' if self.has_segments else ' has lost its segments'}: "
+            f"offsets from {lost.first_offset} to {lost.proven_end - 1} were "
+            "acknowledged and are missing, and more may be. Stop the broker and restore the files "
+            "from a copy; or, to go on without them: "
+            f"tailrace topic accept-loss {place.topic} {place.partition}"
+        )
+
     def _path_of(self, state: SegmentState) -> Path:
         return segment_path(self.place.directory, state.base_offset)
 
     async def _read_from_disk(self, offset: int, max_bytes: int) -> list[StoredBatch]:
+        lost = self._resources.quarantine.lost_at(self, offset)
+        if lost is not None:
+            raise lost
         self._resources.counters.log_disk_reads += 1
         index = bisect_right(self.segments, offset, key=attrgetter("base_offset")) - 1
         state = self.segments[index]

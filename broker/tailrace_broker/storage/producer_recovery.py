@@ -17,9 +17,16 @@ from tailrace_broker.codec.batch import read_header, verify_batch
 from tailrace_broker.codec.producers import Checkpoint, decode_checkpoint, encode_checkpoint
 from tailrace_broker.codec.segment import find_position, read_pad
 from tailrace_broker.core.journal_replay import JournaledBatch
-from tailrace_broker.core.producers import NOTHING, ProducerWindows, WindowLimits, cut_checkpoint
+from tailrace_broker.core.producers import (
+    NOTHING,
+    ProducerWindows,
+    WindowLimits,
+    cut_checkpoint,
+    damage_checkpoint,
+)
 from tailrace_broker.core.recovery import SegmentState
 from tailrace_broker.memory.pool import BufferPool
+from tailrace_broker.model.damage import Damage
 from tailrace_broker.model.errors import (
     CorruptBatchError,
     DiskFullError,
@@ -71,13 +78,17 @@ class ProducerRecovery:
             self._replay(finished, checkpoint.end_offset)
 
     def end(
-        self, segments: Sequence[SegmentState], pending: Sequence[JournaledBatch]
+        self,
+        segments: Sequence[SegmentState],
+        pending: Sequence[JournaledBatch],
+        damages: Sequence[Damage] = (),
     ) -> ProducerWindows | None:
         """The windows, once all is scanned but `pending`, the log's last batches.
 
-        None: no producer is known.
+        What the batches in `damages` brought is not known. None: no producer is known.
         """
-        end_offset = pending[-1].header.end_offset if pending else segments[-1].end_offset
+        ends = (batch.end_offset for batch in pending)
+        end_offset = max([segments[-1].end_offset, *ends])
         if self.windows.end_offset > end_offset:
             # The log will reach that end again, with other records.
             checkpoint = cut_checkpoint(self.windows.checkpoint(end_offset), end_offset)
@@ -85,6 +96,9 @@ class ProducerRecovery:
             self._replace_checkpoint(checkpoint)
         for batch in pending:
             self._replay_batch(batch.header, batch.stored)
+        if damages:
+            checkpoint = damage_checkpoint(self.windows.checkpoint(end_offset), damages)
+            self.windows = ProducerWindows(checkpoint)
         return None if self.windows.is_empty else self.windows
 
     def _read_checkpoint(self) -> Checkpoint:

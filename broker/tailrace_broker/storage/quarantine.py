@@ -1,12 +1,17 @@
 """The damaged batches of a broker's logs, whoever met them: a reader or the scrub.
 
 What is known of a part of a file is what its last check found: damage that was repaired, or that
-was none, is forgotten by the next check. Nothing is changed on disk, and nothing outlives the
-process: who meets the damage again reports it again. State changes on the event loop only.
+was none, is forgotten by the next check. What no file has is known from the log's recovery, and
+stays. Nothing is changed on disk, and nothing outlives the process: who meets the damage again
+reports it again. State changes on the event loop only.
 """
 
+import heapq
+from collections.abc import Sequence
 from functools import partial
 from itertools import chain
+from operator import attrgetter
+from pathlib import Path
 from typing import Protocol
 
 import structlog
@@ -50,20 +55,40 @@ class Quarantine:
         self._pool = pool
         self._is_direct = is_direct
         self._by_log: dict[Log, list[Damage]] = {}
+        self._losses: dict[Log, list[Damage]] = {}
 
     @property
     def batch_count(self) -> int:
         """Damages in all logs."""
-        return sum(len(self.of(log)) for log in self._by_log)
+        return sum(len(self.of(log)) for log in self._by_log.keys() | self._losses.keys())
 
     def of(self, log: Log) -> list[Damage]:
         """What of a log is known to be damaged, in order."""
-        damages = self._by_log.get(log, ())
+        damages = heapq.merge(
+            self._by_log.get(log, ()), self._losses.get(log, ()), key=attrgetter("first_offset")
+        )
         return [damage for damage in damages if damage.end_offset > log.log_start]
+
+    def recovered(self, log: Log, damages: Sequence[Damage], losses: Sequence[Damage]) -> None:
+        """What the recovery of a log found; no file has what is among `losses`."""
+        if damages:
+            self._by_log[log] = list(damages)
+        if losses:
+            self._losses[log] = list(losses)
+        for damage in chain(damages, losses):
+            _tell(log.place, damage)
+
+    def lost_at(self, log: Log, offset: int) -> CorruptPartitionError | None:
+        """What to answer a reader of an offset that no file has."""
+        for loss in self._losses.get(log, ()):
+            if loss.first_offset <= offset < loss.end_offset:
+                return _unreadable(log.place, loss.path, loss.first_offset, loss.end_offset)
+        return None
 
     def forget(self, log: Log) -> None:
         """It is closed."""
         self._by_log.pop(log, None)
+        self._losses.pop(log, None)
 
     async def check(self, log: Log, part: SegmentPart) -> Checked:
         """Check the beginning of a part, and remember what is found. ReadFailedError."""
@@ -88,15 +113,7 @@ class Quarantine:
                 next_offset = damage.end_offset
         if next_offset == offset:
             return log.place.damaged(f"{error}. Restore the file from a copy")
-        return CorruptPartitionError(
-            f"{path} is damaged: offsets {first_offset} to {next_offset - 1} cannot be read. "
-            f"Restore the file from a copy, or read on at offset {next_offset}",
-            topic=log.place.topic,
-            partition=log.place.partition,
-            firstOffset=first_offset,
-            lastOffset=next_offset - 1,
-            nextOffset=next_offset,
-        )
+        return _unreadable(log.place, path, first_offset, next_offset)
 
     def _note(self, log: Log, part: SegmentPart, checked: Checked) -> None:
         """Replace what was known of what was checked; tell what is new."""
@@ -115,6 +132,20 @@ class Quarantine:
         for damage in checked.damages:
             if damage not in known:
                 _tell(log.place, damage)
+
+
+def _unreadable(
+    place: LogPlace, path: Path, first_offset: int, next_offset: int
+) -> CorruptPartitionError:
+    return CorruptPartitionError(
+        f"{path} is damaged: offsets {first_offset} to {next_offset - 1} cannot be read. "
+        f"Restore the file from a copy, or read on at offset {next_offset}",
+        topic=place.topic,
+        partition=place.partition,
+        firstOffset=first_offset,
+        lastOffset=next_offset - 1,
+        nextOffset=next_offset,
+    )
 
 
 def _tell(place: LogPlace, damage: Damage) -> None:

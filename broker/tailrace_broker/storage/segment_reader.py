@@ -152,6 +152,9 @@ def _take(
                 return batches, position, header.batch_bytes
             if header.end_offset > offset:
                 verify_batch(rest)
+                due = batches[-1].header.end_offset if batches else offset
+                if header.base_offset > due:  # what is between is lost
+                    raise CorruptBatchError(f"no batch holds offset {due}")
         except CorruptBatchError:
             if batches:
                 return batches, position, 0  # what stands before the damage is good

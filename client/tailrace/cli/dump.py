@@ -18,14 +18,16 @@ PAGE_ROWS = 500
 
 
 def dump(*, file: Path, records: bool, output: str) -> None:
-    """Show what is in a segment (.log), its index (.idx) or a .journal, checksums verified.
+    """Show what is in a segment (.log), its index (.idx), a .journal or damage, checksums verified.
 
     Batches and pads one a line, or with --records the records. Reads the file as it is, also
     while a broker writes it. Of a journal file its present round: frames, each before its batches.
     """
-    show = {".log": _show_entries, ".idx": _show_index, ".journal": _show_journal}.get(file.suffix)
+    show = _SHOWN_BY.get(file.suffix or file.name)
     if show is None:
-        raise UsageError(f'"{file}" is not a segment (.log), its index (.idx) or a .journal')
+        raise UsageError(
+            f'"{file}" is not a segment (.log), its index (.idx), a .journal or a file named damage'
+        )
     if records:
         if file.suffix != ".log":
             raise UsageError("--records is of a segment (.log)")
@@ -129,6 +131,24 @@ def _show_index(file: Path, opened: BinaryIO, output: str) -> None:
     show(output, index, f"{head}\n{as_table(index['entries'], columns)}")
 
 
+def _show_damage(file: Path, opened: BinaryIO, output: str) -> None:
+    from tailrace.cli.damage_files import damage_document, parse_damage
+    from tailrace.cli.output import as_table, cell_text, member, show
+
+    try:
+        document = damage_document(parse_damage(opened.read()))
+    except CorruptBatchError as error:
+        raise TailraceError(f"{file} is {error}: restore it from a copy") from error
+    columns = [
+        member("FIRST LOST", "firstOffset"),
+        member("GOES ON AT", "nextOffset"),
+        member("ACCEPTED", "accepted"),
+    ]
+    known = {name: value for name, value in document.items() if name != "losses"}
+    head = "   ".join(f"{name} {cell_text(value)}" for name, value in known.items())
+    show(output, document, f"{head}\n{as_table(document['losses'], columns)}")
+
+
 def _size_bytes(opened: BinaryIO) -> int:
     return os.fstat(opened.fileno()).st_size
 
@@ -189,6 +209,12 @@ def _column(title: str, name: str) -> "Column":
     return Column(title, lambda entry: cell_text(entry.get(name)))
 
 
+_SHOWN_BY = {
+    ".log": _show_entries,
+    ".idx": _show_index,
+    ".journal": _show_journal,
+    "damage": _show_damage,
+}
 VERB = Verb(
     dump,
     (

@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from tailrace.cli.damage_files import DAMAGE, parse_damage, read_damage
 from tailrace.cli.journals import journal_findings
 from tailrace.cli.missing_files import PURGED, TRASH, missing_files
 from tailrace.cli.segments import BAD, Piece, pieces, verdict
 from tailrace.cli.stored_logs import INDEX_NAME, SEGMENT_NAME, Expected, Finding, log_findings
+from tailrace.errors import CorruptBatchError
 from tailrace.wire import BatchHeader
 
 NO_EPOCH = 0  # of the batch before a partition's first
@@ -235,8 +237,22 @@ def _with_own_files(directory: Path, expected: Expected) -> Expected:
         expected = expected._replace(
             first_offset=start["logStart"], epoch_before=start["epochBefore"]
         )
+    recorded = read_damage(directory)
+    if recorded is not None:
+        expected = expected._replace(
+            end_offset=max(expected.end_offset, recorded.proven_end),
+            losses=[each[:2] for each in recorded.losses],
+        )
     rescued = [piece.header for piece in _batches_in(directory / RESCUED) if piece.header]
     return expected._replace(journaled=[*expected.journaled, *rescued])
+
+
+def _damage_findings(path: Path) -> list[Finding]:
+    try:
+        parse_damage(path.read_bytes())
+    except CorruptBatchError as error:
+        return [Finding(path, 0, f"is {error}; restore it from a copy")]
+    return []
 
 
 def _rescued_findings(path: Path) -> list[Finding]:
@@ -375,6 +391,7 @@ _SNAPSHOT_NAME = re.compile(r"[0-9]+-[0-9]+\.snapshot")
 _JOURNAL_NAME = re.compile(r"[0-9]+\.journal")
 _FINDERS: dict[re.Pattern[str], Callable[[Path], list[Finding]]] = {
     _JSON_NAME: _json_findings,
+    re.compile(DAMAGE): _damage_findings,
     re.compile(re.escape(RESCUED)): _rescued_findings,
     _SNAPSHOT_NAME: _snapshot_findings,
 }

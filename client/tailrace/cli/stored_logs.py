@@ -40,6 +40,7 @@ class Expected(NamedTuple):
     epoch_before: int | None = None  # of the batch before the first
     end_offset: int = 0  # all below it was acknowledged
     journaled: Sequence[BatchHeader] = ()
+    losses: Sequence[tuple[int, int]] = ()  # first and end offsets of what is recorded as lost
 
 
 def log_findings(
@@ -112,7 +113,9 @@ class _Log:
     def follow(self, path: Path, file: BinaryIO, index: Index | None, *, is_last: bool) -> None:
         """The next segment."""
         base_offset = int(path.stem)
-        if self._offset is not None and base_offset != self._offset and not self._is_lost:
+        if (self._offset, base_offset) in self._expected.losses:
+            self._note_loss(path, base_offset)
+        elif self._offset is not None and base_offset != self._offset and not self._is_lost:
             text = f"starts at offset {base_offset}, and {self._offset} is the next of the log"
             self.findings.append(Finding(path, 0, text))
             self._epoch = None
@@ -150,6 +153,9 @@ class _Log:
         """Behind the last segment, `path`: what of it was torn, and what of the log is missing."""
         if self._offset is None:
             return
+        for first_offset, end_offset in self._expected.losses:
+            if first_offset == self._offset:
+                self._note_loss(path, end_offset)
         torn = [
             each for each in self._problems if self._replayed(each.end_offset) >= self._proven_end
         ]
@@ -167,6 +173,12 @@ class _Log:
             last = self._proven_end - 1
             text = f"the log ends at offset {end_offset}, and there were records up to {last}"
             self.findings.append(Finding(path, self._position, text))
+
+    def _note_loss(self, path: Path, next_offset: int) -> None:
+        """It is known, and the log goes on behind it."""
+        text = f"offsets {self._offset} to {next_offset - 1} are lost, which is recorded"
+        self.findings.append(Finding(path, self._position, text, is_bad=False))
+        self._offset, self._epoch = next_offset, None
 
     def _replayed(self, end_offset: int) -> int:
         """Where the log ends once the journal has been replayed behind this offset."""

@@ -17,6 +17,7 @@ import pytest
 from tailrace.records_binary import encode_records
 from tailrace.wire import JOURNAL_BLOCK_BYTES, PRODUCER_ENTRY, Codec, Flag
 from tailrace_broker.codec.batch import BatchBody, stamp_batch, verify_batch
+from tailrace_broker.codec.damage import decode_damage, encode_damage
 from tailrace_broker.codec.groups import decode_fact, encode_fact
 from tailrace_broker.codec.journal import (
     FRAME_HEADER_BYTES,
@@ -61,6 +62,7 @@ from tailrace_broker.codec.segment import (
     encode_index,
 )
 from tailrace_broker.core.recovery import LogScan, SegmentState
+from tailrace_broker.model.damage import KnownDamage, Loss
 from tailrace_broker.model.errors import CorruptBatchError
 from tailrace_broker.model.group import (
     Committed,
@@ -155,6 +157,11 @@ LONG_INDEX = SegmentIndex(
         IndexEntry(1000, 65_552, -1),
         IndexEntry(2**32 - 1, 2**28, TIME_US),
     ],
+)
+DAMAGE = KnownDamage(
+    BASE_OFFSET,
+    BASE_OFFSET + 1,
+    (Loss(412, 512), Loss(BASE_OFFSET - 10, BASE_OFFSET, accepted_us=TIME_US)),
 )
 PRODUCERS = Checkpoint(
     BASE_OFFSET,
@@ -261,6 +268,7 @@ ENCODED: dict[str, Callable[[], bytes]] = {
     ),
     "version_1/records_headers.bin": lambda: records_body_of(HEADERS),
     "version_1/producers": lambda: encode_checkpoint(PRODUCERS),
+    "version_1/damage": lambda: encode_damage(DAMAGE),
     "version_1/0.journal": write_journal,
     "version_1/log-start.json": lambda: encode_log_start(LOG_START),
     "version_1/groups.ndjson": lambda: b"".join(encode_fact(fact) + b"\n" for fact in FACTS),
@@ -325,6 +333,10 @@ def test_the_producer_table_comes_back() -> None:
 
     assert header.producer_table_bytes == PRODUCER_ENTRY.size
     assert PRODUCER_ENTRY.unpack_from(stored, 128) == (UUID(int=9).bytes, 41, 0, 3)
+
+
+def test_the_record_of_damage_is_read() -> None:
+    assert decode_damage(golden("version_1/damage")) == DAMAGE
 
 
 def test_the_checkpoint_of_producers_is_read() -> None:

@@ -140,7 +140,7 @@ def test_what_a_later_boot_says_proves_nothing_of_an_earlier_one() -> None:
     later = round_of(2, 5, frame(5, 5), frame(6, 6), boot=2)
     replay = plan_replay([lost, torn, later, UNUSED[3]])
 
-    assert (replay.missing, replay.damaged_ends) == (None, {})
+    assert (replay.missing, replay.damaged) == (None, {})
     assert [offset for offset, _ in replayed(replay)] == [1, 3, 5, 6]
 
 
@@ -158,18 +158,18 @@ def test_a_damaged_batch_of_a_durable_frame_tells_how_far_its_log_reached() -> N
     frames = [frame(5), frame(6, damaged=True), frame(7, damaged=True), frame(8, 8)]
     replay = plan_replay([round_of(0, 5, *frames), *UNUSED[1:]])
 
-    assert replay.damaged_ends == {KEY: 8}
+    assert [each.end_offset for each in replay.damaged[KEY]] == [7, 8]
     assert replay.missing is None
 
 
 def test_a_damaged_batch_of_a_frame_that_was_not_durable_is_torn() -> None:
     replay = plan_replay([round_of(0, 5, frame(5), frame(6, 6, damaged=True)), *UNUSED[1:]])
 
-    assert replay.damaged_ends == {}
+    assert replay.damaged == {}
 
 
 def test_a_damaged_batch_in_a_file_whose_head_is_gone_says_nothing() -> None:
     """It is of an older round: all that it held is in the segments."""
     rounds = [round_of(0, None, frame(2, damaged=True)), round_of(1, 9, frame(9, 9)), *UNUSED[2:]]
 
-    assert plan_replay(rounds).damaged_ends == {}
+    assert plan_replay(rounds).damaged == {}

@@ -15,7 +15,18 @@ from tailrace_broker.codec.segment import (
     encode_pad,
 )
 from tailrace_broker.core.producers import Duplicate, Producer, ProducerWindows
-from tailrace_broker.core.recovery import LogScan, SegmentState, durable_end_behind, follow_journal
+from tailrace_broker.core.recovery import (
+    LogScan,
+    Resumption,
+    SegmentState,
+    durable_end_behind,
+    end_of_damaged,
+    follow_journal,
+    largest_end_behind,
+    resume_journal,
+    resumption_in,
+    size_at_damage,
+)
 from tests.batches import (
     PARTITION,
     TIME_US,
@@ -325,3 +336,111 @@ def test_what_was_appended_in_place_of_a_torn_batch_follows() -> None:
     new = [stored(8, epoch=2), stored(10, epoch=2, previous_epoch=2)]
 
     assert follow_journal(END, [torn, *new]) == (new, 8)
+
+
+# --- behind damage --------------------------------------------------------------------------------
+
+
+def test_behind_damage_the_log_goes_on_with_an_index_entry_of_its_own() -> None:
+    scan = scan_of(with_zeros(THREE_WRITES, BLOCK, 2 * BLOCK))
+    scan.resume(Resumption(6, 2 * BLOCK, 1))
+    rest = memoryview(THREE_WRITES.stored)[2 * BLOCK :]
+
+    assert scan.feed(rest, is_last=True) == 0
+    assert (scan.state.position, scan.state.end_offset) == (3 * BLOCK, 8)
+    assert [each[:2] for each in scan.state.entries] == [(0, 0), (6, 2 * BLOCK)]
+
+
+@pytest.mark.parametrize(
+    ("place", "is_found"),
+    [
+        pytest.param({"base_offset": 12}, True, id="above the end"),
+        pytest.param({"base_offset": 20}, True, id="at the proven end"),
+        pytest.param({"base_offset": 21}, False, id="above the proven end"),
+        pytest.param({"base_offset": 6}, False, id="below the end"),
+        pytest.param({"base_offset": 8}, True, id="at the end, behind a damaged pad"),
+        pytest.param({"base_offset": 8, "previous_epoch": 2, "epoch": 2}, False, id="not behind"),
+        pytest.param({"base_offset": 12, "previous_epoch": 3, "epoch": 5}, True, id="later epochs"),
+        pytest.param({"base_offset": 12, "previous_epoch": 0}, False, id="an earlier epoch"),
+        pytest.param({"base_offset": 12, "previous_epoch": 3, "epoch": 2}, False, id="falling"),
+        pytest.param({"base_offset": 12, "partition": PARTITION + 1}, False, id="another log"),
+    ],
+)
+def test_the_log_goes_on_behind_damage_with_what_was_durable(
+    place: dict[str, Any], *, is_found: bool
+) -> None:
+    scan = scan_of(THREE_WRITES.stored)
+    header = read_header(memoryview(batch_of(EVENTS, **{"previous_epoch": 1, **place})))
+    window = memoryview(bytes(BLOCK) + batch_of(EVENTS, **{"previous_epoch": 1, **place}))
+
+    found = resumption_in(scan, window, 5 * BLOCK, durable_end=20)
+
+    expected = Resumption(header.base_offset, 6 * BLOCK, header.previous_epoch)
+    assert found == (expected if is_found else None)
+
+
+def test_a_header_behind_the_end_tells_where_its_batch_ends() -> None:
+    scan = scan_of(THREE_WRITES.stored)
+
+    assert largest_end_behind(scan, memoryview(batch_of(EVENTS, base_offset=30))) == 32
+    assert largest_end_behind(scan, memoryview(bytes(BLOCK))) == 0
+
+
+def test_a_damaged_batch_whose_header_is_right_tells_what_comes_next() -> None:
+    batch = bytearray(batch_of(EVENTS, base_offset=8, previous_epoch=1))
+    scan = scan_of(THREE_WRITES.stored)
+    batch[-17] ^= 1
+
+    size_bytes, resumption = size_at_damage(scan, memoryview(batch))
+
+    assert size_bytes == len(batch)
+    assert resumption == Resumption(10, 3 * BLOCK + len(batch), 1)
+
+
+@pytest.mark.parametrize(
+    ("batch", "size_bytes"),
+    [
+        pytest.param(b"\0" + batch_of(EVENTS)[1:], len(batch_of(EVENTS)), id="its header is not"),
+        pytest.param(batch_of(EVENTS), len(batch_of(EVENTS)), id="it is of elsewhere"),
+        pytest.param(batch_of(EVENTS)[:-40][: HEADER_BYTES - 1], 0, id="too short"),
+    ],
+)
+def test_of_another_only_its_size_is_guessed(batch: bytes, size_bytes: int) -> None:
+    scan = scan_of(THREE_WRITES.stored)
+
+    assert size_at_damage(scan, memoryview(batch)) == (size_bytes, None)
+
+
+def test_behind_a_lost_segment_the_epoch_before_is_not_asked_for() -> None:
+    state = scan_of(THREE_WRITES.stored).state.follow_on(20)
+    assert (state.base_offset, state.is_behind_damage) == (20, True)
+
+    scan = LogScan(TOPIC_ID, PARTITION, state)
+    scan.feed(memoryview(batch_of(EVENTS, base_offset=20, previous_epoch=3, epoch=4)), is_last=True)
+
+    assert (scan.state.end_offset, scan.state.last_epoch) == (22, 4)
+    assert not scan.state.is_behind_damage
+
+
+def test_the_journal_goes_on_behind_damage_with_what_leads_to_its_last_batch() -> None:
+    batches = [stored(8), stored(12, high_watermark=12), stored(14, high_watermark=14)]
+
+    assert resume_journal(SegmentState(0, 10, 1), batches, 14) == batches[1:]
+    assert resume_journal(SegmentState(0, 10, 1), batches, 11) == []  # the end is below
+    assert resume_journal(SegmentState(0, 10, 1), [], 14) == []
+
+
+def test_batches_that_are_damaged_in_the_journal_tell_where_they_end() -> None:
+    headers = [stored(base).header for base in (4, 8, 10, 14)]
+
+    assert end_of_damaged(8, headers) == 12
+    assert end_of_damaged(7, headers) == 7
+
+
+def test_what_was_given_up_does_not_come_back_behind_damage() -> None:
+    """The batch of before the stop, torn with what it followed; and the new one is damaged."""
+    given_up = stored(10, high_watermark=8)
+    new = [stored(12, epoch=2, previous_epoch=2, high_watermark=12)]
+
+    assert resume_journal(END, [given_up, *new], 12) == new
+    assert resume_journal(END, [given_up, stored(6, epoch=2)], 12) == []

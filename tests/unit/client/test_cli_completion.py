@@ -32,7 +32,10 @@ def after(line: str, *, asked: list[str | None] | None = None) -> list[str]:
     [
         ("tailrace to", ["topic"]),
         ("tailrace co", ["consume", "context", "completion"]),
-        ("tailrace topic ", ["create", "list", "describe", "alter", "delete", "restore"]),
+        (
+            "tailrace topic ",
+            ["create", "list", "describe", "alter", "delete", "restore", "accept-loss"],
+        ),
         ("tailrace topic de", ["describe", "delete"]),
         ("tailrace topic describe ", ["flights", "flows", "orders"]),
         ("tailrace consume fl", ["flights", "flows"]),

@@ -12,7 +12,9 @@ from tailrace.cli.termination import EXIT_TERMINATED
 from tests.fixtures import free_port_base
 
 STARTS = "--from, --from-beginning, --at, --since and --last"
-TOPIC_VERBS = "tailrace topic needs one of create, list, describe, alter, delete or restore"
+TOPIC_VERBS = (
+    "tailrace topic needs one of create, list, describe, alter, delete, restore or accept-loss"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -109,7 +111,7 @@ def test_the_version_is_told(
         ("topic", TOPIC_VERBS),
         ("topic -x", TOPIC_VERBS),
         ("help nosuch", 'no verb "nosuch"\\. See: tailrace --help'),
-        ("topic drop", 'tailrace topic has create, .* or restore, and no "drop"'),
+        ("topic drop", 'tailrace topic has create, .* or accept-loss, and no "drop"'),
         ("produce", "arguments are required: TOPIC. See: tailrace produce --help"),
         ("produce t --key origin", '--key: "origin" is not a field path, like .customer'),
         ("produce t --key", "--key: expected one argument"),

@@ -16,6 +16,7 @@ from tailrace_broker.codec.journal import encode_file_header, read_file_header
 from tailrace_broker.core.ring import token
 from tailrace_broker.core.ring_commands import carry_out
 from tailrace_broker.model.commands import AcceptLoss, DeleteTopic, Lead, Stamped
+from tailrace_broker.model.damage import LostEnd
 from tailrace_broker.model.errors import (
     CorruptPartitionError,
     NoLeaderError,
@@ -26,6 +27,7 @@ from tailrace_broker.model.errors import (
 )
 from tailrace_broker.model.topic import Partition, TopicSettings
 from tailrace_broker.storage.direct_file import BLOCK_BYTES
+from tailrace_broker.storage.log_trim import LOG_START
 from tailrace_broker.storage.rescued_tail import save_rescued
 from tests.batches import SPLIT_TOPIC
 from tests.brokers import open_broker, started_broker
@@ -109,18 +111,13 @@ def test_a_sealed_partition_that_lacks_records_stands_still_alone(tmp_path: Path
     async def scenario() -> None:
         await split(tmp_path, VALUES[:-1])
         async with started_broker(tmp_path) as broker:
-            hosted = broker.hosted("split")
+            log = broker.hosted("split").log_of(PARENT)
             assert broker.damaged_count == 1
-            for ask in (hosted.log_of, hosted.open_log_of):
-                with pytest.raises(
-                    CorruptPartitionError, match="was sealed at offset 5, but ends at 4; restore"
-                ) as refused:
-                    ask(PARENT)
-                assert refused.value.members == {"topic": "split", "partition": PARENT}
-                with pytest.raises(CorruptPartitionError) as again:
-                    ask(PARENT)
-                assert len(again.traceback) == len(refused.traceback)
-            assert len(hosted.undamaged_logs()) == 2
+            assert log.lost_end == LostEnd(4, SEALED_END, SEALED_END)
+            assert await values_in(log) == VALUES[:-1]
+            with pytest.raises(CorruptPartitionError, match="offsets from 4 to 4 were") as refused:
+                await log.read(4, 1)
+            assert refused.value.members == {"topic": "split", "partition": PARENT}
 
     run(scenario)
 
@@ -139,11 +136,11 @@ def test_a_partition_that_is_not_there_is_named(tmp_path: Path, partition: int) 
 
 
 def spoil(root: Path, *partitions: int) -> None:
-    """Give these partitions of the split topic a log that does not start where it should."""
+    """Let nobody know where the logs of these partitions of the split topic start."""
     for partition in partitions:
         directory = root / "data" / str(SPLIT_TOPIC.topic_id) / str(partition)
         directory.mkdir(parents=True)
-        (directory / f"{99:020d}.log").write_bytes(b"")
+        (directory / LOG_START).write_bytes(b"{")
 
 
 def test_events_without_a_key_go_round_damaged_partitions(tmp_path: Path) -> None:
@@ -164,7 +161,7 @@ def test_what_the_journal_holds_of_a_damaged_partition_is_kept_until_it_is_resto
     """The journal goes on without it."""
     killed = tmp_path / "killed"
     partition = killed / "data" / str(SPLIT_TOPIC.topic_id) / str(LOW_CHILD)
-    segment = partition / f"{SEALED_END:020d}.log"
+    log_start = partition / LOG_START
 
     async def scenario() -> None:
         await split(tmp_path / "live", VALUES)
@@ -174,8 +171,7 @@ def test_what_the_journal_holds_of_a_damaged_partition_is_kept_until_it_is_resto
             await log.spilled()
             await Appends(log).batch([b"6", b"7"])
             shutil.copytree(tmp_path / "live", killed)
-        whole = segment.read_bytes()
-        segment.write_bytes(bytes(len(whole)))
+        log_start.write_bytes(b"{")
         keep_frames_behind_the_first(killed / "data" / "journal")
         sizes = []
         for _ in range(3):
@@ -184,7 +180,7 @@ def test_what_the_journal_holds_of_a_damaged_partition_is_kept_until_it_is_resto
             sizes.append((partition / "journaled.batches").stat().st_size)
         assert len(set(sizes)) == 1
         shutil.rmtree(killed / "data" / "journal")
-        segment.write_bytes(whole)
+        log_start.unlink()
         for _ in range(2):
             async with started_broker(killed) as broker:
                 found = broker.hosted("split").log_of(LOW_CHILD)
@@ -195,14 +191,15 @@ def test_what_the_journal_holds_of_a_damaged_partition_is_kept_until_it_is_resto
 
 
 class Killed:
-    """Topic "t" of two events: the first in a segment, now damaged, the second in the journal."""
+    """Topic "t" of two events: the first in a segment, the second in the journal; and nobody knows
+    where its log starts.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root / "killed"
         self.directory = Path()
         self.rescued = Path()
         self._segment = Path()
-        self._kept = b""
 
     async def make(self) -> None:
         live = self.root.parent / "live"
@@ -217,15 +214,15 @@ class Killed:
         self.directory = self.root / "data" / str(topic.topic_id) / "0"
         self.rescued = self.directory / "journaled.batches"
         (self._segment,) = self.directory.glob("*.log")
-        self._kept = self._segment.read_bytes()
-        self._segment.write_bytes(bytes(len(self._kept)))
+        (self.directory / LOG_START).write_bytes(b"{")
 
-    def restore_segment(self) -> None:
-        self._segment.write_bytes(self._kept)
+    def restore(self) -> None:
+        (self.directory / LOG_START).unlink()
 
     def set_segment_aside(self) -> None:
         """As if its batch had been in the journal, too, at an earlier start."""
-        batch = memoryview(self._kept)
+        self.restore()
+        batch = memoryview(self._segment.read_bytes())
         self._segment.write_bytes(b"")
         save_rescued(self.directory, [batch[: read_header(batch).batch_bytes]])
 
@@ -249,7 +246,7 @@ def test_a_full_disk_takes_what_the_journal_holds_of_a_damaged_partition(
             async with started_broker(killed.root) as broker:
                 assert broker.damaged_count == 1
         killed.lose_journal()
-        killed.restore_segment()
+        killed.restore()
         assert await killed.values() == [b"0", b"1"]
 
     run(scenario)
@@ -269,7 +266,7 @@ def test_a_disk_that_does_not_take_it_stops_no_start_and_is_told(
         (failed,) = [line for line in logs if line["event"] == "rescue.failed"]
         assert (failed["file"], failed["log_level"]) == (str(killed.rescued), "error")
         assert not killed.rescued.exists()
-        killed.restore_segment()
+        killed.restore()
         assert await killed.values() == [b"0", b"1"]
 
     run(scenario)
@@ -283,7 +280,7 @@ def test_what_was_set_aside_and_cannot_be_removed_is_no_matter(
         await killed.make()
         async with started_broker(killed.root):
             assert killed.rescued.exists()
-        killed.restore_segment()
+        killed.restore()
         unlink = os.unlink
 
         def failing(path: Path) -> None:

@@ -30,6 +30,7 @@ from tailrace_broker.model.errors import (
 from tailrace_broker.model.ring_state import RingState
 from tailrace_broker.model.topic import Topic, TopicSettings
 from tailrace_broker.storage.data_directory import DataDirectory
+from tailrace_broker.storage.log_trim import LOG_START
 from tests.brokers import open_broker, started_broker, wait_until_gone
 from tests.earlier import make_earlier, new_topic
 from tests.ring_disk import put_ring_state, ring_state_on
@@ -253,7 +254,7 @@ def test_a_topic_without_a_record_and_one_with_damage_are_deleted_too(tmp_path: 
             damaged, _ = await broker.create_topic("damaged", ONE)
         directory = living_path(tmp_path, damaged) / "0"
         directory.mkdir(parents=True)
-        (directory / f"{99:020d}.log").write_bytes(b"")
+        (directory / LOG_START).write_bytes(b"{")
         async with started_broker(tmp_path) as broker:
             assert broker.damaged_count == 1
             for topic in (empty, damaged):

@@ -90,6 +90,7 @@ def test_what_needs_the_secret_says_so_and_nothing_else_does(page: Any) -> None:
         "/v1/ring/found",
         "/v1/ring/ranges/{range}/accept-loss",
         "/v1/ring/metadata/recover",
+        "/v1/topics/{topic}/partitions/{partition}/accept-loss",
     }
 
 

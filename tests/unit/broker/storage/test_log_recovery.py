@@ -8,16 +8,18 @@ from pathlib import Path
 import pytest
 
 from tailrace_broker.codec.metadata import LogStart
+from tailrace_broker.model.damage import LostEnd
 from tailrace_broker.model.errors import (
     CorruptBatchError,
     CorruptPartitionError,
     ReadFailedError,
 )
 from tailrace_broker.storage.direct_file import BLOCK_BYTES, write_file_atomically
-from tailrace_broker.storage.log_recovery import SCAN_WINDOW_BYTES, recover_log
+from tailrace_broker.storage.log_recovery import UNKNOWN_OFFSETS_MAX
 from tailrace_broker.storage.log_trim import save_log_start
+from tailrace_broker.storage.segment_scan import SCAN_WINDOW_BYTES
 from tests.batches import PARTITION
-from tests.storage import MEBIBYTE, FaultyDisk, LogFiles, append
+from tests.storage import FaultyDisk, LogFiles, append
 
 # Batches of no compression: one inside a block, one over several, one that ends within a block.
 LAST_WRITE = [[b"c"], [os.urandom(2 * BLOCK_BYTES)], [b"d", b"e"], [os.urandom(5000)], [b"f"]]
@@ -165,37 +167,6 @@ def flip(stored: bytes, position: int) -> bytes:
     return stored[:position] + bytes([stored[position] ^ 1]) + stored[position + 1 :]
 
 
-def test_a_damaged_batch_that_a_later_write_proves_acknowledged_is_kept(files: LogFiles) -> None:
-    first, second, third = written(files, [[b"a"], [b"b"]], [[os.urandom(BLOCK_BYTES)]], [[b"c"]])
-    stored = first + second + third
-    first_bytes = first.index(b"TRLP")
-    second_bytes = second.rindex(b"TRLP")
-    for position in [*range(0, first_bytes, 7), *range(len(first), len(first) + second_bytes, 99)]:
-        files.write_segment(flip(stored, position))
-        assert_stands_still(files)
-
-
-@pytest.mark.parametrize("behind", [b"", bytes(4 * MEBIBYTE)], ids=["near", "far away"])
-def test_a_lost_acknowledged_write_is_noticed(files: LogFiles, behind: bytes) -> None:
-    first, _, third = written(files, [[b"a"]], [[b"b"]], [[b"c"]])
-    files.write_segment(first + bytes(BLOCK_BYTES) + behind + third)
-    assert_stands_still(files)
-
-
-def test_damage_to_the_last_write_before_a_clean_stop_is_noticed(files: LogFiles) -> None:
-    written(files, [[b"a"]], [[b"b"]])
-    whole = files.segment().read_bytes()
-    for spoilt in (flip(whole, BLOCK_BYTES + 10), whole[:BLOCK_BYTES], b""):
-        files.write_segment(spoilt)
-        with pytest.raises(CorruptPartitionError, match="to 1 were acknowledged and are missing"):
-            recover_log(files.place, 0, files.pool, is_direct=files.is_direct, durable_end=2)
-        assert files.segment().read_bytes() == spoilt
-
-    files.segment().unlink()
-    with pytest.raises(CorruptPartitionError, match="from 0 to 1 were acknowledged"):
-        recover_log(files.place, 0, files.pool, is_direct=files.is_direct, durable_end=2)
-
-
 def test_a_log_start_that_cannot_be_read_is_damage(files: LogFiles) -> None:
     """Where the log starts, the segments alone do not tell."""
     three_segments(files)
@@ -222,14 +193,6 @@ def test_a_log_that_starts_behind_all_its_segments_is_empty(files: LogFiles) -> 
 
     assert (state.base_offset, state.end_offset) == (5, 5)
     assert (state.last_epoch, state.last_append_time_us) == (3, 7)
-
-
-def test_an_index_that_has_lost_its_segment_is_noticed(files: LogFiles) -> None:
-    three_segments(files)
-    files.segment(2).unlink()
-    files.segment(4).unlink()
-    with pytest.raises(CorruptPartitionError, match="lost its segment"):
-        files.recover()
 
 
 # --- finished segments ----------------------------------------------------------------------------
@@ -301,17 +264,6 @@ def test_segments_with_their_indexes_are_not_read_to_be_opened(
     assert disk.calls["preadv"] > 2 * last_segment_reads
 
 
-@pytest.mark.parametrize("base_offset", [0, 2])
-def test_a_damaged_finished_segment_is_noticed_when_it_is_scanned(
-    files: LogFiles, base_offset: int
-) -> None:
-    three_segments(files)
-    path = files.segment(base_offset)
-    path.with_suffix(".idx").unlink()
-    path.write_bytes(flip(path.read_bytes(), 140))
-    assert_stands_still(files)
-
-
 def test_a_damaged_finished_segment_with_its_index_is_noticed_when_it_is_read(
     files: LogFiles,
 ) -> None:
@@ -321,20 +273,6 @@ def test_a_damaged_finished_segment_with_its_index_is_noticed_when_it_is_read(
     state = files.recover()[0]
     with pytest.raises(CorruptBatchError, match=r"0\.log"):
         files.read(state, 0, end_offset=2)
-
-
-@pytest.mark.parametrize("base_offset", [0, 2])
-def test_a_missing_segment_is_noticed(files: LogFiles, base_offset: int) -> None:
-    three_segments(files)
-    files.segment(base_offset).unlink()
-    assert_stands_still(files)
-
-
-@pytest.mark.parametrize("base_offset", [0, 2])
-def test_an_empty_segment_that_others_follow_is_noticed(files: LogFiles, base_offset: int) -> None:
-    three_segments(files)
-    files.segment(base_offset).write_bytes(b"")
-    assert_stands_still(files)
 
 
 def test_an_empty_last_segment_takes_the_next_append(files: LogFiles) -> None:
@@ -356,20 +294,18 @@ def test_an_only_segment_without_bytes_is_an_empty_log(files: LogFiles) -> None:
 
 def test_a_log_that_had_segments_and_has_none_is_noticed(files: LogFiles) -> None:
     """Retention leaves a file where it has removed them all."""
-
-    def recover(*, has_segments: bool) -> int:
-        log = recover_log(
-            files.place, 0, files.pool, is_direct=files.is_direct, has_segments=has_segments
-        )
-        return log.segments[-1].end_offset
-
     for _ in range(2):
-        assert recover(has_segments=False) == 0
-        with pytest.raises(CorruptPartitionError, match=r"has lost its segments: .* from a copy"):
-            recover(has_segments=True)
+        assert files.recovered().lost_end is None
         files.place.directory.mkdir(parents=True, exist_ok=True)
+    files.inventory.add_partitions([(files.place.topic_id, files.place.partition)])
+    for _ in range(2):
+        assert files.recovered().lost_end == LostEnd(0, 1, 1 + UNKNOWN_OFFSETS_MAX)
+    files.write_segment(b"")  # a power failure took what was never flushed
+    files.damage_file().unlink()
+    assert files.recovered().lost_end is None
+    files.segment().unlink()
     save_log_start(files.place.directory, LogStart(7, 1, 5), write_file_atomically)
-    assert recover(has_segments=True) == 7
+    assert files.recovered().segments[-1].end_offset == 7
 
 
 def test_files_that_are_no_segments_are_left_alone(files: LogFiles) -> None:

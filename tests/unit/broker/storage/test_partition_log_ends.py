@@ -17,6 +17,7 @@ from tailrace_broker.codec.journal import (
 )
 from tailrace_broker.core.recovery import SegmentState
 from tailrace_broker.model.counters import Counters
+from tailrace_broker.model.damage import LostEnd
 from tailrace_broker.model.errors import (
     CorruptMetadataError,
     CorruptPartitionError,
@@ -28,6 +29,7 @@ from tailrace_broker.model.errors import (
     TopicNotFoundError,
 )
 from tailrace_broker.storage.direct_file import BLOCK_BYTES
+from tailrace_broker.storage.log_recovery import UNKNOWN_OFFSETS_MAX
 from tailrace_broker.storage.partition_log import PartitionLog
 from tests.batches import TIME_US, Event
 from tests.storage import (
@@ -350,13 +352,25 @@ def spoil_journal(files: LogFiles, batch: int, at: int) -> None:
     path.write_bytes(stored)
 
 
-def test_a_damaged_batch_that_the_journal_alone_held_is_a_loss_of_its_partition(
+def test_behind_a_damaged_batch_that_the_journal_alone_held_the_log_goes_on(
     files: LogFiles,
 ) -> None:
     run(lambda: append_two(files, spills_first=False))
     spoil_journal(files, batch=0, at=130)
-    with pytest.raises(CorruptPartitionError, match="from 0 to 0 were acknowledged and are missin"):
-        files.recover_all()
+
+    async def scenario() -> None:
+        for new in range(1, 4):
+            async with open_log(files, is_killed=new == 1) as log:
+                assert [each[2:] for each in log.quarantined] == [(0, 1)]
+                with pytest.raises(CorruptPartitionError) as refused:
+                    await log.read(0, MEBIBYTE)
+                assert refused.value.members["nextOffset"] == 1
+                batches = await log.read(1, MEBIBYTE)
+                assert batches[-1].header.end_offset == log.high_watermark == 1 + new
+                await Appends(log).event(b"new")
+            assert files.damage_file().exists()
+
+    run(scenario)
 
 
 def test_a_damaged_batch_that_is_in_the_segment_is_none(files: LogFiles) -> None:
@@ -416,8 +430,7 @@ def test_a_segment_that_has_lost_what_the_journal_follows_is_a_loss(files: LogFi
     second = stored.index(b"TRLJ", stored.index(b"TRLJ") + 1)
     head = encode_file_header(JournalFileHeader(1, read_id(stored), 2))
     path.write_bytes(head.ljust(BLOCK_BYTES, b"\0") + stored[second:])
-    with pytest.raises(CorruptPartitionError, match="from 0 to 0 were acknowledged and are missin"):
-        files.recover_all()
+    assert files.recover_all().lost_end == LostEnd(0, 1, 2 + UNKNOWN_OFFSETS_MAX)
 
 
 def read_id(stored: bytes) -> int:
