@@ -331,6 +331,7 @@ PROVOKED = {
     "read-memory-full",
     "request-timeout",
     "corrupt-partition",
+    "nothing-lost",
     "not-ready",
     "not-leader",
     "no-leader",
@@ -607,7 +608,8 @@ def test_corrupt_partition(broker: RunningBroker, golden: Golden) -> None:
     with Connection(broker.port) as connection:
         partitions = [document(connection.exchange(produce))["partition"] for _ in range(2)]
     broker.stop()
-    damage_first_write(broker)
+    (segment,) = (broker.data_dir / "data").rglob("*.log")
+    segment.write_bytes(b"")
     shutil.rmtree(broker.data_dir / "data" / "journal")
     broker.restart()
 
@@ -628,6 +630,9 @@ def test_corrupt_partition_found_by_a_read(broker: RunningBroker, golden: Golden
         with Connection(broker.port + door) as connection:
             read = get(records_target("t", partition))
             golden("corrupt-partition found by a read", connection.exchange(read))
+    accept_loss = request(f"/v1/topics/t/partitions/{partition}/accept-loss", b"")
+    with Connection(broker.port) as connection:
+        golden("nothing-lost", connection.exchange(accept_loss))
 
 
 @contextmanager
