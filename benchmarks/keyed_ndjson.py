@@ -11,7 +11,7 @@ Sketch of 1,000 events of 100 bytes with as many keys on one 2.5 GHz core, CPU u
 | lines cut to values of their own (the check needs each by itself)  | 80  |
 | check and key in one pass, over the check alone                    | 80  |
 | keys numbered, encoded, hashed                                     | 300 |
-| four batches: columns, compression, checksum, append, for one      | 450 |
+| four batches for one: columns, compression, checksum, append       | 450 |
 
 Of few keys the third line is a tenth. Bound: one core, the broker's loop.
 """

@@ -50,9 +50,10 @@ def split_values(body: bytes | bytearray) -> list[bytes]:
 
     InvalidBodyError when there is no value, BodyTooLargeError when there are too many.
     """
-    unix = bytes(_with_unix_line_ends(body)).removesuffix(b"\n")
-    values = unix.split(b"\n")
-    if b"\n\n" in unix or not all((values[0], values[-1])):  # a blank line
+    values = bytes(_with_unix_line_ends(body)).split(b"\n")
+    if not values[-1]:  # behind the last line end
+        values.pop()
+    if not all(values):  # a blank line
         values = [value for value in values if value]
     if not values:
         raise _no_event()
