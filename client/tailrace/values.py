@@ -73,9 +73,10 @@ class PartitionOffsets:
 
         PartitionDamagedError, PartitionUnavailableError: it has none.
         """
+        is_damaged = self.state == "damaged"
+        if is_damaged and self.log_start == self.high_watermark:
+            raise PartitionDamagedError(self.topic, self.partition, self.state)
         if self.log_start is None or self.high_watermark is None:
-            if self.state == "damaged":
-                raise PartitionDamagedError(self.topic, self.partition, self.state)
             raise PartitionUnavailableError(self.topic, self.partition, self.leader)
         return range(self.log_start, self.high_watermark)
 

@@ -287,11 +287,10 @@ def printed(result: subprocess.CompletedProcess[bytes]) -> str:
 
 def test_a_damaged_partition_is_wrong(broker: RunningBroker) -> None:
     with Client(broker.url) as client:
-        for _ in range(2):  # the second proves that the first is damage
-            client.produce("t", b"1", key="k")
+        client.produce("t", b"1", key="k")
     broker.stop()
     (segment,) = (broker.data_dir / "data").rglob("*.log")
-    segment.write_bytes(b"x" + segment.read_bytes()[1:])
+    segment.write_bytes(b"")
     shutil.rmtree(broker.data_dir / "data" / "journal")  # it still has them
     broker.restart()
 

@@ -308,14 +308,14 @@ def flip_a_bit(segment: Path, position: int = 140) -> None:
 
 
 def damaged_broker(broker: RunningBroker) -> int:
-    """Restart it with topic `t` of 4 partitions, each of 2 records, one damaged: which."""
+    """Restart it with topic `t` of 4 partitions, each of 2 records, which one has lost: it."""
     with Connection(broker.port) as connection:
         for _ in range(8):
             produce(connection, "/v1/topic/t/messages")
         damaged = produce(connection, "/v1/topic/t/messages?partitionKey=k")["partition"]
     broker.stop()
     (segment,) = (broker.data_dir / "data").rglob(f"{damaged}/*.log")
-    flip_a_bit(segment)
+    segment.write_bytes(b"")
     forget_journal(broker)
     broker.restart()
     return int(damaged)
@@ -386,7 +386,7 @@ def test_offsets_say_which_partition_is_damaged(broker: RunningBroker) -> None:
         "damaged" if partition == damaged else "open" for partition in range(4)
     ]
     row = rows[damaged]
-    assert (row["logStart"], row["highWatermark"], row["logEnd"]) == (None, None, None)
+    assert (row["logStart"], row["highWatermark"], row["logEnd"]) == (0, 0, 0)
     assert (row["firstOffset"], row["epoch"], row["range"]) == (0, 2, 0)
 
 

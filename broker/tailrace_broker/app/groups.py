@@ -121,6 +121,7 @@ class Groups:
             Place(hosted.topic.topic_id, log.place.partition): log
             for hosted in self._topics.by_name.values()
             for log in hosted.undamaged_logs()
+            if log.lost_end is None  # else its files may be restored
         }
         for found in self._by_name.values():
             group = found.group
@@ -417,6 +418,9 @@ class Groups:
             except TailraceError as error:  # there is none here now
                 problem = problem or error
             else:
+                if log.lost_end is not None and piece.start >= log.high_watermark:
+                    problem = problem or log.end_is_lost(log.lost_end)
+                    continue
                 if not log.log_start <= piece.start <= log.high_watermark:
                     group.fit(piece.place, log.log_start, log.high_watermark)
                     has_moved = True
