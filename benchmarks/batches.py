@@ -6,7 +6,7 @@ from benchmarks.broker import TOPIC
 from benchmarks.events import orders
 from benchmarks.load import request_bytes
 from benchmarks.parts import columns_of, groups_of
-from tailrace.requests import Request
+from tailrace.protocol.requests import Request
 from tailrace.wire import BATCH_CONTENT_TYPE, Codec
 from tailrace_broker.codec.batch import BatchPlace, compress_columns, stamp_batch
 

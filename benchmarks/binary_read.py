@@ -37,7 +37,7 @@ from benchmarks.broker import (
 )
 from benchmarks.load import Load, request_bytes, run_in_own_process
 from benchmarks.report import GIB, Row, costs
-from tailrace.requests import batches_request
+from tailrace.protocol.requests import batches_request
 from tailrace.sync import Client
 from tailrace.wire import Codec
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 from benchmarks.load import Load, LoadResult, run_in_own_process
-from tailrace.local_broker import LocalBroker
-from tailrace_broker.core.ring import TOKEN_MIN, UNITS, find_slice, slice_bounds, token
+from tailrace.local.broker import LocalBroker
+from tailrace_broker.core.ring.arithmetic import TOKEN_MIN, UNITS, find_slice, slice_bounds, token
 
 DATA_DIR = Path(".tailrace-bench")
 PORT = 9350  # not that of a broker that somebody works with

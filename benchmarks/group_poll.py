@@ -29,9 +29,9 @@ from benchmarks.broker import TOPIC, broker_on_disk, create_topic, produce, rss_
 from benchmarks.groups import read_by_groups
 from benchmarks.load import Load, LoadResult, request_bytes, run_in_own_process
 from benchmarks.report import GIB, MIB, Row
-from tailrace.group_requests import Form
-from tailrace.local_broker import LocalBroker
-from tailrace.requests import Request, batches_request, lines_request
+from tailrace.local.broker import LocalBroker
+from tailrace.protocol.group_requests import Form
+from tailrace.protocol.requests import Request, batches_request, lines_request
 from tailrace.sync import Client
 from tailrace.wire import JSON_CONTENT_TYPE, Codec
 

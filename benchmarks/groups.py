@@ -5,8 +5,8 @@ A poll that names no delivery confirms the one before, so a consumer's requests 
 
 from benchmarks.broker import TOPIC
 from benchmarks.load import Load, LoadResult, request_bytes, run_in_own_process
-from tailrace.group_requests import Form, poll_request
-from tailrace.local_broker import LocalBroker
+from tailrace.local.broker import LocalBroker
+from tailrace.protocol.group_requests import Form, poll_request
 from tailrace.sync import Client
 
 # No consumer is to be removed while it waits for its turn.

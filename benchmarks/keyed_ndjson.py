@@ -24,7 +24,7 @@ from benchmarks.events import Event, orders, readings
 from benchmarks.load import request_bytes
 from benchmarks.parts import groups_of, ndjson_body
 from benchmarks.report import Row
-from tailrace.requests import Request
+from tailrace.protocol.requests import Request
 from tailrace.wire import NDJSON_CONTENT_TYPE
 
 REQUEST_EVENT_COUNT = 1_000

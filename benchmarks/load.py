@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tailrace.requests import Request
+from tailrace.protocol.requests import Request
 
 HOST = "127.0.0.1"
 SILENCE_S_MAX = 10.0

@@ -27,7 +27,7 @@ from benchmarks.events import orders
 from benchmarks.load import request_bytes
 from benchmarks.parts import groups_of, ndjson_body, parts_of_ndjson
 from benchmarks.report import Row, costs
-from tailrace.requests import produce_request
+from tailrace.protocol.requests import produce_request
 from tailrace.wire import NDJSON_CONTENT_TYPE, Codec
 
 EVENT_BYTES = 1024

@@ -43,8 +43,8 @@ from benchmarks.broker import (
 from benchmarks.echo import echo_server
 from benchmarks.load import HOST, Load, LoadResult, request_bytes, run_in_own_process
 from benchmarks.report import Row, costs
-from tailrace.group_requests import poll_request
-from tailrace.requests import produce_request
+from tailrace.protocol.group_requests import poll_request
+from tailrace.protocol.requests import produce_request
 from tailrace.sync import Client
 from tailrace.wire import JSON_CONTENT_TYPE
 

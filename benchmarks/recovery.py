@@ -34,8 +34,8 @@ from benchmarks.broker import (
 from benchmarks.events import readings
 from benchmarks.load import cpu_seconds, request_bytes
 from benchmarks.report import MIB, Row
-from tailrace.local_broker import LocalBroker
-from tailrace.requests import produce_request
+from tailrace.local.broker import LocalBroker
+from tailrace.protocol.requests import produce_request
 from tailrace.wire import JSON_CONTENT_TYPE, Codec
 
 PARTITION_COUNT = 4

@@ -29,7 +29,7 @@ from threading import Thread
 from benchmarks.broker import DATA_DIR, PORT
 from benchmarks.load import cpu_seconds
 from benchmarks.report import Row
-from tests.local_ring import LocalRing, founded_ring
+from tests.support.ring.local_ring import LocalRing, founded_ring
 
 IDLE_S = 10.0
 KILLS = int(os.environ.get("KILLS", "20"))

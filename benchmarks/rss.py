@@ -25,8 +25,8 @@ from benchmarks.broker import broker_on_disk, create_topic, produce, rss_max_mib
 from benchmarks.load import HOST, request_bytes
 from benchmarks.recovery import fill_partitions
 from benchmarks.report import Row
-from tailrace.local_broker import LocalBroker
-from tailrace.requests import ready_request
+from tailrace.local.broker import LocalBroker
+from tailrace.protocol.requests import ready_request
 from tailrace.wire import Codec
 
 CONNECTION_COUNT = 5_000

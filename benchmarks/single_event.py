@@ -33,7 +33,7 @@ from benchmarks.events import Event, orders, readings
 from benchmarks.load import Load, request_bytes, run_in_own_process
 from benchmarks.parts import parts_of_single_events
 from benchmarks.report import GIB, Row, costs
-from tailrace.requests import produce_request
+from tailrace.protocol.requests import produce_request
 from tailrace.wire import JSON_CONTENT_TYPE
 
 EVENT_COUNT = 4096

@@ -33,8 +33,8 @@ from benchmarks.events import Event, orders, readings
 from benchmarks.groups import read_by_groups
 from benchmarks.load import Load, request_bytes, run_in_own_process
 from benchmarks.report import Row, costs
-from tailrace.local_broker import LocalBroker
-from tailrace.requests import lines_request, produce_request
+from tailrace.local.broker import LocalBroker
+from tailrace.protocol.requests import lines_request, produce_request
 from tailrace.sync import Client
 from tailrace.wire import JSON_CONTENT_TYPE
 

@@ -32,8 +32,8 @@ from benchmarks.broker import (
 from benchmarks.events import readings
 from benchmarks.load import Load, request_bytes, run_in_own_process
 from benchmarks.report import Row, costs
-from tailrace.records_binary import encode_records
-from tailrace.requests import produce_records_request, produce_request
+from tailrace.protocol.records_binary import encode_records
+from tailrace.protocol.requests import produce_records_request, produce_request
 from tailrace.wire import JSON_CONTENT_TYPE
 
 EVENT_BYTES = 100

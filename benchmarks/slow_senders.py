@@ -31,7 +31,7 @@ from benchmarks.broker import PRODUCE_DOOR, broker_on_disk, produce, rss_max_mib
 from benchmarks.events import readings
 from benchmarks.load import HOST, LoadResult, request_bytes
 from benchmarks.report import Row
-from tailrace.requests import Request, produce_request
+from tailrace.protocol.requests import Request, produce_request
 from tailrace.wire import JSON_CONTENT_TYPE
 
 SENDER_COUNT = 500

@@ -39,7 +39,7 @@ from benchmarks.events import readings
 from benchmarks.load import CLOCK_TICKS_PER_S, cpu_seconds
 from benchmarks.parts import groups_of
 from benchmarks.report import Row
-from tailrace.local_broker import LocalBroker
+from tailrace.local.broker import LocalBroker
 from tailrace.spark.jobs.session import lean_spark_home
 from tailrace.sync import Client
 

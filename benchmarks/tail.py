@@ -41,7 +41,7 @@ from benchmarks.broker import (
 from benchmarks.echo import echo_server
 from benchmarks.load import HOST, Load, request_bytes, run_in_own_process
 from benchmarks.report import Row, costs
-from tailrace.requests import Request, produce_request
+from tailrace.protocol.requests import Request, produce_request
 from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
 
 EVENTS_PER_S = 1_000

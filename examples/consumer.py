@@ -15,7 +15,7 @@ import threading
 
 from tailrace.consumer import Consumer
 from tailrace.errors import TailraceError
-from tailrace.records_ndjson import Record
+from tailrace.protocol.records_ndjson import Record
 from tailrace.sync import Client
 
 URL = os.environ.get("TAILRACE_URL", "http://127.0.0.1:9250")

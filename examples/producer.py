@@ -12,7 +12,7 @@ import sys
 
 from tailrace.errors import TailraceError
 from tailrace.producer import Producer
-from tailrace.sending import Outcome, Stored
+from tailrace.sansio.sending import Outcome, Stored
 from tailrace.sync import Client
 
 URL = os.environ.get("TAILRACE_URL", "http://127.0.0.1:9250")

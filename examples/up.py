@@ -33,7 +33,7 @@ from examples.up_broker import remove_data, running_broker, usage_of
 from examples.up_events import Events, UpError, load_events
 from examples.up_groups import GROUP, poll_by_group
 from tailrace.errors import TailraceError
-from tailrace.local_broker import LocalBroker
+from tailrace.local.broker import LocalBroker
 from tailrace.spark.java import JAVA_MAJOR_MIN, can_run_spark, java_version
 from tailrace.sync import Client
 from tailrace.values import TopicInfo

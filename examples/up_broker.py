@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from examples.up_events import UpError
-from tailrace.local_broker import LocalBroker, PortTakenError, exported_settings
+from tailrace.local.broker import LocalBroker, PortTakenError, exported_settings
 
 
 class Usage(NamedTuple):

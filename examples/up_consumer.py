@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from tailrace.consumer import Consumer
-from tailrace.records_ndjson import Record
+from tailrace.protocol.records_ndjson import Record
 from tailrace.sync import Client
 
 START: Final = "startFromEarliest"

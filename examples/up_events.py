@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tailrace.cli.produce_form import Form, parse_key_path
+from tailrace.cli.producing.form import Form, parse_key_path
 
 
 class UpError(Exception):

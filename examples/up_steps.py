@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from examples.up_events import Events, OrderCheck, UpError
-from tailrace.arrow import decode_batches
+from tailrace.arrow.batches import decode_batches
 from tailrace.errors import PartitionDamagedError, TailraceError
 from tailrace.sync import Client
 from tailrace.values import TopicInfo

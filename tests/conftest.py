@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.fixtures import RunningBroker, start_broker
+from tests.support.broker.fixtures import RunningBroker, start_broker
 
 # A unit test's limit is in pyproject.toml; a marker at the test itself counts more than these.
 # Hypothesis runs a property a hundred times: on a busy machine that takes seconds.

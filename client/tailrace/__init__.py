@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 if TYPE_CHECKING:
     from tailrace.consumer import Consumer
-    from tailrace.consuming import Assignment
     from tailrace.errors import TailraceError
     from tailrace.producer import Producer
+    from tailrace.protocol.records_ndjson import Record
     from tailrace.reading import Reading
-    from tailrace.records_ndjson import Record
+    from tailrace.sansio.consuming import Assignment
     from tailrace.sync import Client
 
 __all__ = [
@@ -42,12 +42,12 @@ __version__ = "0.1.0"
 
 DEFAULT_URL = "http://127.0.0.1:9250"
 _MODULES = {
-    "Assignment": "tailrace.consuming",
+    "Assignment": "tailrace.sansio.consuming",
     "Client": "tailrace.sync",
     "Consumer": "tailrace.consumer",
     "Producer": "tailrace.producer",
     "Reading": "tailrace.reading",
-    "Record": "tailrace.records_ndjson",
+    "Record": "tailrace.protocol.records_ndjson",
     "TailraceError": "tailrace.errors",
 }
 

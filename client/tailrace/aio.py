@@ -12,12 +12,13 @@ from io import BytesIO
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, Unpack
 
-from tailrace import ClientOptions, group_requests, requests, ring_requests
-from tailrace.endpoint import authorization, connection_failed, parse_endpoint, tls_context
+from tailrace import ClientOptions
 from tailrace.errors import ConnectionFailedError, ProblemError, TailraceError
 from tailrace.extras import require
-from tailrace.group_requests import Named, PollParameters
-from tailrace.group_values import (
+from tailrace.protocol import group_requests, requests, ring_requests
+from tailrace.protocol.endpoint import authorization, connection_failed, parse_endpoint, tls_context
+from tailrace.protocol.group_requests import Named, PollParameters
+from tailrace.protocol.group_values import (
     GroupDetails,
     GroupInfo,
     GroupReset,
@@ -25,9 +26,8 @@ from tailrace.group_values import (
     Polled,
     Registered,
 )
-from tailrace.leaders import Leaders, leader_urls, merged, newest_lines
-from tailrace.records_binary import Header
-from tailrace.requests import (
+from tailrace.protocol.records_binary import Header
+from tailrace.protocol.requests import (
     Answer,
     NewTopicSettings,
     Numbered,
@@ -35,9 +35,10 @@ from tailrace.requests import (
     Request,
     TopicSettings,
 )
-from tailrace.ring_values import RangeDetails, RingDetails
-from tailrace.routing import Routing
-from tailrace.scattering import Records, Scattering
+from tailrace.protocol.ring_values import RangeDetails, RingDetails
+from tailrace.sansio.leaders import Leaders, leader_urls, merged, newest_lines
+from tailrace.sansio.routing import Routing
+from tailrace.sansio.scattering import Records, Scattering
 from tailrace.values import (
     DeletedTopic,
     Fetched,

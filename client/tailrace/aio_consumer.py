@@ -1,4 +1,4 @@
-"""`tailrace.consumer` for asyncio: the same names, awaited; the rules are in `tailrace.consuming`.
+"""`tailrace.consumer` for asyncio: the same names, awaited; the rules are in `tailrace.sansio.consuming`.
 
 async with Client(url) as client, Consumer(client, "billing", "orders") as consumer:
     async for record in consumer:
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from tailrace.aio import Client
 from tailrace.consumer import new_consumer_id
-from tailrace.consuming import Assignment, ConsumerOptions, Consuming, Items, Step
 from tailrace.errors import ConsumerNotRegisteredError, StaleDeliveryError, TailraceError
 from tailrace.extras import require_arrow
-from tailrace.records_ndjson import Record
+from tailrace.protocol.records_ndjson import Record
+from tailrace.sansio.consuming import Assignment, ConsumerOptions, Consuming, Items, Step
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,7 +98,7 @@ class Consumer:
             await self._rest()
 
     def batches(self, *, include_headers: bool = False) -> AsyncIterator["pa.RecordBatch"]:
-        """Arrow record batches as they come, without end (columns: `tailrace.arrow`).
+        """Arrow record batches as they come, without end (columns: `tailrace.arrow.batches`).
 
         Each is one batch as it is stored, and values are exactly as produced. MissingPackageError
         without the extra `arrow`.

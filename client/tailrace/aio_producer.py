@@ -4,7 +4,7 @@
         sent = await producer.send("orders", b'{"item":3}', key="customer-7")
         stored = await sent
 
-The rules are in `tailrace.sending` and `tailrace.batching`; here are tasks that send.
+The rules are in `tailrace.sansio.sending` and `tailrace.sansio.batching`; here are tasks that send.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from tailrace.aio import Client
-from tailrace.batching import Batch, Outgoing
 from tailrace.errors import BufferFullError, NotStoredError, ProblemError, TailraceError
-from tailrace.sending import Headers, Outcome, ProducerOptions, Sending, Settled, Stored
+from tailrace.sansio.batching import Batch, Outgoing
+from tailrace.sansio.sending import Headers, Outcome, ProducerOptions, Sending, Settled, Stored
 from tailrace.values import Produced
 
 Sent = asyncio.Future[Stored]

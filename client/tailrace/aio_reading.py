@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+from tailrace.protocol.records_ndjson import Record
 from tailrace.reading import Reading as SyncReading
 from tailrace.reading import ReadingParameters
-from tailrace.records_ndjson import Record
 from tailrace.sync import Client
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ class Reading:
             yield record
 
     async def batches(self) -> AsyncIterator["pa.RecordBatch"]:
-        """Arrow record batches, as they are stored (columns: `tailrace.arrow`); extra `arrow`."""
+        """Arrow record batches, as they are stored (columns: `tailrace.arrow.batches`); extra `arrow`."""
         async for batch in self._handed_over(SyncReading.batches, at_once=1):
             yield batch
 
     async def to_arrow(self) -> "pa.Table":
-        """A table of all records (columns: `tailrace.arrow`); extra `arrow`."""
+        """A table of all records (columns: `tailrace.arrow.batches`); extra `arrow`."""
         return await self._in_thread(SyncReading.to_arrow)
 
     async def to_pandas(self) -> Any:

@@ -1,4 +1,4 @@
-"""A consumer of a group, blocking: a thin shell around `tailrace.consuming`, which has the rules.
+"""A consumer of a group, blocking: a thin shell around `tailrace.sansio.consuming`, which has the rules.
 
     with Client(url) as client, Consumer(client, "billing", "orders") as consumer:
         for record in consumer:
@@ -16,10 +16,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 from uuid import uuid4
 
-from tailrace.consuming import Assignment, ConsumerOptions, Consuming, Items, Step
 from tailrace.errors import ConsumerNotRegisteredError, StaleDeliveryError, TailraceError
 from tailrace.extras import require_arrow
-from tailrace.records_ndjson import Record
+from tailrace.protocol.records_ndjson import Record
+from tailrace.sansio.consuming import Assignment, ConsumerOptions, Consuming, Items, Step
 from tailrace.sync import Client
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Consumer:
             self._rest()
 
     def batches(self, *, include_headers: bool = False) -> Iterator["pa.RecordBatch"]:
-        """Arrow record batches as they come, without end (columns: `tailrace.arrow`).
+        """Arrow record batches as they come, without end (columns: `tailrace.arrow.batches`).
 
         Each is one batch as it is stored, and values are exactly as produced. MissingPackageError
         without the extra `arrow`.

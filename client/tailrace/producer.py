@@ -1,7 +1,7 @@
 """A producer that gathers records into requests, and sends these in threads of its own.
 
-How records of one key keep their order: `tailrace.batching`; what is tried again:
-`tailrace.retries`. `tailrace.aio_producer` is the same for asyncio, `tailrace.request_producer`
+How records of one key keep their order: `tailrace.sansio.batching`; what is tried again:
+`tailrace.sansio.retries`. `tailrace.aio_producer` is the same for asyncio, `tailrace.request_producer`
 sends requests that the caller makes.
 """
 
@@ -16,9 +16,9 @@ from threading import Condition, Lock, Thread
 from types import TracebackType
 from typing import Self, Unpack
 
-from tailrace.batching import Batch, Outgoing
 from tailrace.errors import BufferFullError, NotStoredError, ProblemError, TailraceError
-from tailrace.sending import Headers, Outcome, ProducerOptions, Sending, Settled, Stored
+from tailrace.sansio.batching import Batch, Outgoing
+from tailrace.sansio.sending import Headers, Outcome, ProducerOptions, Sending, Settled, Stored
 from tailrace.sync import Client
 from tailrace.values import Produced
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack
 
 from tailrace.errors import TailraceError, UnexpectedAnswerError
 from tailrace.extras import require, require_arrow
-from tailrace.records_ndjson import Record, decode_lines
+from tailrace.protocol.records_ndjson import Record, decode_lines
 from tailrace.values import Fetched, PartitionOffsets
 
 if TYPE_CHECKING:
@@ -114,18 +114,18 @@ class Reading:
         return iter(newest[::-1])
 
     def batches(self) -> Iterator["pa.RecordBatch"]:
-        """Arrow record batches, as they are stored (columns: `tailrace.arrow`); extra `arrow`."""
+        """Arrow record batches, as they are stored (columns: `tailrace.arrow.batches`); extra `arrow`."""
         require_arrow("reading as Arrow")
         if self._last is None:
             return self._stored_batches()
         return iter(self.to_arrow().to_batches())
 
     def to_arrow(self) -> "pa.Table":
-        """A table of all records (columns: `tailrace.arrow`); extra `arrow`."""
+        """A table of all records (columns: `tailrace.arrow.batches`); extra `arrow`."""
         require_arrow("to_arrow()")
         import pyarrow as pa
 
-        from tailrace.arrow import SCHEMA, SCHEMA_WITH_HEADERS
+        from tailrace.arrow.batches import SCHEMA, SCHEMA_WITH_HEADERS
 
         schema = SCHEMA_WITH_HEADERS if self._include_headers else SCHEMA
         table = pa.Table.from_batches(self._stored_batches(), schema)
@@ -185,7 +185,7 @@ class Reading:
             position = _after(page, stretch, position)
 
     def _stored_batches(self) -> Iterator["pa.RecordBatch"]:
-        from tailrace.arrow import decode_batches
+        from tailrace.arrow.batches import decode_batches
 
         for stretch in self._stretches():
             position = stretch.start

@@ -10,9 +10,9 @@ from typing import TypeVar
 from uuid import uuid4
 
 from tailrace.errors import TailraceError
-from tailrace.records_binary import Header
-from tailrace.requests import Numbered
-from tailrace.retries import PATIENCE_S, Retries, first_sequence
+from tailrace.protocol.records_binary import Header
+from tailrace.protocol.requests import Numbered
+from tailrace.sansio.retries import PATIENCE_S, Retries, first_sequence
 from tailrace.sync import Client
 from tailrace.values import Produced
 

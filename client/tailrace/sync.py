@@ -15,12 +15,12 @@ from socket import socket
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, Unpack
 
-from tailrace import ClientOptions, requests
-from tailrace.endpoint import authorization, connection_failed, parse_endpoint, tls_context
+from tailrace import ClientOptions
 from tailrace.errors import ConnectionFailedError, ProblemError, TailraceError
-from tailrace.leaders import Leaders, leader_urls, merged, newest_lines
-from tailrace.records_binary import Header
-from tailrace.requests import (
+from tailrace.protocol import requests
+from tailrace.protocol.endpoint import authorization, connection_failed, parse_endpoint, tls_context
+from tailrace.protocol.records_binary import Header
+from tailrace.protocol.requests import (
     Answer,
     NewTopicSettings,
     Numbered,
@@ -28,8 +28,9 @@ from tailrace.requests import (
     Request,
     TopicSettings,
 )
-from tailrace.routing import Routing
-from tailrace.scattering import Records, Scattering
+from tailrace.sansio.leaders import Leaders, leader_urls, merged, newest_lines
+from tailrace.sansio.routing import Routing
+from tailrace.sansio.scattering import Records, Scattering
 from tailrace.values import (
     DeletedTopic,
     Fetched,
@@ -43,8 +44,8 @@ from tailrace.values import (
 from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
 
 if TYPE_CHECKING:
-    from tailrace.group_requests import Named, PollParameters
-    from tailrace.group_values import (
+    from tailrace.protocol.group_requests import Named, PollParameters
+    from tailrace.protocol.group_values import (
         GroupDetails,
         GroupInfo,
         GroupReset,
@@ -52,8 +53,8 @@ if TYPE_CHECKING:
         Polled,
         Registered,
     )
+    from tailrace.protocol.ring_values import RangeDetails, RingDetails
     from tailrace.reading import Reading, ReadingParameters
-    from tailrace.ring_values import RangeDetails, RingDetails
 
 
 class Client:
@@ -340,7 +341,7 @@ class Client:
         `create_topics` has it created. With the `assignment_epoch` that it knows, a consumer shows
         that it lives, and joins nothing anew: ConsumerNotRegisteredError, StaleAssignmentError.
         """
-        from tailrace import group_requests
+        from tailrace.protocol import group_requests
 
         request = group_requests.register_request(
             consumer_id,
@@ -359,7 +360,7 @@ class Client:
         Without `delivery` it confirms what was delivered last. With it safe to repeat: when the
         answer was lost the same records come again.
         """
-        from tailrace import group_requests
+        from tailrace.protocol import group_requests
 
         request = group_requests.poll_request(consumer_id, **parameters)
         return group_requests.parse_polled(self._exchange(request))
@@ -369,7 +370,7 @@ class Client:
 
         ConsumerNotRegisteredError, StaleAssignmentError, StaleDeliveryError: nothing is committed.
         """
-        from tailrace import group_requests
+        from tailrace.protocol import group_requests
 
         request = group_requests.commit_request(consumer_id, **named)
         group_requests.parse_done(self._exchange(request))
@@ -386,7 +387,7 @@ class Client:
 
         What is not goes to another consumer. ConsumerNotRegisteredError, StaleAssignmentError.
         """
-        from tailrace import group_requests
+        from tailrace.protocol import group_requests
 
         request = group_requests.goodbye_request(
             consumer_id, delivery=delivery, assignment_epoch=assignment_epoch, commit=commit
@@ -395,13 +396,13 @@ class Client:
 
     def groups(self) -> "list[GroupInfo]":
         """All groups, sorted by name."""
-        from tailrace import group_requests
+        from tailrace.protocol import group_requests
 
         return group_requests.parse_groups(self._exchange(group_requests.groups_request()))
 
     def group(self, name: str) -> "GroupDetails":
         """One group, its consumers and how far it is in each partition; GroupNotFoundError."""
-        from tailrace import group_requests
+        from tailrace.protocol import group_requests
 
         return group_requests.parse_group(self._exchange(group_requests.group_request(name)))
 
@@ -419,7 +420,7 @@ class Client:
 
         One of `to`, `timestamp_us` and `offsets` (by topic and partition) says where.
         """
-        from tailrace import group_requests
+        from tailrace.protocol import group_requests
 
         request = group_requests.reset_group_request(
             name, to=to, timestamp_us=timestamp_us, offsets=offsets, topics=topics, dry_run=dry_run
@@ -433,14 +434,14 @@ class Client:
 
         `source` says what it is, and is the group's state.
         """
-        from tailrace import group_requests
+        from tailrace.protocol import group_requests
 
         request = group_requests.publish_offsets_request(name, source, offsets)
         group_requests.parse_done(self._exchange(request))
 
     def delete_group(self, name: str) -> None:
         """Forget a group and its offsets; GroupNotFoundError, GroupNotIdleError."""
-        from tailrace import group_requests
+        from tailrace.protocol import group_requests
 
         group_requests.parse_done(self._exchange(group_requests.delete_group_request(name)))
 
@@ -451,28 +452,28 @@ class Client:
 
         `consistent`: all that was agreed up to now, which needs most of the voters.
         """
-        from tailrace import ring_requests
+        from tailrace.protocol import ring_requests
 
         request = ring_requests.ring_request(consistent=consistent)
         return ring_requests.parse_ring(self._exchange(request))
 
     def found(self, brokers: int) -> "RingDetails":
         """Found a ring of brokers 0 to `brokers` - 1, all of them empty; safe to repeat."""
-        from tailrace import ring_requests
+        from tailrace.protocol import ring_requests
 
         request = ring_requests.found_request(brokers)
         return ring_requests.parse_ring(self._exchange(request))
 
     def accept_loss(self, range_id: int, broker: int) -> "RangeDetails":
         """Let a broker lead a range of which no whole replica is left: events may be lost."""
-        from tailrace import ring_requests
+        from tailrace.protocol import ring_requests
 
         request = ring_requests.accept_loss_request(range_id, broker)
         return ring_requests.parse_range(self._exchange(request))
 
     def recover_metadata(self, *, accept_loss: bool) -> "RingDetails":
         """Let this voter go on alone, most of them being lost for good; `accept_loss` says so."""
-        from tailrace import ring_requests
+        from tailrace.protocol import ring_requests
 
         request = ring_requests.recover_metadata_request(accept_loss=accept_loss)
         return ring_requests.parse_ring(self._exchange(request))

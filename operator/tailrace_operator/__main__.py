@@ -7,6 +7,6 @@ import sys
 # while: one that is stopped in its first moments would be waited for, until it is killed.
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
-from tailrace_operator.main import main  # noqa: E402
+from tailrace_operator.app.main import main  # noqa: E402
 
 sys.exit(main())

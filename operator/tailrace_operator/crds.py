@@ -8,12 +8,12 @@ from typing import Any
 
 import yaml
 
+from tailrace_operator.api.kinds import KINDS, Kind
+from tailrace_operator.api.spec import GROUP, VERSION
 from tailrace_operator.crd_pages import crds_page
-from tailrace_operator.kinds import KINDS, Kind
-from tailrace_operator.spec import GROUP, VERSION
 from tailrace_operator.structural import structural
 
-_HEAD = "# Made by python -m tailrace_operator.crds from operator/tailrace_operator/spec.py.\n"
+_HEAD = "# Made by python -m tailrace_operator.crds from operator/tailrace_operator/api/spec.py.\n"
 _CHART_HEAD = "{{- if .Values.crds.install }}\n"
 _CHART_FOOT = "{{- end }}\n"
 

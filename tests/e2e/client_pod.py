@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.kubernetes import Document, Kubernetes, Running
-from tests.history import Acknowledged, History, Place, Read
+from tests.support.broker.history import Acknowledged, History, Place, Read
 
 PROGRAMS = Path(__file__).with_name("programs")
 POD = "client"

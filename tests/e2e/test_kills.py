@@ -6,7 +6,7 @@ from tests.e2e.client_pod import ClientPod
 from tests.e2e.kubernetes import Kubernetes
 from tests.e2e.resources import delete_pod, found, is_ready, stream_cluster, topic, url_of
 from tests.e2e.sigkill import restarts_of, sigkill
-from tests.history import violations
+from tests.support.broker.history import violations
 
 TOPIC = "load"
 KILLS = 3

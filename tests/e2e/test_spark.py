@@ -15,7 +15,7 @@ from tests.e2e.client_pod import ClientPod
 from tests.e2e.kubernetes import Kubernetes
 from tests.e2e.provider import ROOT, VERSION
 from tests.e2e.resources import flights, found, parsed, stream_cluster, topic, url_of
-from tests.spark import HAS_SPARK
+from tests.support.spark.spark import HAS_SPARK
 
 EVENTS = 5000
 JOB_S_MAX = 600.0

@@ -14,9 +14,9 @@ from typing import Any
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.app.settings import Settings
 from tailrace_broker.model.topic import TopicSettings
-from tailrace_broker.net.doors import ROUTES
-from tailrace_broker.net.http_connection import Connections, HttpConnection
-from tailrace_broker.net.routes import matcher
+from tailrace_broker.net.api.routes import ROUTES
+from tailrace_broker.net.http.connection import Connections, HttpConnection
+from tailrace_broker.net.http.router import matcher
 from tailrace_broker.storage.data_directory import DataDirectory
 from tests.simulation.world import SimulatedIo, VirtualLoop
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID
 
-from tailrace.records_binary import encode_records
+from tailrace.protocol.records_binary import encode_records
 from tailrace.wire import (
     BATCH_CONTENT_TYPE,
     JOURNAL_BLOCK_BYTES,
@@ -44,15 +44,15 @@ from tailrace_broker.model.agreement import (
     Snapshot,
 )
 from tailrace_broker.model.messages import Append, Digest, Founded, Hint
-from tailrace_broker.net.peer_handshake import (
+from tailrace_broker.net.peers.handshake import (
     NONCE_BYTES,
     PROOF_BYTES,
     Handshake,
     PeerIdentity,
     Side,
 )
-from tests.batches import Event, batch_of, body_of, log_of, place_of
-from tests.http11 import chunked, get, messages, new_topic, old, records, request
+from tests.support.http.http11 import chunked, get, messages, new_topic, old, records, request
+from tests.support.storage.batches import Event, batch_of, body_of, log_of, place_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 JOURNAL_ID = 77

@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 
 from crc32c import crc32c
 
-from tailrace.arrow import decode_batches
-from tailrace.cli import journals, segments
+from tailrace.arrow.batches import decode_batches
+from tailrace.cli.stored import journals, segments
 from tailrace.errors import TailraceError as ClientError
 from tailrace.wire import HEADER, HEADER_BYTES, BatchHeader
 from tailrace_broker.codec.batch import decompress_payload, stamp_batch, verify_batch
@@ -29,11 +29,10 @@ from tailrace_broker.codec.ready_batch import parse_ready_batch
 from tailrace_broker.codec.records import CutColumns, column_lines, cut_columns
 from tailrace_broker.codec.records_binary import parse_records
 from tailrace_broker.codec.segment import decode_index
-from tailrace_broker.core.journal_replay import JournalRound, plan_replay
-from tailrace_broker.core.producers import ProducerWindows
+from tailrace_broker.core.log.journal_replay import JournalRound, plan_replay
+from tailrace_broker.core.log.producers import ProducerWindows
 from tailrace_broker.model.errors import TailraceError as BrokerError
-from tailrace_broker.net.peer_handshake import NONCE_BYTES, Handshake, PeerIdentity, Side
-from tests.batches import place_of, read_by_broker, read_by_client
+from tailrace_broker.net.peers.handshake import NONCE_BYTES, Handshake, PeerIdentity, Side
 from tests.fuzz.http_target import FAST_DIRECTORY, http_door
 from tests.fuzz.seeds import (
     BATCHES,
@@ -49,7 +48,8 @@ from tests.fuzz.seeds import (
     SEGMENTS,
     golden,
 )
-from tests.storage import LogFiles
+from tests.support.storage.batches import place_of, read_by_broker, read_by_client
+from tests.support.storage.storage import LogFiles
 
 # The end of the year 9999.
 TIME_END_US = 253_402_300_800_000_000

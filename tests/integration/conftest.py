@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures import RunningBroker
-from tests.http11 import METRICS, Connection, get
+from tests.support.broker.fixtures import RunningBroker
+from tests.support.http.http11 import METRICS, Connection, get
 
 SPARK = Path(__file__).parent / "spark"
 

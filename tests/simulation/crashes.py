@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.cli.stored_files import check_files
+from tailrace.cli.stored.files import check_files
 from tailrace_broker.model.errors import CorruptMetadataError
-from tests.simulated_disk import BLOCK_BYTES, SimulatedDisk
 from tests.simulation.expectation import Expectation, History, LogKey
 from tests.simulation.workload import Workload, read_all
 from tests.simulation.world import SimulatedBroker, SimulatedIo, Violation, World, make_small
+from tests.support.storage.simulated_disk import BLOCK_BYTES, SimulatedDisk
 
 # Each has 21 losses of power; 10 take half a minute on a slow machine.
 SEEDS = range(int(os.environ.get("SEEDS", "10")))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from tailrace_broker.core.producers import Producer
+from tailrace_broker.core.log.producers import Producer
 from tests.simulation.world import Violation
 
 # How the values begin of which the same may be sent in several lives.

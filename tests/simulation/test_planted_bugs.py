@@ -8,32 +8,30 @@ from typing import Any
 
 import pytest
 
-from tailrace_broker.app import topics
 from tailrace_broker.codec import segment
 from tailrace_broker.codec.journal import read_frames
-from tailrace_broker.core import recovery
-from tailrace_broker.core.journal_replay import JournalReplay, plan_replay
-from tailrace_broker.core.producers import Duplicate, Producer, ProducerWindows
+from tailrace_broker.core.log import recovery
+from tailrace_broker.core.log.journal_replay import JournalReplay, plan_replay
+from tailrace_broker.core.log.producers import Duplicate, Producer, ProducerWindows
 from tailrace_broker.model.errors import TailraceError
-from tailrace_broker.storage import (
-    direct_file,
-    journal_recovery,
-    log_recovery,
-    log_trim,
-    partition_log,
-    segment_scan,
-    spiller,
-)
 from tailrace_broker.storage.data_directory import DataDirectory
-from tailrace_broker.storage.direct_file import DirectFile
-from tailrace_broker.storage.inventory import Inventory
-from tailrace_broker.storage.journal import Journal
-from tailrace_broker.storage.journal_file import JournalFile
-from tailrace_broker.storage.producer_recovery import ProducerRecovery
-from tailrace_broker.storage.segment_writer import SegmentWriter
-from tailrace_broker.storage.spiller import Spiller
-from tests.simulated_disk import BLOCK_BYTES
+from tailrace_broker.storage.files import direct_file
+from tailrace_broker.storage.files.direct_file import DirectFile
+from tailrace_broker.storage.files.inventory import Inventory
+from tailrace_broker.storage.journal import recovery as journal_recovery
+from tailrace_broker.storage.journal import spiller
+from tailrace_broker.storage.journal.file import JournalFile
+from tailrace_broker.storage.journal.journal import Journal
+from tailrace_broker.storage.journal.spiller import Spiller
+from tailrace_broker.storage.log import partition_log
+from tailrace_broker.storage.log import recovery as log_recovery
+from tailrace_broker.storage.log import trim as log_trim
+from tailrace_broker.storage.log.producer_recovery import ProducerRecovery
+from tailrace_broker.storage.segments import scan as segment_scan
+from tailrace_broker.storage.segments.writer import SegmentWriter
+from tailrace_broker.topics import topics
 from tests.simulation.crashes import Story
+from tests.support.storage.simulated_disk import BLOCK_BYTES
 
 SEED_COUNT = 60
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from tailrace_broker.codec.batch import compress_columns, decompress_payload
 from tailrace_broker.codec.records import unpack_columns
-from tailrace_broker.core.producers import Producer
+from tailrace_broker.core.log.producers import Producer
 from tailrace_broker.model.appended import Appended
 from tailrace_broker.model.errors import (
     CorruptPartitionError,
@@ -16,11 +16,11 @@ from tailrace_broker.model.errors import (
     TopicNotFoundError,
 )
 from tailrace_broker.model.topic import TopicSettings
-from tailrace_broker.storage.partition_log import PartitionLog
-from tests.batches import Event, batch_of, columns_of
-from tests.simulated_disk import BLOCK_BYTES
+from tailrace_broker.storage.log.partition_log import PartitionLog
 from tests.simulation.expectation import RETRIED, Expectation, FoundBatch, FoundLog, History, LogKey
 from tests.simulation.world import SimulatedBroker, SimulatedIo, Violation, World
+from tests.support.storage.batches import Event, batch_of, columns_of
+from tests.support.storage.simulated_disk import BLOCK_BYTES
 
 KIBIBYTE = 1024
 VALUE_BYTES = [20, 20, 200, 3 * KIBIBYTE, 20 * KIBIBYTE]

@@ -18,17 +18,22 @@ from uuid import UUID
 
 import pytest
 
-from tailrace_broker.app import broker, ring, topics
+from tailrace_broker.app import broker
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.app.settings import Settings
 from tailrace_broker.model.errors import TailraceError
 from tailrace_broker.model.topic import BOUNDS
-from tailrace_broker.storage import data_directory, journal, log_tail, spare_files
+from tailrace_broker.node import ring
+from tailrace_broker.storage import data_directory
 from tailrace_broker.storage.data_directory import DataDirectory
-from tailrace_broker.storage.io_threads import Done, IoThreads
-from tailrace_broker.storage.kernel_aio import KernelAio
-from tailrace_broker.storage.metadata_files import MetadataFiles
-from tests.simulated_disk import Killed, SimulatedDisk
+from tailrace_broker.storage.files import spare_files
+from tailrace_broker.storage.files.io_threads import Done, IoThreads
+from tailrace_broker.storage.files.kernel_aio import KernelAio
+from tailrace_broker.storage.journal import journal
+from tailrace_broker.storage.log import tail as log_tail
+from tailrace_broker.storage.metadata.files import MetadataFiles
+from tailrace_broker.topics import topics
+from tests.support.storage.simulated_disk import Killed, SimulatedDisk
 
 T = TypeVar("T")
 

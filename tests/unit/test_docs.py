@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from tailrace_broker.net.doors import ROUTES
-from tailrace_broker.net.openapi import openapi
-from tests.console import is_as_shown, masked, programs_of, rewritten, shown
-from tests.reference import api_page, settings_page
+from tailrace_broker.net.api.openapi import openapi
+from tailrace_broker.net.api.routes import ROUTES
+from tests.support.docs.console import is_as_shown, masked, programs_of, rewritten, shown
+from tests.support.docs.reference import api_page, settings_page
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]

@@ -2,9 +2,9 @@
 
 import socket
 
-from tailrace.local_broker import HOST, PEER_DOOR
-from tests import fixtures
-from tests.fixtures import free_port_base, free_ring_port
+from tailrace.local.broker import HOST, PEER_DOOR
+from tests.support.broker import fixtures
+from tests.support.broker.fixtures import free_port_base, free_ring_port
 
 
 def test_ports_that_were_chosen_are_not_chosen_again() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.group_history import (
+from tests.support.groups.group_history import (
     Acknowledged,
     Confirmation,
     Delivery,

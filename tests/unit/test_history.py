@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.history import Acknowledged, History, Kind, Place, Read, violations
+from tests.support.broker.history import Acknowledged, History, Kind, Place, Read, violations
 
 EVENTS = [
     Acknowledged("p0", "red", "a", Place(0, 0)),

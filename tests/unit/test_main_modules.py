@@ -12,7 +12,7 @@ import pytest
     ("package", "module"),
     [
         ("tailrace_broker", "tailrace_broker.app.main"),
-        ("tailrace_operator", "tailrace_operator.main"),
+        ("tailrace_operator", "tailrace_operator.app.main"),
     ],
 )
 def test_a_stop_is_heard_from_the_first_moment(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulated_disk import BLOCK_BYTES, Killed, SimulatedDisk
+from tests.support.storage.simulated_disk import BLOCK_BYTES, Killed, SimulatedDisk
 
 IMAGES = 60
 OLD, NEW = b"o" * BLOCK_BYTES, b"n" * BLOCK_BYTES

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.simulation.ring import __main__ as ring
-from tests.variables import WrongVariableError, is_on, whole_number
+from tests.support.variables import WrongVariableError, is_on, whole_number
 
 NAMES = ("SEED", "SEEDS", "FIRST", "SHRINK")
 

@@ -11,12 +11,8 @@ from uuid import UUID
 import structlog
 from msgspec.structs import replace
 
-from tailrace_broker.app.groups import Groups
-from tailrace_broker.app.retention import CautiousClock, Retention, passed_us
-from tailrace_broker.app.ring import Ring
-from tailrace_broker.app.scrubber import Scrubber
 from tailrace_broker.app.settings import Settings
-from tailrace_broker.app.topics import Topics
+from tailrace_broker.groups.coordinator import Groups
 from tailrace_broker.memory.pool import BufferPool
 from tailrace_broker.memory.read_memory import ReadMemory
 from tailrace_broker.model.counters import Counters
@@ -29,15 +25,19 @@ from tailrace_broker.model.errors import (
 )
 from tailrace_broker.model.ring_state import Replica
 from tailrace_broker.model.topic import Topic
-from tailrace_broker.net.topics import url_at
-from tailrace_broker.storage.batch_cache import BatchCache
+from tailrace_broker.net.api.topics import url_at
+from tailrace_broker.node.ring import Ring
 from tailrace_broker.storage.data_directory import DataDirectory
-from tailrace_broker.storage.direct_file import measure_durable_write_ms
-from tailrace_broker.storage.disk_use import DiskUse
 from tailrace_broker.storage.engine import open_engine
-from tailrace_broker.storage.io_threads import IoThreads
-from tailrace_broker.storage.log_resources import LogResources
-from tailrace_broker.storage.partition_log import PartitionLog
+from tailrace_broker.storage.files.direct_file import measure_durable_write_ms
+from tailrace_broker.storage.files.disk_use import DiskUse
+from tailrace_broker.storage.files.io_threads import IoThreads
+from tailrace_broker.storage.log.batch_cache import BatchCache
+from tailrace_broker.storage.log.partition_log import PartitionLog
+from tailrace_broker.storage.log.resources import LogResources
+from tailrace_broker.topics.retention import CautiousClock, Retention, passed_us
+from tailrace_broker.topics.scrubber import Scrubber
+from tailrace_broker.topics.topics import Topics
 
 # A broker of an earlier version may have begun so many epochs more than its disk counted starts:
 # when that was too full to count one.

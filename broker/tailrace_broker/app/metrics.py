@@ -20,8 +20,8 @@ from prometheus_client.registry import Collector
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import NotReadyError, NotSupportedError
-from tailrace_broker.net.api import RingView
-from tailrace_broker.net.groups import lag_of
+from tailrace_broker.net.api.groups import lag_of
+from tailrace_broker.net.broker import RingView
 
 # Groups whose lag is computed in one turn of the event loop.
 _GROUPS_A_TURN = 100

@@ -16,12 +16,12 @@ from tailrace_broker.app.metrics import metrics_text
 from tailrace_broker.app.open_files import connections_max, raise_limit
 from tailrace_broker.app.settings import Settings
 from tailrace_broker.model.errors import InvalidSettingError, PortInUseError
-from tailrace_broker.net.doors import door_matchers
-from tailrace_broker.net.http_answers import Spawn
-from tailrace_broker.net.http_connection import Connections, HttpConnection
-from tailrace_broker.net.routes import Doors
+from tailrace_broker.net.api.routes import door_matchers
+from tailrace_broker.net.http.answers import Spawn
+from tailrace_broker.net.http.connection import Connections, HttpConnection
+from tailrace_broker.net.http.router import Doors
 from tailrace_broker.storage.data_directory import DataDirectory
-from tailrace_broker.storage.io_threads import IoThreads
+from tailrace_broker.storage.files.io_threads import IoThreads
 
 # By how much a door's port is above the base port.
 DOOR_PORTS = {Doors.PUBLIC: 0, Doors.PRODUCE: 1, Doors.READ: 2, Doors.METRICS: 3}

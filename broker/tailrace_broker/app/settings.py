@@ -9,9 +9,9 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tailrace_broker.codec.columns import PAYLOAD_BYTES_MAX
-from tailrace_broker.core.ring import UNITS
-from tailrace_broker.net.api import ClientView
-from tailrace_broker.net.http_origin import ANY, WebAccess
+from tailrace_broker.core.ring.arithmetic import UNITS
+from tailrace_broker.net.broker import ClientView
+from tailrace_broker.net.http.origin import ANY, WebAccess
 
 MEBIBYTE = 1024 * 1024
 # For the largest batch that a request can bring, header and block edges included.

@@ -4,7 +4,7 @@ Little-endian: length of the body u32, CRC-32C of the body u32, body. The body i
 `model.messages.Message`: an array of the message's tag and its fields in their order. UUIDs are
 binary of 16 bytes. Fields that a reader does not know, behind those that it does, it passes over.
 
-How a connection begins: `net/peer_handshake.py`.
+How a connection begins: `net/peers/handshake.py`.
 """
 
 import struct

@@ -62,7 +62,7 @@
         ├── DiskFullError
         └── StorageFailedError      a write failed; unknown whether it was stored
 
-HTTP statuses for these live in `net/problems.py` only.
+HTTP statuses for these live in `net/http/problems.py` only.
 """
 
 from typing import TYPE_CHECKING

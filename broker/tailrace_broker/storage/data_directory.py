@@ -47,14 +47,14 @@ from tailrace_broker.model.errors import (
 )
 from tailrace_broker.model.ring_state import LOSSES, Loss, Start
 from tailrace_broker.model.topic import Topic
-from tailrace_broker.storage.direct_file import (
+from tailrace_broker.storage.files.direct_file import (
     has_direct_io,
     sync_directory,
     translated_errors,
     write_file_atomically,
 )
-from tailrace_broker.storage.inventory import INVENTORY, Inventory
-from tailrace_broker.storage.journal_presence import check_journal
+from tailrace_broker.storage.files.inventory import INVENTORY, Inventory
+from tailrace_broker.storage.journal.presence import check_journal
 from tailrace_broker.storage.trash import Trash, topic_directories
 
 # Of starts that no ring has registered; more only come when a broker fails again and again.

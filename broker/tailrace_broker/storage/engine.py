@@ -8,23 +8,23 @@ from uuid import UUID
 
 from tailrace.wire import JOURNAL_BLOCK_BYTES, BatchHeader
 from tailrace_broker.codec.batch import StoredBatch
-from tailrace_broker.core.journal_replay import NO_FILE, JournaledBatch, JournalReplay
+from tailrace_broker.core.log.journal_replay import NO_FILE, JournaledBatch, JournalReplay
 from tailrace_broker.memory.pool import BufferPool
 from tailrace_broker.model.counters import Counters
-from tailrace_broker.storage.batch_cache import BatchCache
-from tailrace_broker.storage.direct_file import write_file_atomically
-from tailrace_broker.storage.flusher import Flusher
-from tailrace_broker.storage.inventory import Inventory
-from tailrace_broker.storage.io_threads import IoThreads
-from tailrace_broker.storage.journal import Journal
-from tailrace_broker.storage.journal_file import JOURNAL_FILES, JournalFile, journal_paths
-from tailrace_broker.storage.journal_recovery import recover_journal
-from tailrace_broker.storage.kernel_aio import KernelAio
-from tailrace_broker.storage.log_resources import LogResources
-from tailrace_broker.storage.open_segments import OpenSegments
-from tailrace_broker.storage.partition_log import PartitionLog
-from tailrace_broker.storage.quarantine import Quarantine
-from tailrace_broker.storage.spiller import Spiller
+from tailrace_broker.storage.files.direct_file import write_file_atomically
+from tailrace_broker.storage.files.inventory import Inventory
+from tailrace_broker.storage.files.io_threads import IoThreads
+from tailrace_broker.storage.files.kernel_aio import KernelAio
+from tailrace_broker.storage.journal.file import JOURNAL_FILES, JournalFile, journal_paths
+from tailrace_broker.storage.journal.journal import Journal
+from tailrace_broker.storage.journal.recovery import recover_journal
+from tailrace_broker.storage.journal.spiller import Spiller
+from tailrace_broker.storage.log.batch_cache import BatchCache
+from tailrace_broker.storage.log.flusher import Flusher
+from tailrace_broker.storage.log.partition_log import PartitionLog
+from tailrace_broker.storage.log.resources import LogResources
+from tailrace_broker.storage.segments.open_segments import OpenSegments
+from tailrace_broker.storage.segments.quarantine import Quarantine
 
 
 @dataclass(slots=True)

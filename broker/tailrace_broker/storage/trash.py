@@ -31,9 +31,9 @@ from tailrace_broker.model.errors import (
     StoredDataError,
 )
 from tailrace_broker.model.topic import Topic
-from tailrace_broker.storage.direct_file import sync_directory, translated_errors
-from tailrace_broker.storage.disk_use import tree_bytes
-from tailrace_broker.storage.spare_files import SpareFiles
+from tailrace_broker.storage.files.direct_file import sync_directory, translated_errors
+from tailrace_broker.storage.files.disk_use import tree_bytes
+from tailrace_broker.storage.files.spare_files import SpareFiles
 
 T = TypeVar("T")
 

@@ -11,7 +11,10 @@ from io import BufferedWriter, RawIOBase, TextIOWrapper
 from typing import cast
 
 from tailrace import __version__
-from tailrace.cli import (
+from tailrace.cli.lib import options
+from tailrace.cli.lib.parser import UsageError, Verb, leading_url, parse, shown
+from tailrace.cli.lib.termination import EXIT_TERMINATED, Termination
+from tailrace.cli.verbs import (
     bench,
     completion,
     consume,
@@ -22,7 +25,6 @@ from tailrace.cli import (
     dump,
     group,
     losses,
-    options,
     produce,
     ring,
     status,
@@ -30,8 +32,6 @@ from tailrace.cli import (
     trash,
     verify,
 )
-from tailrace.cli.parser import UsageError, Verb, leading_url, parse, shown
-from tailrace.cli.termination import EXIT_TERMINATED, Termination
 from tailrace.errors import (
     ConnectionFailedError,
     GroupNotFoundError,

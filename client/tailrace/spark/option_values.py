@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 from urllib.parse import urlsplit
 
-from tailrace.endpoint import with_scheme
 from tailrace.errors import TailraceError
+from tailrace.protocol.endpoint import with_scheme
 
 OffsetsByPartition = Mapping[str, Mapping[int, int]]  # topic, partition id, offset or timestamp
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from tailrace.errors import ProblemError, TailraceError
-from tailrace.routing import shows_stale_routing
+from tailrace.sansio.routing import shows_stale_routing
 from tailrace.spark.connection import PatientClient
 from tailrace.spark.options import WriteOptions
 from tailrace.sync import Client
@@ -37,7 +37,7 @@ class TailraceWriter(DataSourceArrowWriter):
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
         """Store all rows of a task; on return they are as durable as their topics promise."""
-        from tailrace.arrow_records import encode_batch, group_by_topic, split_for_requests
+        from tailrace.arrow.records import encode_batch, group_by_topic, split_for_requests
 
         record_count = 0
         with closing(PatientClient(self._options.urls)) as client:

@@ -63,7 +63,7 @@ class TailraceDataSource(DataSource):
         return "tailrace"
 
     def schema(self) -> StructType:
-        """The columns of `tailrace.arrow.SCHEMA`, or SCHEMA_WITH_HEADERS."""
+        """The columns of `tailrace.arrow.batches.SCHEMA`, or SCHEMA_WITH_HEADERS."""
         return row_schema(parse_read_options(self.options, Read.ANY))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -265,7 +265,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def row_schema(options: ReadOptions) -> StructType:
-    """What `tailrace.arrow` decodes, in Spark's types; Spark refuses any difference."""
+    """What `tailrace.arrow.batches` decodes, in Spark's types; Spark refuses any difference."""
     schema = (
         StructType()
         .add("key", BinaryType())

@@ -50,7 +50,7 @@ def report_missing(options: ReadOptions, missing: str) -> None:
 
 def read_range(offsets: OffsetRange, options: ReadOptions) -> "Iterator[pa.RecordBatch]":
     """All records of the range, in record batches of `coalesceRows` rows."""
-    from tailrace.arrow import coalesce
+    from tailrace.arrow.batches import coalesce
 
     with closing(PatientClient.of(options)) as client:
         for batch in coalesce(_read(client, offsets, options), rows=options.coalesce_rows):
@@ -62,7 +62,7 @@ def _read(
     client: PatientClient, offsets: OffsetRange, options: ReadOptions
 ) -> "Iterator[pa.RecordBatch]":
     """One record batch a batch; where a broker has gone away, on from what was read."""
-    from tailrace.arrow import decode_batches
+    from tailrace.arrow.batches import decode_batches
 
     position = offsets.start
     while position < offsets.end:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.sync import Client
-from tests.fixtures import RunningBroker, start_broker
-from tests.spark import FLIGHTS_TOPIC, MASTER, SPARK_CONF, produce_flights
+from tests.support.broker.fixtures import RunningBroker, start_broker
+from tests.support.spark.spark import FLIGHTS_TOPIC, MASTER, SPARK_CONF, produce_flights
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,8 +13,8 @@ import pytest
 from tailrace.spark.plain_errors import sentence_of
 from tailrace.sync import Client
 from tailrace.wire import RECORDS_CONTENT_TYPE, RECORDS_HEADER, RECORDS_MAGIC, RecordsFlag
-from tests.fixtures import RunningBroker
-from tests.spark import (
+from tests.support.broker.fixtures import RunningBroker
+from tests.support.spark.spark import (
     AIRPORTS,
     FLIGHT_COUNT,
     FLIGHTS,

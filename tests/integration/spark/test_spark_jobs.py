@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.extras import install_command
-from tests.fixtures import RunningBroker
-from tests.spark import (
+from tests.support.broker.fixtures import RunningBroker
+from tests.support.spark.spark import (
     FLIGHT_COUNT,
     FLIGHTS,
     FLIGHTS_TOPIC,

@@ -19,8 +19,8 @@ import pytest
 
 from tailrace.errors import TailraceError
 from tailrace.sync import Client
-from tests.fixtures import RunningBroker
-from tests.spark import SPARK_MARKS, ends_of, job_command, job_environment, run_job
+from tests.support.broker.fixtures import RunningBroker
+from tests.support.spark.spark import SPARK_MARKS, ends_of, job_command, job_environment, run_job
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

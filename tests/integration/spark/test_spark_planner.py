@@ -14,12 +14,12 @@ from tailrace.spark.offsets import OffsetRange
 from tailrace.spark.options import Read, ReadOptions, parse_read_options
 from tailrace.spark.task import DataLossError, read_range
 from tailrace.sync import Client
-from tailrace_broker.core.ring import TOKEN_END, TOKEN_MIN
-from tailrace_broker.core.ring_topics import topic_of
+from tailrace_broker.core.ring.arithmetic import TOKEN_END, TOKEN_MIN
+from tailrace_broker.core.ring.topics import topic_of
 from tailrace_broker.model.topic import Partition
-from tests.fixtures import RunningBroker
-from tests.ring_disk import put_topics, ring_state_on
-from tests.spark import SPARK_MARKS, ends_of
+from tests.support.broker.fixtures import RunningBroker
+from tests.support.ring.ring_disk import put_topics, ring_state_on
+from tests.support.spark.spark import SPARK_MARKS, ends_of
 
 if TYPE_CHECKING:
     from tailrace.spark.source import TailraceStreamReader

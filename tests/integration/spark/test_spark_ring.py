@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from tailrace.errors import TailraceError
-from tailrace.records_binary import encode_records
+from tailrace.protocol.records_binary import encode_records
 from tailrace.spark.connection import PatientClient
 from tailrace.spark.sink import _produce
 from tailrace.sync import Client
-from tests.fixtures import free_ring_port
-from tests.local_ring import founded_ring
-from tests.spark import SPARK_MARKS
+from tests.support.broker.fixtures import free_ring_port
+from tests.support.ring.local_ring import founded_ring
+from tests.support.spark.spark import SPARK_MARKS
 
 pytestmark = SPARK_MARKS
 

@@ -10,8 +10,8 @@ import pytest
 
 import tailrace.spark
 from tailrace.sync import Client
-from tests.fixtures import RunningBroker
-from tests.spark import (
+from tests.support.broker.fixtures import RunningBroker
+from tests.support.spark.spark import (
     FLIGHT_COUNT,
     FLIGHTS,
     FLIGHTS_TOPIC,

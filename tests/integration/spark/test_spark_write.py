@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.sync import Client
-from tests.fixtures import RunningBroker
-from tests.spark import FLIGHT_COUNT, FLIGHTS_TOPIC, SPARK_MARKS, bytes_of, ends_of, read
+from tests.support.broker.fixtures import RunningBroker
+from tests.support.spark.spark import (
+    FLIGHT_COUNT,
+    FLIGHTS_TOPIC,
+    SPARK_MARKS,
+    bytes_of,
+    ends_of,
+    read,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,7 +11,7 @@ from tests.simulation.ring.shrink import shrink, until
 from tests.simulation.ring.story import Story, make_story
 from tests.simulation.ring.tale import tell
 from tests.simulation.ring.trace import Trace
-from tests.variables import WrongVariableError, is_on, whole_number
+from tests.support.variables import WrongVariableError, is_on, whole_number
 
 SEEDS_DEFAULT = 200
 EXIT_USAGE = 2

@@ -13,11 +13,11 @@ import msgspec
 
 from tailrace_broker.codec.commands import decode_command
 from tailrace_broker.codec.configuration import decode_configuration
-from tailrace_broker.core.control import Control
-from tailrace_broker.core.control_events import ControlEvent, Heard
-from tailrace_broker.core.raft import Raft
-from tailrace_broker.core.ring_checks import check_state
-from tailrace_broker.core.ring_commands import carry_out
+from tailrace_broker.core.node.control import Control
+from tailrace_broker.core.node.events import ControlEvent, Heard
+from tailrace_broker.core.raft.raft import Raft
+from tailrace_broker.core.ring.checks import check_state
+from tailrace_broker.core.ring.commands import carry_out
 from tailrace_broker.model.agreement import (
     COMMAND,
     GENESIS,

@@ -6,7 +6,7 @@ Without times, so that it stays the same as long as the same things happen in th
 import re
 from typing import TYPE_CHECKING
 
-from tailrace_broker.core.control_events import Answer, ControlEffect, ControlEvent
+from tailrace_broker.core.node.events import Answer, ControlEffect, ControlEvent
 from tailrace_broker.model.agreement import Configuration
 from tests.simulation.ring.trace import Trace
 

@@ -7,7 +7,7 @@ reads are linear: a state that was asked for holds all that any broker had appli
 from collections import Counter
 from typing import NamedTuple
 
-from tailrace_broker.core.control_events import Ask, AskFounding, AskRecovery, AskState
+from tailrace_broker.core.node.events import Ask, AskFounding, AskRecovery, AskState
 from tailrace_broker.model.commands import Command
 from tailrace_broker.model.ring_state import Refusal
 from tests.simulation.ring.agreement import Agreement

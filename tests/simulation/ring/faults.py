@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from tailrace_broker.core.control_events import Answer, Applied, ControlEffect
-from tailrace_broker.core.raft_events import Keep, Send
+from tailrace_broker.core.node.events import Answer, Applied, ControlEffect
+from tailrace_broker.core.raft.events import Keep, Send
 from tailrace_broker.model.agreement import Commit
 from tailrace_broker.model.messages import Append, Appended, VoteAnswered
 from tests.simulation.ring.disk import Crash

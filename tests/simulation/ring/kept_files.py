@@ -11,10 +11,10 @@ from typing import Protocol
 
 from tailrace_broker.codec.metadata_log import encode_snapshot
 from tailrace_broker.codec.ring_snapshot import encode_slices
-from tailrace_broker.core import metadata_log
-from tailrace_broker.core.control_events import CompactState, ControlEvent
-from tailrace_broker.core.metadata_log import MetadataLog, snapshot_name
-from tailrace_broker.core.raft_events import Compacted, Durable, Keep, Replace
+from tailrace_broker.core.node.events import CompactState, ControlEvent
+from tailrace_broker.core.raft import metadata_log
+from tailrace_broker.core.raft.events import Compacted, Durable, Keep, Replace
+from tailrace_broker.core.raft.metadata_log import MetadataLog, snapshot_name
 from tailrace_broker.model.agreement import Kept, Record, Snapshot
 from tests.simulation.ring.disk import (
     Disk,

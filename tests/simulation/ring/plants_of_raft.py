@@ -7,21 +7,18 @@ import pytest
 from msgspec.structs import replace
 
 from tailrace_broker.codec.configuration import encode_configuration
-from tailrace_broker.core import (
-    quorum,
-    raft,
-    raft_election,
-    raft_leading,
-    raft_state,
-)
-from tailrace_broker.core.quorum import is_quorum
-from tailrace_broker.core.raft import Raft
-from tailrace_broker.core.raft_disk import Disk
-from tailrace_broker.core.raft_election import Election
-from tailrace_broker.core.raft_events import Apply
-from tailrace_broker.core.raft_following import Following
-from tailrace_broker.core.raft_leading import Leading
-from tailrace_broker.core.raft_state import RaftState
+from tailrace_broker.core.raft import election as raft_election
+from tailrace_broker.core.raft import leading as raft_leading
+from tailrace_broker.core.raft import quorum, raft
+from tailrace_broker.core.raft import state as raft_state
+from tailrace_broker.core.raft.disk import Disk
+from tailrace_broker.core.raft.election import Election
+from tailrace_broker.core.raft.events import Apply
+from tailrace_broker.core.raft.following import Following
+from tailrace_broker.core.raft.leading import Leading
+from tailrace_broker.core.raft.quorum import is_quorum
+from tailrace_broker.core.raft.raft import Raft
+from tailrace_broker.core.raft.state import RaftState
 from tailrace_broker.model.agreement import BlockId, Configuration, DiskId, Kept
 from tailrace_broker.model.messages import Appended, VoteAsked
 

@@ -3,17 +3,15 @@
 import pytest
 from msgspec.structs import replace
 
-from tailrace_broker.core import (
-    control,
-    registrations,
-    ring_commands,
-)
-from tailrace_broker.core.control import Control
-from tailrace_broker.core.control_events import Answer
-from tailrace_broker.core.founding import Founding
-from tailrace_broker.core.gossip import Gossip
-from tailrace_broker.core.raft_events import ReadReady
-from tailrace_broker.core.raft_leading import Leading
+from tailrace_broker.core.node import control
+from tailrace_broker.core.node.control import Control
+from tailrace_broker.core.node.events import Answer
+from tailrace_broker.core.node.founding import Founding
+from tailrace_broker.core.node.gossip import Gossip
+from tailrace_broker.core.raft.events import ReadReady
+from tailrace_broker.core.raft.leading import Leading
+from tailrace_broker.core.ring import commands as ring_commands
+from tailrace_broker.core.ring import registrations
 from tailrace_broker.model.agreement import Snapshot
 from tailrace_broker.model.commands import Register, Stamped
 from tailrace_broker.model.messages import FoundingAnswered

@@ -12,9 +12,9 @@ from functools import partial
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from tailrace_broker.core.control import Control, ControlTiming
-from tailrace_broker.core.control import Identity as ProcessIdentity
-from tailrace_broker.core.control_events import (
+from tailrace_broker.core.node.control import Control, ControlTiming
+from tailrace_broker.core.node.control import Identity as ProcessIdentity
+from tailrace_broker.core.node.events import (
     Answer,
     Applied,
     CompactState,
@@ -23,7 +23,7 @@ from tailrace_broker.core.control_events import (
     Heard,
     Superseded,
 )
-from tailrace_broker.core.raft_events import Keep, Replace, Send, Unreachable, Woken
+from tailrace_broker.core.raft.events import Keep, Replace, Send, Unreachable, Woken
 from tailrace_broker.model.agreement import DiskId, Kept
 from tailrace_broker.model.errors import CorruptMetadataError
 from tailrace_broker.model.messages import Message

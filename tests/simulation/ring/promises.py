@@ -1,6 +1,6 @@
 """What a process has told others it must know again after a crash, as long as its disk is there."""
 
-from tailrace_broker.core.raft_events import Send
+from tailrace_broker.core.raft.events import Send
 from tailrace_broker.model.messages import Appended, Digest, Follow, VoteAnswered
 from tests.simulation.ring.process import Process
 from tests.simulation.ring.violation import check

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from uuid import UUID
 
-from tailrace_broker.core.raft_events import Send
+from tailrace_broker.core.raft.events import Send
 from tailrace_broker.model.agreement import BlockId, Configuration, DiskId
 from tailrace_broker.model.messages import Appended, VoteAnswered
 from tests.simulation.ring.process import Process

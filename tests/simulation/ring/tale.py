@@ -5,7 +5,7 @@ from collections import Counter
 from typing import NamedTuple
 from unittest.mock import patch
 
-from tailrace_broker.core import raft_feeding
+from tailrace_broker.core.raft import feeding as raft_feeding
 from tests.simulation.ring.healing import heal, recover
 from tests.simulation.ring.schedule import US_PER_MS
 from tests.simulation.ring.story import Story

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tailrace_broker.core.control_events import (
+from tailrace_broker.core.node.events import (
     Answer,
     Applied,
     CompactState,
@@ -10,7 +10,7 @@ from tailrace_broker.core.control_events import (
     ControlEvent,
     Heard,
 )
-from tailrace_broker.core.raft_events import Compacted, Durable, Keep, Replace, Send, Woken
+from tailrace_broker.core.raft.events import Compacted, Durable, Keep, Replace, Send, Woken
 from tailrace_broker.model.agreement import Block, BlockId, DiskId, Record, Snapshot, Stored
 from tailrace_broker.model.messages import Append, Appended, Digest, Message
 

@@ -5,10 +5,10 @@ from collections import Counter
 from functools import partial
 from uuid import UUID
 
-from tailrace_broker.core.control import ControlTiming
-from tailrace_broker.core.control_events import Applied, CompactState, ControlEffect, ControlEvent
-from tailrace_broker.core.founding import voter_count
-from tailrace_broker.core.raft_events import Keep, Replace, Send
+from tailrace_broker.core.node.control import ControlTiming
+from tailrace_broker.core.node.events import Applied, CompactState, ControlEffect, ControlEvent
+from tailrace_broker.core.node.founding import voter_count
+from tailrace_broker.core.raft.events import Keep, Replace, Send
 from tailrace_broker.model.agreement import GENESIS
 from tailrace_broker.model.messages import Append
 from tailrace_broker.model.ring_state import Refusal

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tailrace import aio, aio_producer
-from tailrace.batching import Outgoing
 from tailrace.errors import NotStoredError, TailraceError
 from tailrace.producer import Producer
-from tailrace.sending import Outcome, Stored
+from tailrace.sansio.batching import Outgoing
+from tailrace.sansio.sending import Outcome, Stored
 from tailrace.sync import Client
 from tailrace.values import Produced
 

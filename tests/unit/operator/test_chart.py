@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tailrace_operator.served import LEASE_NAME
-from tailrace_operator.settings import Settings
-from tailrace_operator.spec import parse_cluster_spec, parse_topic_spec
+from tailrace_operator.api.spec import parse_cluster_spec, parse_topic_spec
+from tailrace_operator.app.settings import Settings
+from tailrace_operator.kube.served import LEASE_NAME
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "helm/tailrace"

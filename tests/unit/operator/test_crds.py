@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import yaml
 
-from tailrace_operator.crds import crd, files
-from tailrace_operator.kinds import KINDS
-from tailrace_operator.spec import (
+from tailrace_operator.api.kinds import KINDS
+from tailrace_operator.api.spec import (
     InvalidSpecError,
     StreamClusterSpec,
     parse_cluster_spec,
     parse_topic_spec,
 )
+from tailrace_operator.crds import crd, files
 
 ROOT = Path(__file__).parents[3]
 BAD_SPECS = ROOT / "tests/golden/bad_specs"

@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tailrace_broker.app.hosted_topic import HostedTopic
 from tailrace_broker.app.metrics import metrics_text
-from tailrace_broker.app.topics import TopicUse
-from tailrace_broker.core import topic_commands
+from tailrace_broker.core.ring import topic_commands
 from tailrace_broker.model.errors import (
     NotReadyError,
     NotSupportedError,
@@ -22,12 +20,14 @@ from tailrace_broker.model.errors import (
 )
 from tailrace_broker.model.group import Subscription
 from tailrace_broker.model.topic import TopicSettings
-from tailrace_broker.storage import direct_file
-from tailrace_broker.storage.direct_file import BLOCK_BYTES
-from tailrace_broker.storage.partition_log import PartitionLog
-from tests.brokers import open_broker, started_broker
-from tests.fixtures import free_ring_port
-from tests.storage import MEBIBYTE, Appends, FaultyDisk, until
+from tailrace_broker.storage.files import direct_file
+from tailrace_broker.storage.files.direct_file import BLOCK_BYTES
+from tailrace_broker.storage.log.partition_log import PartitionLog
+from tailrace_broker.topics.hosted_topic import HostedTopic
+from tailrace_broker.topics.topics import TopicUse
+from tests.support.broker.brokers import open_broker, started_broker
+from tests.support.broker.fixtures import free_ring_port
+from tests.support.storage.storage import MEBIBYTE, Appends, FaultyDisk, until
 
 PEERS: dict[str, Any] = {"peer_host": "127.0.0.1", "port_stride": 10}
 

@@ -10,9 +10,9 @@ from tailrace_broker.app.metrics import metrics_text
 from tailrace_broker.model.errors import CorruptPartitionError
 from tailrace_broker.model.group import Confirmation, Place, Subscription
 from tailrace_broker.model.topic import TopicSettings
-from tests.brokers import open_broker, started_broker
-from tests.metrics import families_of, page_families
-from tests.storage import Appends, until
+from tests.support.broker.brokers import open_broker, started_broker
+from tests.support.broker.metrics import families_of, page_families
+from tests.support.storage.storage import Appends, until
 
 PAGE = Path(__file__).parents[4] / "docs" / "metrics.md"
 HEAD = (

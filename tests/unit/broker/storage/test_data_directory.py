@@ -17,9 +17,9 @@ from tailrace_broker.model.errors import (
 from tailrace_broker.model.topic import Topic, TopicSettings
 from tailrace_broker.storage import data_directory
 from tailrace_broker.storage.data_directory import DataDirectory, Restart
-from tests.batches import TOPIC_ID
-from tests.earlier import encode_topics, make_earlier, new_topic
-from tests.storage import FaultyDisk
+from tests.support.storage.batches import TOPIC_ID
+from tests.support.storage.earlier import encode_topics, make_earlier, new_topic
+from tests.support.storage.storage import FaultyDisk
 
 TOPIC = new_topic("orders", TopicSettings(partitions_per_range=3, json_check=False), TOPIC_ID)
 OTHER_TOPIC = new_topic("flights", TopicSettings(), UUID(int=7))
@@ -28,7 +28,7 @@ OTHER_TOPIC = new_topic("flights", TopicSettings(), UUID(int=7))
 @pytest.fixture(autouse=True)
 def small_spares(monkeypatch: pytest.MonkeyPatch) -> None:
     """Real ones take milliseconds to write."""
-    monkeypatch.setattr("tailrace_broker.storage.spare_files.SPARE_BYTES", 8192)
+    monkeypatch.setattr("tailrace_broker.storage.files.spare_files.SPARE_BYTES", 8192)
 
 
 def reopened(directory: DataDirectory, root: Path) -> DataDirectory:

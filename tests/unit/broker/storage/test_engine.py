@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.wire import JOURNAL_BLOCK_BYTES
-from tests.storage import Appends, LogFiles, open_log, values_in
+from tests.support.storage.storage import Appends, LogFiles, open_log, values_in
 
 FILE_BYTES = 40 * JOURNAL_BLOCK_BYTES
 

@@ -14,8 +14,8 @@ from tailrace_broker.model.errors import (
 )
 from tailrace_broker.model.topic import Topic, TopicSettings
 from tailrace_broker.storage.trash import Trash, topic_directories
-from tests.earlier import new_topic
-from tests.storage import FaultyDisk
+from tests.support.storage.earlier import new_topic
+from tests.support.storage.storage import FaultyDisk
 
 TOPICS = [new_topic(name, TopicSettings(), UUID(int=n)) for n, name in enumerate("abc", start=1)]
 IDS = [str(topic.topic_id) for topic in TOPICS]
@@ -24,7 +24,7 @@ IDS = [str(topic.topic_id) for topic in TOPICS]
 @pytest.fixture(autouse=True)
 def small_spares(monkeypatch: pytest.MonkeyPatch) -> None:
     """Real ones take milliseconds to write."""
-    monkeypatch.setattr("tailrace_broker.storage.spare_files.SPARE_BYTES", 8192)
+    monkeypatch.setattr("tailrace_broker.storage.files.spare_files.SPARE_BYTES", 8192)
 
 
 @pytest.fixture

@@ -1,0 +1,595 @@
+"""One consumer group: its consumers, who reads which partition, what was delivered. A machine.
+
+What holds, whatever comes in which order:
+
+- A partition's records go to one consumer at a time, in order, from the group's position on.
+- What was delivered is delivered again until it is confirmed: by a poll or a commit that names the
+  delivery, or by a poll that names none (as PolarStreams' clients do). A consumer has one delivery
+  at a time.
+- A partition moves to another consumer only when none has a delivery of it that is open: it ends by
+  being confirmed, or with its consumer.
+- A child is not read before the group has read all its parents, and theirs, to their ends.
+- A position moves forward only, but for a reset, which needs a group without consumers, and a log
+  that has lost its end.
+
+Changes that must survive a restart are facts (`model.group`): a method decides what is to be stored
+as a fact, and `apply` carries it out once it is stored, at a restart too. Only positions run ahead
+of what is stored: `uncommitted` tells by how much.
+"""
+
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Literal, NamedTuple
+from uuid import UUID
+
+from tailrace_broker.core.groups.assignment import assign
+from tailrace_broker.core.groups.kind import check_of_consumers, check_of_reader
+from tailrace_broker.core.groups.state import is_done, readable
+from tailrace_broker.model.errors import (
+    ConsumerExistsError,
+    ConsumerNotRegisteredError,
+    GroupNotIdleError,
+    StaleAssignmentError,
+    StaleDeliveryError,
+)
+from tailrace_broker.model.group import (
+    Committed,
+    Confirmation,
+    Deleted,
+    Fact,
+    Joined,
+    Left,
+    Moved,
+    Offsets,
+    Place,
+    Published,
+    Snapshot,
+    Subscription,
+)
+from tailrace_broker.model.topic import Partition, Topic
+
+# Topics by name, as far as the group's consumers subscribe to them and they exist.
+Topics = Mapping[str, Topic]
+
+# A delivery's number tells the coordinator's boot, so that none is used twice over a restart: 8
+# million boots, each of 10^12 deliveries, are below 2^63.
+_TERM_SHIFT = 40
+_TURNS_SHIFT = 40
+
+
+class Piece(NamedTuple):
+    """Records [start, end) of a partition; `end` None: as far as the reader likes."""
+
+    topic: Topic
+    partition: Partition
+    place: Place
+    start: int
+    end: int | None
+
+
+class Share(NamedTuple):
+    """A partition that is a consumer's."""
+
+    topic: Topic
+    partition: Partition
+    place: Place
+
+
+@dataclass(slots=True)
+class Delivery:
+    """What a consumer got and has not confirmed: [start, end) by partition."""
+
+    number: int
+    ranges: dict[Place, tuple[int, int]]
+
+
+@dataclass(slots=True)
+class Member:
+    """A registered consumer. `turn`: of its polls; a later one replaces those before."""
+
+    subscription: Subscription
+    joined_epoch: int
+    seen_us: int
+    turn: int
+    confirmed: int = 0
+    delivery: Delivery | None = None
+
+    @property
+    def expires_us(self) -> int:
+        """When it is removed unless it is seen before."""
+        return self.seen_us + self.subscription.session_ms * 1000
+
+
+@dataclass(slots=True)
+class Group:
+    """The state of one group.
+
+    `term`: the coordinator's epoch. Its groups share `numbers`: a consumer may have come from
+    another group, and name what it got there.
+    """
+
+    name: str
+    term: int
+    numbers: Iterator[int] = field(default_factory=lambda: count(1))
+    epoch: int = 0
+    source: str | None = None  # of offsets that are published by a reader that keeps them itself
+    lost: int = 0
+    members: dict[str, Member] = field(default_factory=dict)
+    owners: dict[Place, str] = field(default_factory=dict)
+    positions: dict[Place, int] = field(default_factory=dict)
+    stored: dict[Place, int] = field(default_factory=dict)  # as far as it survives a restart
+    _stored_lost: int = 0
+    reads_sealed: bool = False  # to its end: then others may have something to read
+    has_freed: bool = False  # something that other consumers may wait for; to be taken back
+    _shares: dict[str, list[Share]] = field(default_factory=dict)  # by consumer
+    _ahead: set[Place] = field(default_factory=set)  # positions that may not be stored
+    _holders: dict[Place, str] = field(default_factory=dict)  # whose delivery is open
+    _is_moving: bool = False  # a reset is on its way
+
+    # --- what consumers ask for ---
+
+    def join(
+        self,
+        wanted: Subscription,
+        topics: Topics,
+        logs: Mapping[Place, tuple[int, int]],
+        now_us: int,
+    ) -> Joined | None:
+        """What registers a consumer; None: it is registered with the same values already.
+
+        `logs`: log start and high watermark of its topics' partitions, undamaged ones.
+        ConsumerExistsError, GroupKindError.
+        """
+        check_of_consumers(self.name, self.source)
+        member = self.members.get(wanted.consumer_id)
+        if member is not None:
+            if member.subscription != wanted:
+                raise ConsumerExistsError(
+                    f'consumer "{wanted.consumer_id}" is registered with other values; let it say '
+                    "goodbye first, or choose another consumerId",
+                    consumerId=wanted.consumer_id,
+                )
+            member.seen_us = now_us
+            return None
+        starts: dict[Place, int] = {}
+        for topic in [topics[name] for name in wanted.topics if name in topics]:
+            places = _places(topic)
+            if self.positions.keys().isdisjoint(places):
+                for place, partition in zip(places, topic.partitions, strict=True):
+                    first, end = partition.first_offset, partition.sealed_end
+                    log_start, high_watermark = logs.get(place, (first, end or first))
+                    is_latest = wanted.on_new_group == "startFromLatest"
+                    starts[place] = high_watermark if is_latest else log_start
+        return Joined(wanted, self.epoch + 1, _by_topic(starts))
+
+    def leave(self, consumer_id: str, reason: Literal["goodbye", "expired"]) -> Left:
+        """What removes a consumer. ConsumerNotRegisteredError."""
+        self._member(consumer_id)
+        return Left(consumer_id, self.epoch + 1, reason)
+
+    def seen(self, consumer_id: str, epoch: int | None, now_us: int) -> Member:
+        """A member that makes a request. ConsumerNotRegisteredError; StaleAssignmentError."""
+        member = self._member(consumer_id)
+        if epoch is not None and epoch < member.joined_epoch:
+            raise StaleAssignmentError(
+                f'consumer "{consumer_id}" has registered again since, in assignment epoch '
+                f"{member.joined_epoch}, and this request knows of {epoch}: another process has "
+                "taken its id",
+                assignmentEpoch=member.joined_epoch,
+            )
+        member.seen_us = now_us
+        return member
+
+    def begin_poll(self, consumer_id: str, confirmation: Confirmation, now_us: int) -> int:
+        """The turn of a poll; polls before it get nothing any more.
+
+        What was delivered is confirmed when the poll names it, or names nothing.
+        ConsumerNotRegisteredError; StaleAssignmentError.
+        """
+        member = self.seen(consumer_id, confirmation.epoch, now_us)
+        delivery = member.delivery
+        if delivery is not None and confirmation.delivery in (None, delivery.number):
+            self._confirm(member, delivery)
+        member.turn += 1
+        return member.turn
+
+    def touch(self, consumer_id: str, now_us: int) -> None:
+        """The consumer is there: its poll waits."""
+        self._member(consumer_id).seen_us = now_us
+
+    def pieces(self, consumer_id: str, topics: Topics) -> list[Piece]:
+        """What a consumer may read now: its open delivery again, or its partitions from the group's
+        positions on. ConsumerNotRegisteredError.
+        """
+        member = self._member(consumer_id)
+        if member.delivery is None:
+            return [
+                Piece(topic, partition, place, self.positions[place], None)
+                for topic, partition, place in self._shares.get(consumer_id, ())
+                if self._is_free(place)
+                and (not partition.parents or partition in self._readable(topic))
+            ]
+        ranges = member.delivery.ranges
+        return [
+            Piece(topic, partition, place, *ranges[place])
+            for topic in topics.values()
+            for place, partition in zip(_places(topic), topic.partitions, strict=True)
+            if place in ranges
+        ]
+
+    def deliver(
+        self, consumer_id: str, turn: int, ranges: Mapping[Place, tuple[int, int]]
+    ) -> int | None:
+        """The number of a delivery of these [start, end); None: it must not be sent.
+
+        So when the consumer has polled again meanwhile, or was removed, or a partition is another
+        consumer's by now. What cannot be read again is no part of a delivery any more.
+        """
+        member = self.members.get(consumer_id)
+        if member is None or member.turn != turn or not ranges:
+            return None
+        if member.delivery is not None:
+            return self._deliver_again(member, member.delivery, ranges)
+        if any(self.owners.get(place) != consumer_id for place in ranges):
+            return None
+        if not all(map(self._is_free, ranges)):
+            return None
+        if any(start != self.positions[place] for place, (start, _) in ranges.items()):
+            return None
+        number = (self.term << _TERM_SHIFT) + next(self.numbers)
+        member.delivery = Delivery(number, dict(ranges))
+        self._holders |= dict.fromkeys(ranges, consumer_id)
+        return number
+
+    def withdraw(self, consumer_id: str, turn: int, number: int) -> None:
+        """The answer of that poll with this delivery did not leave: the next poll must not confirm
+        it. Unless that has come already: it has the delivery, or will.
+        """
+        member = self.members.get(consumer_id)
+        delivery = member.delivery if member is not None and member.turn == turn else None
+        if member is not None and delivery is not None and delivery.number == number:
+            self._end_delivery(member)
+
+    def confirm(self, consumer_id: str, confirmation: Confirmation, now_us: int) -> None:
+        """A commit. ConsumerNotRegisteredError; StaleAssignmentError; StaleDeliveryError."""
+        member = self.seen(consumer_id, confirmation.epoch, now_us)
+        delivery = member.delivery
+        if delivery is not None and confirmation.delivery in (None, delivery.number):
+            self._confirm(member, delivery)
+        elif confirmation.delivery not in (None, 0, member.confirmed):
+            raise StaleDeliveryError(
+                f"delivery {confirmation.delivery} is not the last one of consumer "
+                f'"{consumer_id}"; nothing was committed: poll, and its records come again',
+                delivery=confirmation.delivery or 0,
+            )
+
+    # --- what the coordinator sees ---
+
+    def fit(self, place: Place, log_start: int, high_watermark: int) -> None:
+        """Bring the position to where there are records, or will be.
+
+        What retention has removed is lost, and counted; it is no part of a delivery any more. A log
+        that ends below the position has lost its end with a power failure: what comes now is new.
+        """
+
+        def fitting(offset: int) -> int:
+            return min(max(offset, log_start), high_watermark)
+
+        position = self.positions.get(place, log_start)
+        self._move(place, fitting(position))
+        self.lost += max(0, fitting(position) - position)
+        member = self.members.get(self._holders.get(place, ""))
+        delivery = member.delivery if member is not None else None
+        if member is not None and delivery is not None:
+            start, end = delivery.ranges[place]
+            fitted = {place: (fitting(start), fitting(end))}
+            self._narrow(member, delivery, delivery.ranges | fitted)
+
+    def expired(self, now_us: int) -> list[str]:
+        """Consumers that were not seen for too long."""
+        return [name for name, member in self.members.items() if member.expires_us <= now_us]
+
+    def next_expiry_us(self) -> int | None:
+        """When the first of them may be; None: there is no consumer."""
+        return min((member.expires_us for member in self.members.values()), default=None)
+
+    def rebalance(self, topics: Topics) -> bool:
+        """Share the partitions out anew; whether anything has changed.
+
+        When the facts of a start are all applied, after each fact later, and when a topic of the
+        consumers has changed, come or gone.
+        """
+        self._forget_topics_but({topic.topic_id for topic in topics.values()})
+        places = {
+            name: [
+                Place(topic.topic_id, partition.partition)
+                for partition in topic.partitions
+                if not self._is_done(topic, partition)
+            ]
+            for name, topic in topics.items()
+        }
+        subscriptions = {
+            name: frozenset(member.subscription.topics) for name, member in self.members.items()
+        }
+        before, self.owners = self.owners, assign(places, subscriptions, self.owners)
+        self._shares = {name: [] for name in self.members}
+        for topic in topics.values():
+            for place, partition in zip(_places(topic), topic.partitions, strict=True):
+                if place not in self.positions:
+                    self._move(place, partition.first_offset)
+                if place in self.owners:
+                    self._shares[self.owners[place]].append(Share(topic, partition, place))
+        self.reads_sealed = any(
+            partition.is_sealed and not self._is_done(topic, partition)
+            for topic in topics.values()
+            for partition in topic.partitions
+        )
+        return before != self.owners
+
+    def uncommitted(self) -> Committed | None:
+        """What is to be stored of the positions; None: all is stored, or a reset is on its way."""
+        if self._is_moving:
+            return None
+        moved = {place: self.positions[place] for place in self._ahead}
+        if not moved and self.lost == self._stored_lost:
+            return None
+        return Committed(_by_topic(moved), self.lost)
+
+    def reset(self, offsets: Mapping[Place, int]) -> Moved:
+        """What moves the group there. GroupNotIdleError, GroupKindError."""
+        check_of_consumers(self.name, self.source)
+        self._begin_move()
+        return Moved(_by_topic(offsets))
+
+    def publish(self, source: str, offsets: Mapping[Place, int]) -> Published:
+        """What stores a reader's own offsets. GroupNotIdleError, GroupKindError."""
+        self.check_idle()
+        check_of_reader(self.name, self.source, has_positions=bool(self.positions))
+        self._begin_move()
+        return Published(source, _by_topic(offsets))
+
+    def delete(self) -> Deleted:
+        """What forgets the group. GroupNotIdleError."""
+        self._begin_move()
+        return Deleted()
+
+    def snapshot(self, gone: Container[UUID] = ()) -> Snapshot:
+        """All that survives a restart, but for what is `gone`; no fact may be on its way."""
+        kept = {place: at for place, at in self.stored.items() if place.topic_id not in gone}
+        return Snapshot(
+            self.epoch,
+            tuple((each.subscription, each.joined_epoch) for each in self.members.values()),
+            _by_topic(kept),
+            self._stored_lost,
+            self.source,
+        )
+
+    def apply(self, fact: Fact, now_us: int) -> None:
+        """Carry out what is stored, in the order of the log; `rebalance` after it.
+
+        What was decided from a state that is no more does no harm: the first of several that
+        contradict each other counts.
+        """
+        match fact:
+            case Joined():
+                self._apply_joined(fact, now_us)
+            case Left(consumer_id, epoch, _):
+                self._apply_left(consumer_id, epoch)
+            case Committed(offsets, lost):
+                self._apply_committed(offsets)
+                self._stored_lost = max(self._stored_lost, lost)
+                self.lost = max(self.lost, lost)
+            case Moved() | Published() | Deleted():
+                self._is_moving = False
+                if not self.members:  # none has come meanwhile
+                    self._apply_moved(fact)
+            case _:
+                self._apply_snapshot(fact, now_us)
+
+    # --- questions ---
+
+    def position(self, topic: Topic, partition: Partition) -> int:
+        """Where the group goes on in a partition."""
+        place = Place(topic.topic_id, partition.partition)
+        return self.positions.get(place, partition.first_offset)
+
+    def topics_of_members(self) -> set[str]:
+        """What its consumers subscribe to, by name."""
+        return {name for member in self.members.values() for name in member.subscription.topics}
+
+    def is_owner(self, consumer_id: str) -> bool:
+        """Some partition is this consumer's."""
+        return bool(self._shares.get(consumer_id))
+
+    def check_idle(self) -> None:
+        """GroupNotIdleError while it has consumers."""
+        if self.members:
+            raise GroupNotIdleError(
+                f'group "{self.name}" has consumers: {len(self.members)}. Stop them first, or wait '
+                "until their sessions have ended",
+                group=self.name,
+                members=len(self.members),
+            )
+
+    def validate(self) -> None:
+        """What must hold between any two calls."""
+        deliveries = {name: each.delivery for name, each in self.members.items() if each.delivery}
+        held = [(place, name) for name, each in deliveries.items() for place in each.ranges]
+        assert len(held) == len(self._holders), "two consumers have a delivery of one partition"
+        assert dict(held) == self._holders
+        for name, delivery in deliveries.items():
+            assert any(start < end for start, end in delivery.ranges.values()), delivery
+            for place, (start, end) in delivery.ranges.items():
+                assert start == self.positions[place], place
+                assert start <= end, place
+            assert self.members[name].confirmed != delivery.number
+        assert self.owners.keys() <= self.positions.keys()
+        stored = self.stored
+        assert self._ahead == {at for at, to in self.positions.items() if stored.get(at) != to}
+        assert {*self.owners.values()} <= self.members.keys()
+        assert all(each.joined_epoch <= self.epoch for each in self.members.values())
+
+    # --- how it is done ---
+
+    def _member(self, consumer_id: str) -> Member:
+        member = self.members.get(consumer_id)
+        if member is None:
+            raise not_registered(consumer_id)
+        return member
+
+    def _is_free(self, place: Place) -> bool:
+        """No delivery of it is open."""
+        return place not in self._holders
+
+    def _readable(self, topic: Topic) -> list[Partition]:
+        """Those whose parents, and theirs, the group has read to their ends."""
+        return readable(topic, self.position)
+
+    def _is_done(self, topic: Topic, partition: Partition) -> bool:
+        """It takes no more records, and the group has dealt with all of it."""
+        return is_done(topic, partition, self.position)
+
+    def _confirm(self, member: Member, delivery: Delivery) -> None:
+        for place, (_, end) in delivery.ranges.items():
+            assert end >= self.positions[place]
+            self._move(place, end)
+        member.confirmed = delivery.number
+        self._end_delivery(member)
+
+    def _deliver_again(
+        self, member: Member, delivery: Delivery, ranges: Mapping[Place, tuple[int, int]]
+    ) -> int | None:
+        for place, (start, end) in ranges.items():
+            delivered_start, delivered_end = delivery.ranges.get(place, (-1, -1))
+            if start != delivered_start or end > delivered_end:
+                return None
+        self._narrow(member, delivery, ranges)
+        return delivery.number
+
+    def _narrow(
+        self, member: Member, delivery: Delivery, ranges: Mapping[Place, tuple[int, int]]
+    ) -> None:
+        """Leave only this of a delivery; the rest is delivered later."""
+        for place in delivery.ranges.keys() - ranges.keys():
+            self._free(place)
+        delivery.ranges = dict(ranges)
+        if all(start == end for start, end in ranges.values()):
+            self._end_delivery(member)
+
+    def _move(self, place: Place, offset: int) -> None:
+        """A position runs ahead of what is stored, or comes back to it."""
+        self.positions[place] = offset
+        if self.stored.get(place) == offset:
+            self._ahead.discard(place)
+        else:
+            self._ahead.add(place)
+
+    def _end_delivery(self, member: Member) -> None:
+        for place in member.delivery.ranges if member.delivery else ():
+            self._free(place)
+        member.delivery = None
+
+    def _free(self, place: Place) -> None:
+        holder = self._holders.pop(place)
+        self.has_freed = self.has_freed or self.owners.get(place) != holder
+
+    def _forget_topics_but(self, topic_ids: Container[UUID]) -> None:
+        """What was delivered of topics that are gone cannot be delivered again."""
+        for member in self.members.values():
+            if member.delivery is not None:
+                ranges = member.delivery.ranges
+                kept = {place: ranges[place] for place in ranges if place.topic_id in topic_ids}
+                self._narrow(member, member.delivery, kept)
+
+    def _begin_move(self) -> None:
+        """Positions of now must not come behind it in the log."""
+        self.check_idle()
+        self._is_moving = True
+
+    def _apply_joined(self, joined: Joined, now_us: int) -> None:
+        self._is_moving = False
+        known = {place.topic_id for place in self.positions}
+        for place, offset in _places_of(joined.starts):
+            if place.topic_id not in known:
+                self.stored[place] = offset
+                self._move(place, offset)
+        name = joined.subscription.consumer_id
+        if name not in self.members:
+            # Polls of a consumer that had this id before must not be taken for its polls.
+            turn = next(self.numbers) << _TURNS_SHIFT
+            self.members[name] = Member(joined.subscription, joined.epoch, now_us, turn)
+            self.epoch = max(self.epoch + 1, joined.epoch)
+            self.source = None
+
+    def _apply_left(self, consumer_id: str, epoch: int) -> None:
+        member = self.members.get(consumer_id)
+        if member is not None and member.joined_epoch < epoch:  # not one that has come back since
+            self._end_delivery(member)
+            del self.members[consumer_id]
+            self.owners = {
+                place: owner for place, owner in self.owners.items() if owner != consumer_id
+            }
+            self._shares.pop(consumer_id, None)
+            self.epoch = max(self.epoch + 1, epoch)
+
+    def _apply_committed(self, offsets: Offsets) -> None:
+        """A position that has not run ahead follows, also to where a log that lost its end ends."""
+        for place, offset in _places_of(offsets):
+            is_ahead = place in self._ahead
+            self.stored[place] = offset
+            self._move(place, self.positions[place] if is_ahead else offset)
+
+    def _apply_moved(self, fact: Moved | Published | Deleted) -> None:
+        match fact:
+            case Deleted():
+                self.stored, self.positions, self.source = {}, {}, None
+                self._ahead.clear()
+                self.lost = self._stored_lost = 0
+                return
+            case Published(source, _):
+                self.source = source
+        offsets = dict(_places_of(fact.offsets))
+        self.stored |= offsets
+        self.positions |= offsets
+        self._ahead -= offsets.keys()
+
+    def _apply_snapshot(self, snapshot: Snapshot, now_us: int) -> None:
+        """At a start; what stands before it in the log says nothing any more."""
+        self.epoch, self.source = snapshot.epoch, snapshot.source
+        self.lost = self._stored_lost = snapshot.lost
+        self.members = {
+            each.consumer_id: Member(each, joined_epoch, now_us, next(self.numbers) << _TURNS_SHIFT)
+            for each, joined_epoch in snapshot.members
+        }
+        self.stored = dict(_places_of(snapshot.offsets))
+        self.positions = dict(self.stored)
+        self._ahead.clear()
+
+
+def not_registered(consumer_id: str) -> ConsumerNotRegisteredError:
+    """The error of every request of a consumer that is not there."""
+    return ConsumerNotRegisteredError(
+        f'consumer "{consumer_id}" is not registered, or was not seen for too long: register, '
+        "then poll again",
+        consumerId=consumer_id,
+    )
+
+
+def _places(topic: Topic) -> list[Place]:
+    return [Place(topic.topic_id, partition.partition) for partition in topic.partitions]
+
+
+def _places_of(offsets: Offsets) -> list[tuple[Place, int]]:
+    return [
+        (Place(topic_id, partition), offset)
+        for topic_id, by_partition in offsets.items()
+        for partition, offset in by_partition.items()
+    ]
+
+
+def _by_topic(offsets: Mapping[Place, int]) -> Offsets:
+    found: dict[UUID, dict[int, int]] = {}
+    for place, offset in offsets.items():
+        found.setdefault(place.topic_id, {})[place.partition] = offset
+    return found

@@ -1,0 +1,1 @@
+"""The arithmetic of a ring, and the commands that change its replicated state. Pure."""

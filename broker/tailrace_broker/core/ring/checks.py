@@ -1,0 +1,153 @@
+"""What must hold of an agreed state whatever was carried out; asserted by tests and simulators."""
+
+from tailrace_broker.core.ring.arithmetic import TOKEN_END, TOKEN_MIN, ring_ranges
+from tailrace_broker.core.ring.commands import RECENT_MAX
+from tailrace_broker.core.ring.topic_commands import TOPICS_MAX
+from tailrace_broker.core.ring.topics import bounds_of, open_ranges
+from tailrace_broker.model.ring_state import (
+    RangeState,
+    Replica,
+    RingState,
+    Slices,
+    StepState,
+    TopicState,
+)
+
+
+def check_state(state: RingState) -> None:
+    """AssertionError when the state breaks a rule. O(n) of all that is in it."""
+    check_brokers_and_ranges(state)
+    check_topics(state)
+
+
+def check_brokers_and_ranges(state: RingState) -> None:
+    """All but the topics."""
+    assert state.factor >= 1, state.factor
+    assert len(state.recent) <= RECENT_MAX
+    assert {*range(state.broker_count)} <= state.brokers.keys(), "a broker of the ring is unknown"
+    for ordinal, broker in state.brokers.items():
+        assert broker.ordinal == ordinal, broker
+        assert broker.number > state.last_numbers.get(ordinal, 0), broker
+        assert broker.incarnation not in state.retired, broker
+    for range_id, each in state.ranges.items():
+        assert each.id == range_id < state.next_range_id, each
+        if each.is_sealed:
+            _check_sealed(each)
+        else:
+            _check_open(state, each)
+    _check_cover(state)
+    if state.step is not None:
+        _check_step(state, state.step)
+
+
+def check_topics(state: RingState) -> None:
+    """Names, ids, and the lineage of every partition. O(partitions)."""
+    assert len(state.topics) <= TOPICS_MAX
+    ids = {topic.id for topic in state.topics.values()} | state.deleted.keys()
+    assert len(ids) == len(state.topics) + len(state.deleted), "a topic's id is there twice"
+    opened = {each.id for each in open_ranges(state)}
+    for name, topic in state.topics.items():
+        assert topic.name == name, topic
+        held = [each.range_id for each in topic.slices] + [*topic.waits_for]
+        assert len(held) == len({*held}), f"{name} has a range twice: {held}"
+        assert opened <= {*held}, f"{name} lacks a range: {held}"
+        for range_id in topic.waits_for:
+            assert state.ranges[range_id].step is not None, f"{name} waits for {range_id}"
+        _check_slices(state, topic)
+        for slices in topic.slices:
+            assert bool(slices.sealed_ends) == state.ranges[slices.range_id].is_sealed, slices
+    for topic_id, deleted in state.deleted.items():
+        assert deleted.topic.id == topic_id, deleted
+        _check_slices(state, deleted.topic)
+
+
+def _check_sealed(held: RangeState) -> None:
+    assert held.sealed_epoch == held.epoch >= 1, held
+    assert held.leader is None, held
+    assert held.step is None, held
+    assert not held.isr, held
+    assert {*held.complete} <= {*held.replicas}, held
+    assert len({*held.complete}) == len(held.complete), held
+
+
+def _check_open(state: RingState, led: RangeState) -> None:
+    ordinals = [each.ordinal for each in led.isr]
+    assert len({*ordinals}) == len(ordinals) >= state.floor, led
+    assert {*ordinals} <= {*led.replicas}, led
+    assert not led.complete, led
+    for each in led.isr:
+        if not each.is_ghost:
+            _check_current(state, each)
+    if led.leader is not None:
+        assert led.epoch >= 1, led
+        assert not led.leader.is_ghost, led
+        assert led.leader in led.isr, led
+
+
+def _check_current(state: RingState, replica: Replica) -> None:
+    number = state.brokers[replica.ordinal].number
+    assert replica.registration == number, f"{replica} in sync, in registration {number} now"
+
+
+def _check_cover(state: RingState) -> None:
+    opened = open_ranges(state)
+    planned = ring_ranges(state.broker_count)
+    assert [(each.start, each.end) for each in opened] == [
+        (each.start, each.end) for each in planned
+    ], "the open ranges are not those of the ring"
+    assert (opened[0].start, opened[-1].end) == (TOKEN_MIN, TOKEN_END)
+    for each, wanted in zip(opened, planned, strict=True):
+        assert each.natural_leader == wanted.ordinal, each
+        assert each.length_units == wanted.length_units, each
+        assert each.replicas == wanted.replicas[: state.factor], each
+        in_step = state.step is not None and each.id in state.step.parents
+        assert (each.step is not None) == in_step, each
+
+
+def _check_step(state: RingState, step: StepState) -> None:
+    assert step.id < state.next_step, step
+    assert abs(step.brokers_after - step.brokers_before) == 1, step
+    assert step.brokers_before == state.broker_count, step
+    assert step.sealed.keys() == step.prepared.keys() < {*step.parents}, step
+    for each in step.parents:
+        assert state.ranges[each].step == step.id, step
+        assert not state.ranges[each].is_sealed, step
+        assert state.ranges[each].leader is not None, step
+    for child in step.children:
+        assert child.id < state.next_range_id, step
+        assert child.id not in state.ranges, step
+
+
+def _check_slices(state: RingState, topic: TopicState) -> None:
+    ids = [each for slices in topic.slices for each in _ids(slices)]
+    assert ids == [*range(topic.next_partition)], f"partitions of {topic.name}: {ids}"
+    ends: dict[int, int] = {}
+    links_down, links_up = set(), set()
+    for slices in topic.slices:
+        _check_shape(state.ranges[slices.range_id], slices)
+        ends |= zip(_ids(slices), slices.sealed_ends, strict=False)
+        links_down |= _links(slices, slices.children)
+        links_up |= {(parent, child) for child, parent in _links(slices, slices.parents)}
+        for index, parents in enumerate(slices.parents):
+            assert parents, slices  # a range that follows others has tokens of them alone
+            assert slices.first_offsets[index] == max(ends[each] for each in parents), slices
+    assert links_down == links_up, f"lineage of {topic.name}"
+
+
+def _check_shape(held: RangeState, slices: Slices) -> None:
+    count = len(slices.starts)
+    assert slices.starts[0] == held.start, slices
+    assert all(start < end for start, end in bounds_of(slices, held.end)), slices
+    for each in (slices.first_offsets, slices.parents, slices.sealed_ends, slices.children):
+        assert len(each) in (0, count), slices
+    assert len(slices.sealed_ends) == len(slices.children), slices
+    pairs = zip(slices.sealed_ends, slices.first_offsets or (0,) * count, strict=False)
+    assert all(end >= first for end, first in pairs), slices
+
+
+def _ids(slices: Slices) -> range:
+    return range(slices.first_partition, slices.first_partition + len(slices.starts))
+
+
+def _links(slices: Slices, others: tuple[tuple[int, ...], ...]) -> set[tuple[int, int]]:
+    return {(one, other) for one, each in zip(_ids(slices), others, strict=False) for other in each}

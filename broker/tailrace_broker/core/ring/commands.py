@@ -1,0 +1,103 @@
+"""The agreed state of a ring: how it begins, and what each command makes of it.
+
+Every broker carries out the same commands in the same order and so has the same state: nothing
+here may depend on anything else. A command that is refused changes nothing but `recent`. The rules
+by subject: `core.registrations`, `core.range_commands`, `core.topic_commands`,
+`core.step_commands`; a table of them all: `docs/ring-state.md`.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from tailrace_broker.core.ring import range_commands, registrations, step_commands, topic_commands
+from tailrace_broker.core.ring.arithmetic import ring_ranges
+from tailrace_broker.core.ring.topics import topic_state
+from tailrace_broker.model import commands
+from tailrace_broker.model.commands import Command, Stamped
+from tailrace_broker.model.ring_state import (
+    DeletedTopic,
+    RangeState,
+    Refusal,
+    Registration,
+    Replica,
+    RingState,
+)
+from tailrace_broker.model.topic import Topic
+
+# So many outcomes are remembered; a command that comes again later is up to its conditions.
+RECENT_MAX = 1000
+
+_CARRY_OUT: dict[type[Command], Callable[[RingState, Any], RingState | Refusal]] = {
+    commands.Register: registrations.register,
+    commands.Fence: registrations.fence,
+    commands.Retire: registrations.retire,
+    commands.Lead: range_commands.lead,
+    commands.ChangeIsr: range_commands.change_isr,
+    commands.AcceptLoss: range_commands.accept_loss,
+    commands.CreateTopic: topic_commands.create_topic,
+    commands.AlterTopic: topic_commands.alter_topic,
+    commands.DeleteTopic: topic_commands.delete_topic,
+    commands.RestoreTopic: topic_commands.restore_topic,
+    commands.PurgeTopics: topic_commands.purge_topics,
+    commands.BeginStep: step_commands.begin_step,
+    commands.Sealed: step_commands.seal,
+    commands.AbortStep: step_commands.abort_step,
+}
+
+
+def carry_out(state: RingState, stamped: Stamped) -> RingState:
+    """The state after the command, whose outcome is in `recent`; once, however often it comes."""
+    if stamped.id in state.recent:
+        return state
+    outcome = _CARRY_OUT[type(stamped.command)](state, stamped.command)
+    after, refusal = (state, outcome) if isinstance(outcome, Refusal) else (outcome, None)
+    recent = {**state.recent, stamped.id: refusal}
+    if len(recent) > RECENT_MAX:
+        del recent[next(iter(recent))]
+    return replace(after, recent=recent)
+
+
+def founding_state(
+    cluster_id: UUID,
+    broker_count: int,
+    factor: int,
+    registrations: Iterable[Registration],
+    topics: Iterable[Topic] = (),
+    deleted: Iterable[tuple[Topic, int]] = (),
+) -> RingState:
+    """A ring of these brokers, which are all in sync: they have nothing, or are alone.
+
+    `topics` and `deleted`, with the time of deletion in µs: what a broker has that was alone until
+    now. Its epochs go on from theirs.
+    """
+    brokers = {each.ordinal: each for each in registrations}
+    assert factor >= 1, factor
+    assert brokers.keys() >= {*range(broker_count)}, brokers
+    old, old_deleted = list(topics), list(deleted)
+    assert broker_count == 1 or not (old or old_deleted), broker_count
+    epoch = max(
+        (
+            part.epoch
+            for each in (*old, *(each for each, _ in old_deleted))
+            for part in each.partitions
+        ),
+        default=0,
+    )
+    ranges: dict[int, RangeState] = {}
+    for index, planned in enumerate(ring_ranges(broker_count)):
+        empty = step_commands.new_range(index, planned, factor)
+        isr = tuple(Replica(each, brokers[each].number) for each in empty.replicas)
+        ranges[index] = replace(empty, isr=isr, epoch=epoch)
+    return RingState(
+        cluster_id,
+        broker_count,
+        factor,
+        brokers,
+        ranges,
+        len(ranges),
+        {each.name: topic_state(each) for each in old},
+        {each.topic_id: DeletedTopic(topic_state(each), when) for each, when in old_deleted},
+    )

@@ -1,0 +1,174 @@
+"""Who leads a range and which replicas are in sync with it; what may follow what.
+
+A member of an ISR that is no ghost has all that was ever acknowledged. Every rule here keeps that.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from tailrace_broker.core.ring.step_commands import cancel_step
+from tailrace_broker.model.commands import AcceptLoss, ChangeIsr, Lead
+from tailrace_broker.model.ring_state import RangeState, Refusal, Registration, Replica, RingState
+
+
+def lead(state: RingState, command: Lead) -> RingState | Refusal:
+    """A new epoch of the range, led by who asks."""
+    led = _open_range(state, command.range_id, command.epoch)
+    if isinstance(led, Refusal):
+        return led
+    broker = _current(state, command.ordinal, command.registration)
+    if isinstance(broker, Refusal):
+        return broker
+    leader = Replica(broker.ordinal, broker.number)
+    if leader not in led.isr:
+        return _not_in_sync(led, leader)
+    gone = [each for each in command.without if each != leader.ordinal]
+    return _led(state, led, leader, without(led.isr, gone, state.floor))
+
+
+def change_isr(state: RingState, command: ChangeIsr) -> RingState | Refusal:
+    """The leader's set in place of the one that it names by its version."""
+    led = _open_range(state, command.range_id, command.epoch)
+    if isinstance(led, Refusal):
+        return led
+    if led.leader is None:
+        return Refusal("no-leader", f"range {led.id} has no leader; one must lead it first")
+    if led.version != command.version:
+        return Refusal(
+            "stale-version",
+            f"the ISR of range {led.id} is at version {led.version}, not {command.version}",
+        )
+    if state.step is not None and led.id in state.step.sealed:
+        return Refusal(
+            "range-sealed", f"range {led.id} has told its ends; wait for the end of its step"
+        )
+    refusal = _check_members(state, led, command.isr)
+    if refusal is not None:
+        return refusal
+    if command.isr == led.isr:
+        return state
+    return _with_range(state, replace(led, isr=command.isr, version=led.version + 1))
+
+
+def accept_loss(state: RingState, command: AcceptLoss) -> RingState | Refusal:
+    """A person has said that what this broker has is what counts."""
+    led = _open_range(state, command.range_id, command.epoch)
+    if isinstance(led, Refusal):
+        return led
+    broker = _current(state, command.ordinal, command.registration)
+    if isinstance(broker, Refusal):
+        return broker
+    if broker.ordinal not in led.replicas:
+        return Refusal(
+            "not-a-replica",
+            f"broker {broker.ordinal} has nothing of range {led.id}; name one of"
+            f" {_names(led.replicas)}",
+        )
+    able = [each for each in led.isr if not each.is_ghost and not _is_fenced(state, each)]
+    if able:
+        return Refusal(
+            "not-lost",
+            f"broker {able[0].ordinal} has all of range {led.id}; it can lead it without loss",
+        )
+    leader = Replica(broker.ordinal, broker.number)
+    others = (each._replace(is_ghost=True) for each in led.isr if each.ordinal != leader.ordinal)
+    isr = (leader,) if state.floor <= 1 else (leader, *others)
+    accepted = (
+        f"range {led.id}, epoch {led.epoch + 1}: what broker {leader.ordinal} has in registration "
+        f"{leader.registration}"
+    )
+    after = _led(state, led, leader, isr)
+    return replace(after, accepted_losses=(*state.accepted_losses, accepted))
+
+
+def without(isr: Sequence[Replica], gone: Iterable[int], floor: int) -> tuple[Replica, ...]:
+    """The ISR without those brokers, as far as `floor` members that are no ghosts remain."""
+    kept = tuple(isr)
+    for ordinal in gone:
+        rest = tuple(each for each in kept if each.ordinal != ordinal)
+        if _count_whole(rest) >= floor:
+            kept = rest
+    return kept
+
+
+def _open_range(state: RingState, range_id: int, epoch: int) -> RangeState | Refusal:
+    found = state.ranges.get(range_id)
+    if found is None:
+        return Refusal("range-not-found", f"there is no range {range_id}")
+    if found.is_sealed:
+        return Refusal("range-sealed", f"range {range_id} is sealed; its children go on")
+    if found.epoch != epoch:
+        return Refusal("stale-epoch", f"range {range_id} is in epoch {found.epoch}, not {epoch}")
+    return found
+
+
+def _current(state: RingState, ordinal: int, registration: int) -> Registration | Refusal:
+    broker = state.brokers.get(ordinal)
+    if broker is None or broker.number != registration:
+        return Refusal(
+            "stale-registration",
+            f"broker {ordinal} is not in registration {registration} now; start it again",
+        )
+    if broker.is_fenced:
+        return Refusal("fenced", f"broker {ordinal} is fenced until it is heard again")
+    return broker
+
+
+def _not_in_sync(led: RangeState, leader: Replica) -> Refusal:
+    if all(each.is_ghost for each in led.isr):
+        return Refusal(
+            "all-ghosts",
+            f"all in-sync replicas of range {led.id} may have lost records; a person can accept "
+            f"the loss: tailrace ring accept-loss {led.id}",
+        )
+    return Refusal("not-in-isr", f"broker {leader.ordinal} may lack records of range {led.id}")
+
+
+def _led(state: RingState, led: RangeState, leader: Replica, isr: tuple[Replica, ...]) -> RingState:
+    if led.step is not None:
+        state = cancel_step(state)
+    now = replace(
+        led,
+        epoch=led.epoch + 1,
+        version=led.version + (isr != led.isr),
+        leader=leader,
+        isr=isr,
+        step=None,
+    )
+    return _with_range(state, now)
+
+
+def _check_members(state: RingState, led: RangeState, isr: tuple[Replica, ...]) -> Refusal | None:
+    ordinals = {each.ordinal for each in isr}
+    if len(ordinals) < len(isr) or led.leader not in isr:
+        return Refusal("invalid-isr", "each member once, and the leader among them")
+    for each in isr:
+        if each in led.isr:
+            continue
+        if each.is_ghost or each.ordinal not in led.replicas:
+            return Refusal("invalid-isr", f"{each} is no replica of range {led.id}, or a ghost")
+        if state.brokers[each.ordinal].number != each.registration:
+            return Refusal("stale-registration", f"broker {each.ordinal} has registered again")
+    leaves = any(each.ordinal not in ordinals for each in led.isr)
+    if leaves and _count_whole(isr) < state.floor:
+        return Refusal(
+            "below-floor", f"{state.floor} members that are no ghosts must remain in the ISR"
+        )
+    return None
+
+
+def _count_whole(isr: Iterable[Replica]) -> int:
+    return sum(not each.is_ghost for each in isr)
+
+
+def _is_fenced(state: RingState, replica: Replica) -> bool:
+    return state.brokers[replica.ordinal].is_fenced
+
+
+def _names(ordinals: Iterable[int]) -> str:
+    return "brokers " + ", ".join(map(str, ordinals))
+
+
+def _with_range(state: RingState, changed: RangeState) -> RingState:
+    return replace(state, ranges={**state.ranges, changed.id: changed})

@@ -1,0 +1,221 @@
+"""Which process a broker is, what its disk may have lost before, and what follows for its ranges.
+
+A broker does nothing until its registration is agreed. What it led it leads no more, and where it
+was in sync it stays so only if its disk has kept everything since its registration before.
+"""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from tailrace_broker.core.ring.arithmetic import UNITS
+from tailrace_broker.core.ring.step_commands import cancel_step
+from tailrace_broker.model.commands import Fence, Register, Retire
+from tailrace_broker.model.ring_state import (
+    LOSSES,
+    Loss,
+    RangeState,
+    Refusal,
+    Registration,
+    Replica,
+    RingState,
+    Start,
+    TopicState,
+)
+
+
+def register(state: RingState, command: Register) -> RingState | Refusal:
+    """The process is this broker from now on, unless a newer one is."""
+    if not command.starts or not 0 <= command.ordinal < UNITS:
+        return Refusal("invalid-parameter", f"an ordinal is 0 to {UNITS - 1}; its start is told")
+    if command.incarnation in state.retired:
+        return Refusal(
+            "retired", f"broker {command.ordinal} has left with this disk; give it an empty one"
+        )
+    before = state.brokers.get(command.ordinal)
+    start = command.starts[-1].id
+    if before is not None and before.incarnation == command.incarnation:
+        if before.start == start:
+            return state
+        if command.boot < before.boot:
+            return Refusal(
+                "superseded",
+                f"broker {command.ordinal} has been started again since: boot {before.boot}",
+            )
+    last_number = last_registration(state, command.ordinal)
+    if command.replaces not in (None, last_number):
+        return Refusal(
+            "stale-registration",
+            f"another process is broker {command.ordinal} since: registration {last_number}",
+        )
+    now = Registration(
+        command.ordinal,
+        last_number + 1,
+        command.incarnation,
+        command.boot,
+        start,
+        loss_since(before, command),
+    )
+    state = _cancelled(state, now.ordinal)
+    after = replace(
+        state,
+        brokers={**state.brokers, now.ordinal: now},
+        ranges=_ranges_after(state, before, now),
+    )
+    return after if before is None else _with_unflushed(after, before, now)
+
+
+def last_registration(state: RingState, ordinal: int) -> int:
+    """Its number, of a retired broker's too; 0: there has been none."""
+    before = state.brokers.get(ordinal)
+    return state.last_numbers.get(ordinal, 0) if before is None else before.number
+
+
+def fence(state: RingState, command: Fence) -> RingState | Refusal:
+    """The broker may be led over, or not any more."""
+    broker = state.brokers.get(command.ordinal)
+    if broker is None or broker.number != command.registration:
+        return Refusal(
+            "stale-registration",
+            f"broker {command.ordinal} is not in registration {command.registration} now",
+        )
+    if broker.is_fenced == command.is_fenced:
+        return state
+    fenced = replace(broker, is_fenced=command.is_fenced)
+    return replace(state, brokers={**state.brokers, broker.ordinal: fenced})
+
+
+def retire(state: RingState, command: Retire) -> RingState | Refusal:
+    """Its disk never comes back; what it held is held by others."""
+    broker = state.brokers.get(command.ordinal)
+    if broker is None:
+        return Refusal("broker-not-found", f"broker {command.ordinal} has never registered")
+    if broker.ordinal < state.broker_count:
+        return Refusal("in-the-ring", f"broker {broker.ordinal} is of the ring; shrink it first")
+    if state.step is not None and _is_in_step(state, broker.ordinal):
+        return Refusal("step-open", f"broker {broker.ordinal} takes part in the open step")
+    holding = [each for each in state.ranges.values() if broker.ordinal in each.replicas]
+    if holding and not command.accept_loss:
+        return Refusal(
+            "holds-ranges", f"broker {broker.ordinal} has a copy of range {holding[0].id}"
+        )
+    brokers = {**state.brokers}
+    del brokers[broker.ordinal]
+    return replace(
+        state,
+        brokers=brokers,
+        ranges={**state.ranges, **{each.id: _left(each, broker.ordinal) for each in holding}},
+        retired=(*state.retired, broker.incarnation),
+        last_numbers={**state.last_numbers, broker.ordinal: broker.number},
+        accepted_losses=state.accepted_losses
+        + tuple(
+            f"range {each.id}: its only whole copy left with broker {broker.ordinal}"
+            for each in holding
+            if each.complete == (broker.ordinal,)
+        ),
+    )
+
+
+def loss_since(before: Registration | None, command: Register) -> Loss:
+    """The worst of all starts since the registered one; `disk` when that one is not known."""
+    if before is None or before.incarnation != command.incarnation:
+        return "disk"
+    since = _starts_since(before, command.starts)
+    if since is None:
+        return "disk"
+    return max((each.loss for each in since), key=LOSSES.index)
+
+
+def _starts_since(before: Registration, starts: Sequence[Start]) -> Sequence[Start] | None:
+    for index, each in enumerate(starts):
+        if each.id == before.start:
+            return starts[index + 1 :]
+    return None
+
+
+def _ranges_after(
+    state: RingState, before: Registration | None, now: Registration
+) -> dict[int, RangeState]:
+    unflushed = (
+        _ranges_with_unflushed(state, before) if before and now.loss == "power" else frozenset()
+    )
+    ranges = {**state.ranges}
+    for each in state.ranges.values():
+        if each.is_sealed:
+            if now.loss == "disk" and now.ordinal in each.complete:
+                complete = tuple(copy for copy in each.complete if copy != now.ordinal)
+                ranges[each.id] = replace(each, complete=complete)
+            continue
+        # What the only copy has lost nobody has: none can be elected in its place.
+        stays = now.loss != "disk" and (each.id not in unflushed or len(each.isr) == 1)
+        isr = tuple(_entry_after(entry, before, now, stays=stays) for entry in each.isr)
+        if isr == each.isr:  # whoever leads is in it, and gets another registration
+            continue
+        leads = each.leader is not None and each.leader.ordinal == now.ordinal
+        leader = None if leads else each.leader
+        ranges[each.id] = replace(each, isr=isr, version=each.version + 1, leader=leader)
+    return ranges
+
+
+def _entry_after(
+    entry: Replica, before: Registration | None, now: Registration, *, stays: bool
+) -> Replica:
+    if entry.ordinal != now.ordinal or entry.is_ghost:
+        return entry
+    if stays and before is not None and entry.registration == before.number:
+        return Replica(now.ordinal, now.number)
+    return entry._replace(is_ghost=True)
+
+
+def _ranges_with_unflushed(state: RingState, before: Registration) -> frozenset[int]:
+    """Where a loss of power costs acknowledged records; of deleted topics too, which come back."""
+    topics = [*state.topics.values(), *(each.topic for each in state.deleted.values())]
+    return frozenset(
+        slices.range_id
+        for topic in topics
+        if topic.settings.durability == "written"
+        or (before.ordinal, before.number) in topic.unflushed
+        for slices in topic.slices
+    )
+
+
+def _with_unflushed(state: RingState, before: Registration, now: Registration) -> RingState:
+    """What the process before may not have flushed this one may not have either, if it has it."""
+    old = before.ordinal, before.number
+
+    def after(topic: TopicState) -> TopicState:
+        others = tuple(each for each in topic.unflushed if each != old)
+        new = ((now.ordinal, now.number),) if now.loss == "process" else ()
+        return replace(topic, unflushed=others + new)
+
+    topics = {name: after(topic) for name, topic in state.topics.items() if old in topic.unflushed}
+    deleted = {
+        key: replace(each, topic=after(each.topic))
+        for key, each in state.deleted.items()
+        if old in each.topic.unflushed
+    }
+    if not (topics or deleted):
+        return state
+    return replace(state, topics={**state.topics, **topics}, deleted={**state.deleted, **deleted})
+
+
+def _cancelled(state: RingState, ordinal: int) -> RingState:
+    """Without the step in which the broker takes part: what it has said for it does not hold."""
+    if state.step is None or not _is_in_step(state, ordinal):
+        return state
+    return cancel_step(state)
+
+
+def _is_in_step(state: RingState, ordinal: int) -> bool:
+    assert state.step is not None
+    touched = [*(state.ranges[each] for each in state.step.parents), *state.step.children]
+    return any(ordinal in each.replicas for each in touched)
+
+
+def _left(held: RangeState, ordinal: int) -> RangeState:
+    assert held.is_sealed, held.id  # an open one has replicas of the ring only
+    return replace(
+        held,
+        replicas=tuple(each for each in held.replicas if each != ordinal),
+        complete=tuple(each for each in held.complete if each != ordinal),
+    )

@@ -1,0 +1,108 @@
+"""The partitions of topics in the agreed state: where they come from, and how others see them."""
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from itertools import chain, pairwise
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from tailrace_broker.core.ring.arithmetic import slice_bounds
+from tailrace_broker.model.ring_state import RangeState, RingState, Slices, TopicState
+from tailrace_broker.model.topic import FIRST_RANGE_ID, Partition, Topic
+
+# What `slice_starts` remembers: topics of a ring share a few shapes of slices.
+_SHAPES_MAX = 65_536
+
+
+def topic_of(state: RingState, topic: TopicState) -> Topic:
+    """The topic with its partitions one by one. O(partitions)."""
+    partitions = [
+        partition
+        for slices in topic.slices
+        for partition in _partitions(state.ranges[slices.range_id], slices)
+    ]
+    return Topic(topic.name, topic.id, topic.settings, tuple(partitions))
+
+
+def topic_state(topic: Topic) -> TopicState:
+    """A topic of a ring of one, all of whose partitions are open slices of the first range."""
+    parts = topic.partitions
+    assert [each.partition for each in parts] == list(range(len(parts))), topic.name
+    assert all(each.range_id == FIRST_RANGE_ID for each in parts), topic.name
+    assert not any(each.is_sealed or each.parents for each in parts), topic.name
+    assert all(one.token_end == other.token_start for one, other in pairwise(parts)), topic.name
+    firsts = tuple(each.first_offset for each in parts)
+    starts = tuple(each.token_start for each in parts)
+    slices = Slices(FIRST_RANGE_ID, 0, starts, firsts if any(firsts) else ())
+    return TopicState(topic.name, topic.topic_id, topic.settings, (slices,), len(parts))
+
+
+def open_ranges(state: RingState) -> list[RangeState]:
+    """Those that take events, in token order. O(n log n)."""
+    opened = [each for each in state.ranges.values() if each.sealed_epoch is None]
+    return sorted(opened, key=lambda each: each.start)
+
+
+def with_partitions(topic: TopicState, ranges: Iterable[RangeState]) -> TopicState:
+    """The topic with new partitions in these open ranges, which it has none in yet.
+
+    In those of them that take part in a step it waits for its end.
+    """
+    slices, waits_for, partition = list(topic.slices), [], topic.next_partition
+    for each in ranges:
+        if each.step is not None:
+            waits_for.append(each.id)
+            continue
+        starts = slice_starts(each.start, each.length_units, topic.settings.partitions_per_range)
+        slices.append(Slices(each.id, partition, starts))
+        partition += len(starts)
+    return replace(
+        topic, slices=tuple(slices), next_partition=partition, waits_for=tuple(waits_for)
+    )
+
+
+@lru_cache(_SHAPES_MAX)
+def slice_starts(start: int, length_units: int, count: int) -> tuple[int, ...]:
+    """Where the slices of a range start; equal ones are one object."""
+    return tuple(each for each, _ in slice_bounds(start, length_units, count))
+
+
+def bounds_of(slices: Slices, end: int) -> list[tuple[int, int]]:
+    """`[start, end)` of each, in a range that ends at `end`."""
+    return list(zip(slices.starts, chain(slices.starts[1:], (end,)), strict=True))
+
+
+def slices_in(state: RingState, range_id: int) -> dict[UUID, Slices]:
+    """By topic its partitions in the range, where it has some. O(topics)."""
+    return {
+        topic.id: slices
+        for topic in state.topics.values()
+        for slices in topic.slices
+        if slices.range_id == range_id
+    }
+
+
+def _partitions(owner: RangeState, slices: Slices) -> Iterator[Partition]:
+    epoch = owner.epoch if owner.sealed_epoch is None else owner.sealed_epoch
+    bounds = bounds_of(slices, owner.end)
+    if not (slices.first_offsets or slices.parents or slices.sealed_ends):
+        for index, (start, end) in enumerate(bounds, slices.first_partition):
+            yield Partition(index, owner.id, epoch, start, end)
+        return
+    count = len(bounds)
+    nothing: tuple[tuple[int, ...], ...] = ((),) * count
+    for index, ((start, end), first_offset, parents, sealed_end, children) in enumerate(
+        zip(
+            bounds,
+            slices.first_offsets or (0,) * count,
+            slices.parents or nothing,
+            slices.sealed_ends or (None,) * count,
+            slices.children or nothing,
+            strict=True,
+        ),
+        slices.first_partition,
+    ):
+        yield Partition(
+            index, owner.id, epoch, start, end, first_offset, parents, sealed_end, children
+        )

@@ -1,0 +1,542 @@
+"""The coordinator of the consumer groups: their machine decides, here are log, clock and waiting.
+
+A change is appended to `__groups` and carried out when it is stored (`app.group_writer`).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from time import monotonic_ns
+from typing import Any, Literal
+
+import structlog
+
+from tailrace_broker.core.groups.group import Group, Piece, not_registered
+from tailrace_broker.core.groups.kind import check_of_consumers
+from tailrace_broker.groups.compaction import GroupCompaction
+from tailrace_broker.groups.log import GroupLog
+from tailrace_broker.groups.sessions import GroupSessions
+from tailrace_broker.groups.writer import GroupWriter, Waiter, end
+from tailrace_broker.model.counters import Counters
+from tailrace_broker.model.errors import (
+    ConsumerExistsError,
+    CorruptPartitionError,
+    GroupNotFoundError,
+    NotReadyError,
+    NotSupportedError,
+    StaleDeliveryError,
+    TailraceError,
+)
+from tailrace_broker.model.group import (
+    Confirmation,
+    Deleted,
+    Fact,
+    Left,
+    Place,
+    Subscription,
+)
+from tailrace_broker.model.topic import Topic
+from tailrace_broker.net.broker import GroupPoll, GroupView
+from tailrace_broker.storage.log.partition_log import PartitionLog
+from tailrace_broker.topics.topics import Topics
+
+_log = structlog.get_logger()
+
+
+def monotonic_us() -> int:
+    """A clock that nobody sets."""
+    return monotonic_ns() // 1000
+
+
+@dataclass(slots=True, eq=False)
+class _Coordinated:
+    """A group and what goes on around it."""
+
+    group: Group
+    partition: int  # of `__groups`
+    writer: GroupWriter = field(init=False)
+    sessions: GroupSessions = field(init=False)
+    changing: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by who adds a fact
+    is_stored: bool = False  # some fact of it
+    topics: dict[str, Topic] = field(default_factory=dict)  # of its consumers, by name
+    waiters: dict[str, Waiter] = field(default_factory=dict)  # polls, by consumer
+
+
+class Groups:
+    """All groups of this broker. State changes on the event loop only."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        now_us: Callable[[], int],
+        counters: Counters,
+        *,
+        clock_us: Callable[[], int] = monotonic_us,
+    ) -> None:
+        """`clock_us`: of sessions, which no change of the wall clock must end."""
+        self._topics = topics
+        self._spawn = spawn
+        self._clock_us = clock_us
+        self._counters = counters
+        self._log = GroupLog(topics, now_us)
+        self._by_name: dict[str, _Coordinated] = {}
+        self._by_consumer: dict[str, _Coordinated] = {}
+        self._compaction = GroupCompaction(self._log, topics, spawn, self._writers_of)
+        self._numbers = count(1)  # of deliveries; a consumer may come from another group
+        self.is_open = False
+
+    async def open(self) -> None:
+        """Read what is stored, before anything is appended to a topic. ReadFailedError.
+
+        A log may have lost its end: what comes next under those offsets is new to its groups.
+        """
+        if self._topics.broker_count > 1:
+            return
+        now_us = self._clock_us()
+        async for partition, name, fact in self._log.facts():
+            found = self._by_name.get(name) or self._add(name, partition)
+            found.group.apply(fact, now_us)
+            found.is_stored = True
+            if isinstance(fact, Deleted):
+                del self._by_name[name]
+        for found in list(self._by_name.values()):
+            with suppress(CorruptPartitionError):
+                self._log.partition_of(found.group.name)
+                self._by_consumer |= dict.fromkeys(found.group.members, found)
+                self._rebalance(found)
+                found.sessions.watch()
+                continue
+            del self._by_name[found.group.name]
+        self._topics.on_changed = self._on_topic_changed
+        await self._fit_all()
+        self.is_open = True
+
+    async def _fit_all(self) -> None:
+        """Bring all positions to where the logs are."""
+        logs = {
+            Place(hosted.topic.topic_id, log.place.partition): log
+            for hosted in self._topics.by_name.values()
+            for log in hosted.undamaged_logs()
+            if log.lost_end is None  # else its files may be restored
+        }
+        for found in self._by_name.values():
+            group = found.group
+            for place in group.positions.keys() & logs.keys():
+                group.fit(place, logs[place].log_start, logs[place].high_watermark)
+            if group.uncommitted() is not None:
+                _log.warning("group.moved", group=group.name, lost_records=group.lost)
+                with suppress(TailraceError):  # the next poll tries again
+                    await found.writer.saved()
+
+    async def close(self) -> None:
+        """End what waits, and store all positions."""
+        self.is_open = False
+        for found in self._by_name.values():
+            self._wake(found)
+            found.sessions.stop()
+        for found in list(self._by_name.values()):
+            with suppress(TailraceError):  # what is not stored is delivered again
+                await found.writer.saved()
+
+    def check_open(self) -> None:
+        """NotReadyError until all are recovered, and from a stop on; NotSupportedError."""
+        self._topics.check_ready()
+        if self._topics.broker_count > 1:
+            raise NotSupportedError(
+                "consumer groups need a ring of one broker in this version; read partitions with "
+                "GET /v1/topic/{topic}/partitions/{partition}/records"
+            )
+        if not self.is_open:
+            raise NotReadyError("the broker is recovering its groups, or stopping")
+
+    # --- consumers ---
+
+    async def register(
+        self, wanted: Subscription, epoch: int | None = None, *, creates_topics: bool = False
+    ) -> int:
+        """See `net.api.Groups`."""
+        self.check_open()
+        if epoch is not None:
+            found = self._of_consumer(wanted.consumer_id)
+            found.group.seen(wanted.consumer_id, epoch, self._clock_us())
+        known = self._by_name.get(wanted.group)
+        check_of_consumers(wanted.group, known.group.source if known else None)
+        if epoch is None:
+            need = self._topics.find_or_create if creates_topics else self._topics.find_committed
+            for name in wanted.topics:
+                await need(name)
+        await self._log.make()
+        async with self._changing(wanted.group, self._group) as found:
+            return await self._join(found, wanted)
+
+    async def poll(self, consumer_id: str, said: Confirmation, wait_ms: int) -> GroupPoll:
+        """See `net.api.Groups`."""
+        self.check_open()
+        found = self._of_consumer(consumer_id)
+        turn = found.group.begin_poll(consumer_id, said, self._clock_us())
+        self._counters.group_polls += 1
+        self._on_confirmed(found)
+        waiter = found.waiters.pop(consumer_id, None)
+        if waiter is not None:  # of a poll before, which gets nothing
+            end(waiter)
+        return await self._found(found, consumer_id, turn, {}, wait_ms)
+
+    async def poll_on(
+        self, poll: GroupPoll, unreadable: Mapping[Place, TailraceError], wait_ms: int
+    ) -> GroupPoll:
+        """See `net.api.Groups`."""
+        self.check_open()
+        consumer_id, turn = poll.consumer_id, poll.turn
+        found = self._of_consumer(consumer_id)
+        member = found.group.members.get(consumer_id)
+        delivery = member.delivery if member is not None else None
+        if delivery is not None and delivery.ranges.keys() <= unreadable.keys():
+            found.group.withdraw(consumer_id, turn, delivery.number)
+            self._wake_when_freed(found)
+        return await self._found(found, consumer_id, turn, unreadable, wait_ms)
+
+    async def _found(
+        self,
+        found: _Coordinated,
+        consumer_id: str,
+        turn: int,
+        unreadable: Mapping[Place, TailraceError],
+        wait_ms: int,
+    ) -> GroupPoll:
+        """What a poll is given, as soon as there is something."""
+        group = found.group
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + wait_ms / 1000
+        while True:
+            self.check_open()
+            if consumer_id not in group.members:
+                raise not_registered(consumer_id)
+            is_last = group.members[consumer_id].turn == turn
+            logs, problem = self._logs_of(found, consumer_id, unreadable) if is_last else ([], None)
+            pieces = [
+                each for each in logs if each[0].start < (each[0].end or each[1].high_watermark)
+            ]
+            if pieces or not is_last or loop.time() >= ends_s:
+                member = group.members[consumer_id]
+                first = turn % len(pieces) if pieces else 0  # each partition has its turn
+                return GroupPoll(
+                    consumer_id,
+                    turn,
+                    [*pieces[first:], *pieces[:first]],
+                    group.is_owner(consumer_id),
+                    group.epoch,
+                    member.confirmed,
+                    problem,
+                )
+            await self._wait(found, consumer_id, [log for _, log in logs], ends_s)
+
+    def deliver(self, poll: GroupPoll, ends: Sequence[int]) -> int | None:
+        """See `net.api.Groups`."""
+        found = self._by_consumer.get(poll.consumer_id)
+        if found is None or not self.is_open:
+            return None
+        ranges = {
+            piece.place: (piece.start, end)
+            for (piece, _), end in zip(poll.pieces, ends, strict=True)
+            if end > piece.start
+        }
+        number = found.group.deliver(poll.consumer_id, poll.turn, ranges)
+        self._wake_when_freed(found)
+        if number is not None:
+            self._counters.group_delivered_records += sum(
+                end - start for start, end in ranges.values()
+            )
+        return number
+
+    def withdraw(self, poll: GroupPoll, delivery: int) -> None:
+        """See `net.api.Groups`."""
+        found = self._by_consumer.get(poll.consumer_id)
+        if found is not None:
+            found.group.withdraw(poll.consumer_id, poll.turn, delivery)
+            self._wake_when_freed(found)
+
+    async def commit(self, consumer_id: str, said: Confirmation) -> None:
+        """See `net.api.Groups`."""
+        self.check_open()
+        found = self._of_consumer(consumer_id)
+        found.group.confirm(consumer_id, said, self._clock_us())
+        self._counters.group_commits += 1
+        self._on_confirmed(found)
+        await found.writer.saved()
+
+    async def goodbye(self, consumer_id: str, said: Confirmation, *, commits: bool) -> None:
+        """See `net.api.Groups`."""
+        self.check_open()
+        found = self._of_consumer(consumer_id)
+        joined_epoch = found.group.seen(consumer_id, said.epoch, self._clock_us()).joined_epoch
+        if commits:
+            with suppress(StaleDeliveryError):  # what it names is not what it has: that comes again
+                found.group.confirm(consumer_id, said, self._clock_us())
+            self._on_confirmed(found)
+            await found.writer.saved()
+        async with found.changing:
+            member = found.group.members.get(consumer_id)
+            if member is not None and member.joined_epoch == joined_epoch:
+                await self._remove(found, consumer_id, "goodbye")
+
+    # --- groups ---
+
+    def views(self) -> Iterator[GroupView]:
+        """See `net.api.Groups`."""
+        self.check_open()
+        return (self.view(name) for name in sorted(self._by_name) if self._is_stored(name))
+
+    def view(self, group: str) -> GroupView:
+        """See `net.api.Groups`."""
+        found = self._stored(group)
+        known = {place.topic_id for place in found.group.positions}
+        subscribed = found.group.topics_of_members()
+        topics = {
+            name: hosted
+            for name, hosted in self._topics.by_name.items()
+            if hosted.topic.topic_id in known or name in subscribed
+        }
+        return GroupView(found.group, topics, found.partition, self._clock_us())
+
+    async def reset(self, group: str, offsets: Mapping[Place, int]) -> None:
+        """See `net.api.Groups`."""
+        async with self._changing(group, self._stored) as found:
+            await found.writer.store(found.group.reset(offsets))
+
+    async def publish(self, group: str, source: str, offsets: Mapping[Place, int]) -> None:
+        """See `net.api.Groups`."""
+        self.check_open()
+        await self._log.make()
+        async with self._changing(group, self._group) as found:
+            await found.writer.store(found.group.publish(source, offsets))
+
+    async def delete(self, group: str) -> None:
+        """See `net.api.Groups`."""
+        async with self._changing(group, self._stored) as found:
+            await found.writer.store(found.group.delete())
+
+    # --- finding ---
+
+    def _of_consumer(self, consumer_id: str) -> _Coordinated:
+        found = self._by_consumer.get(consumer_id)
+        if found is None:
+            raise not_registered(consumer_id)
+        return found
+
+    def _stored(self, group: str) -> _Coordinated:
+        """GroupNotFoundError."""
+        self.check_open()
+        if not self._is_stored(group):
+            raise GroupNotFoundError(
+                f'group "{group}" does not exist; GET /v1/groups lists those that do', group=group
+            )
+        return self._by_name[group]
+
+    def _is_stored(self, group: str) -> bool:
+        return group in self._by_name and self._by_name[group].is_stored
+
+    def _group(self, name: str) -> _Coordinated:
+        """The one that is there, or a new one; its log is there. CorruptPartitionError."""
+        found = self._by_name.get(name)
+        if found is None:
+            found = self._add(name, self._log.partition_of(name))
+        return found
+
+    def _add(self, name: str, partition: int) -> _Coordinated:
+        group = Group(name, self._log.epoch_of(partition), self._numbers)
+        found = _Coordinated(group, partition)
+        found.writer = GroupWriter(
+            group,
+            self._log,
+            self._clock_us,
+            is_kept=lambda: found.is_stored and self._by_name.get(name) is found,
+            on_stored=partial(self._on_stored, found),
+            on_ended=partial(self._compaction.look, partition),
+        )
+        found.sessions = GroupSessions(
+            group,
+            self._spawn,
+            self._clock_us,
+            waiting=lambda: found.waiters,
+            remove_expired=partial(self._remove_expired, found),
+        )
+        self._by_name[name] = found
+        return found
+
+    def _writers_of(self, partition: int) -> list[GroupWriter]:
+        return [each.writer for each in self._by_name.values() if each.partition == partition]
+
+    @asynccontextmanager
+    async def _changing(
+        self, name: str, find: Callable[[str], _Coordinated]
+    ) -> AsyncIterator[_Coordinated]:
+        """The group, which nobody else changes or deletes meanwhile."""
+        while True:
+            found = find(name)
+            async with found.changing:
+                if self._by_name.get(name) is not found:
+                    continue
+                try:
+                    yield found
+                finally:
+                    if not found.is_stored:  # nothing of it was
+                        del self._by_name[name]
+                return
+
+    def _topics_of(self, found: _Coordinated) -> dict[str, Topic]:
+        """What its consumers subscribe to, as far as it exists."""
+        by_name = self._topics.by_name
+        names = found.group.topics_of_members()
+        return {name: by_name[name].topic for name in sorted(names) if name in by_name}
+
+    # --- reading and waiting ---
+
+    def _logs_of(
+        self,
+        found: _Coordinated,
+        consumer_id: str,
+        unreadable: Mapping[Place, TailraceError],
+    ) -> tuple[list[tuple[Piece, PartitionLog]], TailraceError | None]:
+        """What a consumer may read, whether there is something or not yet; and what is damaged,
+        `unreadable` too.
+        """
+        group = found.group
+        logs: list[tuple[Piece, PartitionLog]] = []
+        problem: TailraceError | None = None
+        has_moved = False
+        for piece in group.pieces(consumer_id, found.topics):
+            if piece.place in unreadable:
+                problem = problem or unreadable[piece.place]
+                continue
+            hosted = self._topics.by_name[piece.topic.name]
+            try:
+                log = hosted.log_of(piece.partition.partition)
+            except TailraceError as error:  # there is none here now
+                problem = problem or error
+            else:
+                if log.lost_end is not None and piece.start >= log.high_watermark:
+                    problem = problem or log.end_is_lost(log.lost_end)
+                    continue
+                if not log.log_start <= piece.start <= log.high_watermark:
+                    group.fit(piece.place, log.log_start, log.high_watermark)
+                    has_moved = True
+                logs.append((piece, log))
+        if not has_moved:
+            return logs, problem
+        _log.warning("group.moved", group=group.name, lost_records=group.lost)
+        self._on_confirmed(found)
+        return self._logs_of(found, consumer_id, unreadable)
+
+    async def _wait(
+        self, found: _Coordinated, consumer_id: str, logs: Sequence[PartitionLog], ends_s: float
+    ) -> None:
+        """Until there may be something, or time is up. Who waits is there."""
+        waiter: Waiter = asyncio.get_running_loop().create_future()
+        found.waiters[consumer_id] = waiter
+        for log in logs:
+            log.add_waiter(waiter)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(ends_s):
+                    await waiter
+        finally:
+            for log in logs:
+                log.remove_waiter(waiter)
+            if found.waiters.get(consumer_id) is waiter:
+                del found.waiters[consumer_id]
+        if consumer_id in found.group.members:
+            found.group.touch(consumer_id, self._clock_us())
+
+    def _wake(self, found: _Coordinated) -> None:
+        """Its waiting polls look again."""
+        for waiter in found.waiters.values():
+            end(waiter)
+
+    def _wake_when_freed(self, found: _Coordinated) -> None:
+        if found.group.has_freed:
+            found.group.has_freed = False
+            self._wake(found)
+
+    def _on_confirmed(self, found: _Coordinated) -> None:
+        """Positions have moved."""
+        found.writer.save_soon()
+        if found.group.reads_sealed:  # children may follow
+            self._rebalance(found)
+        self._wake_when_freed(found)
+
+    # --- changing ---
+
+    async def _join(self, found: _Coordinated, wanted: Subscription) -> int:
+        """Holding `changing`."""
+        other = self._by_consumer.get(wanted.consumer_id)
+        if other is not None and other is not found:
+            raise ConsumerExistsError(
+                f'consumer "{wanted.consumer_id}" is registered with group '
+                f'"{other.group.name}"; let it say goodbye first, or choose another consumerId',
+                consumerId=wanted.consumer_id,
+            )
+        hosted = [
+            self._topics.by_name[name] for name in wanted.topics if name in self._topics.by_name
+        ]
+        logs = {
+            Place(each.topic.topic_id, partition): (log.log_start, log.high_watermark)
+            for each in hosted
+            for partition, log in enumerate(each.logs)
+            if isinstance(log, PartitionLog)
+        }
+        topics = {each.topic.name: each.topic for each in hosted}
+        joined = found.group.join(wanted, topics, logs, self._clock_us())
+        if joined is not None:
+            self._by_consumer[wanted.consumer_id] = found  # no other group takes it meanwhile
+            try:
+                await found.writer.store(joined)
+            except TailraceError:
+                del self._by_consumer[wanted.consumer_id]
+                raise
+            _log.info("consumer.joined", group=wanted.group, consumer=wanted.consumer_id)
+        return found.group.members[wanted.consumer_id].joined_epoch
+
+    async def _remove(
+        self, found: _Coordinated, consumer_id: str, reason: Literal["goodbye", "expired"]
+    ) -> None:
+        """Holding `changing`."""
+        await found.writer.store(found.group.leave(consumer_id, reason))
+        _log.info("consumer.left", group=found.group.name, consumer=consumer_id, reason=reason)
+
+    async def _remove_expired(self, found: _Coordinated) -> None:
+        async with found.changing:
+            for consumer_id in found.group.expired(self._clock_us()):
+                await self._remove(found, consumer_id, "expired")
+
+    def _on_stored(self, found: _Coordinated, fact: Fact) -> None:
+        """The group has been changed."""
+        found.is_stored = True
+        if isinstance(fact, Left):
+            if self._by_consumer.get(fact.consumer_id) is found:
+                del self._by_consumer[fact.consumer_id]
+            waiter = found.waiters.get(fact.consumer_id)
+            if waiter is not None:
+                end(waiter)
+        elif isinstance(fact, Deleted):
+            self._by_name.pop(found.group.name, None)
+        self._rebalance(found)
+        self._wake_when_freed(found)
+        found.sessions.watch()
+
+    # --- assignment ---
+
+    def _rebalance(self, found: _Coordinated) -> None:
+        found.topics = self._topics_of(found)
+        if found.group.rebalance(found.topics):
+            self._wake(found)
+
+    def _on_topic_changed(self, topic: str) -> None:
+        """It has come, or gone."""
+        for found in self._by_name.values():
+            if topic in found.group.topics_of_members():
+                self._rebalance(found)
+                self._wake(found)

@@ -1,0 +1,158 @@
+"""One group's facts on their way to `__groups`: what is appended, what waits for it.
+
+A fact is carried out when it is stored. Positions run ahead of what is stored: those that polls
+move gather for a moment, and go together. A crash forgets them, and what was delivered in that
+moment is delivered again.
+"""
+
+import asyncio
+from collections.abc import Callable, Container
+from functools import partial
+from uuid import UUID
+
+import structlog
+
+from tailrace_broker.core.groups.group import Group
+from tailrace_broker.groups.log import GroupLog
+from tailrace_broker.model.errors import TailraceError
+from tailrace_broker.model.group import Fact
+
+Waiter = asyncio.Future[None]
+_Done = Callable[[TailraceError | None], None]
+
+# How long positions gather; a commit does not wait for it.
+SAVE_SECONDS = 0.1
+
+_log = structlog.get_logger()
+
+
+class GroupWriter:
+    """Changes on the event loop only. DiskFullError, StorageFailedError, CorruptPartitionError."""
+
+    def __init__(
+        self,
+        group: Group,
+        log: GroupLog,
+        clock_us: Callable[[], int],
+        *,
+        is_kept: Callable[[], bool],
+        on_stored: Callable[[Fact], None],
+        on_ended: Callable[[], None],
+    ) -> None:
+        """`clock_us`: of sessions; `is_kept`: the group exists.
+
+        `on_stored`: a fact is, in the order of the log; `on_ended`: an append has.
+        """
+        self._group = group
+        self._log = log
+        self._clock_us = clock_us
+        self._is_kept = is_kept
+        self._on_stored = on_stored
+        self._on_ended = on_ended
+        self._appends = 0  # under way
+        self._is_saving = False  # positions are under way
+        self._save_timer: asyncio.TimerHandle | None = None
+        self._unsaved: list[Waiter] = []  # for the save that begins next
+        self._when_settled: list[Callable[[], None]] = []  # no append is under way
+
+    async def store(self, fact: Fact) -> None:
+        """Append a fact; it has been carried out on return."""
+        waiter: Waiter = asyncio.get_running_loop().create_future()
+
+        def done(error: TailraceError | None) -> None:
+            if error is None:
+                self._group.apply(fact, self._clock_us())
+                self._on_stored(fact)
+            end(waiter, error)
+
+        self._append(fact, done)
+        await waiter
+
+    def save_soon(self) -> None:
+        """Store the positions in a moment; there is no timer while nothing moves."""
+        if self._save_timer is None:
+            loop = asyncio.get_running_loop()
+            self._save_timer = loop.call_later(SAVE_SECONDS, self._save)
+
+    def _save(self) -> None:
+        """Store the positions now; those that commits wait for meanwhile when that has ended."""
+        if self._save_timer is not None:
+            self._save_timer.cancel()
+            self._save_timer = None
+        if self._is_saving:
+            return
+        committed = self._group.uncommitted()
+        told, self._unsaved = self._unsaved, []
+
+        def done(error: TailraceError | None) -> None:
+            self._is_saving = False
+            if error is None and committed is not None:
+                self._group.apply(committed, self._clock_us())
+                if self._group.uncommitted() is not None:
+                    self.save_soon()
+            elif error is not None:  # the next poll or commit tries again
+                _log.warning("commit.failed", group=self._group.name, detail=error.detail)
+            for waiter in told:
+                end(waiter, error)
+
+        if committed is None:
+            done(None)
+        else:
+            self._is_saving = True
+            self._append(committed, done)
+
+    async def saved(self) -> None:
+        """Once the positions of now are stored; a save that fails is tried once more."""
+        waiter: Waiter = asyncio.get_running_loop().create_future()
+        self._unsaved.append(waiter)
+        self._save()
+        await waiter
+
+    def topic_ids(self) -> set[UUID]:
+        """Of the topics that the group has positions in."""
+        return {place.topic_id for place in self._group.stored}
+
+    async def append_snapshot(self, gone: Container[UUID]) -> None:
+        """All of the group, when nothing of it is under way: a snapshot must know what it follows.
+
+        Positions in topics that are `gone` are left out.
+        """
+        waiter: Waiter = asyncio.get_running_loop().create_future()
+
+        def append() -> None:
+            if self._is_kept():
+                self._append(self._group.snapshot(gone), partial(end, waiter))
+            else:
+                end(waiter)
+
+        if self._appends:
+            self._when_settled.append(append)
+        else:
+            append()
+        await waiter
+
+    def _append(self, fact: Fact, done: _Done) -> None:
+        def ended(error: TailraceError | None) -> None:
+            self._appends -= 1
+            done(error)
+            while self._when_settled and not self._appends:
+                self._when_settled.pop()()
+            if self._unsaved:
+                self._save()
+            self._on_ended()
+
+        self._appends += 1
+        try:
+            self._log.append(self._group.name, fact, ended)
+        except TailraceError as error:
+            ended(error)
+
+
+def end(waiter: Waiter, error: TailraceError | None = None) -> None:
+    """What it waits for, unless nobody waits any more."""
+    if waiter.done():
+        return
+    if error is None:
+        waiter.set_result(None)
+    else:
+        waiter.set_exception(error)

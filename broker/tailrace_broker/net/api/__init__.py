@@ -1,0 +1,1 @@
+"""The HTTP API: `routes` is the table; one module a resource."""

@@ -1,0 +1,359 @@
+"""Consumers of groups: register, poll, commit, goodbye (docs/protocol.md, "Consumer groups")."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta
+
+from tailrace.wire import BATCH_CONTENT_TYPE, JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
+from tailrace_broker.memory.pool import Lease
+from tailrace_broker.model.errors import InvalidParameterError, TailraceError
+from tailrace_broker.model.group import (
+    SESSION_MS_DEFAULT,
+    SESSION_MS_MAX,
+    SESSION_MS_MIN,
+    OnNewGroup,
+    Place,
+    Subscription,
+)
+from tailrace_broker.net.api.consumer_headers import read_confirmation, read_epoch
+from tailrace_broker.net.api.poll_reads import Bounds, Part, elements, lines, read_parts
+from tailrace_broker.net.api.read import (
+    READ_BYTES_DEFAULT,
+    READ_BYTES_MAX,
+    RECORDS_DEFAULT,
+    RECORDS_MAX,
+    WAIT_MS_MAX,
+    RecordAnswer,
+    preferred_type,
+)
+from tailrace_broker.net.api.record_texts import as_text, counted
+from tailrace_broker.net.api.topics import json_response, parse_body
+from tailrace_broker.net.broker import Broker, GroupPoll
+from tailrace_broker.net.http.router import INT64_MAX, Call, Parameters, Response, shortened
+
+NAME_CHARACTERS_MAX = 249
+TOPICS_MAX = 1_000
+GROUP_DEFAULT = "default"
+
+# What a poll that got nothing is told, in seconds: until there may be some, and when no partition
+# is the consumer's.
+_NO_DATA_S, _NOTHING_ASSIGNED_S = 1, 5
+_POLL_TYPES = (JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE, BATCH_CONTENT_TYPE)
+
+ConsumerId = Annotated[
+    str, Meta(description="The consumer's own name; `consumer_id` means the same.")
+]
+SessionMs = Annotated[
+    int,
+    Meta(
+        ge=SESSION_MS_MIN,
+        le=SESSION_MS_MAX,
+        description="A consumer that makes no request for so long is removed; without it "
+        f"{SESSION_MS_DEFAULT}.",
+    ),
+]
+WhereNewGroupStarts = Annotated[
+    OnNewGroup,
+    Meta(
+        description="Where the group starts in topics that it has not read yet; without it "
+        "startFromLatest."
+    ),
+]
+
+
+_CREATES_TOPICS = (
+    "Whether topics that do not exist are created, where brokers create topics automatically; "
+    "without it they are on port 9252 alone."
+)
+
+
+class ConsumerParameters(Parameters, frozen=True):
+    """Of every request of a consumer."""
+
+    aliases: ClassVar = {"consumer_id": "consumerId"}
+
+    consumer_id: ConsumerId
+
+
+class RegisterParameters(Parameters, frozen=True):
+    """Of `POST /v1/consumer/register` without a body."""
+
+    aliases: ClassVar = ConsumerParameters.aliases
+
+    consumer_id: ConsumerId | None = None
+    group: Annotated[str, Meta(description="Without it `default`.")] | None = None
+    topic: Annotated[tuple[str, ...], Meta(description="Repeatable; one at least.")] = ()
+    on_new_group: WhereNewGroupStarts | None = None
+    session_ms: SessionMs | None = None
+    create_topics: Annotated[Literal["true", "false"], Meta(description=_CREATES_TOPICS)] | None = (
+        None
+    )
+
+
+class PollParameters(ConsumerParameters, frozen=True):
+    """Of `POST /v1/consumer/poll`."""
+
+    max_records: (
+        Annotated[
+            int,
+            Meta(
+                ge=1,
+                le=RECORDS_MAX,
+                description=f"Of a JSON or NDJSON answer, without it {RECORDS_DEFAULT}; a binary "
+                "one ends with the batch that reaches it, when it is given.",
+            ),
+        ]
+        | None
+    ) = None
+    max_bytes: Annotated[
+        int,
+        Meta(ge=1, le=READ_BYTES_MAX, description="Of stored batches; at least one."),
+    ] = READ_BYTES_DEFAULT
+    wait_ms: Annotated[
+        int,
+        Meta(ge=0, le=WAIT_MS_MAX, description="Wait so long for records when there are none."),
+    ] = 0
+
+
+class GoodbyeParameters(ConsumerParameters, frozen=True):
+    """Of `POST /v1/consumer/goodbye`."""
+
+    commit: Annotated[
+        Literal["true", "false"], Meta(description="Whether what it got last counts as dealt with.")
+    ] = "true"
+
+
+class NewConsumer(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
+    """The body of `POST /v1/consumer/register`, in place of its parameters."""
+
+    id: Annotated[str, Meta(description="The consumer's own name.", examples=["c1"])]
+    group: str = GROUP_DEFAULT
+    topics: list[str]
+    on_new_group: WhereNewGroupStarts = "startFromLatest"
+    session_ms: SessionMs = SESSION_MS_DEFAULT
+    create_topics: Annotated[bool, Meta(description=_CREATES_TOPICS)] | None = None
+
+
+class RegisteredAnswer(msgspec.Struct, rename="camel"):
+    """The consumer as it is registered."""
+
+    consumer_id: str
+    group: str
+    topics: tuple[str, ...]
+    on_new_group: str
+    session_ms: int
+    assignment_epoch: int
+
+
+class PolledPartition(msgspec.Struct, rename="camel"):
+    """Records of a partition in a row; the first has offset `startOffset`."""
+
+    topic: str
+    partition: int
+    token: Annotated[str, Meta(description="Where the partition's range starts.")]
+    range_index: Annotated[int, Meta(description="Which slice of the range it is.")]
+    version: Annotated[int, Meta(description="The range's epoch.")]
+    start_offset: Annotated[str, Meta(description="A decimal number.")]
+    values: list[Any]
+    keys: list[str | dict[str, str] | None]
+    timestamps: list[str]
+    base64_values: Annotated[
+        list[int] | msgspec.UnsetType,
+        Meta(description="Indexes of the values that are not JSON, when there are some."),
+    ] = msgspec.UNSET
+
+
+class PolledRecord(RecordAnswer, kw_only=True):
+    """A record with its topic."""
+
+    topic: str
+
+
+async def register(broker: Broker, call: Call, *, creates_topics: bool = False) -> Response:
+    """The consumer, and the assignment epoch that it has joined in.
+
+    `creates_topics`: where the request does not say.
+    """
+    asked, wanted = _subscription(call)
+    creates_topics = creates_topics if asked is None else asked
+    known_epoch = read_epoch(call.headers)
+    epoch = await broker.groups.register(wanted, known_epoch, creates_topics=creates_topics)
+    members = msgspec.structs.asdict(wanted)
+    return json_response(RegisteredAnswer(**members, assignment_epoch=epoch))
+
+
+async def poll(broker: Broker, call: Call) -> Response:
+    """What the consumer may read now; it counts as delivered when it has left."""
+    parameters: PollParameters = call.parameters
+    content_type = preferred_type(call.accept, _POLL_TYPES)
+    said = read_confirmation(call.headers)
+    ends_s = asyncio.get_running_loop().time() + parameters.wait_ms / 1000
+    found = await broker.groups.poll(parameters.consumer_id, said, parameters.wait_ms)
+    lease = broker.read_memory.lease()
+    found, parts = await _read(broker, found, lease, _bounds(parameters, content_type), ends_s)
+    delivery = broker.groups.deliver(found, [part.end for part in parts]) if parts else None
+    if delivery is None:
+        return _nothing(found)
+    body: Sequence[bytes | memoryview] | AsyncIterator[bytes]
+    headers = _headers(found, delivery)
+    if content_type == BATCH_CONTENT_TYPE:
+        batches = [batch for part in parts for batch in part.batches]
+        body = [buffer for batch in batches for buffer in batch.buffers if buffer]
+        broker.counters.read_bytes += sum(map(len, body))
+        headers |= _start_offsets(parts) | _end_offsets(parts)
+    else:
+        texts = elements(parts) if content_type == JSON_CONTENT_TYPE else lines(parts)
+        body = counted(broker, as_text(texts, content_type))
+    withdraw = partial(broker.groups.withdraw, found, delivery)
+    return Response(body, content_type, 200, headers, lease, withdraw)
+
+
+async def commit(broker: Broker, call: Call) -> Response:
+    """204 when what was delivered is stored as dealt with."""
+    parameters: ConsumerParameters = call.parameters
+    await broker.groups.commit(parameters.consumer_id, read_confirmation(call.headers))
+    return Response(content_type="", status=204)
+
+
+async def goodbye(broker: Broker, call: Call) -> Response:
+    """The consumer is removed; others get its partitions."""
+    parameters: GoodbyeParameters = call.parameters
+    said = read_confirmation(call.headers)
+    commits = parameters.commit == "true"
+    await broker.groups.goodbye(parameters.consumer_id, said, commits=commits)
+    return json_response({})
+
+
+def check_name(name: str, parameter: str) -> None:
+    """Of a group, a consumer, a source: InvalidParameterError."""
+    is_visible = name.isprintable() and " " not in name and "/" not in name
+    if not is_visible or not 1 <= len(name) <= NAME_CHARACTERS_MAX:
+        raise InvalidParameterError(
+            f"{parameter} is {shortened(name)}; it is 1 to {NAME_CHARACTERS_MAX} visible "
+            "characters without /",
+            parameter=parameter,
+        )
+
+
+async def register_and_create(broker: Broker, call: Call) -> Response:
+    """As PolarStreams' clients expect it: topics that do not exist are created."""
+    return await register(broker, call, creates_topics=True)
+
+
+def _subscription(call: Call) -> tuple[bool | None, Subscription]:
+    """By the query or by a body, and whether it creates topics; InvalidParameterError."""
+    by_query: RegisterParameters = call.parameters
+    if call.body:
+        wanted = _by_body(call.body, by_query)
+    else:
+        if by_query.consumer_id is None:
+            raise InvalidParameterError("consumerId is missing", parameter="consumerId")
+        wanted = NewConsumer(
+            id=by_query.consumer_id,
+            group=GROUP_DEFAULT if by_query.group is None else by_query.group,
+            topics=list(by_query.topic),
+            on_new_group=by_query.on_new_group or "startFromLatest",
+            session_ms=by_query.session_ms or SESSION_MS_DEFAULT,
+            create_topics=by_query.create_topics and by_query.create_topics == "true",
+        )
+    check_name(wanted.id, "id" if call.body else "consumerId")
+    check_name(wanted.group, "group")
+    topics = tuple(sorted(set(wanted.topics)))
+    if not 1 <= len(topics) <= TOPICS_MAX:
+        name = "topics" if call.body else "topic"
+        raise InvalidParameterError(
+            f"{len(topics)} topics are given; 1 to {TOPICS_MAX} it can be", parameter=name
+        )
+    subscription = Subscription(
+        wanted.id, wanted.group, topics, wanted.on_new_group, wanted.session_ms
+    )
+    return wanted.create_topics, subscription
+
+
+def _by_body(body: bytes | bytearray, by_query: RegisterParameters) -> NewConsumer:
+    for field in msgspec.structs.fields(by_query):
+        if getattr(by_query, field.name):
+            raise InvalidParameterError(
+                f"{field.encode_name} is given beside a body; give all in one of them",
+                parameter=field.encode_name,
+            )
+    return parse_body(body, NewConsumer)
+
+
+def _bounds(parameters: PollParameters, content_type: str) -> Bounds:
+    is_text = content_type != BATCH_CONTENT_TYPE
+    records_max = parameters.max_records or (RECORDS_DEFAULT if is_text else INT64_MAX)
+    return Bounds(parameters.max_bytes, records_max, is_text)
+
+
+async def _read(
+    broker: Broker, found: GroupPoll, lease: Lease, bounds: Bounds, ends_s: float
+) -> tuple[GroupPoll, list[Part]]:
+    """What a poll delivers, no parts: nothing. What cannot be read is left out, and others are
+    waited for; CorruptPartitionError and ReadFailedError when nothing else has come.
+    """
+    unreadable: dict[Place, TailraceError] = {}
+    while True:
+        parts = await read_parts(broker.read_memory, lease, found, bounds)
+        if any(part.end > part.piece.start for part in parts):
+            return found, parts
+        met = {part.piece.place: part.problem for part in parts if part.problem is not None}
+        if not met:
+            break
+        unreadable |= met
+        left_ms = round(1000 * max(0, ends_s - asyncio.get_running_loop().time()))
+        found = await broker.groups.poll_on(found, unreadable, left_ms)
+    if found.problem is not None:
+        raise found.problem.with_traceback(None)  # others share it
+    return found, []
+
+
+def _nothing(found: GroupPoll) -> Response:
+    """204: there is nothing now."""
+    seconds = _NO_DATA_S if found.is_assigned else _NOTHING_ASSIGNED_S
+    headers = _headers(found, found.confirmed) | {"retry-after": str(seconds)}
+    return Response(content_type="", status=204, headers=headers)
+
+
+def _headers(found: GroupPoll, delivery: int) -> dict[str, str]:
+    return {
+        "tailrace-delivery": str(delivery),
+        "tailrace-assignment-epoch": str(found.epoch),
+    }
+
+
+def _start_offsets(parts: Sequence[Part]) -> dict[str, str]:
+    """Where batches begin before what is delivered: from which offset on records are new."""
+    return _by_partition(
+        "tailrace-start-offsets",
+        [
+            (part, part.piece.start)
+            for part in parts
+            if part.batches and part.batches[0].header.base_offset < part.piece.start
+        ],
+    )
+
+
+def _end_offsets(parts: Sequence[Part]) -> dict[str, str]:
+    """Where batches go on behind what is delivered, whose first answer was text."""
+    return _by_partition(
+        "tailrace-end-offsets",
+        [
+            (part, part.end)
+            for part in parts
+            if part.batches and part.batches[-1].header.end_offset > part.end
+        ],
+    )
+
+
+def _by_partition(name: str, offsets: Sequence[tuple[Part, int]]) -> dict[str, str]:
+    """A header, or none."""
+    texts = [
+        f"{part.piece.topic.name}/{part.piece.partition.partition}:{offset}"
+        for part, offset in offsets
+    ]
+    return {name: ",".join(texts)} if texts else {}

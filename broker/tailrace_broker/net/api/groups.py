@@ -1,0 +1,340 @@
+"""Consumer groups, to look at and to move (docs/protocol.md, "Consumer groups")."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import repeat
+from typing import NamedTuple
+
+import msgspec
+from msgspec import UNSET
+
+from tailrace_broker.codec.records import format_timestamp
+from tailrace_broker.core.groups.group import Group
+from tailrace_broker.core.groups.kind import check_of_consumers
+from tailrace_broker.core.groups.state import LogBounds, PartitionProgress, progress
+from tailrace_broker.model.errors import (
+    CorruptPartitionError,
+    InvalidBodyError,
+    InvalidParameterError,
+    OffsetOutOfRangeError,
+    ReadFailedError,
+    TopicNotFoundError,
+)
+from tailrace_broker.model.group import GROUPS_TOPIC, Place
+from tailrace_broker.model.topic import Partition, Topic
+from tailrace_broker.net.api.consumers import check_name
+from tailrace_broker.net.api.group_bodies import (
+    AssignedPartition,
+    ConsumerAnswer,
+    Coordinator,
+    GroupAnswer,
+    GroupDescription,
+    GroupPartition,
+    GroupReset,
+    GroupResetAnswer,
+    GroupsAnswer,
+    MovedPartition,
+    PublishedOffsets,
+)
+from tailrace_broker.net.api.topics import json_response, log_or_none, parse_body
+from tailrace_broker.net.broker import Broker, GroupView, HostedTopic, PartitionLog
+from tailrace_broker.net.http.router import Call, Response
+from tailrace_broker.net.http.timestamps import read_timestamp
+
+# What a group's state can be without being its source.
+_STATES = ("active", "idle")
+# Of the partitions of one group; a group has at most so many reads under way.
+_READS_AT_ONCE = 16
+_LISTED = tuple(field.name for field in msgspec.structs.fields(GroupAnswer))
+
+
+async def list_groups(broker: Broker, _: Call) -> Response:
+    """All groups."""
+    answers = []
+    for view in broker.groups.views():
+        whole = await _described(broker, view)
+        answers.append(GroupAnswer(**{name: getattr(whole, name) for name in _LISTED}))
+        await asyncio.sleep(0)  # others' requests come in between
+    return json_response(GroupsAnswer(answers))
+
+
+async def describe_group(broker: Broker, call: Call) -> Response:
+    """A group with its consumers and partitions."""
+    return json_response(await _described(broker, broker.groups.view(call.parameters.group)))
+
+
+async def reset_group(broker: Broker, call: Call) -> Response:
+    """Move a group that has no consumers."""
+    name = call.parameters.group
+    group = broker.groups.view(name).group
+    wanted = parse_body(call.body, GroupReset)
+    check_of_consumers(name, group.source)
+    if not wanted.dry_run:
+        group.check_idle()  # before the logs are asked
+    targets = await _targets(broker, broker.groups.view(name), wanted)
+    moved = [
+        MovedPartition(
+            topic=each.topic.name,
+            partition=each.partition.partition,
+            from_=each.position(group),
+            to=offset,
+        )
+        for each, offset in targets
+    ]
+    if not wanted.dry_run:
+        await broker.groups.reset(name, {each.place: offset for each, offset in targets})
+    return json_response(
+        GroupResetAnswer(
+            group=name,
+            dry_run=wanted.dry_run,
+            is_idle=not group.members,
+            partitions=moved,
+            moved_back=sum(max(0, each.from_ - each.to) for each in moved),
+            moved_forward=sum(max(0, each.to - each.from_) for each in moved),
+        )
+    )
+
+
+async def publish_offsets(broker: Broker, call: Call) -> Response:
+    """204 when what a reader says of itself is stored."""
+    name = call.parameters.group
+    check_name(name, "group")
+    wanted = parse_body(call.body, PublishedOffsets)
+    check_name(wanted.source, "source")
+    if wanted.source in _STATES:
+        raise InvalidParameterError(
+            f"source is {wanted.source}, which is said of groups with consumers; it is the name of "
+            "what reads",
+            parameter="source",
+        )
+    offsets = {}
+    for each, offset in _places_of(broker, wanted.offsets):
+        if offset > each.log.high_watermark:
+            raise _outside(each, offset)
+        offsets[each.place] = offset
+    await broker.groups.publish(name, wanted.source, offsets)
+    return Response(content_type="", status=204)
+
+
+async def delete_group(broker: Broker, call: Call) -> Response:
+    """204 when the group is forgotten."""
+    await broker.groups.delete(call.parameters.group)
+    return Response(content_type="", status=204)
+
+
+# --- what a group looks like ----------------------------------------------------------------------
+
+
+class _Found(NamedTuple):
+    """How far a group is in a partition; `log` None: it is damaged."""
+
+    topic: Topic
+    progress: PartitionProgress
+    log: PartitionLog | None
+
+
+def lag_of(view: GroupView) -> int | None:
+    """Records that a group has not dealt with; None: a partition is damaged."""
+    return _total(_found(view))
+
+
+def _found(view: GroupView) -> list[_Found]:
+    """Of all its partitions at one moment."""
+    found: list[_Found] = []
+    for _, hosted in sorted(view.topics.items()):
+        topic = hosted.topic
+        logs = [log_or_none(hosted, each.partition) for each in topic.partitions]
+        bounds = [
+            None if log is None else LogBounds(log.log_start, log.high_watermark) for log in logs
+        ]
+        found += map(_Found, repeat(topic), progress(topic, view.group.position, bounds), logs)
+    return found
+
+
+def _total(found: Sequence[_Found]) -> int | None:
+    lags = [each.progress.lag for each in found]
+    return None if None in lags else sum(lag for lag in lags if lag is not None)
+
+
+async def _described(broker: Broker, view: GroupView) -> GroupDescription:
+    """A group at one moment, then the times of what it has not read. ReadMemoryFullError."""
+    found = _found(view)
+    description = _description(view, found)
+    reads = asyncio.Semaphore(_READS_AT_ONCE)
+
+    async def find(partition: GroupPartition, log: PartitionLog) -> None:
+        async with reads:
+            offset = max(partition.position, log.log_start)
+            partition.oldest_unread = await _append_time(broker, log, offset)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for partition, (_, _, log) in zip(description.partitions, found, strict=True):
+                if log is not None and partition.lag:
+                    tasks.create_task(find(partition, log))
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from None
+    times = [each.oldest_unread for each in description.partitions]
+    # Texts of one length and zone.
+    description.oldest_unread = min((each for each in times if each is not None), default=None)
+    return description
+
+
+def _description(view: GroupView, found: Sequence[_Found]) -> GroupDescription:
+    """Without the times."""
+    group = view.group
+    return GroupDescription(
+        group=group.name,
+        state="active" if group.members else group.source or "idle",
+        members=len(group.members),
+        topics=sorted(view.topics),
+        lag=_total(found),
+        oldest_unread=None,
+        lost=group.lost,
+        assignment_epoch=group.epoch,
+        coordinator=Coordinator(GROUPS_TOPIC, view.coordinator),
+        consumers=_consumers(view),
+        partitions=[_partition(group, *each) for each in found],
+    )
+
+
+def _partition(
+    group: Group, topic: Topic, each: PartitionProgress, log: PartitionLog | None
+) -> GroupPartition:
+    place = Place(topic.topic_id, each.partition.partition)
+    return GroupPartition(
+        topic=topic.name,
+        partition=each.partition.partition,
+        consumer=group.owners.get(place),
+        position=each.position,
+        committed=group.stored.get(place, each.partition.first_offset),
+        log_start=None if log is None else log.log_start,
+        high_watermark=None if log is None else log.high_watermark,
+        lag=each.lag,
+        state=each.state,
+        oldest_unread=None,
+    )
+
+
+def _consumers(view: GroupView) -> list[ConsumerAnswer]:
+    names = {hosted.topic.topic_id: name for name, hosted in view.topics.items()}
+    owned: dict[str, list[AssignedPartition]] = {}
+    for place, owner in view.group.owners.items():
+        if place.topic_id in names:
+            assigned = AssignedPartition(names[place.topic_id], place.partition)
+            owned.setdefault(owner, []).append(assigned)
+    return [
+        ConsumerAnswer(
+            consumer_id=name,
+            topics=member.subscription.topics,
+            on_new_group=member.subscription.on_new_group,
+            session_ms=member.subscription.session_ms,
+            idle_ms=max(0, view.now_us - member.seen_us) // 1000,
+            partitions=sorted(owned.get(name, ()), key=lambda each: (each.topic, each.partition)),
+        )
+        for name, member in sorted(view.group.members.items())
+    ]
+
+
+async def _append_time(broker: Broker, log: PartitionLog, offset: int) -> str | None:
+    """When the record was appended; None when it cannot be read."""
+
+    async def read() -> int | None:
+        batches = await log.read(offset, 1)
+        return batches[0].header.append_time_us if batches else None
+
+    try:
+        append_time_us = await broker.read_memory.run(read)
+    except (CorruptPartitionError, ReadFailedError, OffsetOutOfRangeError, TopicNotFoundError):
+        return None
+    return None if append_time_us is None else format_timestamp(append_time_us).decode()
+
+
+# --- where a group is to go on --------------------------------------------------------------------
+
+
+class _Reset(NamedTuple):
+    """A partition that a group is moved in."""
+
+    topic: Topic
+    partition: Partition
+    log: PartitionLog
+
+    @property
+    def place(self) -> Place:
+        """Its partition."""
+        return Place(self.topic.topic_id, self.partition.partition)
+
+    def position(self, group: Group) -> int:
+        """Where the group would go on now."""
+        position = group.position(self.topic, self.partition)
+        return min(max(position, self.log.log_start), self.log.high_watermark)
+
+
+async def _targets(broker: Broker, view: GroupView, wanted: GroupReset) -> list[tuple[_Reset, int]]:
+    """Each partition with the offset to go on at. InvalidParameterError, InvalidBodyError."""
+    given = [name for name in ("to", "timestamp", "offsets") if getattr(wanted, name) is not UNSET]
+    if len(given) != 1:
+        raise InvalidBodyError(
+            f"a reset has one of to, timestamp and offsets; {', '.join(given) or 'none'} is given"
+        )
+    if wanted.offsets is not UNSET:
+        if wanted.topics is not UNSET:
+            raise InvalidParameterError(
+                "topics beside offsets, which name their topics themselves", parameter="topics"
+            )
+        targets = _places_of(broker, wanted.offsets)
+        for each, offset in targets:
+            if not each.log.log_start <= offset <= each.log.high_watermark:
+                raise _outside(each, offset)
+        return targets
+    topics = sorted(view.topics) if wanted.topics is UNSET else sorted(set(wanted.topics))
+    resets = [
+        _reset_of(hosted, partition.partition)
+        for hosted in map(broker.hosted, topics)
+        for partition in hosted.topic.partitions
+    ]
+    if wanted.timestamp is not UNSET:
+        time_us = read_timestamp(wanted.timestamp)
+        return [(each, await _offset_at(broker, each.log, time_us)) for each in resets]
+    return [(each, _end_of(each.log, wanted)) for each in resets]
+
+
+async def _offset_at(broker: Broker, log: PartitionLog, time_us: int) -> int:
+    found = await broker.read_memory.run(partial(log.find_timestamp, time_us))
+    return log.high_watermark if found is None else found
+
+
+def _end_of(log: PartitionLog, wanted: GroupReset) -> int:
+    return log.log_start if wanted.to == "earliest" else log.high_watermark
+
+
+def _places_of(
+    broker: Broker, offsets: Mapping[str, Mapping[int, int]]
+) -> list[tuple[_Reset, int]]:
+    """TopicNotFoundError, PartitionNotFoundError, CorruptPartitionError."""
+    return [
+        (_reset_of(hosted, partition), offset)
+        for name, by_partition in sorted(offsets.items())
+        for hosted in (broker.hosted(name),)
+        for partition, offset in sorted(by_partition.items())
+    ]
+
+
+def _reset_of(hosted: HostedTopic, partition: int) -> _Reset:
+    log = hosted.log_of(partition)
+    return _Reset(hosted.topic, hosted.topic.partitions[partition], log)
+
+
+def _outside(reset: _Reset, offset: int) -> InvalidParameterError:
+    log, partition = reset.log, reset.partition.partition
+    return InvalidParameterError(
+        f'offset {offset} of partition {partition} of topic "{reset.topic.name}" is not in '
+        f"[{log.log_start}, {log.high_watermark}]",
+        parameter="offsets",
+        topic=reset.topic.name,
+        partition=partition,
+        logStart=log.log_start,
+        highWatermark=log.high_watermark,
+    )

@@ -1,0 +1,214 @@
+"""What a poll delivers: read from the logs as far as its bounds go, and as text.
+
+All of it is read before the delivery is made, so that its ends are known; what is read counts
+against the read memory until it is sent.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+from uuid import UUID
+
+from tailrace_broker.codec.batch import StoredBatch
+from tailrace_broker.codec.poll_json import TextColumns, element, element_head, text_columns
+from tailrace_broker.core.groups.group import Piece
+from tailrace_broker.memory.pool import Lease
+from tailrace_broker.memory.read_memory import ReadMemory
+from tailrace_broker.model.errors import (
+    CorruptPartitionError,
+    OffsetOutOfRangeError,
+    ReadFailedError,
+    ReadMemoryFullError,
+    TailraceError,
+    TopicNotFoundError,
+)
+from tailrace_broker.model.topic import Slice, slices_of
+from tailrace_broker.net.api.record_texts import (
+    PIECE_BYTES,
+    TextBytes,
+    cuts_of,
+    lines_of,
+    unpinned_bytes,
+)
+from tailrace_broker.net.broker import GroupPoll, PartitionLog
+
+# What does not keep a poll from the other partitions.
+_UNREADABLE = (
+    CorruptPartitionError,
+    ReadFailedError,
+    OffsetOutOfRangeError,
+    TopicNotFoundError,
+)
+# What was delivered before is read by so much at a time.
+_AGAIN_BYTES = 1024 * 1024
+
+
+class Bounds(NamedTuple):
+    """Of an answer. `records_max` is exact in text; whole batches go up to it, or over it."""
+
+    bytes_max: int  # of stored batches; at least one
+    records_max: int
+    is_text: bool
+
+
+class Part(NamedTuple):
+    """A piece as far as it was read: up to `end`, its start when nothing was.
+
+    `problem`: of what follows, which is damaged or cannot be read.
+    """
+
+    piece: Piece
+    end: int
+    batches: Sequence[StoredBatch]
+    problem: TailraceError | None = None
+
+
+async def read_parts(
+    memory: ReadMemory, lease: Lease, poll: GroupPoll, bounds: Bounds
+) -> list[Part]:
+    """Of each piece what is to be delivered; what was delivered before, exactly that.
+
+    What cannot be read is left out. ReadMemoryFullError.
+    """
+    return await memory.run(partial(_read_parts, lease, poll.pieces, bounds))
+
+
+async def lines(parts: Sequence[Part]) -> AsyncIterator[list[bytes]]:
+    """A line a record, piece by piece."""
+    for piece, end, batches, _ in parts:
+        name = piece.topic.name
+        for some in lines_of(piece.partition.partition, batches, piece.start, end, topic=name):
+            yield some
+
+
+async def elements(parts: Sequence[Part]) -> AsyncIterator[list[bytes]]:
+    """Elements of a JSON array: of each partition one, or more when its records are many."""
+    slices: dict[UUID, Mapping[int, Slice]] = {}
+    for piece, end, batches, _ in parts:
+        topic, partition = piece.topic, piece.partition
+        if topic.topic_id not in slices:
+            slices[topic.topic_id] = slices_of(topic)
+        head = element_head(topic.name, partition, slices[topic.topic_id][partition.partition])
+        offset = start_offset = piece.start
+        rows: list[TextColumns] = []
+        rows_bytes = 0
+        for cut in cuts_of(batches, offset, end):
+            if rows and rows_bytes + cut.size_bytes > PIECE_BYTES:
+                yield [element(head, start_offset, rows)]
+                rows, rows_bytes, start_offset = [], 0, offset
+            rows.append(text_columns(cut.header, cut.columns, first=cut.first, last=cut.last))
+            rows_bytes += cut.size_bytes
+            offset += cut.last - cut.first
+            await asyncio.sleep(0)  # others' requests come in between
+        if rows:
+            yield [element(head, start_offset, rows)]
+
+
+async def _read_parts(
+    lease: Lease, pieces: Sequence[tuple[Piece, PartitionLog]], bounds: Bounds
+) -> list[Part]:
+    reading = _Reading(lease, bounds)
+    return [await reading.read(piece, log) for piece, log in pieces]
+
+
+@dataclass(slots=True)
+class _Reading:
+    """The reads of one poll, and what is left of its bounds."""
+
+    lease: Lease
+    bounds: Bounds
+    has_taken: bool = False
+    _left_bytes: int = field(init=False)
+    _left_records: int = field(init=False)
+    _held_bytes: int = 0  # of batches
+    _text: TextBytes = field(default_factory=TextBytes)
+
+    def __post_init__(self) -> None:
+        self._left_bytes = self.bounds.bytes_max
+        self._left_records = self.bounds.records_max
+
+    async def read(self, piece: Piece, log: PartitionLog) -> Part:
+        """As much of a piece as is to be delivered now. ReadMemoryFullError: nothing is held."""
+        try:
+            if piece.end is None:
+                return await self._read_on(piece, log)
+            return await self._read_again(piece, log, piece.end)
+        except ReadMemoryFullError:
+            self.lease.resize(0)
+            raise
+
+    async def _read_on(self, piece: Piece, log: PartitionLog) -> Part:
+        end = log.high_watermark  # of one moment, so that live producers do not prolong it
+        offset = piece.start
+        batches: list[StoredBatch] = []
+        problem: TailraceError | None = None
+        while offset < end and self._left_bytes > 0 and self._left_records > 0:
+            try:
+                found = await log.read(offset, self._left_bytes)
+                taken, offset = self._take(found, offset, end)
+            except ReadMemoryFullError:
+                if not self.has_taken:
+                    raise
+                self._left_bytes = 0  # what there is goes first
+            except _UNREADABLE as error:
+                problem = _problem_of(error)
+                break
+            else:
+                batches += taken
+        return Part(piece, offset, batches, problem)
+
+    async def _read_again(self, piece: Piece, log: PartitionLog, end: int) -> Part:
+        """All of it or, when it cannot be read, nothing; whatever the bounds are."""
+        offset = piece.start
+        batches: list[StoredBatch] = []
+        try:
+            while offset < end:
+                found = await log.read(offset, _AGAIN_BYTES)
+                taken = [each for each in found if each.header.base_offset < end]
+                self._hold(taken)
+                batches += taken
+                offset = min(taken[-1].header.end_offset, end)
+        except _UNREADABLE as error:
+            return Part(piece, piece.start, (), _problem_of(error))
+        return Part(piece, offset, batches)
+
+    def _take(
+        self, found: Sequence[StoredBatch], offset: int, end: int
+    ) -> tuple[list[StoredBatch], int]:
+        """Of the batches from `offset` on those within the bounds, and where they end.
+
+        ReadMemoryFullError: none of them.
+        """
+        taken: list[StoredBatch] = []
+        left_bytes, left_records = self._left_bytes, self._left_records
+        for batch in found:
+            header = batch.header
+            is_over = header.batch_bytes > left_bytes and (self.has_taken or bool(taken))
+            if is_over or left_records <= 0 or offset >= end:
+                left_bytes = 0 if is_over else left_bytes
+                break
+            taken.append(batch)
+            left_bytes -= header.batch_bytes
+            count = header.end_offset - offset
+            count = min(count, left_records) if self.bounds.is_text else count
+            left_records -= count
+            offset += count
+        self._hold(taken)
+        self._left_bytes, self._left_records = left_bytes, left_records
+        return taken, offset
+
+    def _hold(self, taken: Sequence[StoredBatch]) -> None:
+        """Memory for these too. ReadMemoryFullError: not for them."""
+        held_bytes = self._held_bytes + unpinned_bytes(taken)
+        text = self._text.with_batches(taken) if self.bounds.is_text else self._text
+        self.lease.resize(held_bytes + text.held_bytes)
+        self._held_bytes, self._text = held_bytes, text
+        self.has_taken = self.has_taken or bool(taken)
+
+
+def _problem_of(error: TailraceError) -> TailraceError | None:
+    """Damage is one; no problem is what was trimmed or deleted meanwhile."""
+    is_problem = isinstance(error, CorruptPartitionError | ReadFailedError)
+    return error.with_traceback(None) if is_problem else None

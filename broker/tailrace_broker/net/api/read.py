@@ -1,0 +1,351 @@
+"""Stateless reads of records -> answers (docs/protocol.md, "Read")."""
+
+import asyncio
+import heapq
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from functools import lru_cache, partial
+from itertools import groupby
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from tailrace.wire import BATCH_CONTENT_TYPE, JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
+from tailrace_broker.codec.batch import StoredBatch, decompress_payload
+from tailrace_broker.codec.records import unpack_columns
+from tailrace_broker.memory.pool import Lease
+from tailrace_broker.memory.read_memory import ReadMemory
+from tailrace_broker.model.errors import (
+    InvalidParameterError,
+    NotAcceptableError,
+    NotLeaderError,
+    NotSupportedError,
+    ReadMemoryFullError,
+)
+from tailrace_broker.model.topic import Partition
+from tailrace_broker.net.api.record_texts import (
+    TextBytes,
+    as_text,
+    counted,
+    lines_of,
+    unpinned_bytes,
+)
+from tailrace_broker.net.broker import Broker, HostedTopic, PartitionLog
+from tailrace_broker.net.http.router import (
+    DIGITS_MAX,
+    Call,
+    Parameters,
+    PartitionId,
+    Response,
+    TopicName,
+    shortened,
+)
+from tailrace_broker.net.http.timestamps import TIMESTAMP_FORMS, read_timestamp
+
+RECORDS_DEFAULT = 1_000
+RECORDS_MAX = 100_000
+READ_BYTES_DEFAULT = 1024 * 1024
+READ_BYTES_MAX = 16 * 1024 * 1024
+WAIT_MS_MAX = 60_000
+LAST_RECORDS_MAX = 1_000
+
+_TEXT_TYPES = (NDJSON_CONTENT_TYPE, JSON_CONTENT_TYPE)
+
+
+class ReadParameters(Parameters, frozen=True):
+    """Of `GET /v1/topic/{topic}/partitions/{partition}/records`."""
+
+    topic: TopicName
+    partition: PartitionId
+    offset: (
+        Annotated[
+            str,
+            Meta(
+                description="Of the first record: a number, `earliest` (the default), `latest`, or "
+                "`-n`: n records before the end."
+            ),
+        ]
+        | None
+    ) = None
+    timestamp: (
+        Annotated[
+            str,
+            Meta(
+                description="In place of `offset`: from the first record of this time or later; "
+                f"{TIMESTAMP_FORMS}.",
+            ),
+        ]
+        | None
+    ) = None
+    max_records: Annotated[
+        int, Meta(ge=1, le=RECORDS_MAX, description="Of a JSON or NDJSON answer.")
+    ] = RECORDS_DEFAULT
+    max_bytes: Annotated[
+        int, Meta(ge=1, le=READ_BYTES_MAX, description="Of a binary answer; at least one batch.")
+    ] = READ_BYTES_DEFAULT
+    wait_ms: Annotated[
+        int,
+        Meta(ge=0, le=WAIT_MS_MAX, description="Wait so long for records when there are none."),
+    ] = 0
+    isolation: Annotated[
+        Literal["committed", "uncommitted"],
+        Meta(description="`uncommitted`: up to the log end, without the promise of one order."),
+    ] = "committed"
+
+
+class LastParameters(Parameters, frozen=True):
+    """Of `GET /v1/topic/{topic}/records`."""
+
+    topic: TopicName
+    last: Annotated[int, Meta(ge=1, le=LAST_RECORDS_MAX, description="How many.")] = 1
+
+
+class RecordAnswer(msgspec.Struct, rename="camel"):
+    """A record; a value that is not JSON, or a key that is not UTF-8, is `{"base64": "…"}`.
+
+    Of such a value `valueEncoding` says so.
+    """
+
+    partition: int
+    offset: int
+    timestamp: Annotated[str, Meta(description="RFC 3339, UTC, with microseconds.")]
+    key: str | dict[str, str] | None
+    value: Any
+    value_encoding: Annotated[
+        Literal["base64"] | msgspec.UnsetType, Meta(description="When the value is not JSON.")
+    ] = msgspec.UNSET
+    headers: Annotated[
+        list[dict[str, Any]] | msgspec.UnsetType, Meta(description="When the record has some.")
+    ] = msgspec.UNSET
+
+
+async def read_partition(broker: Broker, call: Call) -> Response:
+    """Records from an offset or a time on; empty at the end."""
+    parameters: ReadParameters = call.parameters
+    hosted = broker.hosted(parameters.topic)
+    log = hosted.log_of(parameters.partition)
+    content_type = preferred_type(call.accept, (*_TEXT_TYPES, BATCH_CONTENT_TYPE))
+    offset = await _find_offset(broker, log, parameters)
+    if offset == log.high_watermark and parameters.wait_ms:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(parameters.wait_ms / 1000):
+                await log.wait_beyond(offset)
+    return await _read(broker, hosted, parameters, offset, content_type)
+
+
+async def read_last(broker: Broker, call: Call) -> Response:
+    """Of the last N records of each partition the N newest by record time, oldest first."""
+    parameters: LastParameters = call.parameters
+    hosted = broker.hosted(parameters.topic)
+    content_type = preferred_type(call.accept, _TEXT_TYPES)
+    _check_all_led(hosted)
+    newest: list[tuple[int, int, int]] = []  # (timestamp, partition, offset), a heap
+    for partition in hosted.topic.partitions:
+        log = hosted.log_of(partition.partition)
+        async for timestamp_us, offset in _times_of_last(broker, log, parameters.last):
+            entry = (timestamp_us, partition.partition, offset)
+            if len(newest) < parameters.last:
+                heapq.heappush(newest, entry)
+            else:
+                heapq.heappushpop(newest, entry)
+    places = [(partition, offset) for _, partition, offset in sorted(newest)]
+    lease = broker.read_memory.lease()
+    lines = _lines_at(broker.read_memory, lease, hosted, places)
+    return Response(counted(broker, as_text(lines, content_type)), content_type, lease=lease)
+
+
+def _check_all_led(hosted: HostedTopic) -> None:
+    """NotSupportedError when another broker would have to be asked."""
+    elsewhere = []
+    for partition in hosted.topic.partitions:
+        try:
+            hosted.log_of(partition.partition)
+        except NotLeaderError:
+            elsewhere.append(partition.partition)
+    if elsewhere:
+        shown = ", ".join(map(str, elsewhere))
+        raise NotSupportedError(
+            f"other brokers lead partitions {shown}: read each at its leader, which GET "
+            "/v1/offsets names, with offset=-n"
+        )
+
+
+@lru_cache(maxsize=64)
+def preferred_type(accept: str, offered: tuple[str, ...]) -> str:
+    """The offered content type that `Accept` prefers (RFC 9110, 12.5.1), the first when it does
+    not care; NotAcceptableError when it wants none.
+    """
+    if not accept:
+        return offered[0]
+    qualities: dict[str, float] = {}
+    for media_range in accept.split(","):
+        name, *options = (part.strip() for part in media_range.split(";"))
+        qualities[name] = next((_quality(text) for text in options if text.startswith("q=")), 1.0)
+
+    def quality(content_type: str) -> float:
+        """Of the most specific range that it is in."""
+        ranges = (content_type, content_type.partition("/")[0] + "/*", "*/*")
+        return next((qualities[each] for each in ranges if each in qualities), 0.0)
+
+    best = max(offered, key=quality)
+    if not quality(best):
+        raise NotAcceptableError(f"accept {shortened(accept)} is none of: {', '.join(offered)}")
+    return best
+
+
+def _quality(text: str) -> float:
+    """Of "q=0.5"; what cannot be read is not wanted."""
+    try:
+        quality = float(text.removeprefix("q="))
+    except ValueError:
+        return 0.0
+    return quality if 0 <= quality <= 1 else 0.0
+
+
+async def _find_offset(broker: Broker, log: PartitionLog, parameters: ReadParameters) -> int:
+    """Where to begin, whatever the request says it by. InvalidParameterError."""
+    text = parameters.offset
+    if parameters.timestamp is not None:
+        if text is not None:
+            raise InvalidParameterError(
+                "offset and timestamp both say where to begin; give one", parameter="timestamp"
+            )
+        find = partial(log.find_timestamp, read_timestamp(parameters.timestamp))
+        found = await broker.read_memory.run(find)
+        return log.high_watermark if found is None else found
+    if text is None or text == "earliest":
+        return log.log_start
+    if text == "latest":
+        return log.high_watermark
+    digits = text.removeprefix("-")
+    if digits.isascii() and digits.isdigit() and len(digits) <= DIGITS_MAX:
+        is_from_end = text.startswith("-")
+        return max(log.log_start, log.high_watermark - int(digits)) if is_from_end else int(digits)
+    raise InvalidParameterError(
+        f"offset is {shortened(text)}; it is earliest, latest, a whole number, or -n for n records "
+        "before the end",
+        parameter="offset",
+    )
+
+
+async def _read(
+    broker: Broker, hosted: HostedTopic, parameters: ReadParameters, offset: int, content_type: str
+) -> Response:
+    log = hosted.log_of(parameters.partition)
+    high_watermark = log.high_watermark  # of one moment, so that live producers do not prolong it
+    body: Sequence[bytes | memoryview] | AsyncIterator[bytes]
+    lease = broker.read_memory.lease()
+    if content_type == BATCH_CONTENT_TYPE:
+        read = partial(_read_unchanged, lease, log, offset, parameters.max_bytes)
+        batches = await broker.read_memory.run(read)
+        next_offset = batches[-1].header.end_offset if batches else offset
+        body = [buffer for batch in batches for buffer in batch.buffers if buffer]
+        broker.counters.read_bytes += sum(map(len, body))
+    else:
+        read = partial(_read_for_text, lease, log, offset)
+        batches = await broker.read_memory.run(read)
+        next_offset = min(offset + parameters.max_records, high_watermark)
+        part = parameters.partition, offset, next_offset
+        lines = _json_lines(broker.read_memory, lease, log, *part, batches)
+        body = counted(broker, as_text(lines, content_type))
+    headers = {
+        "tailrace-next-offset": str(next_offset),
+        "tailrace-high-watermark": str(high_watermark),
+        "tailrace-log-start": str(log.log_start),
+    }
+    partition = hosted.topic.partitions[parameters.partition]
+    headers |= _state_headers(partition, next_offset)
+    return Response(body, content_type, 200, headers, lease)
+
+
+async def _read_unchanged(
+    lease: Lease, log: PartitionLog, offset: int, max_bytes: int
+) -> Sequence[StoredBatch]:
+    """Batches to be sent as they are. ReadMemoryFullError."""
+    batches = await log.read(offset, max_bytes)
+    lease.resize(unpinned_bytes(batches))
+    return batches
+
+
+async def _read_for_text(lease: Lease, log: PartitionLog, offset: int) -> Sequence[StoredBatch]:
+    """Batches to be unpacked one after the other. ReadMemoryFullError."""
+    batches = await log.read(offset, READ_BYTES_DEFAULT)
+    lease.resize(unpinned_bytes(batches) + TextBytes().with_batches(batches).held_bytes)
+    return batches
+
+
+def _state_headers(partition: Partition, next_offset: int) -> dict[str, str]:
+    """The epoch; and what follows a sealed partition, for who has read it to its end."""
+    headers = {"tailrace-epoch": str(partition.epoch)}
+    if partition.sealed_end is not None and next_offset >= partition.sealed_end:
+        headers["tailrace-sealed"] = "true"
+        headers["tailrace-children"] = ",".join(map(str, partition.children))
+    return headers
+
+
+async def _times_of_last(
+    broker: Broker, log: PartitionLog, count: int
+) -> AsyncIterator[tuple[int, int]]:
+    """(timestamp, offset) of the last `count` records, batch by batch."""
+    offset, end = max(log.log_start, log.high_watermark - count), log.high_watermark
+    while offset < end:
+        for batch in await broker.read_memory.run(partial(log.read, offset, READ_BYTES_DEFAULT)):
+            for entry in _times(batch, offset, end):
+                yield entry
+            await asyncio.sleep(0)  # others' requests come in between
+            offset = batch.header.end_offset
+            if offset >= end:
+                return
+
+
+def _times(batch: StoredBatch, offset: int, end: int) -> list[tuple[int, int]]:
+    """(timestamp, offset) of a batch's records in `[offset, end)`."""
+    header = batch.header
+    columns = decompress_payload(header, batch.contents())
+    first, last = offset - header.base_offset, min(end, header.end_offset) - header.base_offset
+    records = unpack_columns(header, columns, first=first, last=last)
+    return [(record.timestamp_us, record.offset) for record in records]
+
+
+async def _lines_at(
+    memory: ReadMemory, lease: Lease, hosted: HostedTopic, places: Sequence[tuple[int, int]]
+) -> AsyncIterator[list[bytes]]:
+    """JSON texts of the records at these (partition, offset), in this order."""
+    numbered = enumerate(places)
+    runs = groupby(numbered, key=lambda each: (each[1][0], each[1][1] - each[0]))
+    for (partition, _), run in runs:  # neighbours in a log are read at once
+        offsets = [offset for _, (_, offset) in run]
+        log = hosted.log_of(partition)
+        first, end = offsets[0], offsets[-1] + 1
+        async for lines in _json_lines(memory, lease, log, partition, first, end):
+            yield lines
+
+
+async def _json_lines(
+    memory: ReadMemory,
+    lease: Lease,
+    log: PartitionLog,
+    partition: int,
+    offset: int,
+    end: int,
+    batches: Sequence[StoredBatch] = (),
+) -> AsyncIterator[list[bytes]]:
+    """JSON texts of the records `[offset, end)`, piece by piece; `batches` are the first.
+
+    An empty piece before it waits for memory: who waits holds none.
+    """
+    while True:
+        for lines in lines_of(partition, batches, offset, end):
+            yield lines
+        offset = batches[-1].header.end_offset if batches else offset
+        if offset >= end:
+            return
+        batches, lines = (), []
+        read = partial(_read_for_text, lease, log, offset)
+        with suppress(ReadMemoryFullError):
+            batches = await read()
+        if not batches:  # not while the error is handled: it would keep this frame, and the lease
+            yield []
+            lease.resize(0)
+            batches = await memory.run(read)

@@ -1,0 +1,304 @@
+"""The ring, as agreed and as this broker sees it -> answers, and what people do to it by hand
+(docs/operations.md, "A ring of several brokers").
+"""
+
+from typing import Annotated, Literal
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from tailrace_broker.core.ring.arithmetic import UNITS
+from tailrace_broker.model.commands import AcceptLoss
+from tailrace_broker.model.errors import InvalidParameterError, RingRefusedError
+from tailrace_broker.model.ring_state import (
+    RangeState,
+    Refusal,
+    Registration,
+    RingState,
+    StepState,
+)
+from tailrace_broker.net.api.range_states import condition_of
+from tailrace_broker.net.api.topics import COPIES, json_response, parse_body
+from tailrace_broker.net.broker import Broker, Ring, RingView
+from tailrace_broker.net.http.router import Call, Parameters, Response
+
+RANGE_ID_MAX = 2**31 - 1
+
+Ordinals = list[int]
+
+
+class MetadataAnswer(msgspec.Struct, rename="camel", kw_only=True):
+    """How far this broker is with what the ring agrees on; brokers by their ordinals."""
+
+    term: int
+    leader: Annotated[int | None, Meta(description="Of the agreement; null: none is known.")]
+    voters: Ordinals
+    next_voters: Annotated[Ordinals, Meta(description="While they change.")]
+    height: Annotated[int | None, Meta(description="Agreed, as far as this broker knows.")]
+    applied: Annotated[int | None, Meta(description="What its answers are made of.")]
+    log_bytes: Annotated[int, Meta(description="On its disk, until they are compacted.")]
+
+
+class RegistrationAnswer(msgspec.Struct, rename="camel", kw_only=True):
+    """The process that a broker is now."""
+
+    ordinal: int
+    registration: Annotated[int, Meta(description="Grows by one with each process.")]
+    incarnation: Annotated[UUID, Meta(description="Of its disk.")]
+    boot: int
+    loss: Annotated[
+        str,
+        Meta(
+            description="What its data may have lost since the registration before: `clean`, "
+            "`process`, `power`, `disk`."
+        ),
+    ]
+    fenced: Annotated[bool, Meta(description="Not heard: others may lead its ranges.")]
+    alive: Annotated[bool, Meta(description="Heard of a moment ago, by the broker that answers.")]
+    height: Annotated[int | None, Meta(description="What it had applied when it was heard of.")]
+
+
+class ReplicaAnswer(msgspec.Struct, rename="camel", kw_only=True):
+    """An in-sync replica."""
+
+    ordinal: int
+    registration: int
+    ghost: Annotated[bool, Meta(description="It may have lost data, and never leads.")]
+
+
+class RangeAnswer(msgspec.Struct, rename="camel", kw_only=True):
+    """A range of tokens."""
+
+    id: int
+    start: str
+    end: Annotated[str, Meta(description="The first token behind it.")]
+    epoch: int
+    leader: int | None
+    replicas: Ordinals
+    isr: list[ReplicaAnswer]
+    state: Annotated[
+        str,
+        Meta(
+            description="`open`; `sealed`; `leaderless`: until a replica leads; `waiting`: no "
+            "replica is known to be whole, and it waits for its brokers, or for `accept-loss`."
+        ),
+    ]
+
+
+class StepAnswer(msgspec.Struct, rename="camel", kw_only=True):
+    """A change of the ring that is under way."""
+
+    id: int
+    kind: str
+    brokers_before: int
+    brokers_after: int
+    parents: Annotated[list[int], Meta(description="Ranges that it replaces.")]
+    sealed: Annotated[list[int], Meta(description="Those of them that take no more events.")]
+
+
+class RingDescription(msgspec.Struct, rename="camel", kw_only=True):
+    """The ring; that of a broker that is in none yet has no id and nothing agreed."""
+
+    name: str
+    state: Annotated[
+        str,
+        Meta(
+            description="Of the broker that answers: `member`, `waiting to be founded`, `waiting "
+            "to be admitted`, `waiting to be registered`."
+        ),
+    ]
+    cluster_id: UUID | None
+    brokers: Annotated[int | None, Meta(description="How many belong to it.")]
+    factor: Annotated[int | None, Meta(description="Brokers in the ISR of a range.")]
+    copies: Annotated[int, Meta(description="Of each event on brokers' disks, in this version.")]
+    metadata: MetadataAnswer
+    registrations: list[RegistrationAnswer]
+    ranges: list[RangeAnswer]
+    step: StepAnswer | None
+
+
+class RingParameters(Parameters, frozen=True):
+    """Of `GET /v1/ring`."""
+
+    consistent: Annotated[
+        Literal["true", "false"],
+        Meta(description="`true`: all that was agreed up to now; needs a majority of the voters."),
+    ] = "false"
+
+
+class RangePath(Parameters, frozen=True):
+    """Of `/v1/ring/ranges/{range}`."""
+
+    range: Annotated[int, Meta(ge=0, le=RANGE_ID_MAX, description="The range's id.")]
+
+
+class NewRing(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `POST /v1/ring/found`."""
+
+    brokers: Annotated[
+        int, Meta(ge=1, le=UNITS, description="It begins with brokers 0 to this, exclusive.")
+    ]
+
+
+class AcceptedLoss(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `POST /v1/ring/ranges/{range}/accept-loss`."""
+
+    broker: Annotated[int, Meta(ge=0, le=UNITS - 1, description="Which is to lead what it has.")]
+
+
+class Recovery(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """The body of `POST /v1/ring/metadata/recover`."""
+
+    accept_loss: Annotated[
+        bool, Meta(description="True: what only the lost voters knew to be agreed is gone.")
+    ]
+
+
+async def describe_ring(broker: Broker, call: Call) -> Response:
+    """The ring; answered by a broker that is in none, too."""
+    parameters: RingParameters = call.parameters
+    ring = broker.ring
+    state = await ring.current() if parameters.consistent == "true" else ring.state
+    return json_response(_description(broker, state))
+
+
+async def found_ring(broker: Broker, call: Call) -> Response:
+    """The ring, when all of its first brokers are in it; safe to repeat."""
+    wanted = parse_body(call.body, NewRing)
+    await broker.ring.found(wanted.brokers)
+    return json_response(_description(broker, broker.ring.state))
+
+
+async def accept_loss(broker: Broker, call: Call) -> Response:
+    """The range, led by the broker that was named."""
+    parameters: RangePath = call.parameters
+    wanted = parse_body(call.body, AcceptedLoss)
+    state = await broker.ring.current()
+    found = state.ranges.get(parameters.range)
+    if found is None:
+        known = ", ".join(map(str, sorted(state.ranges)))
+        raise _refused("range-not-found", f"no range {parameters.range}; there are {known}")
+    registration = state.brokers.get(wanted.broker)
+    if registration is None:
+        known = ", ".join(map(str, sorted(state.brokers)))
+        raise _refused("not-registered", f"no broker {wanted.broker} is registered; {known} are")
+    command = AcceptLoss(found.id, found.epoch, wanted.broker, registration.number)
+    await broker.ring.change(command)
+    state = broker.ring.state or state
+    return json_response(_range(state, state.ranges[found.id]))
+
+
+async def recover_metadata(broker: Broker, call: Call) -> Response:
+    """The ring, of which this broker is the only voter now."""
+    if not parse_body(call.body, Recovery).accept_loss:
+        raise InvalidParameterError(
+            "acceptLoss is false; true says that what only the lost voters knew may be lost",
+            parameter="acceptLoss",
+        )
+    _check_voters_are_away(broker.ring)
+    await broker.ring.recover_alone()
+    return json_response(_description(broker, broker.ring.state))
+
+
+def _check_voters_are_away(ring: Ring) -> None:
+    """RingRefusedError while most of them are heard: they would go on beside this one."""
+    view = ring.view()
+    alive = [each for each in view.voters if is_alive(ring, view, each)]
+    if 2 * len(alive) > len(view.voters):
+        shown = ", ".join(map(str, alive))
+        raise _refused(
+            "voters-alive",
+            f"most voters are alive ({shown}), so nothing needs to be recovered; stop those that "
+            "are lost for good",
+        )
+
+
+# --- what the answers are made of -----------------------------------------------------------------
+
+
+def is_alive(ring: Ring, view: RingView, ordinal: int) -> bool:
+    """Who answers is."""
+    own = ring.registration
+    return (own is not None and own.ordinal == ordinal) or view.alive.get(ordinal, False)
+
+
+def _description(broker: Broker, state: RingState | None) -> RingDescription:
+    view = broker.ring.view()
+    registrations = sorted(state.brokers.items()) if state else ()
+    ranges = sorted(state.ranges.values(), key=lambda each: each.start) if state else ()
+    return RingDescription(
+        name=broker.client_view.ring_name,
+        state=_state_of(broker.ring, view),
+        cluster_id=None if state is None else state.cluster_id,
+        brokers=None if state is None else state.broker_count,
+        factor=None if state is None else state.factor,
+        copies=COPIES,
+        metadata=MetadataAnswer(
+            term=view.term,
+            leader=view.leader,
+            voters=list(view.voters),
+            next_voters=list(view.next_voters),
+            height=None if state is None else view.commit,
+            applied=None if state is None else view.applied,
+            log_bytes=view.log_bytes,
+        ),
+        registrations=[_registration(broker.ring, view, each) for _, each in registrations],
+        ranges=[_range(state, each) for each in ranges] if state else [],
+        step=_step(state.step) if state and state.step else None,
+    )
+
+
+def _state_of(ring: Ring, view: RingView) -> str:
+    """A broker that hears of a leader is to be admitted to its ring."""
+    if ring.state is None:
+        return "waiting to be founded" if view.leader is None else "waiting to be admitted"
+    return "waiting to be registered" if ring.registration is None else "member"
+
+
+def _registration(ring: Ring, view: RingView, one: Registration) -> RegistrationAnswer:
+    is_own = ring.registration is not None and ring.registration.ordinal == one.ordinal
+    hint = view.hints.get(one.ordinal)
+    if hint is not None and hint.incarnation != one.incarnation:
+        hint = None  # an empty disk in its place
+    return RegistrationAnswer(
+        ordinal=one.ordinal,
+        registration=one.number,
+        incarnation=one.incarnation,
+        boot=one.boot,
+        loss=one.loss,
+        fenced=one.is_fenced,
+        alive=is_alive(ring, view, one.ordinal),
+        height=view.applied if is_own else hint and hint.height,
+    )
+
+
+def _range(state: RingState, one: RangeState) -> RangeAnswer:
+    return RangeAnswer(
+        id=one.id,
+        start=str(one.start),
+        end=str(one.end),
+        epoch=one.epoch,
+        leader=one.leader and one.leader.ordinal,
+        replicas=list(one.replicas),
+        isr=[
+            ReplicaAnswer(ordinal=each.ordinal, registration=each.registration, ghost=each.is_ghost)
+            for each in one.isr
+        ],
+        state=condition_of(state, one),
+    )
+
+
+def _step(step: StepState) -> StepAnswer:
+    return StepAnswer(
+        id=step.id,
+        kind=step.kind,
+        brokers_before=step.brokers_before,
+        brokers_after=step.brokers_after,
+        parents=list(step.parents),
+        sealed=sorted(step.sealed),
+    )
+
+
+def _refused(reason: str, detail: str) -> RingRefusedError:
+    return RingRefusedError(Refusal(reason, detail))

@@ -1,0 +1,437 @@
+"""Topics and where their partitions begin and end -> answers (docs/protocol.md, "Topics")."""
+
+import re
+from typing import Annotated, Any, TypeVar
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
+
+from tailrace_broker.model.errors import (
+    CorruptPartitionError,
+    InvalidBodyError,
+    InvalidParameterError,
+    OverloadError,
+    StoredDataError,
+    TopicExistsError,
+)
+from tailrace_broker.model.ring_state import RangeState
+from tailrace_broker.model.topic import (
+    BOUNDS,
+    CODECS,
+    DURABILITIES,
+    NEW_TOPIC,
+    Partition,
+    Slice,
+    Topic,
+    TopicSettings,
+    slices_of,
+)
+from tailrace_broker.net.api.range_states import condition_of
+from tailrace_broker.net.broker import Broker, HostedTopic, PartitionLog
+from tailrace_broker.net.http.router import Call, Parameters, Response, TopicName
+from tailrace_broker.net.http.timestamps import TIMESTAMP_FORMS, read_timestamp
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+# Of each event, on the disk of its range's leader.
+COPIES = 1
+
+# How msgspec names the field that does not fit, or what it is in.
+_FIELD = re.compile(r"(?:field `|`\$\.)([^`\[]+)")
+
+
+def _bounds(field: str) -> dict[str, int]:
+    """For the description; TopicSettings checks them, whose sentence is better than msgspec's."""
+    return {"minimum": BOUNDS[field].least, "maximum": BOUNDS[field].most}
+
+
+class TopicChanges(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
+    """The body of `PATCH /v1/topics/{topic}`: what is to be changed."""
+
+    partitions_per_range: Annotated[
+        int | UnsetType,
+        Meta(
+            description="At first 4; cannot be changed later in this version.",
+            extra_json_schema=_bounds("partitions_per_range"),
+        ),
+    ] = UNSET
+    json_check: Annotated[
+        bool | UnsetType, Meta(description="Refuse values that are not JSON; at first true.")
+    ] = UNSET
+    compression: Annotated[
+        str | UnsetType,
+        Meta(
+            description="Of batches that it makes smaller; at first lz4.",
+            extra_json_schema={"enum": list(CODECS)},
+        ),
+    ] = UNSET
+    durability: Annotated[
+        str | UnsetType,
+        Meta(
+            description="When a produce is answered: fsync (at first): its records are on disk; "
+            "written: the operating system has them, and flushes later.",
+            extra_json_schema={"enum": list(DURABILITIES)},
+        ),
+    ] = UNSET
+    flush_ms: Annotated[
+        int | UnsetType,
+        Meta(
+            description="With written: what is not flushed is, after so long; at first 1,000.",
+            extra_json_schema=_bounds("flush_ms"),
+        ),
+    ] = UNSET
+    flush_bytes: Annotated[
+        int | UnsetType,
+        Meta(
+            description="With written: or when it is so much; at first 16 MiB.",
+            extra_json_schema=_bounds("flush_bytes"),
+        ),
+    ] = UNSET
+    linger_ms: Annotated[
+        int | UnsetType,
+        Meta(
+            description="How long single events wait for others to share a batch; at first 0.",
+            extra_json_schema=_bounds("linger_ms"),
+        ),
+    ] = UNSET
+    linger_bytes: Annotated[
+        int | UnsetType,
+        Meta(
+            description="They wait no longer once they have so many bytes; 0 (at first): no bound.",
+            extra_json_schema=_bounds("linger_bytes"),
+        ),
+    ] = UNSET
+    retention_ms: Annotated[
+        int | UnsetType | None,
+        Meta(
+            description="Records stay so long at least; 60,000 or more, or null: for ever; "
+            "at first 7 days.",
+            extra_json_schema=_bounds("retention_ms"),
+        ),
+    ] = UNSET
+    retention_bytes: Annotated[
+        int | UnsetType | None,
+        Meta(
+            description="A partition keeps so many bytes at least; 1 MiB or more, or null "
+            "(at first): all.",
+            extra_json_schema=_bounds("retention_bytes"),
+        ),
+    ] = UNSET
+
+
+class NewTopic(TopicChanges, rename="camel", forbid_unknown_fields=True):
+    """The body of `POST /v1/topics`."""
+
+    name: Annotated[str, Meta(description="1 to 249 of A-Z a-z 0-9 . _ -", examples=["orders"])]
+
+
+class TopicAnswer(msgspec.Struct, rename="camel", kw_only=True):
+    """A topic."""
+
+    name: str
+    id: UUID
+    partitions_per_range: int
+    json_check: bool
+    compression: str
+    durability: str
+    flush_ms: int
+    flush_bytes: int
+    linger_ms: int
+    linger_bytes: int
+    retention_ms: int | None
+    retention_bytes: int | None
+    partitions: int
+    copies: int
+
+
+class TopicsAnswer(msgspec.Struct):
+    """All topics, sorted by name."""
+
+    topics: list[TopicAnswer]
+
+
+class PartitionState(msgspec.Struct, rename="camel", kw_only=True):
+    """Where a partition begins and ends; null where damage hides it, or another broker leads it."""
+
+    partition: int
+    range: int
+    epoch: int
+    leader: Annotated[int | None, Meta(description="Its ordinal; null: no broker leads now.")]
+    leader_url: Annotated[
+        str | UnsetType, Meta(description="When another broker leads it, which knows more.")
+    ] = UNSET
+    first_offset: int
+    log_start: int | None
+    high_watermark: int | None
+    log_end: int | None
+    state: Annotated[
+        str,
+        Meta(
+            description="open, sealed, damaged; waiting, leaderless: as its range, which no broker "
+            "leads now."
+        ),
+    ]
+    parents: list[int]
+    children: list[int]
+    timestamp_offset: Annotated[
+        int | UnsetType | None,
+        Meta(description="With `timestamp`: of the first record of that time or later."),
+    ] = UNSET
+
+
+class QuarantinedBatch(msgspec.Struct, rename="camel"):
+    """Records that cannot be read, and where the damage begins."""
+
+    first_offset: int
+    last_offset: int
+    file: str
+    byte: int
+
+
+class PartitionDetails(PartitionState, kw_only=True):
+    """A partition as `GET /v1/topics/{topic}` describes it."""
+
+    slice: int
+    slices: int
+    token_start: str
+    token_end: str
+    isr: list[int]
+    size_bytes: int | None
+    quarantined: Annotated[
+        list[QuarantinedBatch], Meta(description="What was met of damage, at the start or since.")
+    ]
+
+
+class TopicDescription(TopicAnswer, kw_only=True):
+    """A topic with its partitions."""
+
+    partition_details: list[PartitionDetails]
+
+
+class TopicOffsets(msgspec.Struct):
+    """The partitions of one topic."""
+
+    topic: str
+    partitions: list[PartitionState]
+
+
+class OffsetsAnswer(msgspec.Struct):
+    """The answer of `GET /v1/offsets`."""
+
+    topics: list[TopicOffsets]
+
+
+class TopicPath(Parameters, frozen=True):
+    """Of `/v1/topics/{topic}`."""
+
+    topic: TopicName
+
+
+class OffsetsParameters(Parameters, frozen=True):
+    """Of `GET /v1/offsets`."""
+
+    topic: Annotated[tuple[str, ...], Meta(description="Repeatable; without it all topics.")] = ()
+    timestamp: (
+        Annotated[str, Meta(description=f"Adds `timestampOffset`; {TIMESTAMP_FORMS}.")] | None
+    ) = None
+
+
+async def list_topics(broker: Broker, _: Call) -> Response:
+    """All topics."""
+    return json_response(TopicsAnswer([_answer(hosted.topic) for hosted in broker.topics()]))
+
+
+async def create_topic(broker: Broker, call: Call) -> Response:
+    """201 when it is new, 200 when it exists with the settings that are given."""
+    wanted = parse_body(call.body, NewTopic)
+    given = _given(wanted)
+    name = given.pop("name")
+    try:
+        topic, is_new = await broker.create_topic(name, replace(NEW_TOPIC, **given))
+    except TopicExistsError:
+        topic, is_new = broker.hosted(name).topic, False
+        _check_settings(topic, replace(topic.settings, **given))
+    return json_response(_answer(topic), status=201 if is_new else 200)
+
+
+def _check_settings(topic: Topic, wanted: TopicSettings) -> None:
+    """TopicExistsError names what is not as wanted, and says what can be done."""
+    asked = msgspec.to_builtins(wanted)
+    others = {
+        name: msgspec.json.encode(value).decode()
+        for name, value in msgspec.to_builtins(topic.settings).items()
+        if asked[name] != value
+    }
+    if not others:
+        return
+    remedy = "alter it, or choose another name"
+    if "partitionsPerRange" in others:
+        remedy = (
+            "partitions cannot be altered: choose another name, or delete the topic with its "
+            "records and create it again"
+        )
+    found = ", ".join(f"{name} {value}" for name, value in others.items())
+    raise TopicExistsError(f'topic "{topic.name}" exists with {found}; {remedy}', topic=topic.name)
+
+
+async def describe_topic(broker: Broker, call: Call) -> Response:
+    """A topic with its partitions."""
+    hosted = broker.hosted(call.parameters.topic)
+    slices = slices_of(hosted.topic)
+    details = [
+        _details(broker, hosted, partition, slices[partition.partition])
+        for partition in hosted.topic.partitions
+    ]
+    members = msgspec.structs.asdict(_answer(hosted.topic))
+    return json_response(TopicDescription(**members, partition_details=details))
+
+
+async def alter_topic(broker: Broker, call: Call) -> Response:
+    """The topic with its changed settings."""
+    changes = _given(parse_body(call.body, TopicChanges))
+    return json_response(_answer(await broker.alter_topic(call.parameters.topic, changes)))
+
+
+async def delete_topic(broker: Broker, call: Call) -> Response:
+    """204 when the topic is gone."""
+    await broker.delete_topic(call.parameters.topic)
+    return Response(content_type="", status=204)
+
+
+async def list_offsets(broker: Broker, call: Call) -> Response:
+    """Where each partition of some topics begins and ends."""
+    parameters: OffsetsParameters = call.parameters
+    names = dict.fromkeys(parameters.topic)
+    hosted = [broker.hosted(name) for name in names] or list(broker.topics())
+    time_us = None if parameters.timestamp is None else read_timestamp(parameters.timestamp)
+    topics = []
+    for each in hosted:
+        states = [_state(broker, each, partition) for partition in each.topic.partitions]
+        if time_us is not None:
+            for state in states:
+                log = log_or_none(each, state["partition"])
+                found = await log.find_timestamp(time_us) if log else None
+                state["timestamp_offset"] = found
+        topics.append(TopicOffsets(each.topic.name, [PartitionState(**state) for state in states]))
+    return json_response(OffsetsAnswer(topics))
+
+
+def json_response(answer: object, *, status: int = 200) -> Response:
+    """An answer's struct as JSON, with a line feed for who reads it in a shell."""
+    return Response((msgspec.json.encode(answer) + b"\n",), status=status)
+
+
+def parse_body(body: bytes | bytearray, kind: type[T]) -> T:
+    """InvalidParameterError names a field; InvalidBodyError when it is not even JSON."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        known = [field.encode_name for field in msgspec.structs.fields(kind)]
+        detail = f"{error}; its fields are {', '.join(known)}"
+        field = _FIELD.search(str(error)) if isinstance(error, msgspec.ValidationError) else None
+        if field:
+            raise InvalidParameterError(detail, parameter=field[1]) from error
+        raise InvalidBodyError(detail) from error
+
+
+def _given(body: msgspec.Struct) -> dict[str, Any]:
+    """The members that a body has."""
+    members = msgspec.structs.asdict(body)
+    return {name: value for name, value in members.items() if value is not UNSET}
+
+
+def _answer(topic: Topic) -> TopicAnswer:
+    return TopicAnswer(
+        name=topic.name,
+        id=topic.topic_id,
+        **msgspec.structs.asdict(topic.settings),
+        partitions=len(topic.partitions),
+        copies=COPIES,
+    )
+
+
+def _state(broker: Broker, hosted: HostedTopic, partition: Partition) -> dict[str, Any]:
+    """The members of a PartitionState."""
+    log = log_or_none(hosted, partition.partition)
+    members = {
+        "partition": partition.partition,
+        "range": partition.range_id,
+        "epoch": partition.epoch,
+        "first_offset": partition.first_offset,
+        "log_start": log and log.log_start,
+        "high_watermark": log and log.high_watermark,
+        "log_end": log and log.log_end,
+        "state": "sealed" if partition.is_sealed else "open",
+        "parents": list(partition.parents),
+        "children": list(partition.children),
+    }
+    if log.lost_end is not None if log else _is_damaged(hosted, partition):
+        members["state"] = "damaged"
+    elif log is None and not partition.is_sealed:
+        members["state"] = _condition(broker, partition)
+    leader = _leader(broker, partition)
+    if leader is not None and leader != broker.ordinal:
+        host, port = broker.address_of(leader)
+        members["leader_url"] = url_at(host, port)
+    return {**members, "leader": leader}
+
+
+def _details(
+    broker: Broker, hosted: HostedTopic, partition: Partition, part: Slice
+) -> PartitionDetails:
+    log = log_or_none(hosted, partition.partition)
+    found = _range(broker, partition)
+    return PartitionDetails(
+        **_state(broker, hosted, partition),
+        slice=part.number,
+        slices=part.slices,
+        token_start=str(partition.token_start),
+        token_end=str(partition.token_end),
+        isr=[] if found is None else [each.ordinal for each in found.isr if not each.is_ghost],
+        size_bytes=None if log is None else log.size_bytes,
+        quarantined=[
+            QuarantinedBatch(each.first_offset, each.end_offset - 1, str(each.path), each.position)
+            for each in (log.quarantined if log else ())
+        ],
+    )
+
+
+def url_at(host: str, port: int) -> str:
+    """Of a broker's public door."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _range(broker: Broker, partition: Partition) -> RangeState | None:
+    state = broker.ring.state
+    return None if state is None else state.ranges.get(partition.range_id)
+
+
+def _condition(broker: Broker, partition: Partition) -> str:
+    """Of a partition whose log is not here."""
+    state, found = broker.ring.state, _range(broker, partition)
+    return "open" if state is None or found is None else condition_of(state, found)
+
+
+def _leader(broker: Broker, partition: Partition) -> int | None:
+    found = _range(broker, partition)
+    return None if found is None or found.leader is None else found.leader.ordinal
+
+
+def _is_damaged(hosted: HostedTopic, partition: Partition) -> bool:
+    try:
+        hosted.log_of(partition.partition)
+    except CorruptPartitionError:
+        return True
+    except (OverloadError, StoredDataError):
+        pass
+    return False
+
+
+def log_or_none(hosted: HostedTopic, partition: int) -> PartitionLog | None:
+    """None: another broker leads the partition, or none does, or its data is damaged."""
+    try:
+        return hosted.log_of(partition)
+    except (OverloadError, StoredDataError):
+        return None

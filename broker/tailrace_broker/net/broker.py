@@ -1,0 +1,395 @@
+"""What the doors need of the broker; `app.broker` provides it."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+
+from tailrace_broker.codec.batch import BatchBody, StoredBatch
+from tailrace_broker.codec.columns import RecordColumns
+from tailrace_broker.core.groups.group import Group, Piece
+from tailrace_broker.core.log.producers import Producer
+from tailrace_broker.memory.read_memory import ReadMemory
+from tailrace_broker.model.appended import Appended
+from tailrace_broker.model.commands import Command
+from tailrace_broker.model.counters import Counters
+from tailrace_broker.model.damage import Damage, LostEnd
+from tailrace_broker.model.errors import TailraceError
+from tailrace_broker.model.group import Confirmation, Place, Subscription
+from tailrace_broker.model.messages import Hint
+from tailrace_broker.model.ring_state import Registration, RingState
+from tailrace_broker.model.topic import Topic, TopicSettings
+from tailrace_broker.model.trashed_topic import TrashedTopic
+
+
+class PartitionLog(Protocol):
+    """An open partition."""
+
+    @property
+    def log_start(self) -> int:
+        """The first offset that can be read."""
+
+    @property
+    def high_watermark(self) -> int:
+        """The end of what can be read."""
+
+    @property
+    def log_end(self) -> int:
+        """The end of this replica's log."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its batches on disk."""
+
+    @property
+    def lost_end(self) -> LostEnd | None:
+        """What it has lost, and therefore takes no writes."""
+
+    @property
+    def quarantined(self) -> Sequence[Damage]:
+        """What of it is known to be damaged, in order."""
+
+    def append_event(
+        self,
+        key: bytes | None,
+        value: bytes,
+        timestamp_us: int,
+        flags: int,
+        done: Appended,
+        producer: Producer | None = None,
+    ) -> None:
+        """Append one event; `done` once it is stored as the topic's durability says.
+
+        Of a `producer`'s request once alone: its retry is answered as a duplicate, or refused.
+        """
+
+    def append_columns(
+        self, columns: RecordColumns, done: Appended, producer: Producer | None = None
+    ) -> None:
+        """Append a batch; `done` as for an event."""
+
+    def append_batch(
+        self, body: BatchBody, done: Appended, producer: Producer | None = None
+    ) -> None:
+        """Append a batch that is compressed and checked already; `done` as for an event."""
+
+    async def read(self, offset: int, max_bytes: int) -> Sequence[StoredBatch]:
+        """Committed batches from the one that holds `offset`."""
+
+    async def find_timestamp(self, timestamp_us: int) -> int | None:
+        """The first committed offset whose record is of this time or later; None: there is none."""
+
+    async def wait_beyond(self, offset: int) -> None:
+        """Until the high watermark is above `offset`, or the log takes no more appends."""
+
+
+class HostedTopic(Protocol):
+    """A topic with its open partitions."""
+
+    @property
+    def topic(self) -> Topic:
+        """The topic."""
+
+    def log_of(self, partition: int) -> PartitionLog:
+        """PartitionNotFoundError; CorruptPartitionError when its data is damaged."""
+
+    def open_log_of(self, partition: int) -> PartitionLog:
+        """To append: as `log_of`, and NotLeaderError when the partition is sealed."""
+
+    def partition_of_key(self, key: bytes | None) -> int:
+        """The open partition that a key belongs to; without a key, each undamaged in turn."""
+
+    def partitions_of_keys(self, keys: Sequence[bytes]) -> npt.NDArray[np.int32]:
+        """Of each key the open partition that it belongs to."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientView:
+    """Where clients find this broker, and what people call its ring."""
+
+    host: str
+    produce_port: int
+    read_port: int
+    ring_name: str
+
+
+class GroupPoll(NamedTuple):
+    """What a consumer may read now, and what `Groups.deliver` needs to know of the poll.
+
+    Without pieces there is nothing; `is_assigned`: some partition is this consumer's.
+    """
+
+    consumer_id: str
+    turn: int
+    pieces: Sequence[tuple[Piece, PartitionLog]]
+    is_assigned: bool
+    epoch: int  # of the group's assignment
+    confirmed: int  # the last delivery that was; 0: none
+    problem: TailraceError | None = None  # of a partition that is left out, being damaged
+
+
+class GroupView(NamedTuple):
+    """A group, to look at, with those of its topics that exist, by name."""
+
+    group: Group
+    topics: Mapping[str, HostedTopic]
+    coordinator: int  # the partition of `__groups` that keeps it
+    now_us: int  # of the clock that its consumers are seen by
+
+
+class Groups(Protocol):
+    """The consumer groups; every method can raise NotReadyError and CorruptPartitionError (the
+    log that keeps the group), what stores something DiskFullError and StorageFailedError.
+    """
+
+    async def register(
+        self, wanted: Subscription, epoch: int | None = None, *, creates_topics: bool = False
+    ) -> int:
+        """The assignment epoch that the consumer joined in; it is stored.
+
+        With the `epoch` that it knows of it is a sign of life of a consumer that must be there:
+        ConsumerNotRegisteredError, StaleAssignmentError. ConsumerExistsError, GroupKindError; of
+        its topics TopicNotFoundError, InvalidTopicNameError. With `creates_topics` those that do
+        not exist are created, as the first produce does.
+        """
+
+    async def poll(self, consumer_id: str, said: Confirmation, wait_ms: int) -> GroupPoll:
+        """What can be read now, or within `wait_ms`.
+
+        ConsumerNotRegisteredError, StaleAssignmentError.
+        """
+
+    async def poll_on(
+        self, poll: GroupPoll, unreadable: Mapping[Place, TailraceError], wait_ms: int
+    ) -> GroupPoll:
+        """The same poll again, when nothing of it could be read: what can be read now, or within
+        `wait_ms`, of other partitions than these.
+
+        ConsumerNotRegisteredError.
+        """
+
+    def deliver(self, poll: GroupPoll, ends: Sequence[int]) -> int | None:
+        """The delivery's number: of each piece in turn what is read, from its start to this end.
+
+        None: answer with nothing; what was read must not be sent.
+        """
+
+    def withdraw(self, poll: GroupPoll, delivery: int) -> None:
+        """The answer did not leave: the next poll does not confirm it."""
+
+    async def commit(self, consumer_id: str, said: Confirmation) -> None:
+        """Confirm, and store the group's positions.
+
+        ConsumerNotRegisteredError, StaleAssignmentError, StaleDeliveryError.
+        """
+
+    async def goodbye(self, consumer_id: str, said: Confirmation, *, commits: bool) -> None:
+        """Remove a consumer; when it `commits`, what it names, or got last, is dealt with.
+
+        ConsumerNotRegisteredError, StaleAssignmentError.
+        """
+
+    def views(self) -> Iterable[GroupView]:
+        """All groups by name; each as it is when it is asked for."""
+
+    def view(self, group: str) -> GroupView:
+        """GroupNotFoundError."""
+
+    async def reset(self, group: str, offsets: Mapping[Place, int]) -> None:
+        """Move a group's positions. GroupNotFoundError, GroupNotIdleError, GroupKindError."""
+
+    async def publish(self, group: str, source: str, offsets: Mapping[Place, int]) -> None:
+        """Store what a reader that keeps its offsets itself has read.
+
+        GroupNotIdleError, GroupKindError.
+        """
+
+    async def delete(self, group: str) -> None:
+        """Forget a group. GroupNotFoundError, GroupNotIdleError."""
+
+
+@dataclass(frozen=True, slots=True)
+class RingView:
+    """What a broker knows of its ring's agreement now; that of one that is in no ring is empty.
+
+    Brokers by their ordinals; `leader`: None, none is known. `is_established`: this broker leads,
+    and has agreed on something as such. Heights: `head` the end of this disk's chain, `commit` of
+    what it knows to be agreed, `applied` of its state. `alive`: of those that were heard of.
+    `log_bytes`: what the log of the agreement takes, until it is compacted.
+    """
+
+    term: int
+    leader: int | None
+    is_established: bool
+    voters: tuple[int, ...]
+    next_voters: tuple[int, ...]
+    head: int
+    commit: int
+    applied: int
+    alive: Mapping[int, bool]
+    hints: Mapping[int, Hint]
+    log_bytes: int
+
+
+class Ring(Protocol):
+    """This broker's part in the ring."""
+
+    @property
+    def state(self) -> RingState | None:
+        """What is agreed, as far as this broker has applied it; None: it is in no ring yet."""
+
+    @property
+    def registration(self) -> Registration | None:
+        """What this process is in the ring; None until that is agreed."""
+
+    def view(self) -> RingView:
+        """How agreeing goes."""
+
+    async def change(self, command: Command) -> None:
+        """Carry a command out; on return it is in `state`. RingRefusedError, NotReadyError."""
+
+    async def current(self) -> RingState:
+        """A state that holds all that was agreed when this was asked. NotReadyError."""
+
+    async def found(self, broker_count: int) -> None:
+        """Found a ring of brokers 0 to `broker_count` - 1; done when it is this ring already.
+
+        RingExistsError, BrokerUnreachableError.
+        """
+
+    async def recover_alone(self) -> None:
+        """By hand: most voters are lost for good, and this broker goes on without them.
+
+        RingRefusedError.
+        """
+
+
+class Broker(Protocol):
+    """The broker behind the doors."""
+
+    @property
+    def groups(self) -> Groups:
+        """The consumer groups."""
+
+    @property
+    def ring(self) -> Ring:
+        """Its part in the ring."""
+
+    @property
+    def ring_secret(self) -> str:
+        """What admin requests must name; empty: nothing."""
+
+    def address_of(self, ordinal: int) -> tuple[str, int]:
+        """Host and public port at which clients reach a broker of the ring."""
+
+    @property
+    def client_view(self) -> ClientView:
+        """What clients are told."""
+
+    @property
+    def cluster_id(self) -> UUID | None:
+        """Of the ring; None: there is none yet."""
+
+    @property
+    def ordinal(self) -> int:
+        """Of this broker."""
+
+    @property
+    def incarnation(self) -> UUID:
+        """Of its data directory."""
+
+    @property
+    def restart_kind(self) -> str:
+        """How the boot before ended: clean, process, power, disk."""
+
+    @property
+    def is_direct(self) -> bool:
+        """Data files bypass the page cache."""
+
+    @property
+    def durable_write_ms(self) -> float | None:
+        """Median of some durable writes at the start."""
+
+    @property
+    def started_us(self) -> int:
+        """When the process started, µs since the epoch."""
+
+    @property
+    def quarantined_count(self) -> int:
+        """Batches that are known to be damaged."""
+
+    @property
+    def damaged_count(self) -> int:
+        """Partitions that stand still because their data is damaged."""
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions on this broker."""
+
+    @property
+    def counters(self) -> Counters:
+        """What the doors count."""
+
+    @property
+    def max_request_bytes(self) -> int:
+        """Bound of one body."""
+
+    def check_ready(self) -> None:
+        """NotReadyError until recovery has ended, and from a stop on."""
+
+    def now_us(self) -> int:
+        """The broker's clock, µs since the epoch."""
+
+    async def data_bytes(self) -> int | None:
+        """What its data takes on the disk; None: the disk does not answer."""
+
+    async def disk_bytes(self) -> tuple[int, int] | None:
+        """Used, and all, of the file system that holds the data; None: it does not answer."""
+
+    def hosted(self, topic: str) -> HostedTopic:
+        """TopicNotFoundError, InvalidTopicNameError."""
+
+    def with_topic(
+        self, topic: str, use: Callable[[HostedTopic | None, TailraceError | None, bool], None]
+    ) -> None:
+        """Call `use` with the topic, at once when it is there, else when it has been created.
+
+        The last argument is whether this very call created the topic.
+        """
+
+    async def create_topic(self, name: str, settings: TopicSettings) -> tuple[Topic, bool]:
+        """The topic, and whether it is new."""
+
+    async def alter_topic(self, name: str, changes: Mapping[str, Any]) -> Topic:
+        """The topic with these fields of its settings changed; InvalidParameterError."""
+
+    async def accept_loss(self, topic: str, partition: int, *, dry_run: bool) -> LostEnd:
+        """Let a partition that has lost its end go on behind it. NothingLostError."""
+
+    async def delete_topic(self, name: str) -> None:
+        """Take the topic away; its data moves to the trash."""
+
+    async def trashed_topics(self) -> Sequence[TrashedTopic]:
+        """Deleted topics that are still there, the latest deletion first."""
+
+    async def restore_topic(self, wanted: str, new_name: str | None) -> Topic:
+        """Bring the deleted topic of this name or id back; NotInTrashError, TopicExistsError."""
+
+    def topics(self) -> Sequence[HostedTopic]:
+        """All topics by name."""
+
+    @property
+    def read_memory(self) -> ReadMemory:
+        """What answers hold; who reads waits there."""
+
+    def check_produce_memory(self, size_bytes: int) -> None:
+        """ProduceMemoryFullError when there is no room for so much now."""
+
+    def take_produce_memory(self, size_bytes: int) -> None:
+        """Count bytes of a body; ProduceMemoryFullError when the bound is reached."""
+
+    def return_produce_memory(self, size_bytes: int) -> None:
+        """The body has been answered."""

@@ -1,0 +1,1 @@
+"""HTTP/1.1: connections, requests, answers, the router, problems."""

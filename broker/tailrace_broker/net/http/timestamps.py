@@ -1,0 +1,57 @@
+"""The time that a request names: ISO 8601 with its zone, or microseconds since the epoch.
+
+Other systems count milliseconds: an integer that is a time before 2001 in microseconds is refused.
+Such a time can be written as text.
+"""
+
+from datetime import UTC, datetime, timedelta
+
+from tailrace_broker.model.errors import InvalidParameterError
+from tailrace_broker.net.http.router import DIGITS_MAX, shortened
+
+# 2001-01-01: a smaller integer most likely counts seconds or milliseconds.
+INTEGER_US_MIN = 978_307_200_000_000
+# Six digits more than now: about the year 33,000.
+TIMESTAMP_US_MAX = 10**18 - 1
+# 2100-01-01: an integer of another unit is taken for a time up to here.
+_MEANT_US_MAX = 4_102_444_800_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+TIMESTAMP_FORMS = "ISO 8601 with a zone, like 2026-11-21T09:00:00Z, or microseconds since the epoch"
+
+
+def read_timestamp(given: str | int) -> int:
+    """µs since the epoch of the parameter or field `timestamp`; InvalidParameterError."""
+    text = str(given)
+    if text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX:
+        return _of_integer(int(text))
+    # A + that was not percent-encoded is a space.
+    iso = text.replace(" ", "+") if "T" in text else text
+    try:
+        time = datetime.fromisoformat(iso)
+    except ValueError:
+        raise _refused(f"is {shortened(text)}; it is {TIMESTAMP_FORMS}") from None
+    if time.tzinfo is None:
+        raise _refused(f"is {shortened(text)}, which has no zone; add one: Z is UTC, or +01:00")
+    timestamp_us = (time - _EPOCH) // timedelta(microseconds=1)
+    if timestamp_us < 0:
+        raise _refused(f"is {shortened(text)}; it is 1970-01-01T00:00:00Z or later")
+    return timestamp_us
+
+
+def _of_integer(value: int) -> int:
+    if INTEGER_US_MIN <= value <= TIMESTAMP_US_MAX:
+        return value
+    meant = (value * 1_000, value * 1_000_000, value // 1_000)  # ms, s, ns
+    likely = [each for each in meant if INTEGER_US_MIN <= each <= _MEANT_US_MAX]
+    if likely:
+        raise _refused(f"is {value}; it is in microseconds; did you mean {likely[0]}?")
+    if value > TIMESTAMP_US_MAX:
+        raise _refused(f"is {value}; it is at most {TIMESTAMP_US_MAX}, in microseconds")
+    raise _refused(
+        f"is {value}, in microseconds before 2001; write such a time as text, like "
+        "1999-12-31T00:00:00Z"
+    )
+
+
+def _refused(what: str) -> InvalidParameterError:
+    return InvalidParameterError(f"timestamp {what}", parameter="timestamp")

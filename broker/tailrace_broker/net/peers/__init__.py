@@ -1,0 +1,1 @@
+"""Connections between the brokers of a ring."""

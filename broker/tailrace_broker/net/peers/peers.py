@@ -1,0 +1,150 @@
+"""The other brokers, as this one reaches them: messages to them and from them, over TCP.
+
+For each direction between two brokers there is a connection of its own, dialled by who sends. What
+cannot be sent is lost, as the machines expect it. A killed process is noticed at once: its kernel
+resets what is open and refuses what is dialled; a host that has vanished is not: silence tells.
+"""
+
+import asyncio
+import errno
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import structlog
+
+from tailrace_broker.codec.peer import encode_frame
+from tailrace_broker.model.errors import CorruptFrameError, InvalidSettingError, PortInUseError
+from tailrace_broker.model.messages import Message
+from tailrace_broker.net.peers.context import PeerContext, PeerCounters
+from tailrace_broker.net.peers.incoming import IncomingConnection, IncomingPeers
+from tailrace_broker.net.peers.outgoing import OutgoingPeer
+
+BACKLOG = 256
+# At the stop: long enough that what was sent last leaves.
+CLOSE_SECONDS_MAX = 1.0
+
+_log = structlog.get_logger()
+
+
+class Peers:
+    """The transport. To be made, and used, on the event loop."""
+
+    def __init__(
+        self,
+        ordinal: int,
+        *,
+        address_of: Callable[[int], tuple[str, int]],
+        secret: bytes,
+        cluster_id: Callable[[], UUID | None],
+        on_message: Callable[[Message], None],
+        on_unreachable: Callable[[int], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        """`address_of`: host and port where another broker listens to its peers.
+
+        `on_unreachable`: of a broker that has refused a connection, or ended one. `spawn` runs a
+        dial.
+        """
+        self._context = PeerContext(ordinal, secret, cluster_id, asyncio.get_running_loop())
+        self._incoming = IncomingPeers(
+            self._context, on_message, on_heard=self._heard, on_unreachable=on_unreachable
+        )
+        self._outgoing: dict[int, OutgoingPeer] = {}
+        self._new_outgoing = partial(
+            OutgoingPeer,
+            self._context,
+            address_of=address_of,
+            on_unreachable=on_unreachable,
+            spawn=spawn,
+        )
+        self._to_flush: dict[int, OutgoingPeer] = {}
+        self._server: asyncio.Server | None = None
+        # What goes to several brokers is encoded once.
+        self._encoded: tuple[Message, bytes] | None = None
+
+    @property
+    def counters(self) -> PeerCounters:
+        """For metrics."""
+        return self._context.counters
+
+    async def listen(self, host: str, port: int) -> int:
+        """Take connections of other brokers; the port (with 0 any free one).
+
+        PortInUseError, InvalidSettingError.
+        """
+        try:
+            self._server = await self._context.loop.create_server(
+                partial(IncomingConnection, self._incoming), host, port, backlog=BACKLOG
+            )
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise PortInUseError(
+                    f"port {port} on {host}, for other brokers, is in use; stop what listens "
+                    "there, or choose another base port (TAILRACE_PORT)"
+                ) from error
+            raise InvalidSettingError(
+                f"TAILRACE_HOST: cannot listen on {host}, port {port}: {error.strerror}"
+            ) from error
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def send(self, ordinal: int, message: Message) -> None:
+        """At the end of this turn of the loop, or never. Of one message to several, in a row."""
+        context = self._context
+        if context.is_closed or ordinal == context.ordinal:
+            context.counters.dropped += 1
+            return
+        peer = self._outgoing.get(ordinal)
+        if peer is None:
+            peer = self._outgoing[ordinal] = self._new_outgoing(ordinal)
+        frame = self._frame(message) if peer.takes_frames else None
+        if frame is None:
+            context.counters.dropped += 1
+            return
+        peer.push(frame)
+        if not self._to_flush:
+            context.loop.call_soon(self._flush)
+        self._to_flush[ordinal] = peer
+
+    async def close(self) -> None:
+        """Send what waits, end all connections, take no more."""
+        context = self._context
+        if self._server is not None:
+            self._server.close()
+        self._flush()
+        context.is_closed = True
+        for peer in self._outgoing.values():
+            await peer.stop_dialling()
+        for transport in list(context.open):
+            transport.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS_MAX):
+                await context.all_closed()
+        for transport in context.open:
+            transport.abort()
+        await asyncio.sleep(0)  # they close in the loop's next turn
+
+    def _flush(self) -> None:
+        peers = list(self._to_flush.values())
+        self._to_flush.clear()
+        for peer in peers:
+            peer.flush()
+
+    def _frame(self, message: Message) -> bytes | None:
+        if self._encoded is not None and self._encoded[0] is message:
+            return self._encoded[1]
+        try:
+            frame = encode_frame(message)
+        except CorruptFrameError as error:
+            if self._context.may_log(None, "too-large"):
+                _log.error("message.dropped", detail=error.detail)
+            return None
+        self._encoded = message, frame
+        return frame
+
+    def _heard(self, ordinal: int) -> None:
+        peer = self._outgoing.get(ordinal)
+        if peer is not None:
+            peer.retry()

@@ -1,0 +1,1 @@
+"""The shell of `core.node`: its disk, its timers, its connections with other brokers."""

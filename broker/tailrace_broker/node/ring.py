@@ -1,0 +1,429 @@
+"""This broker's part in the ring, run on its disk, its clock and its connections.
+
+`core.control` decides; here its effects are carried out in their order, and what comes of them is
+told to it. All of it runs on the event loop.
+"""
+
+import asyncio
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import structlog
+
+from tailrace_broker.app.settings import PEER_PORT, Settings
+from tailrace_broker.codec.ring_snapshot import encode_slices
+from tailrace_broker.core.node.control import Control, ControlTiming, Identity
+from tailrace_broker.core.node.events import (
+    Answer,
+    Applied,
+    Ask,
+    AskFounding,
+    AskRecovery,
+    AskState,
+    CompactState,
+    ControlEffect,
+    ControlEvent,
+    Heard,
+    Superseded,
+)
+from tailrace_broker.core.raft.events import (
+    Compacted,
+    Durable,
+    Keep,
+    Replace,
+    Send,
+    Unreachable,
+    Woken,
+)
+from tailrace_broker.model.agreement import DiskId, Kept, Snapshot
+from tailrace_broker.model.commands import Command
+from tailrace_broker.model.errors import (
+    BrokerUnreachableError,
+    NotAgreedError,
+    NotReadyError,
+    RingExistsError,
+    RingRefusedError,
+    SupersededError,
+    TailraceError,
+)
+from tailrace_broker.model.messages import Hint, Message
+from tailrace_broker.model.ring_state import Refusal, Registration, RingState
+from tailrace_broker.model.topic import Topic
+from tailrace_broker.net.broker import RingView
+from tailrace_broker.net.peers.peers import Peers
+from tailrace_broker.storage.data_directory import DataDirectory
+from tailrace_broker.storage.files.io_threads import IoThreads
+from tailrace_broker.storage.metadata.files import MetadataFiles
+
+# Copies of each range that a new ring keeps; more when brokers replicate.
+COPIES = 1
+CHANGE_S_MAX = 10.0
+LEAD_S_MAX = 2.0
+# What the agreement's refusals of a founding are to callers.
+FOUNDING_ERRORS = {
+    "ring-exists": RingExistsError,
+    "broker-unreachable": BrokerUnreachableError,
+    "founding-under-way": NotAgreedError,
+}
+
+# Of a change whose outcome is not known.
+DOUBT = "; what was asked for may still come to be"
+
+_log = structlog.get_logger()
+
+
+class _Request(NamedTuple):
+    """`doubt`: what is added when nobody answers."""
+
+    future: asyncio.Future[None]
+    doubt: str
+
+
+class Ring:
+    """`on_applied`: called with the state before and after each change, in their order."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        directory: DataDirectory,
+        io: IoThreads,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        on_failed: Callable[[BaseException], None],
+    ) -> None:
+        """`on_failed`: what this process cannot go on with; it must end."""
+        self.on_applied: list[Callable[[RingState | None, RingState], None]] = []
+        self.rules: Counter[str] = Counter()
+        self.files = MetadataFiles(
+            directory.path / "metadata",
+            io,
+            is_direct=directory.is_direct,
+            write_file=directory.trash.spares.write,
+        )
+        self.peers: Peers | None = None
+        self._settings = settings
+        self._directory = directory
+        self._spawn = spawn
+        self._on_failed = on_failed
+        self._loop = asyncio.get_running_loop()
+        self._kept_at_start: Kept | None = None
+        self._control: Control | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ms = 0
+        self._events: deque[ControlEvent] = deque()
+        self._requests: dict[int, _Request] = {}
+        self._request_count = 0
+        self._changed = asyncio.Event()
+        self._is_stopped = False
+
+    # --- views ---
+
+    @property
+    def state(self) -> RingState | None:
+        """What is agreed, as far as this broker has applied it; None: it is in no ring yet."""
+        return None if self._control is None else self._control.state
+
+    @property
+    def registration(self) -> Registration | None:
+        """What this process is in the ring; None until that is agreed."""
+        return None if self._control is None else self._control.registration
+
+    @property
+    def is_joining(self) -> bool:
+        """It waits to be founded, admitted or registered."""
+        return self._control is not None and self.registration is None
+
+    @property
+    def is_metadata_leader(self) -> bool:
+        """This broker leads the metadata now, or believes so."""
+        return self._control is not None and self._control.raft.is_established
+
+    def view(self) -> RingView:
+        """How agreeing goes."""
+        control = self._control
+        if control is None:
+            return RingView(0, None, False, (), (), -1, -1, -1, {}, {}, 0)
+        raft, gossip, now_ms = control.raft, control.gossip, self._now_ms()
+        return RingView(
+            term=raft.term,
+            leader=control.leader_ordinal if self.state is None else _ordinal(raft.leader),
+            is_established=raft.is_established,
+            voters=tuple(disk.ordinal for disk in raft.configuration.voters),
+            next_voters=tuple(disk.ordinal for disk in raft.configuration.next_voters),
+            head=raft.head.height,
+            commit=raft.commit.height,
+            applied=raft.applied.height,
+            alive={
+                each: gossip.is_alive(each, now_ms) and self._is_registered_disk(hint)
+                for each, hint in gossip.hints.items()
+            },
+            hints=gossip.hints,
+            log_bytes=self.files.size_bytes,
+        )
+
+    def _is_registered_disk(self, hint: Hint) -> bool:
+        """An empty disk in a broker's place is not that broker until it is admitted."""
+        known = None if self.state is None else self.state.brokers.get(hint.ordinal)
+        return known is None or known.incarnation == hint.incarnation
+
+    # --- life ---
+
+    async def start(
+        self, topics: tuple[Topic, ...] = (), deleted: tuple[tuple[Topic, int], ...] = ()
+    ) -> None:
+        """Until this process is registered, and leads what it should lead at once.
+
+        A broker without peers founds a ring of one, with these `topics`, and `deleted` ones with
+        the time of deletion in µs; one with peers waits to be founded or admitted.
+        CorruptMetadataError, StorageFailedError, PortInUseError.
+        """
+        settings, identity = self._settings, self._directory.identity
+        kept, self._kept_at_start = self._kept_at_start or await self.files.load(), None
+        disk = DiskId(identity.ordinal, identity.incarnation)
+        generator = random.Random()  # noqa: S311  # of moments and of ids, not of secrets
+        self._control = Control(
+            Identity(disk, identity.boot, identity.starts),
+            kept,
+            ControlTiming(),
+            generator,
+            self._now_ms(),
+            self.rules,
+        )
+        if settings.peer_host is not None:
+            if not settings.ring_secret:
+                _log.warning(
+                    "secret.missing",
+                    reason=f"port {settings.port + PEER_PORT}, and the requests that change the "
+                    "ring, are open to whoever reaches them",
+                    remedy="set TAILRACE_RING_SECRET, the same for all brokers",
+                )
+            self.peers = Peers(
+                disk.ordinal,
+                address_of=self._private_address,
+                secret=settings.ring_secret.get_secret_value().encode(),
+                cluster_id=self._cluster_id,
+                on_message=self._heard,
+                on_unreachable=lambda ordinal: self._step(Unreachable(ordinal)),
+                spawn=self._spawn,
+            )
+            await self.peers.listen(settings.host, settings.port + PEER_PORT)
+        self._step(Woken())
+        if settings.peer_host is None and kept.snapshot is None:
+            await self._found(1, topics, deleted)
+        await self._until(lambda: self.registration is not None)
+        await self._lead()
+        _log.info("ring.joined", registration=self._registered().number, term=self.view().term)
+
+    async def load(self) -> None:
+        """Read what the disk keeps, before anything of this start is written there.
+
+        CorruptMetadataError, ReadFailedError, DiskFullError, StorageFailedError.
+        """
+        self._kept_at_start = await self.files.load()
+
+    async def stop(self) -> None:
+        """Say nothing more, and write what is being written to its end."""
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for each in self._requests.values():
+            if not each.future.done():
+                each.future.set_exception(NotAgreedError(f"the broker stops{each.doubt}"))
+        if self.peers is not None:
+            await self.peers.close()
+        await self.files.close()
+
+    # --- requests ---
+
+    async def change(self, command: Command) -> None:
+        """Carry a command out; on return it is in `state`.
+
+        RingRefusedError, NotAgreedError, NotReadyError.
+        """
+        await self._request(partial(Ask, command=command))
+
+    async def current(self) -> RingState:
+        """A state that holds all that was agreed when this was asked.
+
+        NotAgreedError, NotReadyError.
+        """
+        await self._request(AskState, doubt="")
+        assert self.state is not None
+        return self.state
+
+    async def found(self, broker_count: int) -> None:
+        """Found a ring of brokers 0 to `broker_count` - 1; done when it is this ring already.
+
+        RingExistsError, BrokerUnreachableError, RingRefusedError, NotAgreedError, NotReadyError.
+        """
+        await self._found(broker_count)
+
+    async def recover_alone(self) -> None:
+        """By hand: most voters are lost for good, and this broker goes on without them.
+
+        RingRefusedError, NotAgreedError, NotReadyError.
+        """
+        _log.warning("metadata.recovering", reason="asked by hand to go on alone")
+        await self._request(AskRecovery)
+
+    async def _found(
+        self,
+        broker_count: int,
+        topics: tuple[Topic, ...] = (),
+        deleted: tuple[tuple[Topic, int], ...] = (),
+    ) -> None:
+        ask = partial(
+            AskFounding,
+            broker_count=broker_count,
+            factor=COPIES,
+            topics=topics,
+            deleted=deleted,
+        )
+        try:
+            await self._request(ask)
+        except RingRefusedError as error:
+            kind = FOUNDING_ERRORS.get(error.refusal.reason)
+            if kind is None:
+                raise
+            raise kind(error.detail) from error
+
+    async def _request(self, ask: Callable[[int], ControlEvent], doubt: str = DOUBT) -> None:
+        if self._control is None or self._is_stopped:
+            raise NotReadyError("the broker is starting, or stopping")
+        self._request_count += 1
+        number = self._request_count
+        request = self._requests[number] = _Request(self._loop.create_future(), doubt)
+        try:
+            self._step(ask(number))
+            async with asyncio.timeout(CHANGE_S_MAX):
+                await request.future
+        except TimeoutError:
+            raise NotAgreedError(
+                f"the brokers have not agreed within {CHANGE_S_MAX:.0f} s: a majority of the "
+                f"voters must be up and reach each other{doubt}"
+            ) from None
+        finally:
+            del self._requests[number]
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        """Wait for changes of the state until it is so."""
+        while not is_so():
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def _lead(self) -> None:
+        """A range whose only copy is here has no other leader: it is not waited for in vain."""
+
+        def leads_all() -> bool:
+            assert self.state is not None
+            ordinal = self._directory.identity.ordinal
+            return all(
+                each.leader is not None
+                for each in self.state.ranges.values()
+                if not each.is_sealed and each.natural_leader == ordinal
+            )
+
+        try:
+            async with asyncio.timeout(LEAD_S_MAX):
+                await self._until(leads_all)
+        except TimeoutError:
+            _log.warning("ring.leaderless", reason="a range of this broker waits for its replicas")
+
+    # --- the machine's shell ---
+
+    def _step(self, event: ControlEvent) -> None:
+        """One event at a time: what an effect brings about comes after the effects beside it."""
+        if self._control is None or self._is_stopped:
+            return
+        self._events.append(event)
+        if len(self._events) > 1:
+            return
+        while self._events and not self._is_stopped:
+            for effect in self._control.step(self._events[0], self._now_ms()):
+                self._do(effect)
+            self._events.popleft()
+        wake_at_ms = self._control.wake_at_ms
+        if self._timer is None or wake_at_ms != self._timer_at_ms:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at_ms = wake_at_ms
+            # Half a millisecond later: `_now_ms` is cut, and would be below it.
+            self._timer = self._loop.call_at((wake_at_ms + 0.5) / 1000, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self._step(Woken())
+
+    def _do(self, effect: ControlEffect) -> None:
+        match effect:
+            case Send(ordinal, message):
+                if self.peers is not None:
+                    self.peers.send(ordinal, message)
+            case Keep(number, records):
+                self.files.keep(number, records, self._kept)
+            case Replace(number, snapshot, records):
+                self.files.replace(number, snapshot, records, self._kept)
+            case CompactState(number, block_id, configuration, state, records):
+                self.files.compact(
+                    number,
+                    block_id,
+                    configuration,
+                    encode_slices(state),
+                    records,
+                    self._kept,
+                    self._compacted,
+                )
+            case Applied(before, after):
+                self._changed.set()
+                for call in self.on_applied:
+                    call(before, after)
+            case Answer(request, refusal):
+                self._answer(request, refusal)
+            case Superseded(detail):
+                self._on_failed(SupersededError(detail))
+
+    def _answer(self, request: int, refusal: Refusal | None) -> None:
+        found = self._requests.get(request)
+        if found is None or found.future.done():
+            return
+        future = found.future
+        if refusal is None:
+            future.set_result(None)
+        elif refusal.reason == "not-agreed":
+            future.set_exception(NotAgreedError(refusal.detail))
+        else:
+            future.set_exception(RingRefusedError(refusal))
+
+    def _heard(self, message: Message) -> None:
+        self._step(Heard(message))
+
+    def _kept(self, number: int, error: TailraceError | None) -> None:
+        if error is not None:
+            self._on_failed(error)  # what this disk was to promise it cannot: it starts again
+        else:
+            self._step(Durable(number))
+
+    def _compacted(self, snapshot: Snapshot) -> None:
+        self._step(Compacted(snapshot))
+
+    def _cluster_id(self) -> UUID | None:
+        state = self.state
+        return None if state is None else state.cluster_id
+
+    def _private_address(self, ordinal: int) -> tuple[str, int]:
+        host, port = self._settings.address_of(ordinal)
+        return host, port + PEER_PORT
+
+    def _registered(self) -> Registration:
+        assert self.registration is not None
+        return self.registration
+
+    def _now_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+
+def _ordinal(disk: DiskId | None) -> int | None:
+    return None if disk is None else disk.ordinal

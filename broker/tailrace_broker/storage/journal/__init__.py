@@ -1,0 +1,1 @@
+"""The broker-wide journal of small appends."""

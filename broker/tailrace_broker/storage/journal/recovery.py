@@ -1,0 +1,102 @@
+"""Reads the journal at a start: what its files hold, and where it goes on. Blocks."""
+
+import mmap
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import structlog
+
+from tailrace.wire import JOURNAL_BLOCK_BYTES
+from tailrace_broker.codec.journal import (
+    JournalFileHeader,
+    has_traces,
+    read_file_header,
+    read_frames,
+)
+from tailrace_broker.core.log.journal_replay import JournalReplay, JournalRound, plan_replay
+from tailrace_broker.model.errors import CorruptMetadataError
+from tailrace_broker.storage.files.direct_file import DirectFile
+from tailrace_broker.storage.journal.file import JournalFile
+from tailrace_broker.storage.journal.presence import ACCEPTED_SUFFIX
+
+_REMEDY = (
+    f"restore the file from a copy, or add {ACCEPTED_SUFFIX} to its name to go on without the "
+    "events that only it held: partitions that have later ones in other files of the journal then "
+    "stand still"
+)
+
+
+_log = structlog.get_logger()
+
+
+class RecoveredJournal(NamedTuple):
+    """The journal's id and what is to be replayed."""
+
+    journal_id: int
+    replay: JournalReplay
+
+
+def recover_journal(files: Sequence[JournalFile], *, is_direct: bool) -> RecoveredJournal:
+    """Read the files. ReadFailedError; CorruptMetadataError when one has lost what it alone held.
+
+    Nothing is changed: what the journal holds stays there until it is safe in segments.
+    """
+    contents = [_read(file.path, is_direct) for file in files]
+    headers = [read_file_header(stored) for stored in contents]
+    journal_id = _journal_id(files, contents, headers)
+    rounds = [
+        JournalRound(
+            index,
+            header,
+            read_frames(stored, journal_id, header.first_sequence if header else 0),
+        )
+        for index, (stored, header) in enumerate(zip(contents, headers, strict=True))
+    ]
+    replay = plan_replay(rounds)
+    if replay.missing is not None:
+        index, sequence = replay.missing
+        raise CorruptMetadataError(
+            f"{files[index].path} is damaged: frame {sequence}, which was durable, cannot be read; "
+            f"{_REMEDY}"
+        )
+    newest, frames = contents[replay.last_used], rounds[replay.last_used].frames
+    is_torn = has_traces(newest, journal_id, replay.next_sequence)
+    if is_torn or (frames and frames[-1].damaged):
+        # The last write before a kill, or damage to it: one cannot be told from the other.
+        _log.warning("journal.cut", file=str(files[replay.last_used].path))
+    return RecoveredJournal(journal_id, replay)
+
+
+def _read(path: Path, is_direct: bool) -> memoryview:
+    """The whole file; nothing when there is none."""
+    if not path.exists():
+        return memoryview(b"")
+    file = DirectFile.open(path, is_direct=is_direct)
+    try:
+        size_bytes = file.size_bytes() // JOURNAL_BLOCK_BYTES * JOURNAL_BLOCK_BYTES
+        if not size_bytes:
+            return memoryview(b"")
+        stored = memoryview(mmap.mmap(-1, size_bytes))
+        return stored[: file.read(stored, 0)]
+    finally:
+        file.close()
+
+
+def _journal_id(
+    files: Sequence[JournalFile],
+    contents: Sequence[memoryview],
+    headers: Sequence[JournalFileHeader | None],
+) -> int:
+    """As the files say; a new one when nothing was ever written."""
+    for header in headers:
+        if header is not None:
+            return header.journal_id
+    for file, stored in zip(files, contents, strict=True):
+        if np.any(np.frombuffer(stored[JOURNAL_BLOCK_BYTES:], np.uint8)):
+            raise CorruptMetadataError(
+                f"{file.path} is damaged: its first block cannot be read; {_REMEDY}"
+            )
+    return int.from_bytes(os.urandom(8), "little")

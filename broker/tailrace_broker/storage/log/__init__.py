@@ -1,0 +1,1 @@
+"""A partition's log: journal, pending tail and segments as one."""

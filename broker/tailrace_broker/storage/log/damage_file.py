@@ -1,0 +1,49 @@
+"""What is recorded of a partition's damage, beside its segments. Blocks; runs in an I/O thread.
+
+What proves damage may be gone at the next start: the journal goes on, and a clean stop tells only
+once where logs ended. So it is recorded before anything goes on.
+"""
+
+from pathlib import Path
+
+from tailrace_broker.codec.damage import decode_damage, encode_damage
+from tailrace_broker.model.damage import KnownDamage, Loss
+from tailrace_broker.model.errors import (
+    CorruptBatchError,
+    CorruptMetadataError,
+    ReadFailedError,
+)
+from tailrace_broker.storage.files.direct_file import (
+    sync_directory,
+    translated_errors,
+    write_file_atomically,
+)
+
+DAMAGE = "damage"
+
+
+def load_damage(directory: Path) -> KnownDamage:
+    """CorruptMetadataError, ReadFailedError."""
+    path = directory / DAMAGE
+    with translated_errors(path, ReadFailedError):
+        if not path.exists():
+            return KnownDamage()
+        stored = path.read_bytes()
+    try:
+        return decode_damage(stored)
+    except CorruptBatchError as error:
+        raise CorruptMetadataError(f"{error}; restore the file from a copy") from error
+
+
+def record_loss(directory: Path, loss: Loss) -> None:
+    """Also this one. As `load_damage` and `save_damage`."""
+    save_damage(directory, load_damage(directory).with_loss(loss))
+
+
+def save_damage(directory: Path, known: KnownDamage) -> None:
+    """Durable on return. DiskFullError, StorageFailedError."""
+    with translated_errors(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        sync_directory(directory.parent)
+        sync_directory(directory.parent.parent)
+    write_file_atomically(directory / DAMAGE, encode_damage(known))

@@ -1,0 +1,402 @@
+"""One partition's log: appends go to its tail, reads come from memory or disk, retention trims it.
+
+Appends: `storage.log_tail`. Reads look into the recent batches of the tail cache, then into the
+pending tail, then into the segments.
+
+State changes on the event loop only; blocking work runs in the I/O threads.
+"""
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from functools import partial
+from operator import attrgetter
+from pathlib import Path
+from typing import TypeVar
+
+from tailrace_broker.codec.batch import BatchBody, StoredBatch
+from tailrace_broker.codec.columns import RecordColumns
+from tailrace_broker.codec.metadata import LogStart
+from tailrace_broker.codec.segment import find_time
+from tailrace_broker.core.log.producers import Producer, ProducerWindows
+from tailrace_broker.core.log.recovery import SegmentState
+from tailrace_broker.model.appended import Appended
+from tailrace_broker.model.damage import Damage, LostEnd
+from tailrace_broker.model.errors import (
+    CorruptBatchError,
+    CorruptPartitionError,
+    DiskFullError,
+    OffsetOutOfRangeError,
+    ReadFailedError,
+    StorageFailedError,
+    TailraceError,
+)
+from tailrace_broker.model.topic import TopicSettings
+from tailrace_broker.storage.journal.file import JournalFile
+from tailrace_broker.storage.log.resources import LogResources
+from tailrace_broker.storage.log.tail import LogTail
+from tailrace_broker.storage.log.trim import remove_segments, save_log_start
+from tailrace_broker.storage.segments.reader import (
+    find_offset_of_time,
+    first_of_time,
+    read_batches,
+)
+from tailrace_broker.storage.segments.writer import LogPlace, segment_path
+
+T = TypeVar("T")
+
+
+class PartitionLog:
+    """The log of one partition."""
+
+    __slots__ = (
+        "_gone", "_resources", "_tail", "_waiters", "append_event", "log_start", "lost_end",
+        "place", "segments",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        place: LogPlace,
+        segments: list[SegmentState],
+        resources: LogResources,
+        settings: TopicSettings,
+        *,
+        pending: Sequence[tuple[StoredBatch, JournalFile | None]] = (),
+        windows: ProducerWindows | None = None,
+        sealed_end: int | None = None,
+        lost_end: LostEnd | None = None,
+    ) -> None:
+        """`segments` to `windows` and `lost_end` as recovered; a sealed log is read up to its end.
+
+        A log that has lost its end is read up to where it is there, and takes nothing.
+        """
+        self.place = place
+        self.segments = segments
+        self.log_start = segments[0].base_offset
+        self._resources = resources
+        self._tail = LogTail(
+            place,
+            segments,
+            resources,
+            settings,
+            pending=pending,
+            windows=windows,
+            sealed_end=sealed_end,
+            on_advanced=self._wake_waiters,
+            on_sealed=partial(resources.on_sealed, self),
+        )
+        # The call of every single event, without a step in between.
+        self.append_event = self._tail.append_event
+        self._waiters: set[asyncio.Future[None]] | None = None
+        self._gone: TailraceError | None = None
+        self.lost_end = lost_end
+        if lost_end is not None:
+            self._tail.refuse(self.end_is_lost(lost_end))
+
+    @property
+    def settings(self) -> TopicSettings:
+        """Of its topic."""
+        return self._tail.settings
+
+    @settings.setter
+    def settings(self, settings: TopicSettings) -> None:
+        self._tail.alter(settings)
+
+    @property
+    def high_watermark(self) -> int:
+        """The end of what can be read."""
+        return self._tail.high_watermark
+
+    @property
+    def log_end(self) -> int:
+        """End of this replica's log; equal to the high watermark on a ring of one."""
+        return self._tail.high_watermark
+
+    @property
+    def last_append_time_us(self) -> int:
+        """Of its last batch."""
+        return self._tail.last_append_time_us
+
+    @property
+    def waiters(self) -> Collection[asyncio.Future[None]]:
+        """Who waits for a record; some wait at other logs too."""
+        return self._waiters or ()
+
+    @property
+    def pending_bytes(self) -> int:
+        """Of batches that the journal holds for it."""
+        return self._tail.pending.size_bytes
+
+    @property
+    def quarantined(self) -> Sequence[Damage]:
+        """What of it is known to be damaged, in order."""
+        return self._resources.quarantine.of(self)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its batches on disk, pads included."""
+        return sum(state.position for state in self.segments) + self.pending_bytes
+
+    @property
+    def has_segments(self) -> bool:
+        """Something of it has left the journal."""
+        return any(state.position for state in self.segments)
+
+    # --- appending ---
+
+    def append_columns(
+        self, columns: RecordColumns, done: Appended, producer: Producer | None = None
+    ) -> None:
+        """Append a request's records as a batch of their own. `done` is called when stored."""
+        self._tail.append_records(columns, done, producer)
+
+    def append_batch(
+        self, body: BatchBody, done: Appended, producer: Producer | None = None
+    ) -> None:
+        """Append a batch that is compressed and checked already. `done` is called when stored."""
+        self._tail.append_records(body, done, producer)
+
+    # --- reading ---
+
+    async def read(self, offset: int, max_bytes: int) -> list[StoredBatch]:
+        """Batches below the high watermark from the one that holds `offset`; none at the end.
+
+        Up to `max_bytes`, at least one. OffsetOutOfRangeError; CorruptPartitionError.
+        """
+        if self._gone:
+            raise self._gone
+        if self.lost_end is not None and offset >= self.high_watermark:
+            raise self.end_is_lost(self.lost_end)
+        self._check_range(offset)
+        if offset == self.high_watermark:
+            return []
+        tail = self._tail
+        recent = tail.recent.read(offset, max_bytes) if tail.recent is not None else None
+        return (
+            recent
+            or tail.pending.read(offset, max_bytes)
+            or await self._read_from_disk(offset, max_bytes)
+        )
+
+    async def find_timestamp(self, timestamp_us: int) -> int | None:
+        """The first committed offset whose record is of this time or later; None: there is none.
+
+        CorruptPartitionError.
+        """
+        if self._gone:
+            raise self._gone
+        end_offset = self.high_watermark
+        for state in list(self.segments):
+            if state.entries and state.largest_timestamp_us >= timestamp_us:
+                try:
+                    offset = await self._find_in_segment(state, timestamp_us, end_offset)
+                except ReadFailedError:
+                    if state.base_offset >= self.log_start:
+                        raise
+                    continue  # retention has removed it meanwhile
+                if offset is not None:
+                    return offset
+        pending = self._tail.pending.find_time(timestamp_us)
+        if pending is None or pending.header.base_offset >= end_offset:
+            return None
+        work = partial(first_of_time, pending, timestamp_us)
+        return await self._blocking(work, self.segments[-1], pending.header.base_offset)
+
+    async def wait_beyond(self, offset: int) -> None:
+        """Until the high watermark is above `offset`, or the log takes no more appends."""
+        while self.high_watermark <= offset and self._tail.is_open:
+            waiter = asyncio.get_running_loop().create_future()
+            self.add_waiter(waiter)
+            try:
+                await waiter
+            finally:
+                self.remove_waiter(waiter)
+
+    def add_waiter(self, waiter: asyncio.Future[None]) -> None:
+        """It is done when the high watermark moves or the log closes; one may wait at many logs."""
+        self._waiters = self._waiters or set()
+        self._waiters.add(waiter)
+
+    def remove_waiter(self, waiter: asyncio.Future[None]) -> None:
+        """It does not wait any more."""
+        if self._waiters is not None:
+            self._waiters.discard(waiter)
+
+    # --- its start and its end ---
+
+    async def trim(self, log_start: int) -> None:
+        """Move the log start up to there, durably, and remove the segments below it.
+
+        `log_start` is the base of a segment, or the log's end. DiskFullError, StorageFailedError.
+        """
+        if log_start > self.segments[-1].base_offset:
+            await self.spilled()
+        async with self._tail.turns.turn():
+            await self._trim(log_start)
+
+    async def roll(self) -> int:
+        """Begin a new segment; its base offset, below which `trim` can remove all.
+
+        DiskFullError, StorageFailedError.
+        """
+        failed = await self.spilled()
+        if failed is not None:
+            raise failed
+        async with self._tail.turns.turn():
+            last = self.segments[-1]
+            if last.base_offset < last.end_offset:
+                await self._tail.roll()
+            return self.segments[-1].base_offset
+
+    async def spilled(self) -> TailraceError | None:
+        """Once what is pending now is in the segment; or why it is not."""
+        return await self._tail.spilled()
+
+    def give_up(self, reason: TailraceError) -> None:
+        """The log is going away: answer appends and reads from now on with `reason`.
+
+        Appends under way go on to their end: `close` waits for them.
+        """
+        self._gone = reason
+        self._tail.refuse(reason)
+        self._wake_waiters()
+
+    async def drained(self) -> None:
+        """Once the appends under way have ended; none may come after."""
+        self._tail.is_open = False
+        self._wake_waiters()
+        await self._tail.drained()
+
+    async def close(self) -> None:
+        """Bring what is pending to the segment, once the appends under way have ended.
+
+        None may come after. What cannot be brought there (a full disk) stays in the journal; of a
+        log that was given up it is set aside.
+        """
+        tail, resources = self._tail, self._resources
+        await self.drained()
+        is_spilled = await tail.spilled() is None
+        if self._gone is None:
+            async with tail.turns.turn():
+                await tail.save_producers()
+        elif not is_spilled:
+            with suppress(DiskFullError, StorageFailedError):
+                await resources.io.run(tail.setting_aside())
+            tail.pending.drop_below(tail.high_watermark)
+        resources.files.forget(*map(self._path_of, self.segments))
+        resources.quarantine.forget(self)
+
+    # --- how it is done ---
+
+    async def _trim(self, log_start: int) -> None:
+        """It has the turn: see `trim`."""
+        segments, io, directory = self.segments, self._resources.io, self.place.directory
+        last = segments[-1]
+        if last.base_offset < log_start == last.end_offset:
+            await self._tail.roll()
+        bases = [state.base_offset for state in segments]
+        count = bisect_right(bases, log_start) - 1
+        if count <= 0:
+            return
+        await self._tail.save_producers()
+        before, first = segments[count - 1], segments[count]
+        start = LogStart(first.base_offset, before.last_epoch, before.last_append_time_us)
+        await io.run(partial(save_log_start, directory, start, self._resources.write_file))
+        self.log_start = first.base_offset
+        removed = [self._path_of(state) for state in segments[:count]]
+        del segments[:count]
+        self._tail.forget_unflushed(removed)
+        self._resources.files.forget(*removed)
+        await io.run(partial(remove_segments, removed))
+
+    def _wake_waiters(self) -> None:
+        """Let them look again, all in this turn of the loop."""
+        for waiter in self._waiters or ():
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _check_range(self, offset: int) -> None:
+        if not self.log_start <= offset <= self.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"offset {offset} is not in [{self.log_start}, {self.high_watermark}]",
+                logStart=self.log_start,
+                highWatermark=self.high_watermark,
+            )
+
+    def end_is_lost(self, lost: LostEnd) -> CorruptPartitionError:
+        """What to answer who reads on there, or appends."""
+        place = self.place
+        return place.damaged(
+            f"{place.directory}{'' if self.has_segments else ' has lost its segments'}: "
+            f"offsets from {lost.first_offset} to {lost.proven_end - 1} were "
+            "acknowledged and are missing, and more may be. Stop the broker and restore the files "
+            "from a copy; or, to go on without them: "
+            f"tailrace topic accept-loss {place.topic} {place.partition}"
+        )
+
+    def _path_of(self, state: SegmentState) -> Path:
+        return segment_path(self.place.directory, state.base_offset)
+
+    async def _read_from_disk(self, offset: int, max_bytes: int) -> list[StoredBatch]:
+        lost = self._resources.quarantine.lost_at(self, offset)
+        if lost is not None:
+            raise lost
+        self._resources.counters.log_disk_reads += 1
+        index = bisect_right(self.segments, offset, key=attrgetter("base_offset")) - 1
+        state = self.segments[index]
+        read = partial(
+            read_batches,
+            self._resources.files,
+            self._path_of(state),
+            state,
+            self._resources.pool,
+            offset=offset,
+            end_offset=self.high_watermark,
+            max_bytes=max_bytes,
+        )
+        try:
+            return await self._blocking(read, state, offset)
+        except ReadFailedError:
+            self._check_range(offset)  # retention may have removed the segment meanwhile
+            raise
+
+    async def _find_in_segment(
+        self, state: SegmentState, timestamp_us: int, end_offset: int
+    ) -> int | None:
+        """From memory when it reaches back far enough, else from the segment's file."""
+        first_offset = state.base_offset + find_time(state.entries, timestamp_us).relative_offset
+        recent_batches = self._tail.recent
+        recent = recent_batches.find_time(first_offset, timestamp_us) if recent_batches else None
+        if recent is not None:
+            work = partial(first_of_time, recent, timestamp_us)
+            return await self._blocking(work, state, first_offset)
+        self._resources.counters.log_disk_reads += 1
+        return await self._blocking(
+            partial(
+                find_offset_of_time,
+                self._resources.files,
+                self._path_of(state),
+                state,
+                self._resources.pool,
+                timestamp_us=timestamp_us,
+                end_offset=end_offset,
+            ),
+            state,
+            first_offset,
+        )
+
+    async def _blocking(self, work: Callable[[], T], state: SegmentState, offset: int) -> T:
+        """Read in an I/O thread, of this segment from the batch of this offset on.
+
+        CorruptPartitionError; of a log that went away its reason.
+        """
+        try:
+            return await self._resources.io.run(work)
+        except ReadFailedError:
+            if self._gone:  # its files are being moved away
+                raise self._gone from None
+            raise
+        except CorruptBatchError as error:
+            quarantine = self._resources.quarantine
+            raise await quarantine.damaged(self, state, offset, error) from error

@@ -1,0 +1,160 @@
+"""The damaged batches of a broker's logs, whoever met them: a reader or the scrub.
+
+What is known of a part of a file is what its last check found: damage that was repaired, or that
+was none, is forgotten by the next check. What no file has is known from the log's recovery, and
+stays. Nothing is changed on disk, and nothing outlives the process: who meets the damage again
+reports it again. State changes on the event loop only.
+"""
+
+import heapq
+from collections.abc import Sequence
+from functools import partial
+from itertools import chain
+from operator import attrgetter
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from tailrace_broker.core.log.recovery import SegmentState
+from tailrace_broker.memory.pool import BufferPool
+from tailrace_broker.model.damage import Damage
+from tailrace_broker.model.errors import CorruptPartitionError, TailraceError
+from tailrace_broker.storage.files.io_threads import IoThreads
+from tailrace_broker.storage.segments.check import (
+    Checked,
+    SegmentPart,
+    check_part,
+    part_from_offset,
+)
+from tailrace_broker.storage.segments.writer import LogPlace, segment_path
+
+# What one check reads: a few ms of an I/O thread when batches are small.
+CHECK_BYTES = 256 * 1024
+
+_log = structlog.get_logger()
+
+
+class Log(Protocol):
+    """What is asked of a partition's log."""
+
+    @property
+    def place(self) -> LogPlace:
+        """Where it lies."""
+
+    @property
+    def log_start(self) -> int:
+        """What is below it is gone."""
+
+
+class Quarantine:
+    """Checks parts of segments and remembers what of them is damaged."""
+
+    def __init__(self, io: IoThreads, pool: BufferPool, *, is_direct: bool) -> None:
+        self._io = io
+        self._pool = pool
+        self._is_direct = is_direct
+        self._by_log: dict[Log, list[Damage]] = {}
+        self._losses: dict[Log, list[Damage]] = {}
+
+    @property
+    def batch_count(self) -> int:
+        """Damages in all logs."""
+        return sum(len(self.of(log)) for log in self._by_log.keys() | self._losses.keys())
+
+    def of(self, log: Log) -> list[Damage]:
+        """What of a log is known to be damaged, in order."""
+        damages = heapq.merge(
+            self._by_log.get(log, ()), self._losses.get(log, ()), key=attrgetter("first_offset")
+        )
+        return [damage for damage in damages if damage.end_offset > log.log_start]
+
+    def recovered(self, log: Log, damages: Sequence[Damage], losses: Sequence[Damage]) -> None:
+        """What the recovery of a log found; no file has what is among `losses`."""
+        if damages:
+            self._by_log[log] = list(damages)
+        if losses:
+            self._losses[log] = list(losses)
+        for damage in chain(damages, losses):
+            _tell(log.place, damage)
+
+    def lost_at(self, log: Log, offset: int) -> CorruptPartitionError | None:
+        """What to answer a reader of an offset that no file has."""
+        for loss in self._losses.get(log, ()):
+            if loss.first_offset <= offset < loss.end_offset:
+                return _unreadable(log.place, loss.path, loss.first_offset, loss.end_offset)
+        return None
+
+    def forget(self, log: Log) -> None:
+        """It is closed."""
+        self._by_log.pop(log, None)
+        self._losses.pop(log, None)
+
+    async def check(self, log: Log, part: SegmentPart) -> Checked:
+        """Check the beginning of a part, and remember what is found. ReadFailedError."""
+        work = partial(
+            check_part, part, self._pool, max_bytes=CHECK_BYTES, is_direct=self._is_direct
+        )
+        checked = await self._io.run(work)
+        self._note(log, part, checked)
+        return checked
+
+    async def damaged(
+        self, log: Log, state: SegmentState, offset: int, error: TailraceError
+    ) -> CorruptPartitionError:
+        """What to answer a reader of `offset`, who met `error` in this segment. ReadFailedError."""
+        path = segment_path(log.place.directory, state.base_offset)
+        # The batch of this offset begins in less than CHECK_BYTES: so close are index entries.
+        await self.check(log, part_from_offset(path, state, offset))
+        next_offset = first_offset = offset
+        for damage in self.of(log):
+            if damage.first_offset <= next_offset < damage.end_offset:
+                first_offset = min(first_offset, damage.first_offset)
+                next_offset = damage.end_offset
+        if next_offset == offset:
+            return log.place.damaged(f"{error}. Restore the file from a copy")
+        return _unreadable(log.place, path, first_offset, next_offset)
+
+    def _note(self, log: Log, part: SegmentPart, checked: Checked) -> None:
+        """Replace what was known of what was checked; tell what is new."""
+        known = self._by_log.get(log, [])
+        kept = [
+            damage
+            for damage in known
+            if damage.path != part.path
+            or not part.start.position <= damage.position < checked.end.position
+        ]
+        damages = sorted(chain(kept, checked.damages), key=lambda damage: damage.first_offset)
+        if damages:
+            self._by_log[log] = damages
+        else:
+            self._by_log.pop(log, None)
+        for damage in checked.damages:
+            if damage not in known:
+                _tell(log.place, damage)
+
+
+def _unreadable(
+    place: LogPlace, path: Path, first_offset: int, next_offset: int
+) -> CorruptPartitionError:
+    return CorruptPartitionError(
+        f"{path} is damaged: offsets {first_offset} to {next_offset - 1} cannot be read. "
+        f"Restore the file from a copy, or read on at offset {next_offset}",
+        topic=place.topic,
+        partition=place.partition,
+        firstOffset=first_offset,
+        lastOffset=next_offset - 1,
+        nextOffset=next_offset,
+    )
+
+
+def _tell(place: LogPlace, damage: Damage) -> None:
+    _log.error(
+        "batch.quarantined",
+        topic=place.topic,
+        partition=place.partition,
+        file=str(damage.path),
+        byte=damage.position,
+        first_offset=damage.first_offset,
+        last_offset=damage.end_offset - 1,
+    )

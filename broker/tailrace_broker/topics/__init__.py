@@ -1,0 +1,1 @@
+"""Topics and the partition logs that this broker hosts of them."""

@@ -1,0 +1,266 @@
+"""A topic with its logs on this broker: opened from disk, and which partition takes what."""
+
+import asyncio
+import itertools
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import structlog
+
+from tailrace_broker.core.log.journal_replay import JournaledBatch
+from tailrace_broker.core.ring.arithmetic import find_slice, token
+from tailrace_broker.model.errors import (
+    CorruptPartitionError,
+    DiskFullError,
+    NotLeaderError,
+    PartitionNotFoundError,
+    ReadFailedError,
+    StorageFailedError,
+    StoredDataError,
+    TailraceError,
+)
+from tailrace_broker.model.topic import Partition, Topic
+from tailrace_broker.storage.data_directory import DataDirectory
+from tailrace_broker.storage.engine import Replayed
+from tailrace_broker.storage.log.partition_log import PartitionLog
+from tailrace_broker.storage.log.recovery import recover_log
+from tailrace_broker.storage.log.rescued_tail import (
+    RESCUED,
+    load_rescued,
+    remove_rescued,
+    save_rescued,
+)
+from tailrace_broker.storage.log.resources import LogResources
+from tailrace_broker.storage.segments.writer import LogPlace
+
+# A partition's log, or why there is none here.
+LogOrError = PartitionLog | TailraceError
+
+_log = structlog.get_logger()
+
+
+class HostedTopic:
+    """A topic with its logs on this broker; a partition without one has an error in its place: it
+    is damaged, or another broker leads it, or nobody does.
+
+    The partitions that are not sealed have each token once.
+    """
+
+    def __init__(self, topic: Topic, logs: Sequence[LogOrError], *, ordinal: int) -> None:
+        """`logs` by partition id; `ordinal`: of this broker."""
+        self._ordinal = ordinal
+        self.alter(topic, logs)
+
+    def alter(self, topic: Topic, logs: Sequence[LogOrError]) -> None:
+        """It is another now, in whatever."""
+        assert len(logs) == len(topic.partitions)
+        self.topic = topic
+        self.logs = list(logs)
+        unsealed = [partition for partition in topic.partitions if not partition.is_sealed]
+        by_token = sorted(unsealed, key=lambda partition: partition.token_start)
+        self._open_ids = [partition.partition for partition in by_token]
+        self._token_starts = [partition.token_start for partition in by_token]
+        local = [each for each in self._open_ids if takes_writes(logs[each])]
+        self._turns = itertools.cycle(local or self._open_ids)
+        for log in self.undamaged_logs():
+            if log.settings != topic.settings:
+                log.settings = topic.settings
+
+    def undamaged_logs(self) -> list[PartitionLog]:
+        """All that can be read here, sealed ones too."""
+        return [log for log in self.logs if isinstance(log, PartitionLog)]
+
+    @property
+    def damaged_count(self) -> int:
+        """Partitions that take no writes because their data is damaged."""
+        return sum(map(is_damaged, self.logs))
+
+    def failure(self) -> TailraceError | None:
+        """Why a log could not be opened that may be later."""
+        failures = (each for each in self.logs if isinstance(each, TailraceError))
+        return next(filter(may_be_opened_later, failures), None)
+
+    def log_ends(self) -> list[int | None]:
+        """By partition id; null: there is no log here, or it has lost its end."""
+        return [
+            log.log_end if isinstance(log, PartitionLog) and log.lost_end is None else None
+            for log in self.logs
+        ]
+
+    def log_of(self, partition: int) -> PartitionLog:
+        """PartitionNotFoundError; CorruptPartitionError when its data is damaged; NotLeaderError,
+        NoLeaderError.
+        """
+        if not 0 <= partition < len(self.logs):
+            raise PartitionNotFoundError(
+                f'topic "{self.topic.name}" has partitions 0 to {len(self.logs) - 1}',
+                topic=self.topic.name,
+                partition=partition,
+            )
+        log = self.logs[partition]
+        if isinstance(log, TailraceError):
+            raise log.with_traceback(None)  # else it would grow by those who asked before
+        return log
+
+    def open_log_of(self, partition: int) -> PartitionLog:
+        """To append: as `log_of`, and NotLeaderError when the partition is sealed."""
+        log = self.log_of(partition)
+        found = self.topic.partitions[partition]
+        if found.is_sealed:
+            raise NotLeaderError(
+                f'partition {partition} of topic "{self.topic.name}" is sealed; its keys go on in '
+                f"partitions {', '.join(map(str, found.children))}",
+                topic=self.topic.name,
+                partition=partition,
+                leader=self._ordinal,
+                children=list(found.children),
+            )
+        return log
+
+    def partition_of_key(self, key: bytes | None) -> int:
+        """The open partition that has the key's token; with no key, each that has its log here in
+        turn.
+        """
+        if key is None:
+            return next(self._turns)
+        return self._open_ids[find_slice(self._token_starts, token(key))]
+
+    def partitions_of_keys(self, keys: Sequence[bytes]) -> npt.NDArray[np.int32]:
+        """Of each key the open partition that has its token."""
+        tokens = np.fromiter(map(token, keys), np.int64, len(keys))
+        slices = np.searchsorted(np.array(self._token_starts), tokens, side="right") - 1
+        return np.array(self._open_ids, np.int32)[slices]
+
+
+def is_damaged(log: LogOrError) -> bool:
+    """It takes no writes because what is stored of it is damaged."""
+    if isinstance(log, PartitionLog):
+        return log.lost_end is not None
+    return isinstance(log, CorruptPartitionError)
+
+
+def takes_writes(log: LogOrError) -> bool:
+    """It is here, and has not lost its end; a sealed one, too."""
+    return isinstance(log, PartitionLog) and log.lost_end is None
+
+
+def may_be_opened_later(failure: TailraceError) -> bool:
+    """The disk has refused something, and nothing is known to be lost."""
+    return isinstance(failure, DiskFullError | StorageFailedError)
+
+
+async def open_logs(
+    topic: Topic,
+    partitions: Iterable[Partition],
+    directory: DataDirectory,
+    resources: LogResources,
+    replayed: Replayed,
+) -> dict[int, LogOrError]:
+    """Recover the logs of these partitions of the topic, by id.
+
+    A damaged one has its error; so has one that the disk refuses something for now.
+    """
+    async with asyncio.TaskGroup() as tasks:
+        opening = {
+            each.partition: tasks.create_task(
+                _open_log(topic, each, directory, resources, replayed)
+            )
+            for each in partitions
+        }
+    return {partition: task.result() for partition, task in opening.items()}
+
+
+async def _open_log(
+    topic: Topic,
+    partition: Partition,
+    directory: DataDirectory,
+    resources: LogResources,
+    replayed: Replayed,
+) -> LogOrError:
+    path = directory.partition_path(topic.topic_id, partition.partition)
+    place = LogPlace(
+        path,
+        topic.name,
+        topic.topic_id,
+        partition.partition,
+        partition.range_id,
+        partition.epoch,
+    )
+    io = resources.io
+    replayed_batches = replayed.batches(topic.topic_id, partition.partition)
+    try:
+        rescued = await io.run(partial(load_rescued, path))
+        recover = partial(
+            recover_log,
+            place,
+            partition.first_offset,
+            resources.pool,
+            directory.inventory,
+            is_direct=resources.is_direct,
+            journaled=[*rescued, *replayed_batches],
+            damaged=replayed.damaged(topic.topic_id, partition.partition),
+            exact_end=partition.sealed_end
+            if partition.is_sealed
+            else replayed.exact_end(topic.topic_id, partition.partition),
+            now_us=resources.now_us(),
+        )
+        recovered = await io.run(recover)
+        last = (recovered.pending or recovered.segments)[-1]
+        _check_epoch(place, partition, last.last_epoch)
+    except (CorruptPartitionError, ReadFailedError) as error:
+        await _stand_still(place, error.detail, replayed_batches, resources)
+        return place.damaged(error.detail)
+    except (DiskFullError, StorageFailedError) as error:
+        return error
+    log = PartitionLog(
+        place,
+        recovered.segments,
+        resources,
+        topic.settings,
+        pending=replayed.pending(recovered.pending),
+        windows=recovered.windows,
+        sealed_end=None if recovered.lost_end else partition.sealed_end,
+        lost_end=recovered.lost_end,
+    )
+    resources.quarantine.recovered(log, recovered.damages, recovered.losses)
+    if recovered.lost_end is not None:
+        detail = log.end_is_lost(recovered.lost_end).detail
+        await _stand_still(place, detail, replayed_batches, resources)
+        return log
+    if rescued and not await log.spilled():
+        try:
+            await io.run(partial(remove_rescued, path))
+        except StoredDataError as error:  # the next start finds that they are in the segments
+            _log.warning("rescued.kept", file=str(path / RESCUED), detail=error.detail)
+    return log
+
+
+async def _stand_still(
+    place: LogPlace, detail: str, batches: Sequence[JournaledBatch], resources: LogResources
+) -> None:
+    """Say so, and keep what the journal holds."""
+    _log.error("partition.damaged", topic=place.topic, partition=place.partition, detail=detail)
+    if batches:
+        await set_aside(place.directory, batches, resources)
+
+
+def _check_epoch(place: LogPlace, partition: Partition, last_epoch: int) -> None:
+    """That the log is no newer than what the ring agreed. CorruptPartitionError."""
+    if last_epoch > partition.epoch:
+        raise place.damaged(
+            f"{place.directory}: the log ends in epoch {last_epoch}, but the ring is in epoch "
+            f"{partition.epoch}: {place.directory.parent.parent / 'metadata'} is an older copy; "
+            "restore the newest"
+        )
+
+
+async def set_aside(path: Path, batches: Sequence[JournaledBatch], resources: LogResources) -> None:
+    """What the journal holds of a partition without a log. The others go on when it fails."""
+    stored = [batch.stored for batch in batches]
+    try:
+        await resources.io.run(partial(save_rescued, path, stored, resources.write_file))
+    except StoredDataError as error:  # it stays in the journal until that goes on
+        _log.error("rescue.failed", file=str(path / RESCUED), detail=error.detail)

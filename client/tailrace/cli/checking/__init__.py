@@ -1,0 +1,1 @@
+"""What `tailrace doctor` checks."""

@@ -1,0 +1,1 @@
+"""What `tailrace consume` is made of: pages, deliveries, formats, topic names."""

@@ -1,0 +1,166 @@
+"""Follows partitions: what they hold from given offsets on, then what comes, until stopped.
+
+One thread a partition, with one connection and one long poll at a time; the caller's thread gets
+their pages in the order in which they arrived. The threads end with the process. A partition whose
+end is sealed is continued by its children, once all parents of theirs are read to their ends: so
+order per key holds.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from queue import Queue
+from threading import Thread
+from typing import NamedTuple
+
+from tailrace.cli.consuming.topic_pages import Key, Page
+from tailrace.errors import TailraceError
+from tailrace.sync import Client
+from tailrace.values import Fetched, PartitionOffsets
+
+WAIT_MS = 10_000  # of one long poll; far below the client's timeout
+RETRY_AFTER_S = 0.5
+QUEUED_PAGES_MAX = 16  # bounds memory when the output is slow
+
+
+class Waiting(NamedTuple):
+    """The broker does not serve this partition now; it is asked again."""
+
+    key: Key
+    error: TailraceError
+
+
+class Resumed(NamedTuple):
+    """It serves it again."""
+
+    key: Key
+
+
+class Ended(NamedTuple):
+    """A sealed partition is read to its end."""
+
+    key: Key
+    children: list[PartitionOffsets]
+
+
+class Failed(NamedTuple):
+    """Asking again does not help."""
+
+    error: TailraceError
+
+
+Event = Page | Waiting | Resumed | Ended | Failed
+
+
+class Lineage:
+    """Which partitions may be read: those whose parents, when followed at all, have ended."""
+
+    def __init__(self) -> None:
+        self._unfinished: set[Key] = set()
+        self._waiting: dict[Key, Sequence[Key]] = {}
+        self._known: set[Key] = set()
+
+    def add(self, partition: Key, parents: Sequence[Key]) -> bool:
+        """Follow it too; False when it is followed already."""
+        if partition in self._known:
+            return False
+        self._known.add(partition)
+        self._unfinished.add(partition)
+        self._waiting[partition] = parents
+        return True
+
+    def finish(self, partition: Key) -> None:
+        """It is read to its sealed end."""
+        self._unfinished.remove(partition)
+
+    def take_startable(self) -> list[Key]:
+        """Those that may be read now, each told once."""
+        startable = [
+            partition
+            for partition, parents in self._waiting.items()
+            if self._unfinished.isdisjoint(parents)
+        ]
+        for partition in startable:
+            del self._waiting[partition]
+        return startable
+
+
+def follow(
+    client: Client,
+    partitions: Iterable[PartitionOffsets],
+    starts: Mapping[Key, int],
+    *,
+    page_records: int,
+    note: Callable[[str], None],
+) -> Iterator[Page]:
+    """Records as NDJSON, page by page; never ends. TailraceError: asking again does not help."""
+    events: Queue[Event] = Queue(QUEUED_PAGES_MAX)
+    offsets = dict(starts)
+    lineage = Lineage()
+    waiting: set[Key] = set()
+    for each in partitions:
+        lineage.add(*_with_parents(each))
+    while True:
+        for key in lineage.take_startable():
+            arguments = (client.twin(), key, offsets[key], page_records, events)
+            Thread(target=_poll, args=arguments, daemon=True).start()
+        match events.get():
+            case Page() as page:
+                yield page
+            case Ended(ended, children):
+                for child in children:
+                    if lineage.add(*_with_parents(child)):
+                        offsets[child.topic, child.partition] = child.readable().start
+                lineage.finish(ended)
+            case Waiting(key, error):
+                if not waiting:
+                    note(f"{str(error).partition('. ')[0]}; trying again")
+                waiting.add(key)
+            case Resumed(key):
+                waiting.discard(key)
+                if not waiting:
+                    note("the broker answers again")
+            case Failed(error):
+                raise error
+
+
+def _with_parents(offsets: PartitionOffsets) -> tuple[Key, list[Key]]:
+    topic = offsets.topic
+    return (topic, offsets.partition), [(topic, parent) for parent in offsets.parents]
+
+
+def _poll(client: Client, key: Key, offset: int, page_records: int, events: "Queue[Event]") -> None:
+    """A thread's work: until the partition's sealed end, or an error that stays."""
+    is_waiting = False
+    with client:
+        while True:
+            try:
+                page = client.read_lines(
+                    *key,
+                    offset,
+                    max_records=page_records,
+                    wait_ms=0 if is_waiting else WAIT_MS,
+                )
+                ended = None if page.body or not page.is_sealed else _ended(client, key, page)
+            except TailraceError as error:
+                if not error.retriable:
+                    events.put(Failed(error))
+                    return
+                events.put(Waiting(key, error))
+                is_waiting = True
+                time.sleep(RETRY_AFTER_S)
+                continue
+            if is_waiting:
+                events.put(Resumed(key))
+                is_waiting = False
+            if page.body:
+                events.put(Page(key[0], page.body))
+            if ended:
+                events.put(ended)
+                return
+            offset = page.next_offset
+
+
+def _ended(client: Client, key: Key, page: Fetched) -> Ended:
+    """With all that has to be known of the children."""
+    listing = client.offsets([key[0]]) if page.children else []
+    return Ended(key, [each for each in listing if each.partition in page.children])

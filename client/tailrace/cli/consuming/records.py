@@ -1,0 +1,110 @@
+"""Records as people read them: rows of a table, documents as docs/protocol.md has them, or bytes.
+
+A value that is not JSON comes as `{"base64": …}` with `"valueEncoding":"base64"`. What of that is
+UTF-8 is shown as its text, with `"valueEncoding":"text"`: so it is told from a JSON string.
+"""
+
+import json
+import sys
+from base64 import b64decode
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from tailrace.cli.consuming.topic_pages import Pages, documents_of, lines_of
+from tailrace.cli.lib.output import NONE, Column, member, show_pages
+from tailrace.cli.lib.progress import Progress
+
+if TYPE_CHECKING:
+    from tailrace.cli.consuming.record_format import RecordFormat
+
+_IN_BASE64 = b'"valueEncoding":"base64"'
+
+
+def print_records(
+    pages: Pages,
+    form: "str | RecordFormat",
+    total: int | None,
+    *,
+    names_topics: bool,
+) -> None:
+    """As they come. `form`: json, table, yaml, or a format. `total`: of records, when that many
+    end it.
+    """
+    with Progress(total, is_wanted=total is not None and not sys.stdout.isatty()) as progress:
+        counted = _counted(pages, progress)
+        if isinstance(form, str) and form != "json":
+            documents = (list(map(readable, documents_of(page))) for page in counted)
+            show_pages(form, documents, columns(names_topics=names_topics))
+            return
+        for page in counted:
+            sys.stdout.buffer.write(
+                _with_texts(page) if isinstance(form, str) else _formatted(page, form)
+            )
+            sys.stdout.buffer.flush()
+
+
+def columns(*, names_topics: bool = False) -> list[Column]:
+    """Of a record's document."""
+    return [
+        *([member("TOPIC", "topic")] if names_topics else []),
+        member("PARTITION", "partition"),
+        member("OFFSET", "offset"),
+        member("TIMESTAMP", "timestamp"),
+        Column("KEY", lambda record: _cell(record["key"])),
+        Column("VALUE", lambda record: _cell(record["value"])),
+    ]
+
+
+def readable(document: Any) -> Any:
+    """With its value as text, when that is no JSON and UTF-8."""
+    if document.get("valueEncoding") != "base64":
+        return document
+    try:
+        text = b64decode(document["value"]["base64"]).decode()
+    except UnicodeDecodeError:
+        return document
+    return {**document, "value": text, "valueEncoding": "text"}
+
+
+def _with_texts(page: bytes) -> bytes:
+    """One document a line; but for such values as the broker sends them."""
+    if _IN_BASE64 not in page:
+        return page
+    return b"".join(map(_with_text, lines_of(page)))
+
+
+def _with_text(line: bytes) -> bytes:
+    document = json.loads(line) if _IN_BASE64 in line else {}
+    shown = readable(document)
+    if shown is document:
+        return line
+    return json.dumps(shown, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _formatted(page: bytes, form: "RecordFormat") -> bytes:
+    from tailrace.protocol.records_ndjson import decode_lines
+
+    return b"".join(map(form.render, decode_lines(page)))
+
+
+def _counted(pages: Pages, progress: Progress) -> Iterator[bytes]:
+    """The same pages; the progress is told of each."""
+    record_count = size_bytes = 0
+    for page in pages:
+        yield page
+        record_count += page.count(b"\n")
+        size_bytes += len(page)
+        progress.update(done=record_count, events=record_count, size_bytes=size_bytes)
+
+
+def _cell(value: object) -> str:
+    """A text as it is; all else, and what a terminal would act on, as JSON."""
+    if value is None:
+        return NONE
+    compact = (",", ":")
+    text = (
+        value
+        if isinstance(value, str)
+        else json.dumps(value, ensure_ascii=False, separators=compact)
+    )
+    return text if text.isprintable() else json.dumps(value)

@@ -1,0 +1,154 @@
+"""The input of `tailrace produce`: a file that is there as a whole, or a pipe that may pause."""
+
+import os
+import select
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from io import BufferedIOBase, BufferedReader, BytesIO
+from pathlib import Path
+
+from tailrace.cli.lib.interrupts import Interrupts
+from tailrace.errors import TailraceError
+
+# One request: large enough that its cost is the bytes', far below the broker's maxRequestBytes.
+# Lines are two bytes or more: these are fewer than the broker's 500,000 events.
+BATCH_BYTES = 960 * 1024
+# How long a line of a pipe waits for others to share its request.
+LINGER_S = 0.02
+READ_BYTES = 1 << 20
+
+
+class Input:
+    """Batches of whole lines with their line ends; only the last line may have none."""
+
+    size_bytes: int | None = None
+    is_terminal = False
+
+    def batches(self) -> Iterator[list[bytes]]:
+        """Each is sent as one request at most. TailraceError: the input cannot be read."""
+        raise NotImplementedError
+
+    def position(self) -> int:
+        """How much of `size_bytes` is read."""
+        return 0
+
+    def take_rest(self) -> list[bytes]:
+        """After an interrupt: the whole lines that are read and in no batch yet."""
+        return []
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Of a last line whose end was not read."""
+        return 0
+
+
+class GivenInput(Input):
+    """The events of the command line."""
+
+    def __init__(self, events: Sequence[str]) -> None:
+        self._events = [event.encode() for event in events]
+
+    def batches(self) -> Iterator[list[bytes]]:
+        """All at once: an argument list is far below what one request may have."""
+        yield self._events
+
+
+class FileInput(Input):
+    """A regular file, compressed or not."""
+
+    def __init__(self, file: Path, raw: BufferedReader) -> None:
+        self._file = file
+        self._raw = raw
+        self.size_bytes = os.fstat(raw.fileno()).st_size
+
+    def batches(self) -> Iterator[list[bytes]]:
+        """All but the last are `BATCH_BYTES` or longer."""
+        if self._file.suffix != ".gz":
+            yield from read_batches(self._raw)
+            return
+        import gzip
+        import zlib
+
+        try:
+            yield from read_batches(gzip.GzipFile(fileobj=self._raw))
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise TailraceError(f"{self._file} is not a whole gzip file ({error})") from error
+
+    def position(self) -> int:
+        """Of a compressed file: in what is compressed."""
+        return self._raw.tell() if self._raw.seekable() else 0
+
+
+class LiveInput(Input):
+    """A pipe, a terminal or a device: what is there is sent when nothing follows for `LINGER_S`."""
+
+    def __init__(self, descriptor: int, interrupts: Interrupts) -> None:
+        self.is_terminal = os.isatty(descriptor)
+        self._descriptor = descriptor
+        self._interrupts = interrupts
+        self._read = bytearray()
+        self._has_ended = False
+
+    def batches(self) -> Iterator[list[bytes]]:
+        """About `BATCH_BYTES` when the writer is fast, else what came in `LINGER_S`."""
+        while lines := self._next_lines():
+            yield lines
+
+    def take_rest(self) -> list[bytes]:
+        """Also what the pipe holds. A last line without an end may be cut, as its writer was."""
+        read_bytes = 0
+        while read_bytes < BATCH_BYTES and self._is_readable(0):
+            chunk = os.read(self._descriptor, READ_BYTES)
+            if not chunk:
+                break
+            self._read += chunk
+            read_bytes += len(chunk)
+        return self._cut(self._read.rfind(b"\n") + 1)
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """What was read behind the last line end."""
+        return len(self._read)
+
+    def _next_lines(self) -> list[bytes]:
+        """Empty at the end of the input."""
+        deadline_s: float | None = None  # set by the first line that is whole
+        while not self._has_ended and (deadline_s is None or len(self._read) < BATCH_BYTES):
+            wait_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+            with self._interrupts.waiting():
+                is_readable = self._is_readable(wait_s)
+            if not is_readable:
+                break
+            chunk = os.read(self._descriptor, READ_BYTES)
+            self._has_ended = not chunk
+            self._read += chunk
+            if deadline_s is None and b"\n" in chunk:
+                deadline_s = time.monotonic() + LINGER_S
+        return self._cut(len(self._read) if self._has_ended else self._read.rfind(b"\n") + 1)
+
+    def _is_readable(self, wait_s: float | None) -> bool:
+        return bool(select.select([self._descriptor], [], [], wait_s)[0])
+
+    def _cut(self, end: int) -> list[bytes]:
+        lines = BytesIO(self._read[:end]).readlines()
+        del self._read[:end]
+        return lines
+
+
+@contextmanager
+def opened(events: Sequence[str], file: Path, interrupts: Interrupts) -> Iterator[Input]:
+    """The events that are given, else a file or standard input, for what it is."""
+    if events:
+        yield GivenInput(events)
+        return
+    with open(0, "rb", closefd=False) if file == Path("-") else file.open("rb") as raw:
+        is_whole = stat.S_ISREG(os.fstat(raw.fileno()).st_mode) or file.suffix == ".gz"
+        yield FileInput(file, raw) if is_whole else LiveInput(raw.fileno(), interrupts)
+
+
+def read_batches(stream: BufferedIOBase, batch_bytes: int = BATCH_BYTES) -> Iterator[list[bytes]]:
+    """Whole lines, together at least `batch_bytes` long but for the last batch."""
+    while lines := stream.readlines(batch_bytes):
+        yield lines

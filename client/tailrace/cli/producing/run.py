@@ -1,0 +1,244 @@
+"""One run of `tailrace produce`: what is sent, what is stored, and where another run goes on."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from zlib import crc32
+
+from tailrace.cli.lib.options import counted
+from tailrace.cli.producing.input import BATCH_BYTES
+from tailrace.cli.producing.requests import LineRequest, LineRequests, Target, refused_line
+from tailrace.cli.producing.resume import Replay, Token
+from tailrace.errors import ProblemError, TailraceError
+from tailrace.request_producer import RequestProducer
+from tailrace.sync import Client
+from tailrace.values import Produced
+
+# Of asking, when a run has failed, which lines belong to the partitions that are not stored.
+ASK_S_MAX = 5.0
+
+
+class BadLineError(TailraceError):
+    """A line that is no event; all before it is stored."""
+
+
+class Run:
+    """Stores lines in order, one request after the other."""
+
+    def __init__(
+        self,
+        client: Client,
+        target: Target,
+        *,
+        resume: Token | None,
+        sleep: Callable[[float], None],
+    ) -> None:
+        """`sleep`: between two attempts of a request."""
+        seed = crc32(repr(target).encode())
+        self._client = client
+        self._target = target
+        self.noun = target.form.noun
+        self._resume = resume
+        self._replay = None if resume is None else Replay(resume, seed)
+        self._producer = RequestProducer(
+            client,
+            id=resume and resume.producer_id,
+            sequence=resume and resume.sequence,
+            is_retry=resume is not None and resume.line_count > 0,
+            sleep=sleep,
+        )
+        self._requests = LineRequests(client, self._producer, target)
+        self._counts: Counter[int] = Counter()  # of settled events, by partition
+        self.sent_bytes = 0
+        self.has_created_topic = False
+        # Each line before this one is stored, or is blank; the checksum is that of these lines.
+        self._line = 1 if resume is None else resume.line
+        self._checksum = seed
+        self._under_way = LineRequest((), None)
+        self._bytes_max = 2 * BATCH_BYTES  # of a request of several lines
+
+    @property
+    def event_count(self) -> int:
+        """Stored, for all that is known."""
+        return self._stored_by_partition().total()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a line may be stored, by this run or by the one that it resumes."""
+        return bool(self.event_count) or not self.is_settled or self._resume is not None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known of each line that was sent that it is stored, or that it is not."""
+        return self._producer.unsettled is None or not self._under_way.lines
+
+    def take(self, lines: Sequence[bytes]) -> None:
+        """Store the next lines of the input, but for those that an earlier run has stored."""
+        if self._replay is None or self._replay.is_done:
+            self._store(lines)
+            return
+        for is_begun, some in self._replay.take(lines):
+            self._checksum = self._replay.checksum
+            if is_begun:
+                self._under_way = LineRequest(some, None)
+                self._store_request(some, self._known_stored)
+            else:
+                self._store(some)
+
+    def end(self) -> None:
+        """There are no more lines. TailraceError: they were not enough, or there is no topic."""
+        if self._replay is not None and not self._replay.is_done:
+            self.take(())
+            if not self._replay.is_done:
+                raise TailraceError(
+                    f"the input ends before line {self._line}, where --resume goes on: "
+                    "give the same input as before"
+                )
+        if not self.event_count:
+            self._client.offsets([self._target.topic])  # TopicNotFoundError
+
+    def token(self) -> Token:
+        """Where another run goes on."""
+        if self._resume is not None and self._replay is not None and not self._replay.is_done:
+            return self._resume
+        unsettled = None if self.is_settled else self._producer.unsettled
+        lines = self._under_way.lines if unsettled else ()
+        return Token(
+            self._producer.id,
+            unsettled.sequence if unsettled else self._producer.next_sequence,
+            self._line,
+            len(lines),
+            crc32(b"".join(lines), self._checksum),
+            tuple(sorted(self._stored_of_unsettled())),
+        )
+
+    def tokens_of_doubt(self) -> tuple[Token, Token]:
+        """Of brokers that have forgotten the request: go on behind it; send it as a new one."""
+        begun = self.token()
+        again = begun._replace(sequence=begun.sequence + 1)
+        return again._replace(line=begun.line + begun.line_count, line_count=0, stored=()), again
+
+    def summary(self) -> str:
+        """What is stored, and the first line that is not."""
+        count = self.event_count
+        text = f"{counted(count, 'event')} {'is' if count == 1 else 'are'} stored"
+        stored = sorted(self._stored_by_partition().items())
+        if stored:
+            text += f" ({', '.join(f'partition {each}: {n:,}' for each, n in stored)})"
+        if self.is_settled:
+            return f"{text}; the first {self.noun} that is not is {self.noun} {self._line}"
+        last = self._line + len(self._under_way.lines) - 1
+        return (
+            f"{text}, and perhaps more of {self.noun}s {self._line} to {last}; the first "
+            f"{self.noun} that is not known to be stored is {self.noun} {self._first_missing()}"
+        )
+
+    def created_text(self) -> str:
+        """The topic that this run has created."""
+        topic, partitions = self._target.topic, ""
+        with suppress(TailraceError):
+            count = self._client.topic(topic).topic.partitions
+            partitions = f" ({counted(count, 'partition')})"
+        return f"created topic {topic}{partitions}"
+
+    # --- sending ---
+
+    def _store(self, lines: Sequence[bytes]) -> None:
+        """All of them, in requests that the broker takes."""
+        for some in cut(lines, self._bytes_max):
+            try:
+                self._store_request(some)
+            except ProblemError as error:
+                if error.type != "body-too-large" or not self.is_settled:
+                    raise
+                if len(some) == 1:
+                    raise self._too_large(some[0], error) from error
+                self._bytes_max = min(self._bytes_max, sum(map(len, some))) // 2
+                self._store(some)
+
+    def _store_request(self, lines: Sequence[bytes], known: Collection[int] = ()) -> None:
+        """As one request, without what these partitions have of it.
+
+        BadLineError: the lines before it are stored.
+        """
+        request = self._requests.of(lines, known)
+        try:
+            self._settle(request, self._send(request))
+        except ProblemError as error:
+            bad_line = refused_line(error, lines)
+            if bad_line is None:
+                raise
+            self._under_way = LineRequest((), None)  # a broker that refuses a line stores nothing
+            self._store(lines[: bad_line.line_index])
+        else:
+            bad_line = request.bad_line
+        if bad_line is not None:
+            raise BadLineError(f"{self.noun} {self._line} {bad_line.reason}")
+
+    def _send(self, request: LineRequest) -> Sequence[Produced]:
+        self._under_way = request
+        return () if request.send is None else request.send()
+
+    def _settle(self, request: LineRequest, produced: Sequence[Produced]) -> None:
+        for part in produced:
+            self._counts[part.partition] += part.count
+        sent = b"".join(request.lines)
+        self._checksum = crc32(sent, self._checksum)
+        self._line += len(request.lines)
+        self.sent_bytes += len(sent)
+        self.has_created_topic |= any(part.topic_created for part in produced)
+
+    def _too_large(self, line: bytes, error: ProblemError) -> TailraceError:
+        limit = error.members.get("maxRequestBytes")
+        most = "more than one request may have"
+        if isinstance(limit, int):
+            most = f"and a request has at most {limit:,} (the broker's maxRequestBytes)"
+        return BadLineError(
+            f"{self.noun} {self._line} has {len(line):,} bytes, {most}: split it, or raise "
+            "TAILRACE_MAX_REQUEST_BYTES of the brokers"
+        )
+
+    # --- what is known ---
+
+    @property
+    def _known_stored(self) -> Collection[int]:
+        """Partitions that have what they should of the request that is sent again."""
+        return () if self._resume is None else self._resume.stored
+
+    def _stored_of_unsettled(self) -> dict[int, int]:
+        """Events by partition, of the request whose outcome is not known for all partitions."""
+        unsettled = self._producer.unsettled
+        if unsettled is None or self.is_settled:
+            return {}
+        is_resumed = self._resume is not None and self._resume.sequence == unsettled.sequence
+        stored = dict.fromkeys(self._known_stored if is_resumed else (), 0)
+        return stored | {each.partition: each.count for each in unsettled.stored.values()}
+
+    def _stored_by_partition(self) -> Counter[int]:
+        return self._counts + Counter(self._stored_of_unsettled())
+
+    def _first_missing(self) -> int:
+        """The first line under way whose partition is not known to have stored it."""
+        keys, stored = self._under_way.keys, self._stored_of_unsettled()
+        with suppress(TailraceError), self._client.twin(timeout_s=ASK_S_MAX) as client:
+            placed = self._requests.partitions(client, [key for _, key in keys]) if stored else ()
+            for (index, _), partition in zip(keys, placed, strict=False):
+                if partition not in stored:
+                    return self._line + index
+        return self._line
+
+
+def cut(lines: Sequence[bytes], bytes_max: int) -> Iterator[Sequence[bytes]]:
+    """In order, in parts of so many bytes at most; a longer line is a part by itself."""
+    sizes = list(map(len, lines))
+    if sum(sizes) <= bytes_max:
+        if lines:
+            yield lines
+        return
+    first = size_bytes = 0
+    for index, line_bytes in enumerate(sizes):
+        if index > first and size_bytes + line_bytes > bytes_max:
+            yield lines[first:index]
+            first, size_bytes = index, 0
+        size_bytes += line_bytes
+    yield lines[first:]

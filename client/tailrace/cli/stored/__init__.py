@@ -1,0 +1,1 @@
+"""Reads a broker's files without a broker, for `dump` and `verify`."""

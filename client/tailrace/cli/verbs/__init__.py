@@ -1,0 +1,1 @@
+"""One module a verb; `cli.main` has the list."""

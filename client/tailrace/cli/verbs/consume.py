@@ -1,0 +1,297 @@
+"""`tailrace consume`: print what topics hold or have for a group, with -f also what comes."""
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tailrace.cli.consuming.topic_names import is_pattern, wanted_topics
+from tailrace.cli.consuming.topic_pages import (
+    LAST_RECORDS_MAX,
+    PAGE_RECORDS_MAX,
+    Selection,
+    limited,
+    select,
+)
+from tailrace.cli.lib.options import OUTPUT, URL, connect, group_name
+from tailrace.cli.lib.parser import UsageError, Verb, parameter, shown, text, whole_number
+from tailrace.cli.lib.quantities import duration
+from tailrace.cli.lib.times import TIME_HELP, time_us
+from tailrace.quantities import DIGITS_MAX
+
+if TYPE_CHECKING:
+    from tailrace.cli.consuming.record_format import RecordFormat
+    from tailrace.protocol.group_values import OnNewGroup
+    from tailrace.sync import Client
+
+_STARTS_OF_GROUPS: "Mapping[str, OnNewGroup]" = {
+    "earliest": "startFromEarliest",
+    "latest": "startFromLatest",
+}
+_VALUE_FORMAT = r"%v\n"
+
+
+def consume(
+    *,
+    topics: Sequence[str],
+    start: str | None,
+    is_from_beginning: bool,
+    at_us: int | None,
+    since_ms: int | None,
+    last: int | None,
+    max_records: int | None,
+    partition: int | None,
+    group: str | None,
+    consumer: str | None,
+    follow: bool,
+    is_value_only: bool,
+    record_format: "RecordFormat | None",
+    output: str | None,
+    url: str | None,
+) -> None:
+    """Print the records of topics, partition by partition; with -f also those that come.
+
+    With --group those that the group has not read yet, each at least once: what was printed is
+    confirmed, and what was not, as after a broken pipe, comes again.
+    Plain text is shown as text; in JSON such a value has "valueEncoding":"text" behind it.
+    """
+    if sum([start is not None, is_from_beginning, *map(_is_given, (at_us, since_ms, last))]) > 1:
+        raise UsageError("--from, --from-beginning, --at, --since and --last exclude each other")
+    if since_ms is not None:
+        at_us = max(0, time.time_ns() // 1000 - since_ms * 1000)
+    selection = Selection("earliest" if is_from_beginning else start, at_us, last, partition)
+    form = _form(record_format, output, is_value_only=is_value_only)
+    _check_selection(selection, topics, group, consumer)
+    # What several topics have is told apart by their names.
+    names_topics = len(topics) > 1 or any(map(is_pattern, topics))
+    with connect(url) as client:
+        names = wanted_topics(client, topics)
+        if group is not None:
+            _consume_by_group(
+                client,
+                names,
+                group=group,
+                consumer=consumer,
+                start=start or "earliest",
+                max_records=max_records,
+                follow=follow,
+                form=form,
+                names_topics=names_topics,
+            )
+            return
+        from tailrace.cli.consuming.records import print_records
+
+        selected = select(
+            client,
+            names,
+            selection,
+            follow=follow,
+            names_topics=names_topics or not isinstance(form, str),
+            page_records=min(max_records or PAGE_RECORDS_MAX, PAGE_RECORDS_MAX),
+            note=_note,
+        )
+        pages = limited(selected.pages, max_records)
+        print_records(pages, form, selected.total, names_topics=names_topics)
+
+
+def _is_given(value: object) -> bool:
+    return value is not None
+
+
+def _form(
+    record_format: "RecordFormat | None", output: str | None, *, is_value_only: bool
+) -> "str | RecordFormat":
+    """How records are printed. UsageError: more than one way is given."""
+    if sum([record_format is not None, output is not None, is_value_only]) > 1:
+        raise UsageError("--value-only, --format and -o exclude each other")
+    return _format(_VALUE_FORMAT) if is_value_only else record_format or output or "json"
+
+
+def _check_selection(
+    selection: Selection, topics: Sequence[str], group: str | None, consumer: str | None
+) -> None:
+    """UsageError."""
+    start, at_us, last, partition = selection
+    if group is not None:
+        if at_us is not None or last is not None or partition is not None:
+            raise UsageError(
+                "--group goes on from the group's position, so --at, --since, --last and "
+                "--partition do not go with it. Move it: tailrace group reset"
+            )
+        if start not in (None, *_STARTS_OF_GROUPS):
+            raise UsageError(
+                f"--from {start}: a group starts at earliest or latest. Move one that has started: "
+                "tailrace group reset"
+            )
+        return
+    if consumer is not None:
+        raise UsageError("--consumer is a name within a group: give --group too")
+    if partition is not None and (len(topics) > 1 or is_pattern(topics[0])):
+        raise UsageError("--partition is of one topic: give its name alone")
+    if last is not None and partition is not None:
+        raise UsageError(f"--last is of all partitions; of one: --partition P --from -{last}")
+
+
+def _consume_by_group(
+    client: "Client",
+    topics: Sequence[str],
+    *,
+    group: str,
+    consumer: str | None,
+    start: str,
+    max_records: int | None,
+    follow: bool,
+    form: "str | RecordFormat",
+    names_topics: bool,
+) -> None:
+    from tailrace.cli.consuming.deliveries import Deliveries
+    from tailrace.cli.consuming.records import print_records
+
+    client.offsets(topics)  # TopicNotFoundError; to register could create them
+    with Deliveries(
+        client,
+        group=group,
+        topics=topics,
+        consumer_id=consumer or _random_consumer_id(),
+        on_new_group=_STARTS_OF_GROUPS[start],
+        page_records=PAGE_RECORDS_MAX,
+        follow=follow,
+        note=_note,
+    ) as deliveries:
+        print_records(deliveries.slices(max_records), form, None, names_topics=names_topics)
+
+
+def _random_consumer_id() -> str:
+    """One that tells where it runs."""
+    import secrets
+    import socket
+
+    host = "".join(filter(str.isalnum, socket.gethostname()))[:200]
+    return f"{host}-{secrets.token_hex(4)}"
+
+
+def _note(text: str) -> None:
+    print(f"note: {text}", file=sys.stderr, flush=True)
+
+
+# --- the verb -------------------------------------------------------------------------------------
+
+
+def _start(word: str) -> str:
+    if word in ("earliest", "latest") or re.fullmatch(f"-?[0-9]{{1,{DIGITS_MAX}}}", word):
+        return word
+    raise argparse.ArgumentTypeError(
+        f"{shown(word)} is not earliest, latest, an offset, or -N for the last N"
+    )
+
+
+def _format(word: str) -> "RecordFormat":
+    from tailrace.cli.consuming.record_format import record_format
+
+    return record_format(word)
+
+
+VERB = Verb(
+    consume,
+    (
+        parameter(
+            "topics",
+            metavar="TOPIC",
+            nargs="+",
+            type=text,
+            help="topics' names; one with *, ? or [] stands for those that match it now: quote it",
+            complete="topic",
+        ),
+        parameter(
+            "--from",
+            dest="start",
+            metavar="START",
+            type=_start,
+            help="earliest (the default), latest, an offset, or -N: N before each partition's end; "
+            "of a group, one of the first two, where it starts when it is new",
+        ),
+        parameter(
+            "--from-beginning",
+            dest="is_from_beginning",
+            action="store_true",
+            help="the same as --from earliest",
+        ),
+        parameter(
+            "--at",
+            dest="at_us",
+            metavar="TIME",
+            type=time_us,
+            help=f"from this time on, like {TIME_HELP}",
+        ),
+        parameter(
+            "--since",
+            dest="since_ms",
+            metavar="DURATION",
+            type=duration(1),
+            help="from so long ago on, by this machine's clock, like 90s, 1h or 7d",
+        ),
+        parameter(
+            "--last",
+            metavar="N",
+            type=whole_number(1, LAST_RECORDS_MAX),
+            help="of the last N of each partition, the N newest by record time",
+        ),
+        parameter(
+            "--max",
+            dest="max_records",
+            metavar="N",
+            type=whole_number(0),
+            help="end after this many records",
+        ),
+        parameter(
+            "--partition", metavar="P", type=whole_number(0), help="read this partition only"
+        ),
+        parameter(
+            "--group",
+            metavar="GROUP",
+            type=group_name,
+            help="read as a consumer of this group, on from where it is",
+            complete="group",
+        ),
+        parameter(
+            "--consumer",
+            metavar="NAME",
+            type=group_name,
+            help="this consumer's name in the group; default: a random one",
+        ),
+        parameter(
+            "-f", "--follow", action="store_true", help="go on with what comes, until Ctrl-C"
+        ),
+        parameter(
+            "--value-only",
+            dest="is_value_only",
+            action="store_true",
+            help="print values alone, as they are stored, a line each",
+        ),
+        parameter(
+            "--format",
+            dest="record_format",
+            metavar="FORMAT",
+            type=_format,
+            help="print each record so, with no line end added: %t topic, %p partition, "
+            "%o offset, %T timestamp, %k key, %v value, %h headers, %% a percent sign; "
+            "\\n a line end, \\t a tab, \\r, \\0, \\\\",
+        ),
+        OUTPUT._replace(
+            help="json (the default), a record a line; table for people, or yaml",
+            settings={**OUTPUT.settings, "default": None},
+        ),
+        URL,
+    ),
+    (
+        "tailrace consume orders --from earliest --max 10",
+        "tailrace consume orders --partition 3 --from 1700",
+        "tailrace consume orders --at 2026-11-21T09:00Z -o table",
+        "tailrace consume orders --since 1h --value-only",
+        r"tailrace consume 'order*' --from-beginning --format '%t %k %v\n'",
+        "tailrace consume orders --last 1 -f",
+        "tailrace consume orders --group billing -f",
+    ),
+)

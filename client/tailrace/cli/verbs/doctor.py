@@ -1,0 +1,25 @@
+"""`tailrace doctor`: checks the broker and this machine, and says what to do."""
+
+from tailrace.cli.lib.options import OUTPUT, URL, connect
+from tailrace.cli.lib.parser import Verb
+
+
+def doctor(*, output: str, url: str | None) -> None:
+    """Check the broker and this machine; exit 1 when something is wrong (✗).
+
+    A ! works, but not as well as it could.
+    """
+    from tailrace.cli.checking.check import FAILED, SIGNS
+    from tailrace.cli.checking.checks import broker_checks, machine_checks
+    from tailrace.cli.lib.output import show
+
+    with connect(url) as client:
+        checks = [*broker_checks(client), *machine_checks()]
+    width = max(len(each.name) for each in checks)
+    lines = [f"{SIGNS[each.state]} {each.name:{width}}  {each.detail}" for each in checks]
+    show(output, [each._asdict() for each in checks], "\n".join(lines))
+    if any(each.state == FAILED for each in checks):
+        raise SystemExit(1)
+
+
+VERB = Verb(doctor, (OUTPUT, URL), ("tailrace doctor", "tailrace doctor -o json"))

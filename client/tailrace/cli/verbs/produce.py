@@ -1,0 +1,254 @@
+"""`tailrace produce`: send events of the command line, of a file, or of standard input."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from tailrace.cli.lib.options import OUTPUT, TOPIC, URL, connect, counted, size_text
+from tailrace.cli.lib.parser import UsageError, Verb, parameter, shown, text
+from tailrace.cli.lib.times import record_time_us
+from tailrace.errors import ProblemError, TailraceError, TopicNotFoundError
+
+if TYPE_CHECKING:
+    from tailrace.cli.lib.interrupts import Interrupts
+    from tailrace.cli.producing.form import Form
+    from tailrace.cli.producing.input import Input
+    from tailrace.cli.producing.resume import Token
+    from tailrace.cli.producing.run import Run
+
+STANDARD_INPUT = Path("-")
+
+
+def produce(
+    *,
+    topic: str,
+    events: Sequence[str],
+    file: Path | None,
+    key: str | None,
+    key_separator: bytes | None,
+    headers: Sequence[tuple[bytes, bytes]],
+    timestamp: int | None,
+    resume: "Token | None",
+    output: str,
+    url: str | None,
+) -> None:
+    """Store events in a topic, in order per key.
+
+    Each EVENT is one event; without any, each line of a file or of standard input is one. Lines of
+    a pipe are stored when no more follow; Ctrl-C stores what has been read, and ends. A run that
+    is cut prints the command that goes on: with its --resume each line is stored exactly once.
+    """
+    import time
+
+    from tailrace.cli.lib.interrupts import Interrupts
+    from tailrace.cli.lib.output import show
+    from tailrace.cli.producing.input import opened
+    from tailrace.cli.producing.requests import Target
+    from tailrace.cli.producing.run import Run
+
+    if events and file is not None:
+        raise UsageError("give events or --file, not both. See: tailrace produce --help")
+    form = _form(key, key_separator, is_lines=not events)
+    form = form._replace(headers=tuple(headers), timestamp_us=timestamp)
+    start_s = time.perf_counter()
+    with (
+        connect(url) as client,
+        Interrupts() as interrupts,
+        opened(events, file or STANDARD_INPUT, interrupts) as source,
+    ):
+        run = Run(client, Target(topic, form), resume=resume, sleep=interrupts.sleep)
+        try:
+            _send_all(run, source, interrupts)
+        except KeyboardInterrupt as error:
+            raise KeyboardInterrupt(_interrupted(run, source)) from error
+        except TopicNotFoundError as error:
+            reason = error.detail.partition(";")[0]  # behind it: the remedy in HTTP
+            raise TailraceError(f"{reason}. Create it: tailrace topic create {topic}") from error
+        except TailraceError as error:
+            _fail(error, run)
+    duration_s = time.perf_counter() - start_s
+    document = {
+        "topic": topic,
+        "events": run.event_count,
+        "bytes": run.sent_bytes,
+        "seconds": duration_s,
+        "topicCreated": run.has_created_topic,
+    }
+    stored = f"{counted(run.event_count, 'event')}, {size_text(run.sent_bytes)}"
+    show(output, document, f"✓ {stored}, {duration_s:.1f} s")
+
+
+def _form(key: str | None, separator: bytes | None, *, is_lines: bool) -> "Form":
+    """A key with a dot in front is a field's path, in lines as in events."""
+    from tailrace.cli.producing.form import Form, parse_key_path
+
+    if key is not None and separator is not None:
+        raise UsageError("--key and --key-separator exclude each other")
+    form = Form(separator=separator or b"", is_lines=is_lines)
+    if key is None:
+        return form
+    if not is_lines and not key.startswith("."):
+        return form._replace(key=key.encode())
+    try:
+        return form._replace(key_path=parse_key_path(key))
+    except ValueError as error:
+        hint = "; one key for all goes with events that are arguments" if is_lines else ""
+        raise UsageError(f"--key: {error}{hint}") from error
+
+
+def _send_all(run: "Run", source: "Input", interrupts: "Interrupts") -> None:
+    """To the end of the input, or, when interrupted, what of it was read."""
+    from tailrace.cli.lib.progress import Progress
+
+    with Progress(source.size_bytes, is_wanted=not source.is_terminal) as progress:
+        try:
+            for lines in source.batches():
+                had_created_topic = run.has_created_topic
+                run.take(lines)
+                if run.has_created_topic and not had_created_topic:
+                    print(run.created_text(), file=sys.stderr)
+                progress.update(
+                    done=source.position(), events=run.event_count, size_bytes=run.sent_bytes
+                )
+                interrupts.check()
+        except KeyboardInterrupt:
+            if run.is_settled:
+                run.take(source.take_rest())
+            raise
+        run.end()
+
+
+# --- what is said of a run that was cut -----------------------------------------------------------
+
+
+def _fail(error: TailraceError, run: "Run") -> NoReturn:
+    """The failure, with what is stored when that is not nothing, and how to go on."""
+    from tailrace.cli.producing.run import BadLineError
+
+    if not run.has_begun:
+        raise error
+    if isinstance(error, ProblemError) and error.type == "sequence-unknown":
+        behind, again = run.tokens_of_doubt()
+        raise TailraceError(
+            f"{error}. {run.summary()}. Read the topic. When all of them are stored, go on behind "
+            f"them:\n  {_resuming_command(behind)}\nWhen none is, send them again:"
+            f"\n  {_resuming_command(again)}"
+        ) from error
+    wanted = "Correct it, and store" if isinstance(error, BadLineError) else "Store"
+    raise TailraceError(
+        f"{error}. {run.summary()}. {wanted} the rest of the same input, each {run.noun} once:"
+        f"\n  {_resuming_command(run.token())}"
+    ) from error
+
+
+def _interrupted(run: "Run", source: "Input") -> str:
+    """What Ctrl-C leaves."""
+    said = f"interrupted: {run.summary() if run.has_begun else '0 events are stored'}"
+    if source.unfinished_bytes:
+        size = size_text(source.unfinished_bytes)
+        said += f"; {size} of a line without an end were not sent"
+    if source.is_terminal or not run.has_begun:
+        return said
+    return f"{said}. Store the rest of the same input:\n  {_resuming_command(run.token())}"
+
+
+def _resuming_command(token: "Token") -> str:
+    """This command as it was typed, with the token."""
+    import shlex
+
+    from tailrace.cli.producing.resume import resuming
+
+    return shlex.join(["tailrace", *resuming(sys.argv[1:], token)])
+
+
+# --- types of values ------------------------------------------------------------------------------
+
+
+def _separator(word: str) -> bytes:
+    if not word:
+        raise argparse.ArgumentTypeError("it is empty")
+    return text(word).replace("\\t", "\t").encode()
+
+
+def _header(word: str) -> tuple[bytes, bytes]:
+    name, found, value = text(word).partition("=")
+    if not name or not found:
+        raise argparse.ArgumentTypeError(f"{shown(word)} is not NAME=VALUE")
+    return name.encode(), value.encode()
+
+
+def _token(word: str) -> "Token":
+    from tailrace.cli.producing.resume import parse_token
+
+    try:
+        return parse_token(word)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{shown(word)} {error}") from error
+
+
+VERB = Verb(
+    produce,
+    (
+        TOPIC,
+        parameter(
+            "events",
+            metavar="EVENT",
+            nargs="*",
+            type=text,
+            default=[],
+            help="an event, mostly JSON",
+        ),
+        parameter(
+            "-f",
+            "--file",
+            metavar="FILE",
+            type=Path,
+            help="NDJSON, one event a line, or such a file's .gz; - is standard input, the default",
+            complete="file",
+        ),
+        parameter(
+            "--key",
+            metavar="KEY",
+            type=text,
+            help=".FIELD is the field that is each event's key; with EVENTs a text without a dot "
+            "in front is the key of all of them",
+        ),
+        parameter(
+            "--key-separator",
+            metavar="SEP",
+            type=_separator,
+            help=r"what stands between key and value in each line or EVENT; \t is a tab",
+        ),
+        parameter(
+            "--header",
+            dest="headers",
+            metavar="NAME=VALUE",
+            type=_header,
+            action="append",
+            default=[],
+            help="a header of all events; can be repeated",
+        ),
+        parameter(
+            "--timestamp",
+            metavar="TIME",
+            type=record_time_us,
+            help="the time of all events, like 2026-11-21T09:00Z or microseconds since the epoch; "
+            "default: when the broker stores them",
+        ),
+        parameter(
+            "--resume",
+            metavar="TOKEN",
+            type=_token,
+            help="go on with the same input where a run ended that printed this",
+        ),
+        OUTPUT,
+        URL,
+    ),
+    (
+        "tailrace produce orders -f orders.ndjson --key .customer",
+        "tail -n 100 app.ndjson | tailrace produce logs",
+        """tailrace produce orders '{"item": 3}' --key till-7 --header source=web""",
+    ),
+)

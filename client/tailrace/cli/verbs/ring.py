@@ -1,0 +1,239 @@
+"""`tailrace ring` and `tailrace metadata`: what a ring has agreed on, and what is done to it by
+hand. What changes it needs its secret, when it has one: TAILRACE_TOKEN.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from tailrace.cli.lib.options import OUTPUT, URL, connect
+from tailrace.cli.lib.parser import UsageError, Verb, parameter, whole_number
+
+if TYPE_CHECKING:
+    from tailrace.cli.lib.output import Column
+    from tailrace.protocol.ring_values import RingDetails
+
+BROKERS_MAX = 12288  # of the largest ring (docs/ring.md)
+
+
+def status(*, consistent: bool, output: str, url: str | None) -> None:
+    """Show what the ring has agreed on: brokers, ranges, who leads, who votes.
+
+    As the broker knows it that is asked, also one that is in no ring yet.
+    """
+    from tailrace.cli.lib.output import show
+    from tailrace.values import to_document
+
+    with connect(url) as client:
+        ring = client.ring(consistent=consistent)
+    show(output, to_document(ring), ring_text(ring))
+
+
+def found(*, brokers: int, output: str, url: str | None) -> None:
+    """Found a ring of brokers that run, and are empty; safe to repeat."""
+    from tailrace.cli.lib.output import show
+    from tailrace.values import to_document
+
+    with connect(url) as client:
+        ring = client.found(brokers)
+    show(output, to_document(ring), f"✓ ring of {ring.brokers}: {ring.cluster_id}")
+
+
+def accept_loss(*, range_id: int, broker: int, output: str, url: str | None) -> None:
+    """Let a broker lead a range of which no whole replica is left; others' events are lost.
+
+    Before it, try to bring back a broker that has them: `tailrace ring status` names them.
+    """
+    from tailrace.cli.lib.output import show
+    from tailrace.values import to_document
+
+    with connect(url) as client:
+        after = client.accept_loss(range_id, broker)
+    leader = "no broker yet" if after.leader is None else f"broker {after.leader}"
+    told = f"✓ range {after.id}: led by {leader} in epoch {after.epoch}"
+    show(output, to_document(after), told)
+
+
+def recover(*, accept_loss: bool, output: str, url: str | None) -> None:
+    """Let a voter go on alone when most of them are lost for good.
+
+    Ask the voter with the highest HEIGHT: what only the lost ones knew to be agreed is gone. They
+    must never come back with their old disks.
+    """
+    from tailrace.cli.lib.output import show
+    from tailrace.values import to_document
+
+    if not accept_loss:
+        raise UsageError(
+            "what only the lost voters knew is gone then: add --accept-loss if they are lost for "
+            "good. See: tailrace metadata recover --help"
+        )
+    with connect(url) as client:
+        ring = client.recover_metadata(accept_loss=True)
+    voters = ", ".join(map(str, ring.metadata.voters))
+    told = f"✓ metadata goes on with voter {voters}, term {ring.metadata.term}"
+    show(output, to_document(ring), told)
+
+
+def ring_text(ring: "RingDetails") -> str:
+    """What people read."""
+    from tailrace.cli.lib.output import as_table
+    from tailrace.values import to_document
+
+    lines = [_headline(ring), _metadata_line(ring)]
+    if ring.cluster_id is None:
+        if ring.state == "waiting to be founded":
+            lines.append("Found a ring: tailrace ring found --brokers N")
+        return "\n".join(lines)
+    document = to_document(ring)
+    lines.append(as_table(document["registrations"], _broker_columns()))
+    lines.append(as_table(document["ranges"], _range_columns()))
+    if ring.step is not None:
+        lines.append(
+            f"step {ring.step.id}: {ring.step.kind} from {ring.step.brokers_before} to "
+            f"{ring.step.brokers_after} brokers, {len(ring.step.sealed)} of "
+            f"{len(ring.step.parents)} ranges sealed"
+        )
+    return "\n".join([*lines, *waiting_lines(ring)])
+
+
+def waiting_lines(ring: "RingDetails") -> list[str]:
+    """What to do for each range that waits."""
+    return [
+        f"range {each.id} waits for its broker with all its data; without it: tailrace ring "
+        f"accept-loss {each.id} --broker N"
+        for each in ring.ranges
+        if each.state == "waiting"
+    ]
+
+
+def _headline(ring: "RingDetails") -> str:
+    if ring.cluster_id is None:
+        return f"RING {ring.name}   this broker is {ring.state}"
+    return "   ".join(
+        [
+            f"RING {ring.name}",
+            f"brokers {sum(each.alive for each in ring.registrations)}/{ring.brokers}",
+            f"ranges {sum(each.state != 'sealed' for each in ring.ranges)}",
+            f"copies {ring.copies}",
+            *([] if ring.state == "member" else [f"this broker is {ring.state}"]),
+        ]
+    )
+
+
+def _metadata_line(ring: "RingDetails") -> str:
+    metadata = ring.metadata
+    leader = "none" if metadata.leader is None else metadata.leader
+    voters = ",".join(map(str, metadata.voters)) or "none"
+    parts = [f"metadata leader {leader} (term {metadata.term})", f"voters {voters}"]
+    if metadata.next_voters:
+        parts.append(f"next voters {','.join(map(str, metadata.next_voters))}")
+    if metadata.applied is not None:
+        parts.append(f"height {metadata.applied} of {metadata.height}")
+    return "   ".join(parts)
+
+
+def _broker_columns() -> "list[Column]":
+    from tailrace.cli.lib.output import Column, member
+    from tailrace.cli.verbs.status import short_incarnation
+
+    def state(broker: dict[str, Any]) -> str:
+        if broker["fenced"]:
+            return "fenced"
+        return "alive" if broker["alive"] else "down"
+
+    return [
+        member("BROKER", "ordinal"),
+        member("REGISTRATION", "registration"),
+        Column("INCARNATION", lambda broker: short_incarnation(broker["incarnation"])),
+        member("BOOT", "boot"),
+        member("LOSS", "loss"),
+        Column("STATE", state),
+        member("HEIGHT", "height"),
+    ]
+
+
+def _range_columns() -> "list[Column]":
+    from tailrace.cli.lib.output import NONE, Column, member
+
+    def token(name: str) -> Column:
+        title = name.upper()
+        # The sign has a place of its own, so that the digits stand below each other.
+        return Column(
+            title, lambda one: one[name] if one[name].startswith("-") else f" {one[name]}"
+        )
+
+    def isr(one: dict[str, Any]) -> str:
+        names = [f"{each['ordinal']}{'?' if each['ghost'] else ''}" for each in one["isr"]]
+        return ",".join(names) or NONE
+
+    return [
+        member("RANGE", "id"),
+        token("start"),
+        token("end"),
+        member("EPOCH", "epoch"),
+        member("LEADER", "leader"),
+        Column("ISR", isr),
+        member("REPLICAS", "replicas"),
+        member("STATE", "state"),
+    ]
+
+
+STATUS = Verb(
+    status,
+    (
+        parameter(
+            "--consistent",
+            action="store_true",
+            help="with all that was agreed up to now; needs most of the voters",
+        ),
+        OUTPUT,
+        URL,
+    ),
+    ("tailrace ring status", "tailrace ring status --consistent -o json"),
+)
+FOUND = Verb(
+    found,
+    (
+        parameter(
+            "--brokers",
+            metavar="N",
+            type=whole_number(1, BROKERS_MAX),
+            required=True,
+            help="it begins with brokers 0 to N-1",
+        ),
+        OUTPUT,
+        URL,
+    ),
+    ("TAILRACE_TOKEN=$(cat .tailrace/ring-secret) tailrace ring found --brokers 3",),
+)
+ACCEPT_LOSS = Verb(
+    accept_loss,
+    (
+        parameter("range_id", metavar="RANGE", type=whole_number(0), help="the range's id"),
+        parameter(
+            "--broker",
+            metavar="N",
+            type=whole_number(0, BROKERS_MAX - 1),
+            required=True,
+            help="the broker that is to lead what it has",
+        ),
+        OUTPUT,
+        URL,
+    ),
+    ("TAILRACE_TOKEN=$(cat .tailrace/ring-secret) tailrace ring accept-loss 1 --broker 1",),
+)
+RECOVER = Verb(
+    recover,
+    (
+        parameter(
+            "--accept-loss",
+            action="store_true",
+            help="needed: most voters are lost for good, and what only they knew with them",
+        ),
+        OUTPUT,
+        URL,
+    ),
+    (
+        "TAILRACE_TOKEN=$(cat .tailrace/ring-secret) tailrace metadata recover --accept-loss "
+        "--url http://127.0.0.1:9270",
+    ),
+)

@@ -1,0 +1,105 @@
+"""`tailrace status`: the ring in one line, and a line a broker."""
+
+from typing import TYPE_CHECKING, Any
+
+from tailrace.cli.lib.options import OUTPUT, URL, connect, short_size
+from tailrace.cli.lib.parser import Verb
+
+if TYPE_CHECKING:
+    from tailrace.cli.lib.output import Column
+    from tailrace.values import RingStatus
+
+INCARNATION_CHARACTERS = 4  # tells one disk from another; the whole is in -o json
+
+
+def status(*, output: str, url: str | None) -> None:
+    """Show the ring and its brokers.
+
+    UP of a broker that does not answer here: away, or down when the others do not hear it either.
+    """
+    from tailrace.cli.lib.output import as_table, show
+    from tailrace.cli.lib.ring_rows import filled_in
+    from tailrace.values import to_document
+
+    with connect(url) as client:
+        ring = filled_in(client, client.brokers())
+    document = to_document(ring)
+    lines = [headline(ring), as_table(document["brokers"], _columns()), *copies_note(ring)]
+    show(output, document, "\n".join(lines))
+
+
+def headline(status: "RingStatus") -> str:
+    """What holds for all brokers together."""
+    ring = status.ring
+    leader = "none" if ring.metadata_leader is None else ring.metadata_leader
+    return "   ".join(
+        [
+            f"RING {ring.name}",
+            f"brokers {sum(each.alive for each in status.brokers)}/{status.length}",
+            f"ranges {ring.ranges}",
+            f"copies {ring.copies}",
+            f"under-replicated {ring.under_replicated}",
+            f"metadata leader {leader} (term {ring.metadata_term})",
+            f"version {ring.version}",
+        ]
+    )
+
+
+def copies_note(status: "RingStatus") -> list[str]:
+    """What one copy means where there are brokers for more."""
+    if status.ring.copies > 1 or status.length == 1:
+        return []
+    return ["copies 1: each event is on one broker, and cannot be read while that one is away"]
+
+
+def short_duration(seconds: float) -> str:
+    """In its largest whole unit: "45s", "2m", "3h", "12d"."""
+    for unit_seconds, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= unit_seconds:
+            return f"{seconds // unit_seconds:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def short_incarnation(incarnation: str | None) -> str:
+    """Enough of it to tell one disk from another."""
+    from tailrace.cli.lib.output import NONE
+
+    return NONE if incarnation is None else incarnation[:INCARNATION_CHARACTERS]
+
+
+def _columns() -> "list[Column]":
+    from tailrace.cli.lib.output import Column, member
+
+    def token(broker: dict[str, str]) -> str:
+        # The sign has a place of its own, so that the digits stand below each other.
+        return broker["token"] if broker["token"].startswith("-") else f" {broker['token']}"
+
+    return [
+        member("BROKER", "ordinal"),
+        Column("TOKEN", token),
+        member("LEADS", "leads"),
+        member("REPLICATES", "replicates"),
+        Column("DISK", _disk),
+        member("LAG MAX", "lagMax"),
+        member("DIRECT I/O", "directIo"),
+        Column("INCARNATION", lambda broker: short_incarnation(broker["incarnation"])),
+        Column("UP", _up),
+    ]
+
+
+def _up(broker: dict[str, Any]) -> str:
+    """Only a broker itself tells since when it is."""
+    if broker["upSeconds"] is not None:
+        return short_duration(broker["upSeconds"])
+    return "away" if broker["alive"] else "down"
+
+
+def _disk(broker: dict[str, Any]) -> str:
+    """What the broker's own data takes of it."""
+    data_bytes, all_bytes = broker["dataBytes"], broker["diskBytes"]
+    if data_bytes is None or all_bytes is None:
+        return "?"
+    return f"{short_size(data_bytes)} of {short_size(all_bytes)}"
+
+
+VERB = Verb(status, (OUTPUT, URL), ("tailrace status", "tailrace status -o yaml"))

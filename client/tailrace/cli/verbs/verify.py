@@ -1,0 +1,99 @@
+"""`tailrace verify`: reads all that a broker has stored, and says which bytes are damaged."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tailrace.cli.lib.options import OUTPUT, counted, size_text
+from tailrace.cli.lib.parser import Verb, parameter
+from tailrace.errors import TailraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace.cli.stored.files import Report
+    from tailrace.cli.stored.logs import Finding
+
+
+def verify(*, directory: Path, output: str) -> None:
+    """Check all that a broker has stored; exit 1 when something is damaged or missing (✗).
+
+    DIR is a broker's data directory, or any folder with its files; of one that holds several
+    brokers each is checked for itself. A ! is no damage: what the next start does away with, since
+    it was never acknowledged. Only reads, also beside a running broker.
+    """
+    from tailrace.cli.lib.output import show
+    from tailrace.cli.stored import segments
+    from tailrace.cli.stored.files import check_brokers
+
+    next(directory.iterdir(), None)  # OSError: there is no such directory
+    reports = check_brokers(directory)
+    if not reports:
+        raise TailraceError(f"{directory} has no files of a broker: name its data directory")
+    is_checked = segments.crc32c is not None
+    if not is_checked:
+        print(segments.unchecked_note(), file=sys.stderr)
+    lines = [line for report in reports for line in _lines(report, is_named=len(reports) > 1)]
+    show(output, _document(reports, is_checked=is_checked), "\n".join(lines))
+    if any(report.bad_count for report in reports):
+        raise SystemExit(1)
+
+
+def _lines(report: "Report", *, is_named: bool) -> list[str]:
+    """A line a finding, then what was looked at; `is_named`: where, too."""
+    found = [
+        f"{'✗' if each.is_bad else '!'} {_where(each)}: {each.text}" for each in report.findings
+    ]
+    size = size_text(report.size_bytes).replace(".0 ", " ")
+    files = counted(report.file_count, "file")
+    sign = "✗" if report.bad_count else "✓"
+    name = f"{report.directory}: " if is_named else ""
+    return [*found, f"{sign} {name}{files}, {size}, {report.bad_count:,} bad"]
+
+
+def _where(finding: "Finding") -> str:
+    byte = "" if finding.position is None else f", byte {finding.position}"
+    return f"{finding.file}{byte}"
+
+
+def _document(reports: "Sequence[Report]", *, is_checked: bool) -> dict[str, Any]:
+    brokers = [
+        {
+            "directory": str(each.directory),
+            "files": each.file_count,
+            "bytes": each.size_bytes,
+            "bad": each.bad_count,
+        }
+        for each in reports
+    ]
+    return {
+        **{name: sum(each[name] for each in brokers) for name in ("files", "bytes", "bad")},
+        "checksums": "verified" if is_checked else "unchecked",
+        "brokers": brokers,
+        "findings": [_finding(each) for report in reports for each in report.findings],
+    }
+
+
+def _finding(finding: "Finding") -> dict[str, Any]:
+    return {
+        "file": str(finding.file),
+        "byte": finding.position,
+        "finding": finding.text,
+        "bad": finding.is_bad,
+    }
+
+
+VERB = Verb(
+    verify,
+    (
+        parameter(
+            "directory",
+            metavar="DIR",
+            type=Path,
+            help="a broker's data directory, a folder in it, or one that holds several brokers",
+            complete="file",
+        ),
+        OUTPUT,
+    ),
+    ("tailrace verify .", "tailrace verify . -o json"),
+)

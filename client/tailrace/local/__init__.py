@@ -1,0 +1,1 @@
+"""Brokers and rings as processes on this machine, for `tailrace dev` and `make up`."""

@@ -1,0 +1,56 @@
+"""One broker of a local ring, to be started beside those that run: where and how it was before."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from tailrace.errors import TailraceError
+from tailrace.local.broker import LocalBroker, is_in_use
+from tailrace.local.ring import PORT_STRIDE, RING_FILE, SECRET_FILE, begun_with, member_settings
+
+
+def member_of(top: Path, ordinal: int, *, settings: Mapping[str, str | float]) -> LocalBroker:
+    """Broker `ordinal` of the ring below `top`, not started. TailraceError says what to do."""
+    count = begun_with(top)
+    again = f"tailrace dev --data {top}"
+    if count is None:
+        raise TailraceError(
+            f"{top} holds no ring of several brokers; start one: {again} --brokers 3"
+        )
+    if count == 1:
+        raise TailraceError(f"{top} holds one broker; start it: {again}")
+    if ordinal >= count:
+        known = "0 and 1" if count == 2 else f"0 to {count - 1}"
+        raise TailraceError(f"{top} has brokers {known}, and no broker {ordinal}")
+    secret = _secret(top / SECRET_FILE, again)
+    port = _port(top / RING_FILE, again) + PORT_STRIDE * ordinal
+    broker = LocalBroker(
+        top / str(ordinal),
+        port=port,
+        settings={**settings, **member_settings(ordinal, secret)},
+        log_path=top / f"{ordinal}.log",
+    )
+    if is_in_use(broker.data_dir):
+        raise TailraceError(f"broker {ordinal} of {top} runs already: {broker.url}")
+    return broker
+
+
+def _port(file: Path, again: str) -> int:
+    """Of broker 0."""
+    port = json.loads(file.read_text()).get("port")  # `begun_with` has read it
+    if type(port) is not int:
+        raise TailraceError(
+            f"{file} does not say the ring's port: end all brokers, and start them with {again}"
+        )
+    return port
+
+
+def _secret(file: Path, again: str) -> str:
+    """A new one would be none that the others know."""
+    try:
+        return file.read_text(errors="replace").strip()
+    except OSError as error:
+        raise TailraceError(
+            f"{file} cannot be read ({error.strerror}): put it back, or end all brokers, and start "
+            f"them with {again}"
+        ) from error

@@ -1,0 +1,188 @@
+"""Sans-IO: which broker of a ring a request is asked of, by what brokers answered.
+
+A partition, or a group, is served by the broker that leads it. Others answer 421 and name that
+one; it is then asked, and asked first when the same is wanted again. What no answer was about goes
+to the URL that was given.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from io import BytesIO
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from tailrace.errors import ConnectionFailedError, UnexpectedAnswerError
+from tailrace.protocol.requests import PRODUCER_ID_HEADER, Answer, Request
+from tailrace.values import PartitionDetails, PartitionOffsets
+from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
+
+Row = TypeVar("Row", PartitionOffsets, PartitionDetails)
+
+# A leader may go while it is looked for; the answer is then that of the last.
+HOPS_MAX = 3
+# More are forgotten, and cost a hop again.
+PLACES_MAX = 10_000
+_MISDIRECTED = 421
+# Produced so, events go to the partition of one key, or else of the producer's name.
+_OF_ONE_KEY = (JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE)
+# What one broker leads: a partition that is read, a group, the group of a consumer.
+_PLACES = (
+    re.compile(r"/v1/topic/[^/?]+/partitions/[0-9]+/records(?=[?]|$)"),
+    re.compile(r"/v1/groups/[^/?]+"),
+    re.compile(r"/v1/consumer/(?=[a-z]+[?](?:.*&)?(consumerId=[^&]+))"),
+)
+
+
+class Leaders:
+    """What a client knows of who leads; `url`: the broker's that was given."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._url_by_place: dict[str, str] = {}
+
+    def hops(self, request: Request) -> "Hops":
+        """Whom to ask, one after the other."""
+        return Hops(self, _place(request))
+
+    def url_of(self, place: str | None) -> str:
+        """Whom to ask first."""
+        return self.url if place is None else self._url_by_place.get(place, self.url)
+
+    def remember(self, place: str | None, url: str | None) -> None:
+        """Who leads this; None: it is not known any more."""
+        if place is None:
+            return
+        self._url_by_place.pop(place, None)
+        if url is not None:
+            if len(self._url_by_place) >= PLACES_MAX:
+                self._url_by_place.clear()
+            self._url_by_place[place] = url
+
+    def forget(self, url: str) -> None:
+        """It cannot be reached: the one that was given knows who leads now."""
+        for place in [key for key, known in self._url_by_place.items() if known == url]:
+            del self._url_by_place[place]
+
+
+class Hops:
+    """Of one request. `url`: whom to ask now."""
+
+    def __init__(self, leaders: Leaders, place: str | None) -> None:
+        self.url = leaders.url_of(place)
+        self._leaders = leaders
+        self._place = place
+        self._count = 0
+        self._has_created = False
+
+    def go_on(self, answer: Answer) -> bool:
+        """Whether another broker is to be asked; else this is the answer."""
+        if answer.status != _MISDIRECTED or self._count == HOPS_MAX:
+            return False
+        asked, leader_url = self.url, _leader_url(self._leaders.url, answer)
+        self._has_created = self._has_created or _member(answer, "topicCreated") is True
+        self._leaders.remember(self._place, leader_url)
+        self._count += 1
+        self.url = leader_url or self._leaders.url
+        return self.url != asked
+
+    def outcome(self, answer: Answer) -> Answer:
+        """The last answer, with what a broker before it did."""
+        return replace(answer, topic_created=True) if self._has_created else answer
+
+    def go_around(self, error: ConnectionFailedError) -> bool:
+        """Whether another broker is to be asked; else this is the outcome."""
+        if self.url == self._leaders.url:
+            return False
+        self._leaders.forget(self.url)
+        if self._count or error.write_attempted:  # just told to lead; or perhaps it is done
+            return False
+        self.url = self._leaders.url
+        return True
+
+
+def _leader_url(url: str, answer: Answer) -> str | None:
+    told = _member(answer, "leaderUrl")
+    return at_address_of(url, told) if isinstance(told, str) else None
+
+
+def _member(answer: Answer, name: str) -> object:
+    """Of a problem document; None: it has no such member, or is none."""
+    with suppress(ValueError, AttributeError):
+        return json.loads(answer.body).get(name)
+    return None
+
+
+def at_address_of(url: str, told: str) -> str | None:
+    """The host and port of `told` under the scheme of `url`, by which this client reaches brokers.
+
+    None: it is no broker's URL.
+    """
+    with suppress(ValueError):
+        parts = urlsplit(told)
+        if parts.hostname and parts.port is not None:
+            host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+            return f"{urlsplit(url).scheme}://{host}:{parts.port}"
+    return None
+
+
+def leader_urls(url: str, rows: Iterable[PartitionOffsets | PartitionDetails]) -> list[str]:
+    """Of the brokers that know what the one that listed these partitions does not."""
+    told = {each.leader_url for each in rows if each.leader_url is not None}
+    found = {at_address_of(url, each) for each in sorted(told)} - {url}
+    return sorted(each for each in found if each is not None)
+
+
+def merged(rows: Iterable[Row], others: Iterable[Iterable[Row]]) -> list[Row]:
+    """The same partitions, each as its leader describes it, where that was reached."""
+    known = {
+        _key(each): each
+        for other in others
+        for each in other
+        if each.leader is not None and each.leader_url is None
+    }
+    return [_merged(each, known.get(_key(each))) for each in rows]
+
+
+def _merged(row: Row, known: Row | None) -> Row:
+    """`known`: as its leader describes it."""
+    if row.leader_url is None:
+        return row
+    if known is not None:
+        return replace(known, leader_url=row.leader_url)
+    return replace(row, state="unreachable") if row.state == "open" else row
+
+
+def newest_lines(pages: Iterable[bytes], count: int) -> bytes:
+    """Of the last records of each partition, as NDJSON, the `count` newest, oldest first.
+
+    UnexpectedAnswerError: what brokers sent is not that.
+    """
+    lines = [line for page in pages for line in BytesIO(page)]
+    try:
+        return b"".join(sorted(lines, key=_place_in_time)[-count:])
+    except (ValueError, LookupError, TypeError) as error:
+        raise UnexpectedAnswerError(f"a broker sent a record that is none: {error}") from error
+
+
+def _place_in_time(line: bytes) -> tuple[str, int, int]:
+    """Times are texts of one length and zone."""
+    record = json.loads(line)
+    return record["timestamp"], record["partition"], record["offset"]
+
+
+def _key(row: PartitionOffsets | PartitionDetails) -> tuple[str, int]:
+    return getattr(row, "topic", ""), row.partition
+
+
+def _place(request: Request) -> str | None:
+    """What of a request says who leads it; the same text, the same leader."""
+    for pattern in _PLACES:
+        found = pattern.match(request.target)
+        if found:
+            return found[0] + "".join(found.groups())
+    if request.headers.get("Content-Type") in _OF_ONE_KEY and "/messages" in request.target:
+        return request.target + request.headers.get(PRODUCER_ID_HEADER, "")
+    return None

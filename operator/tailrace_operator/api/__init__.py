@@ -1,0 +1,1 @@
+"""The resources' types and rules; imports nothing else of the operator."""

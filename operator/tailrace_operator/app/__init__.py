@@ -1,0 +1,1 @@
+"""Handlers, workers and the reconcile pass; the only folder that knows kopf."""

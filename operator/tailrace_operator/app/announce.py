@@ -1,0 +1,108 @@
+"""Which Event a change is worth, for `kubectl describe`: pure."""
+
+from typing import Any, NamedTuple
+
+from tailrace_operator.api.spec import GROUP
+from tailrace_operator.plan.actions import (
+    AlterTopic,
+    Apply,
+    Blocked,
+    ClusterAction,
+    CreateTopic,
+    DeleteTopic,
+    Found,
+    GrowClaim,
+    PlacePod,
+    ReplaceStatefulSet,
+    RestartBroker,
+    TopicAction,
+)
+from tailrace_operator.plan.names import RESOURCES
+from tailrace_operator.plan.observed import Document, Owner
+
+NOTE_CHARACTERS_MAX = 1024  # events.k8s.io/v1, `note`
+_DRIFTED = "drifted: "
+
+
+class Announcement(NamedTuple):
+    """`reason`: one word; `action`: what was done, another word; `note`: for people."""
+
+    reason: str
+    action: str
+    note: str
+    is_warning: bool = False
+
+
+def announcement(
+    action: ClusterAction | TopicAction, owner: Owner, *, outcome: str | None = None
+) -> Announcement | None:
+    """None: it is not worth one. `outcome`: what carrying it out gave, as a ring's id."""
+    match action:
+        case Found():
+            size = "1 broker" if action.broker_count == 1 else f"{action.broker_count} brokers"
+            return Announcement("RingFounded", "Found", f"ring {outcome} of {size}")
+        case RestartBroker():
+            name = f"{owner.name}-{action.ordinal}"
+            return Announcement("BrokerRestart", "Restart", f"{name}: {action.reason}")
+        case GrowClaim():
+            return Announcement("VolumeGrown", "Grow", f"{action.name}: to {action.size}")
+        case PlacePod():
+            name = f"{owner.name}-{action.ordinal}"
+            return Announcement("BrokerPlaced", "Place", f"{name}: in zone {action.zone}")
+        case ReplaceStatefulSet():
+            note = f"StatefulSet {action.name} is made anew, its pods stay: {action.reason}"
+            return Announcement("StatefulSetReplaced", "Replace", note)
+        case Apply() if action.reason.startswith(_DRIFTED):
+            manifest = action.manifest
+            where = f"{manifest['kind']} {manifest['metadata']['name']}"
+            path = action.reason.removeprefix(_DRIFTED)
+            return Announcement("DriftCorrected", "Apply", f"{where}: {path} was another")
+        case Blocked():
+            return Announcement(action.reason, "Wait", action.message, is_warning=True)
+        case CreateTopic():
+            return Announcement("TopicCreated", "Create", f"topic {action.name}")
+        case AlterTopic():
+            return Announcement("TopicAltered", "Alter", f"topic {action.name}: {action.reason}")
+        case DeleteTopic():
+            return Announcement("TopicDeleted", "Delete", f"topic {action.name}, with its records")
+        case _:
+            return None
+
+
+def event_manifest(
+    announced: Announcement, document: Document, *, now: str, instance: str
+) -> dict[str, Any]:
+    """The Event, of the resource `document`; `now` with microseconds; `instance`: who tells."""
+    metadata = document["metadata"]
+    note = announced.note
+    if len(note) > NOTE_CHARACTERS_MAX:
+        note = note[: NOTE_CHARACTERS_MAX - 1] + "…"
+    return {
+        "apiVersion": RESOURCES["Event"].group_version,
+        "kind": "Event",
+        "metadata": {
+            "generateName": f"{metadata['name']}-",
+            "namespace": metadata["namespace"],
+        },
+        "eventTime": now,
+        "type": "Warning" if announced.is_warning else "Normal",
+        "reason": announced.reason,
+        "action": announced.action,
+        "note": note,
+        "reportingController": f"{GROUP}/operator",
+        "reportingInstance": instance,
+        "regarding": {
+            "apiVersion": document["apiVersion"],
+            "kind": document["kind"],
+            "namespace": metadata["namespace"],
+            "name": metadata["name"],
+            "uid": metadata["uid"],
+        },
+    }
+
+
+def is_news(action: Blocked, status: Document) -> bool:
+    """Whether the status does not say so yet."""
+    return not any(
+        action.message in each.get("message", "") for each in status.get("conditions") or ()
+    )

@@ -1,0 +1,162 @@
+"""Carries out one action of a plan: each is a call or two, and safe to repeat."""
+
+import base64
+import secrets
+from collections.abc import Mapping
+
+from tailrace_operator.kube.client import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidError,
+    Kube,
+    NotFoundError,
+)
+from tailrace_operator.plan.actions import (
+    AddFinalizer,
+    AlterTopic,
+    Apply,
+    Blocked,
+    ClusterAction,
+    CreateSecret,
+    CreateTopic,
+    DeleteTopic,
+    Found,
+    GrowClaim,
+    KeepClaims,
+    OwnClaim,
+    PlacePod,
+    RecordFounding,
+    Remove,
+    RemoveFinalizer,
+    ReplaceStatefulSet,
+    RestartBroker,
+    TopicAction,
+)
+from tailrace_operator.plan.names import SECRET_KEY, TOPIC_FINALIZER, ZONE_LABEL
+from tailrace_operator.plan.observed import Cluster, Document
+from tailrace_operator.ring.admin import RingAdmin
+
+SECRET_BYTES = 32
+
+
+async def carry_out(
+    kube: Kube, admin: RingAdmin, cluster: Cluster, action: ClusterAction
+) -> str | None:
+    """What it gave: the id of a ring that was founded. KubeError, RingError."""
+    namespace, name = cluster.owner.namespace, cluster.owner.name
+    match action:
+        case Apply():
+            await _apply(kube, action.manifest)
+        case CreateSecret():
+            await _create_secret(kube, action.manifest)
+        case Remove(child):
+            uid = cluster.children[child]["metadata"]["uid"]
+            await kube.delete(child.kind, child.name, namespace=namespace, uid=uid)
+        case ReplaceStatefulSet():
+            await kube.delete(
+                "StatefulSet", action.name, namespace=namespace, uid=action.uid, has_orphans=True
+            )
+        case PlacePod(ordinal, zone):
+            uid = next(pod.uid for pod in cluster.pods if pod.ordinal == ordinal)
+            patch = _placement(uid, zone)
+            await kube.patch("Pod", f"{name}-{ordinal}", patch, namespace=namespace)
+        case OwnClaim():
+            patch = _owners(action)
+            await kube.patch("PersistentVolumeClaim", action.name, patch, namespace=namespace)
+        case KeepClaims(set_name, uid):
+            retention = {"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain"}}
+            patch = {"metadata": {"uid": uid}, "spec": retention}
+            await kube.patch("StatefulSet", set_name, patch, namespace=namespace)
+        case GrowClaim():
+            patch = {"spec": {"resources": {"requests": {"storage": action.size}}}}
+            await kube.patch("PersistentVolumeClaim", action.name, patch, namespace=namespace)
+        case RestartBroker(ordinal, uid):
+            await kube.delete("Pod", f"{name}-{ordinal}", namespace=namespace, uid=uid)
+        case Found(broker_count):
+            return await admin.found(broker_count)
+        case RecordFounding() | Blocked():
+            pass  # said by the status
+    return None
+
+
+async def carry_out_topic(
+    kube: Kube, admin: RingAdmin, document: Document, action: TopicAction
+) -> None:
+    """`document`: the resource, as it was read. KubeError, RingError."""
+    match action:
+        case CreateTopic():
+            await admin.create_topic(action.name, action.settings)
+        case AlterTopic():
+            await admin.alter_topic(action.name, action.settings)
+        case DeleteTopic():
+            await admin.delete_topic(action.name)
+        case AddFinalizer() | RemoveFinalizer():
+            await set_finalizer(kube, document, is_wanted=isinstance(action, AddFinalizer))
+        case Blocked():
+            pass  # said by the status
+
+
+async def set_finalizer(kube: Kube, document: Document, *, is_wanted: bool) -> None:
+    """Of a Topic, `document` being the resource as it was read. KubeError."""
+    metadata = document["metadata"]
+    finalizers = [each for each in metadata.get("finalizers") or () if each != TOPIC_FINALIZER]
+    if is_wanted:
+        finalizers.append(TOPIC_FINALIZER)
+    patch = {"metadata": {"resourceVersion": metadata["resourceVersion"], "finalizers": finalizers}}
+    try:
+        await kube.patch("Topic", metadata["name"], patch, namespace=metadata["namespace"])
+    except NotFoundError as error:  # it has gone since it was read
+        raise ConflictError(str(error), status=error.status) from error
+
+
+async def _apply(kube: Kube, manifest: Document) -> None:
+    """What cannot be applied is merged, which replaces lists.
+
+    Ports of a Service are told apart by their numbers. Beside one whose number somebody changed
+    server-side apply puts its own, of the same name, and the API refuses the two.
+    """
+    metadata = manifest["metadata"]
+    try:
+        await kube.apply(manifest)
+    except InvalidError as refused:
+        name, namespace = metadata["name"], metadata["namespace"]
+        try:
+            await kube.patch(manifest["kind"], name, manifest, namespace=namespace)
+        except NotFoundError:
+            raise refused from None
+
+
+async def _create_secret(kube: Kube, manifest: Document) -> None:
+    """With a new text; one that is there already stays, and is no ring Secret of this cluster."""
+    text = base64.b64encode(secrets.token_urlsafe(SECRET_BYTES).encode()).decode()
+    try:
+        await kube.create({**manifest, "data": {SECRET_KEY: text}})
+    except AlreadyExistsError as error:
+        name = manifest["metadata"]["name"]
+        raise AlreadyExistsError(
+            f"Secret {name} is there already, and is another owner's or has under {SECRET_KEY} no "
+            "visible ASCII without spaces; delete it, if it does not go by itself",
+            status=error.status,
+        ) from error
+
+
+def _owners(action: OwnClaim) -> Mapping[str, object]:
+    """All of them, since a merge replaces lists; refused when somebody else has changed any."""
+    return {"metadata": {"resourceVersion": action.version, "ownerReferences": list(action.owners)}}
+
+
+def _placement(uid: str, zone: str) -> Mapping[str, object]:
+    """The pod goes where the zone is; refused when it is another pod by now."""
+    expression = {"key": ZONE_LABEL, "operator": "In", "values": [zone]}
+    terms = [{"matchExpressions": [expression]}]
+    return {
+        "metadata": {"uid": uid},
+        "spec": {
+            "schedulingGates": None,  # the pods are made with no other
+            "affinity": {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}
+                }
+            },
+        },
+    }

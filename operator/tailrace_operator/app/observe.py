@@ -1,0 +1,146 @@
+"""What is there, as values for the plans: a StreamCluster or Topic, its objects, its brokers.
+
+Objects are read by name, pods and claims by one list each; `documents.py` says what they are.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from tailrace_operator.api.spec import parse_cluster_spec, parse_topic_spec
+from tailrace_operator.kube.abilities import Abilities
+from tailrace_operator.kube.client import Kube
+from tailrace_operator.kube.documents import (
+    claim_of,
+    claims_of,
+    founded_of,
+    is_own,
+    owner_of,
+    pods_of,
+    secret_text,
+)
+from tailrace_operator.plan.names import TOPIC_FINALIZER, child_names, ring_secret, selector_labels
+from tailrace_operator.plan.observed import ChildName, Claim, Cluster, Document, LiveTopic, Topic
+from tailrace_operator.plan.topic_plan import CLUSTER_MISSING, NAME_TAKEN
+from tailrace_operator.ring.admin import RingAdmin, RingError
+
+
+async def observe_cluster(
+    kube: Kube, abilities: Abilities, admin: RingAdmin, document: Document
+) -> Cluster:
+    """All that there is of a StreamCluster; InvalidSpecError, KubeError."""
+    owner = owner_of(document)
+    spec = parse_cluster_spec(document)
+    has_service_monitors = await abilities.has_service_monitors()
+    names = [
+        each
+        for each in child_names(owner.name)
+        if has_service_monitors or each.kind != "ServiceMonitor"
+    ]
+    namespace, selected = owner.namespace, selector_labels(owner.name)
+    *children, secret, pods, claims = await _together(
+        *(kube.find(each.kind, each.name, namespace=namespace) for each in names),
+        kube.find("Secret", ring_secret(owner.name), namespace=namespace),
+        kube.list("Pod", namespace=namespace, labels=selected),
+        kube.list("PersistentVolumeClaim", namespace=namespace, labels=selected),
+    )
+    text = secret_text(secret, owner.uid)
+    await admin.know_secret(text)
+    found = {name: child for name, child in zip(names, children, strict=True) if child is not None}
+    stateful_set = found.get(ChildName("StatefulSet", owner.name))
+    own_pods = [each for each in pods if is_own(owner, stateful_set, each)]
+    seen_pods = pods_of(owner.name, own_pods)
+    ring = await admin.observe({each.ordinal: each.uid for each in seen_pods if each.is_running})
+    return Cluster(
+        owner=owner,
+        spec=spec,
+        status=document.get("status") or {},
+        founded=founded_of(document),
+        has_secret=text is not None,
+        has_service_monitors=has_service_monitors,
+        children=found,
+        pods=seen_pods,
+        former_pods=pods_of(owner.name, [each for each in pods if each not in own_pods]),
+        claims=await _claims(abilities, claims_of(owner.name, claims)),
+        ring=ring,
+    )
+
+
+async def observe_topic(
+    kube: Kube, ring_of: Callable[[str], RingAdmin], document: Document, *, taken_by: str | None
+) -> Topic:
+    """All that there is of a Topic; `taken_by`: an older one of the same name in the ring.
+
+    InvalidSpecError, KubeError, RingError.
+    """
+    owner = owner_of(document)
+    spec = parse_topic_spec(document)
+    name = spec.name_in_ring(owner.name)
+    cluster = await kube.find("StreamCluster", spec.cluster, namespace=owner.namespace)
+    problem = _cluster_problem(spec.cluster, cluster)
+    live: LiveTopic | None = None
+    if problem is None and taken_by is not None:
+        problem = (
+            NAME_TAKEN,
+            f'Topic "{taken_by}" is older and names the topic "{name}" of the ring too: delete one '
+            "of them, or name another in spec.topicName",
+        )
+    if problem is None:
+        admin = ring_of(spec.cluster)
+        if not admin.is_observed:
+            raise RingError(f"{spec.cluster} has not been looked at yet", retriable=True)
+        if admin.is_ready:
+            live = await admin.topic(name)
+        else:
+            problem = ("ClusterNotReady", f"no broker of {spec.cluster} is ready")
+    return Topic(
+        owner=owner,
+        spec=spec,
+        status=document.get("status") or {},
+        has_finalizer=TOPIC_FINALIZER in (document["metadata"].get("finalizers") or ()),
+        cluster_problem=problem,
+        live=live,
+    )
+
+
+async def _together(*calls: Awaitable[Any]) -> list[Any]:
+    """All of them at the same time; the first failure is raised, and ends the others."""
+
+    async def result(call: Awaitable[Any]) -> Any:
+        return await call
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(result(call)) for call in calls]
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+async def _claims(abilities: Abilities, claims: list[tuple[int, Document]]) -> tuple[Claim, ...]:
+    return tuple(
+        [
+            claim_of(
+                ordinal,
+                each,
+                is_expandable=await abilities.is_expandable(each["spec"].get("storageClassName")),
+            )
+            for ordinal, each in claims
+        ]
+    )
+
+
+def _cluster_problem(name: str, cluster: Document | None) -> tuple[str, str] | None:
+    """Why its ring cannot have topics."""
+    if cluster is None:
+        return (
+            CLUSTER_MISSING,
+            f'there is no StreamCluster "{name}" in this namespace: create it, or name another in '
+            "spec.cluster",
+        )
+    if "deletionTimestamp" in cluster["metadata"]:
+        return (CLUSTER_MISSING, f'the StreamCluster "{name}" is being deleted')
+    founded = founded_of(cluster)
+    if founded is None or founded.cluster_id is None:
+        return ("ClusterNotReady", f'the StreamCluster "{name}" has no ring yet')
+    return None

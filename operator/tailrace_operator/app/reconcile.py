@@ -1,0 +1,390 @@
+"""One look at a resource: observe, plan, report, carry out one action, announce it.
+
+Nothing is remembered between two looks but what saves calls; the process may end between any two
+calls, and the next one goes on. The status is written before the action, so that it says what is
+being done; it is written only when it differs, and only over the version that was read: what else
+has changed it since is looked at first.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import structlog
+
+from tailrace_operator.api.spec import InvalidSpecError
+from tailrace_operator.app.announce import announcement, event_manifest, is_news
+from tailrace_operator.app.apply import carry_out, carry_out_topic, set_finalizer
+from tailrace_operator.app.metrics import Metrics
+from tailrace_operator.app.observe import observe_cluster, observe_topic
+from tailrace_operator.app.pace import Outcome
+from tailrace_operator.kube.abilities import Abilities
+from tailrace_operator.kube.client import (
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    Kube,
+    KubeError,
+    NamespaceEndsError,
+    NotFoundError,
+)
+from tailrace_operator.kube.documents import owner_of
+from tailrace_operator.kube.lease import micro_time
+from tailrace_operator.kube.served import ServedNamespaces
+from tailrace_operator.plan.actions import (
+    REPLACED,
+    AlterTopic,
+    Blocked,
+    ClusterAction,
+    CreateTopic,
+    TopicAction,
+    described,
+)
+from tailrace_operator.plan.conditions import by_type
+from tailrace_operator.plan.drift import merge_patch
+from tailrace_operator.plan.names import TOPIC_FINALIZER
+from tailrace_operator.plan.observed import Document, Owner
+from tailrace_operator.plan.plan import next_action
+from tailrace_operator.plan.status import cluster_status, invalid_status
+from tailrace_operator.plan.topic_plan import next_topic_action
+from tailrace_operator.plan.topic_status import topic_status
+from tailrace_operator.ring.admin import RingAdmin, RingError, Rings
+
+# An error is told in the status when it stays; before, the next try may be better.
+REPORTED_FAILURES_MIN = 3
+
+# The reason of a cluster of which Kubernetes refuses an object.
+_REFUSED = "Refused"
+
+Action = ClusterAction | TopicAction
+TakenBy = Callable[[list[Document] | None], str | None]
+
+log = structlog.get_logger()
+
+
+class Key(NamedTuple):
+    """A resource."""
+
+    kind: str
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What came of it; `state`: another one means that something has moved."""
+
+    outcome: Outcome
+    state: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """What a look has found and will do. `status(refused, error)`: what is reported, by then;
+    `carry_out(document)`: the action, `document` being the resource as it was reported.
+    """
+
+    owner: Owner
+    status_before: Document
+    action: Action | None
+    status: Callable[[Blocked | None, str | None], Document]
+    carry_out: Callable[[Document], Awaitable[str | None]]
+
+
+class Reconciler:
+    """Looks at resources; `identity`: who tells Events."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        rings: Rings,
+        served: ServedNamespaces,
+        metrics: Metrics,
+        *,
+        default_image: str,
+        identity: str,
+    ) -> None:
+        self._kube = kube
+        self._rings = rings
+        self._served = served
+        self._told_of: dict[Key, str] = {}  # resources that another release serves, and which
+        self._metrics = metrics
+        self._abilities = Abilities(kube)
+        self._default_image = default_image
+        self._identity = identity
+
+    async def look(
+        self,
+        key: Key,
+        *,
+        failure_count: int,
+        taken_by: TakenBy,
+    ) -> Look:
+        """Take one step. `failure_count`: of the looks before this one; `taken_by`: of a Topic,
+        an older one of the same topic, by all Topics of the namespace or those that are known.
+        """
+        started_s = time.monotonic()
+        try:
+            look = await self._look(key, failure_count, taken_by)
+        except ConflictError as error:
+            log.info("resource.changed_meanwhile", **key._asdict(), detail=str(error))
+            look = Look(Outcome.CHANGED, "conflict")
+        except (KubeError, RingError) as error:
+            look = Look(Outcome.FAILED, str(error))
+            self._log_failure(key, error, failure_count)
+        except AssertionError:
+            raise  # a bug that was thought of: the process ends, and the next begins anew
+        except Exception as error:  # one that was not, and holds up no other resource
+            look = Look(Outcome.FAILED, repr(error))
+            log.exception("resource.failed", **key._asdict())
+        self._metrics.reconcile_seconds.labels(key.kind).observe(time.monotonic() - started_s)
+        outcomes = {Outcome.CHANGED: "changed", Outcome.FAILED: "failed"}
+        self._metrics.reconciles.labels(key.kind, outcomes.get(look.outcome, "unchanged")).inc()
+        return look
+
+    async def _look(self, key: Key, failure_count: int, taken_by: TakenBy) -> Look:
+        document = await self._kube.find(key.kind, key.name, namespace=key.namespace)
+        if document is None:
+            await self._forget(key)
+            return Look(Outcome.GONE)
+        # What goes is let go by any release: its namespace may go too, and the Lease with it.
+        if "deletionTimestamp" not in document["metadata"]:
+            reason = await self._served.reason_to_wait(key.namespace)
+            if reason is not None:
+                await self._tell_of_another(key, document, reason)
+                return Look(Outcome.WAITING, reason)
+            self._told_of.pop(key, None)
+        try:
+            planned = await self._planned(key, document, taken_by)
+        except InvalidSpecError as error:
+            status = invalid_status(document, str(error), now=_now())
+            document = await self._report(document, status)
+            if _is_held(document):  # it goes, and its topic stays
+                await set_finalizer(self._kube, document, is_wanted=False)
+                return Look(Outcome.CHANGED, str(error))
+            self._metrics.is_in_state(key, "blocked")
+            return Look(Outcome.WELL, str(error))
+        return await self._take(key, document, planned, failure_count)
+
+    async def _planned(self, key: Key, document: Document, taken_by: TakenBy) -> _Planned:
+        if key.kind == "StreamCluster":
+            return await self._cluster(key, document)
+        return await self._topic(key, document, taken_by)
+
+    async def _take(
+        self, key: Key, document: Document, planned: _Planned, failure_count: int
+    ) -> Look:
+        """Report, carry out, and announce."""
+        action, refused, outcome = planned.action, None, None
+        is_told_late = failure_count >= REPORTED_FAILURES_MIN or _is_refused(planned.status_before)
+        if not is_told_late:
+            document = await self._report(document, planned.status(None, None))
+        try:
+            outcome = await planned.carry_out(document)
+        except InvalidError as error:  # what the CRD lets pass, and other kinds do not
+            action = refused = Blocked(_REFUSED, f"{error}; change the spec")
+        except (KubeError, RingError) as error:
+            await self._report_failure(key, document, planned, error, failure_count)
+            raise
+        if is_told_late or refused is not None:
+            document = await self._report(document, planned.status(refused, None))
+        return await self._told(key, planned, document, action, outcome)
+
+    async def _forget(self, key: Key) -> None:
+        self._metrics.is_in_state(key, None)
+        self._told_of.pop(key, None)
+        if key.kind == "StreamCluster":
+            await self._rings.forget(key.namespace, key.name)
+
+    # --- what differs between the kinds -----------------------------------------------------------
+
+    async def _cluster(self, key: Key, document: Document) -> _Planned:
+        admin = self._rings.of(key.namespace, key.name)
+        cluster = await observe_cluster(self._kube, self._abilities, admin, document)
+        action = next_action(cluster, default_image=self._default_image)
+
+        def status(refused: Blocked | None, error: str | None) -> Document:
+            return cluster_status(
+                cluster,
+                refused or action,
+                now=_now(),
+                error=error,
+                default_image=self._default_image,
+            )
+
+        async def carried_out(_: Document) -> str | None:
+            return await carry_out(self._kube, admin, cluster, action) if action else None
+
+        return _Planned(cluster.owner, cluster.status, action, status, carried_out)
+
+    async def _topic(self, key: Key, document: Document, taken_by: TakenBy) -> _Planned:
+        def ring_of(cluster: str) -> RingAdmin:
+            return self._rings.of(key.namespace, cluster)
+
+        # A topic is changed only when it is sure that no older resource has it: by then all of
+        # them may not have been told.
+        is_deleting = "deletionTimestamp" in document["metadata"]
+        listed = await self._kube.list("Topic", namespace=key.namespace) if is_deleting else None
+        topic = await observe_topic(self._kube, ring_of, document, taken_by=taken_by(listed))
+        action = next_topic_action(topic)
+        if listed is None and isinstance(action, CreateTopic | AlterTopic):
+            listed = await self._kube.list("Topic", namespace=key.namespace)
+            if (holder := taken_by(listed)) is not None:
+                topic = await observe_topic(self._kube, ring_of, document, taken_by=holder)
+                action = next_topic_action(topic)
+
+        def status(refused: Blocked | None, error: str | None) -> Document:
+            return topic_status(topic, refused or action, now=_now(), error=error)
+
+        async def carried_out(reported: Document) -> None:
+            if action is not None:
+                admin = ring_of(topic.spec.cluster)
+                await carry_out_topic(self._kube, admin, reported, action)
+
+        return _Planned(topic.owner, topic.status, action, status, carried_out)
+
+    # --- both -------------------------------------------------------------------------------------
+
+    async def _told(
+        self,
+        key: Key,
+        planned: _Planned,
+        document: Document,
+        action: Action | None,
+        outcome: str | None,
+    ) -> Look:
+        """The end of a look in which nothing went wrong; `action`: what it came to."""
+        status = document.get("status") or {}
+        state = _state(planned.owner, action, status)
+        self._metrics.is_in_state(key, state)
+        moved = (action, _without_times(status))
+        if isinstance(action, Blocked):
+            if action.reason == REPLACED:
+                return Look(Outcome.WAITING, moved)  # what is there goes by itself
+            if is_news(action, planned.status_before):
+                log.warning("resource.blocked", **key._asdict(), reason=action.reason)
+                await self._announce(planned.owner, document, action, outcome)
+            return Look(Outcome.WELL, moved)
+        if action is None:
+            return Look(Outcome.WAITING if state == "waiting" else Outcome.WELL, moved)
+        name = type(action).__name__
+        self._metrics.actions.labels(name).inc()
+        log.info("action.done", **key._asdict(), action=name, detail=described(action))
+        await self._announce(planned.owner, document, action, outcome)
+        return Look(Outcome.CHANGED, moved)
+
+    async def _announce(
+        self,
+        owner: Owner,
+        document: Document,
+        action: Action,
+        outcome: str | None,
+    ) -> None:
+        """As an Event; one that is lost is no harm."""
+        announced = announcement(action, owner, outcome=outcome)
+        if announced is None:
+            return
+        manifest = event_manifest(announced, document, now=micro_time(), instance=self._identity)
+        try:
+            await self._kube.create(manifest)
+        except NamespaceEndsError:
+            pass  # who deletes it asks for no more Events
+        except KubeError as error:
+            log.warning("event.not_written", reason=announced.reason, error=str(error))
+
+    async def _tell_of_another(self, key: Key, document: Document, reason: str) -> None:
+        """Once: its status is the other's."""
+        self._metrics.is_in_state(key, "waiting")
+        if self._told_of.get(key) == reason:
+            return
+        self._told_of[key] = reason
+        log.warning("resource.served_by_another", **key._asdict(), reason=reason)
+        blocked = Blocked(
+            "ServedByAnother",
+            f"another release of the operator serves this namespace: {reason}; confine one of them "
+            "by watchNamespaces, or uninstall it",
+        )
+        await self._announce(owner_of(document), document, blocked, None)
+
+    async def _report(self, document: Document, status: Document) -> Document:
+        """Write what is another in the status; the resource as it is then. ConflictError."""
+        patch = merge_patch(document.get("status") or {}, status)
+        if not patch:
+            return document
+        metadata = document["metadata"]
+        body = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": patch}
+        try:
+            return await self._kube.patch(
+                document["kind"],
+                metadata["name"],
+                body,
+                namespace=metadata["namespace"],
+                is_status=True,
+            )
+        except NotFoundError as error:  # it is gone meanwhile, which the next look sees
+            raise ConflictError(str(error), status=error.status) from error
+
+    async def _report_failure(
+        self,
+        key: Key,
+        document: Document,
+        planned: _Planned,
+        error: KubeError | RingError,
+        failure_count: int,
+    ) -> None:
+        is_no_failure = isinstance(error, ConflictError | NamespaceEndsError)
+        if is_no_failure or failure_count + 1 < REPORTED_FAILURES_MIN:
+            return
+        self._metrics.is_in_state(key, "failing")
+        await self._report(document, planned.status(None, str(error)))
+
+    def _log_failure(self, key: Key, error: KubeError | RingError, failure_count: int) -> None:
+        """A person must act on what the role forbids; the rest heals itself."""
+        if isinstance(error, NamespaceEndsError):
+            if failure_count == 0:
+                log.info("namespace.ends", **key._asdict(), reason=str(error))
+        elif isinstance(error, ForbiddenError):
+            log.error("resource.forbidden", **key._asdict(), error=str(error))
+        elif isinstance(error, RingError) and error.retriable:
+            log.info("ring.awaited", **key._asdict(), reason=str(error))
+        else:
+            log.warning("resource.failed", **key._asdict(), error=str(error))
+
+
+def _is_held(document: Document) -> bool:
+    """Whether its deletion waits for the operator."""
+    metadata = document["metadata"]
+    is_deleting = "deletionTimestamp" in metadata
+    return is_deleting and TOPIC_FINALIZER in (metadata.get("finalizers") or ())
+
+
+def _state(owner: Owner, action: Action | None, status: Document) -> str:
+    """One of `metrics.STATES`."""
+    if owner.is_paused:
+        return "paused"
+    if isinstance(action, Blocked):
+        return "blocked"
+    conditions = by_type(status)
+    is_ready = conditions.get("Ready", {}).get("status") == "True"
+    is_well = is_ready and conditions.get("Progressing", {}).get("status") != "True"
+    return "ready" if is_well else "waiting"
+
+
+def _is_refused(status: Document) -> bool:
+    """So it was before: it is not said to be under way each time that it is tried."""
+    return any(each.get("reason") == _REFUSED for each in status.get("conditions") or ())
+
+
+def _without_times(status: Document) -> str:
+    """What does not change by time alone."""
+    conditions = [
+        (each["type"], each["status"], each.get("message"))
+        for each in status.get("conditions") or ()
+    ]
+    return repr((status.get("phase"), conditions))
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,145 @@
+"""One worker for each resource: it looks, waits, and looks again; watching only wakes it.
+
+A worker ends when its resource is gone; none waits for another.
+"""
+
+import asyncio
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from tailrace_operator.app.pace import Outcome, Pace
+from tailrace_operator.app.reconcile import Key, Reconciler
+from tailrace_operator.plan.conditions import by_type
+from tailrace_operator.plan.names import INSTANCE_LABEL, PAUSED
+from tailrace_operator.plan.observed import Document
+from tailrace_operator.plan.topic_names import TopicNames, holder_of
+
+_GONE = "gone"  # the state of a ring whose StreamCluster is not there
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """In seconds; see the settings of these names."""
+
+    waiting_s: float
+    resync_s: float
+    retry_s_max: float
+
+
+@dataclass(slots=True)
+class _Worker:
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    seen: object = None  # what its resource said last that a worker has to know of
+
+
+class Workers:
+    """All workers, in `tasks`; fed by `saw`."""
+
+    def __init__(
+        self, tasks: asyncio.TaskGroup, reconciler: Reconciler, intervals: Intervals
+    ) -> None:
+        self._tasks = tasks
+        self._reconciler = reconciler
+        self._intervals = intervals
+        self._workers: dict[Key, _Worker] = {}
+        self._topic_names = TopicNames()
+        self._ring_states: dict[Key, object] = {}
+
+    def saw(self, document: Document, *, is_deleted: bool = False) -> None:
+        """A StreamCluster or Topic as it was told by the API."""
+        metadata = document["metadata"]
+        key = Key(document["kind"], metadata["namespace"], metadata["name"])
+        worker = self._workers.get(key)
+        if worker is None:
+            if is_deleted:
+                return
+            worker = self._workers[key] = _Worker()
+            self._tasks.create_task(self._work(key, worker), name=" ".join(key))
+        seen = None if is_deleted else _fingerprint(document)
+        if seen != worker.seen:  # else it is our own report
+            worker.seen = seen
+            worker.wake.set()
+            if key.kind == "Topic":
+                self._note(key, None if is_deleted else document)
+        if key.kind == "StreamCluster":
+            self._saw_state(key, _GONE if is_deleted else _ring_state(document))
+
+    def saw_child(self, document: Document) -> None:
+        """An object that belongs to a StreamCluster has changed."""
+        metadata = document["metadata"]
+        name = (metadata.get("labels") or {}).get(INSTANCE_LABEL, "")
+        self._wake(Key("StreamCluster", metadata["namespace"], name))
+
+    def taken_by(self, key: Key, listed: list[Document] | None) -> str | None:
+        """The name of an older Topic of the same topic; by `listed`, or those that were told."""
+        if listed is None:
+            return self._topic_names.holder(key.namespace, key.name)
+        return holder_of(key.name, listed)
+
+    def _wake(self, key: Key) -> None:
+        worker = self._workers.get(key)
+        if worker is not None:
+            worker.wake.set()
+
+    def _note(self, key: Key, document: Document | None) -> None:
+        """Others may have a topic now that was taken, or lose it."""
+        for name in self._topic_names.note(key.namespace, key.name, document):
+            self._wake(Key("Topic", key.namespace, name))
+
+    def _saw_state(self, key: Key, state: object) -> None:
+        """Its Topics wait for a ring, and have to know when there is none any more."""
+        if self._ring_states.get(key, _GONE) == state:
+            return
+        self._ring_states[key] = state
+        if state == _GONE:
+            del self._ring_states[key]
+        for name in self._topic_names.of_cluster(key.namespace, key.name):
+            self._wake(Key("Topic", key.namespace, name))
+
+    async def _work(self, key: Key, worker: _Worker) -> None:
+        intervals = self._intervals
+        pace = Pace(intervals.waiting_s, intervals.resync_s, intervals.retry_s_max)
+        while True:
+            worker.wake.clear()
+            look = await self._reconciler.look(
+                key,
+                failure_count=pace.failure_count,
+                taken_by=lambda listed: self.taken_by(key, listed),
+            )
+            if look.outcome is Outcome.GONE and not worker.wake.is_set():
+                break
+            wait_s = pace.next_s(look.outcome, look.state, time.monotonic())
+            rest_s = pace.rest_s(look.outcome)
+            await asyncio.sleep(rest_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s - rest_s):
+                    await worker.wake.wait()
+        del self._workers[key]
+        self._gone(key)
+
+    def _gone(self, key: Key) -> None:
+        """A watch that begins anew does not tell of what went before."""
+        if key.kind == "Topic":
+            self._note(key, None)
+        else:
+            self._saw_state(key, _GONE)
+
+
+def _fingerprint(document: Document) -> object:
+    """All of a resource that its worker acts on."""
+    metadata = document["metadata"]
+    return (
+        metadata["uid"],
+        metadata.get("generation"),
+        (metadata.get("annotations") or {}).get(PAUSED),
+        metadata.get("deletionTimestamp"),
+        tuple(metadata.get("finalizers") or ()),
+    )
+
+
+def _ring_state(document: Document) -> object:
+    """All of a StreamCluster that its Topics wait for."""
+    status: Document = document.get("status") or {}
+    ready = by_type(status).get("Ready", {})
+    return (document["metadata"]["uid"], status.get("clusterId"), ready.get("status"))

@@ -1,0 +1,41 @@
+"""What this Kubernetes can do: asked now and then, and kept."""
+
+import time
+from collections.abc import Awaitable, Callable
+
+from tailrace_operator.kube.client import ForbiddenError, Kube
+
+_KEPT_S = 300.0  # what the cluster can do changes by hand, and seldom
+
+
+class Abilities:
+    """Asked of the API; see the module."""
+
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+        self._kept: dict[str, tuple[float, bool]] = {}
+
+    async def has_service_monitors(self) -> bool:
+        """Whether Prometheus' operator is there."""
+        kind = "ServiceMonitor"
+        return await self._ask(kind, lambda: self._kube.has_kind(kind))
+
+    async def is_expandable(self, storage_class: str | None) -> bool:
+        """Whether volumes of this class can grow."""
+        if not storage_class:
+            return False
+        return await self._ask(f"class/{storage_class}", lambda: self._expands(storage_class))
+
+    async def _expands(self, storage_class: str) -> bool:
+        try:
+            found = await self._kube.find("StorageClass", storage_class)
+        except ForbiddenError:  # a role for some namespaces only: the API says it when it is asked
+            return True
+        return found is not None and found.get("allowVolumeExpansion") is True
+
+    async def _ask(self, key: str, ask: Callable[[], Awaitable[bool]]) -> bool:
+        now_s = time.monotonic()
+        kept = self._kept.get(key)
+        if kept is None or now_s - kept[0] > _KEPT_S:
+            kept = self._kept[key] = (now_s, await ask())
+        return kept[1]

@@ -1,0 +1,168 @@
+"""Documents of the API as the values that plans are made from. Pure.
+
+A field that Kubernetes has not filled in yet is absent, and no error.
+"""
+
+import base64
+from collections.abc import Mapping
+
+from tailrace_operator.plan.conditions import by_type
+from tailrace_operator.plan.drift import quantity
+from tailrace_operator.plan.facts import controller_of
+from tailrace_operator.plan.names import DATA_VOLUME, PAUSED, SECRET_KEY, ZONE_GATE, ZONE_LABEL
+from tailrace_operator.plan.observed import Claim, Document, Founded, Owner, Pod
+
+_REVISION_LABEL = "controller-revision-hash"
+_STARTING = frozenset({"ContainerCreating", "PodInitializing", ""})
+_FAILED_RESIZE = frozenset({"ControllerResizeError", "NodeResizeError"})
+
+
+def owner_of(document: Document) -> Owner:
+    """What a resource says of itself."""
+    metadata = document["metadata"]
+    return Owner(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        generation=metadata["generation"],
+        is_paused=(metadata.get("annotations") or {}).get(PAUSED) == "true",
+        is_deleting="deletionTimestamp" in metadata,
+    )
+
+
+def secret_text(secret: Document | None, uid: str) -> str | None:
+    """None: there is no Secret, nothing that brokers take, or it goes with the owner before."""
+    if secret is None:
+        return None
+    owners = [each["uid"] for each in secret["metadata"].get("ownerReferences") or ()]
+    if owners and uid not in owners:
+        return None
+    encoded = (secret.get("data") or {}).get(SECRET_KEY)
+    text = base64.b64decode(encoded).decode(errors="replace") if encoded else ""
+    return text if text and all("!" <= character <= "~" for character in text) else None
+
+
+def founded_of(document: Document) -> Founded | None:
+    """What the status of a StreamCluster has recorded; None: nothing."""
+    noted = (document.get("status") or {}).get("founded")
+    return Founded(noted["brokers"], noted.get("clusterId")) if noted else None
+
+
+# --- pods and claims ------------------------------------------------------------------------------
+
+
+def pods_of(name: str, documents: list[Document]) -> tuple[Pod, ...]:
+    """Those of the StatefulSet, by ordinal."""
+    pods = [
+        _pod(ordinal, each)
+        for each in documents
+        if (ordinal := _ordinal(each, prefix=f"{name}-")) is not None
+    ]
+    return tuple(sorted(pods, key=lambda pod: pod.ordinal))
+
+
+def is_own(owner: Owner, stateful_set: Document | None, pod: Document) -> bool:
+    """Not one that is left of a StreamCluster that had this name before: it is in that one's ring.
+
+    One that nobody controls at the moment is taken by the StatefulSet.
+    """
+    made_by = controller_of(pod)
+    if made_by is None:
+        return True
+    if stateful_set is None or made_by["uid"] != stateful_set["metadata"]["uid"]:
+        return False
+    made_for = controller_of(stateful_set)
+    return made_for is None or made_for["uid"] == owner.uid
+
+
+def _ordinal(document: Document, *, prefix: str) -> int | None:
+    """The number behind `prefix` in its name."""
+    head, found, number = document["metadata"]["name"].rpartition(prefix)
+    return int(number) if found and not head and number.isdecimal() else None
+
+
+def _pod(ordinal: int, document: Document) -> Pod:
+    metadata, spec, status = document["metadata"], document["spec"], document.get("status") or {}
+    containers = status.get("containerStatuses") or ()
+    conditions = by_type(status)
+    gates = [each["name"] for each in spec.get("schedulingGates") or ()]
+    return Pod(
+        ordinal=ordinal,
+        uid=metadata["uid"],
+        revision=(metadata.get("labels") or {}).get(_REVISION_LABEL, ""),
+        is_running=bool(containers) and all("running" in each["state"] for each in containers),
+        is_ready=conditions.get("Ready", {}).get("status") == "True",
+        is_deleting="deletionTimestamp" in metadata,
+        is_gated=ZONE_GATE in gates,
+        zone=_zone(metadata, spec),
+        problem=_pod_problem(status, conditions),
+    )
+
+
+def _zone(metadata: Document, spec: Document) -> str | None:
+    """Where it was pinned to, or what Kubernetes says of its node (since 1.35)."""
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    for term in required.get("nodeSelectorTerms") or ():
+        for each in term.get("matchExpressions") or ():
+            if each["key"] == ZONE_LABEL and each.get("values"):
+                return str(each["values"][0])
+    zone = (metadata.get("labels") or {}).get(ZONE_LABEL)
+    return None if zone is None else str(zone)
+
+
+def _pod_problem(status: Document, conditions: Mapping[str, Document]) -> str | None:
+    """Why it does not run, as far as Kubernetes knows."""
+    for each in status.get("containerStatuses") or ():
+        waiting = each["state"].get("waiting")
+        if waiting and waiting.get("reason", "") not in _STARTING:
+            ended = (each.get("lastState") or {}).get("terminated") or {}
+            before = f" (ended by {ended['reason']})" if ended.get("reason") else ""
+            return _told(waiting) + before
+    scheduled = conditions.get("PodScheduled", {})
+    if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
+        return _told(scheduled)
+    return None
+
+
+def _told(one: Document) -> str:
+    """A reason with its message."""
+    reason, message = one.get("reason", ""), one.get("message", "")
+    return f"{reason}: {message}" if message else str(reason)
+
+
+def claims_of(name: str, documents: list[Document]) -> list[tuple[int, Document]]:
+    """Those of the StatefulSet's template with their ordinals, in that order."""
+    claims = [
+        (ordinal, each)
+        for each in documents
+        if (ordinal := _ordinal(each, prefix=f"{DATA_VOLUME}-{name}-")) is not None
+    ]
+    return sorted(claims, key=lambda claim: claim[0])
+
+
+def claim_of(ordinal: int, document: Document, *, is_expandable: bool) -> Claim:
+    """A broker's claim of its volume."""
+    metadata = document["metadata"]
+    spec, status = document["spec"], document.get("status") or {}
+    failed = [
+        each
+        for each in status.get("conditions") or ()
+        if each["type"] in _FAILED_RESIZE and each.get("status") == "True"
+    ]
+    return Claim(
+        ordinal=ordinal,
+        name=metadata["name"],
+        requested_bytes=_bytes(spec["resources"]["requests"].get("storage")),
+        capacity_bytes=_bytes((status.get("capacity") or {}).get("storage")),
+        is_expandable=is_expandable,
+        problem=_told(failed[0]) if failed else None,
+        owners=tuple(metadata.get("ownerReferences") or ()),
+        version=metadata["resourceVersion"],
+    )
+
+
+def _bytes(text: object) -> int:
+    """0: it is not known yet."""
+    found = quantity(text)
+    return 0 if found is None else int(found)

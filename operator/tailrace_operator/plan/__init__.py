@@ -1,0 +1,1 @@
+"""What is wanted, what differs, and the next action. Pure."""

@@ -1,0 +1,204 @@
+"""What to do next, and how it is told; one of these at a time, each safe to repeat."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tailrace_operator.plan.observed import ChildName, Document
+
+# The reason of a `Blocked` that ends by itself: an object is of the StreamCluster before this one.
+REPLACED = "Replaced"
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Make a child what `manifest` says, by server-side apply; `reason`: made, or what drifted."""
+
+    manifest: Document
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSecret:
+    """The ring Secret, with a new random text; refused by the API when there is one."""
+
+    manifest: Document
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """A child that is not wanted any more."""
+
+    child: ChildName
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceStatefulSet:
+    """Delete it and leave its pods alone: a field that cannot be changed is to be another."""
+
+    name: str
+    uid: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlacePod:
+    """Pin a pod that waits to its zone, and let it go."""
+
+    ordinal: int
+    zone: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFounding:
+    """Note in the status that a ring is about to be founded, or with `cluster_id` that it is."""
+
+    broker_count: int
+    cluster_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Found the ring of brokers 0 to `broker_count` - 1."""
+
+    broker_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class OwnClaim:
+    """Make a volume go with the StreamCluster, or stay without it (`is_owned`).
+
+    `owners`: all references that it is to have; refused when it is not of this `version` any more.
+    """
+
+    name: str
+    version: str = field(compare=False)  # who undoes it each time is answered less and less often
+    owners: tuple[Document, ...]
+    is_owned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeepClaims:
+    """Have a StatefulSet take no volume along when it goes, as those of earlier versions do."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class GrowClaim:
+    """Ask for a larger volume."""
+
+    name: str
+    size: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestartBroker:
+    """Delete its pod, if it is still this one; the StatefulSet makes it anew."""
+
+    ordinal: int
+    pod_uid: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """Nothing can be done until a person acts: a reason, and a message with the remedy."""
+
+    reason: str
+    message: str
+
+
+ClusterAction = (
+    Apply
+    | CreateSecret
+    | Remove
+    | ReplaceStatefulSet
+    | PlacePod
+    | RecordFounding
+    | Found
+    | OwnClaim
+    | KeepClaims
+    | GrowClaim
+    | RestartBroker
+    | Blocked
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopic:
+    """In the ring; settings by their names in the API's JSON."""
+
+    name: str
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class AlterTopic:
+    """`settings`: those that are to be others."""
+
+    name: str
+    settings: Mapping[str, Any]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopic:
+    """In the ring, where it can be restored for a while."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddFinalizer:
+    """The resource stays until the operator has deleted the topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveFinalizer:
+    """The resource may go."""
+
+
+TopicAction = CreateTopic | AlterTopic | DeleteTopic | AddFinalizer | RemoveFinalizer | Blocked
+
+
+def described(action: ClusterAction | TopicAction) -> str:
+    """What an action does, for people."""
+    match action:
+        case Apply(manifest, reason):
+            return f"{manifest['kind']} {manifest['metadata']['name']}: {reason}"
+        case CreateSecret(manifest):
+            return f"Secret {manifest['metadata']['name']}: made"
+        case Remove(child):
+            return f"{child.kind} {child.name}: not wanted any more"
+        case ReplaceStatefulSet(name, _, reason):
+            return f"StatefulSet {name}: made anew around its pods, since {reason}"
+        case PlacePod(ordinal, zone):
+            return f"broker {ordinal}: placed in zone {zone}"
+        case RecordFounding(count, None):
+            return f"the ring of {count} brokers is about to be founded"
+        case RecordFounding(count, cluster_id):
+            return f"the ring of {count} brokers is {cluster_id}"
+        case Found(count):
+            return f"the ring of {count} brokers is being founded"
+        case OwnClaim(name, _, _, is_owned):
+            what = "is deleted with" if is_owned else "stays when somebody deletes"
+            return f"volume {name}: {what} the StreamCluster"
+        case KeepClaims(name):
+            return f"StatefulSet {name}: its volumes stay when somebody deletes it"
+        case GrowClaim(name, size):
+            return f"volume {name}: grows to {size}"
+        case RestartBroker(ordinal, _, reason):
+            return f"broker {ordinal}: restarted, since {reason}"
+        case CreateTopic(name):
+            return f"topic {name} is being created"
+        case AlterTopic(name, _, reason):
+            return f"topic {name}: {reason}"
+        case DeleteTopic(name):
+            return f"topic {name} is being deleted"
+        case AddFinalizer():
+            return "its deletion will wait until the topic is deleted"
+        case RemoveFinalizer():
+            return "its deletion waits for nothing any more"
+    return action.message

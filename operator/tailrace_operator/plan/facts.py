@@ -1,0 +1,99 @@
+"""What follows from an observation of a cluster: which brokers are there, which are outdated."""
+
+from tailrace_operator.plan.observed import ChildName, Claim, Cluster, Document, Pod
+
+MEMBER = "member"  # a broker's state in its ring
+
+
+def broker_count(cluster: Cluster) -> int:
+    """How many brokers there are to be: those that the ring was founded with."""
+    return cluster.spec.brokers if cluster.founded is None else cluster.founded.broker_count
+
+
+def wanted_pods(cluster: Cluster) -> list[Pod]:
+    """The pods of the ring's brokers, by ordinal."""
+    pods = (pod for pod in cluster.pods if pod.ordinal < broker_count(cluster))
+    return sorted(pods, key=lambda pod: pod.ordinal)
+
+
+def wanted_claims(cluster: Cluster) -> list[Claim]:
+    """The claims of the ring's brokers, by ordinal."""
+    claims = (claim for claim in cluster.claims if claim.ordinal < broker_count(cluster))
+    return sorted(claims, key=lambda claim: claim.ordinal)
+
+
+def running_ordinals(cluster: Cluster) -> set[int]:
+    """Of brokers whose pods run, and are not about to end."""
+    return {pod.ordinal for pod in wanted_pods(cluster) if pod.is_running and not pod.is_deleting}
+
+
+def ready_ordinals(cluster: Cluster) -> set[int]:
+    """Of brokers whose pods serve, and are not about to end."""
+    return {pod.ordinal for pod in wanted_pods(cluster) if pod.is_ready and not pod.is_deleting}
+
+
+def away_ordinals(cluster: Cluster) -> list[int]:
+    """Of brokers that do not serve."""
+    return sorted(set(range(broker_count(cluster))) - ready_ordinals(cluster))
+
+
+def answered_ordinals(cluster: Cluster, *, state: str | None = None) -> set[int]:
+    """Of brokers that answered; of those in this state."""
+    brokers = () if cluster.ring is None else cluster.ring.brokers
+    return {broker.ordinal for broker in brokers if state in (None, broker.state)}
+
+
+def is_founded(cluster: Cluster) -> bool:
+    """Whether the ring that was found is the one that was founded."""
+    founded, ring = cluster.founded, cluster.ring
+    return (
+        founded is not None
+        and ring is not None
+        and founded.cluster_id is not None
+        and founded.cluster_id == ring.cluster_id
+    )
+
+
+def is_whole(cluster: Cluster) -> bool:
+    """Whether a broker can be taken away: all serve as members, and nothing waits for a replica."""
+    ring = cluster.ring
+    everyone = set(range(broker_count(cluster)))
+    return (
+        ring is not None
+        and is_founded(cluster)
+        and ring.leaderless == 0
+        and ring.under_replicated == 0
+        and ready_ordinals(cluster) == everyone
+        and answered_ordinals(cluster, state=MEMBER) >= everyone
+    )
+
+
+def update_revision(cluster: Cluster) -> str | None:
+    """The revision of the pods that are made from now on; None: not known at the moment."""
+    live = cluster.children.get(ChildName("StatefulSet", cluster.owner.name))
+    if live is None or is_going(live):
+        return None
+    status = live.get("status", {})
+    if status.get("observedGeneration", 0) < live["metadata"].get("generation", 0):
+        return None
+    revision: str | None = status.get("updateRevision")
+    return revision or None
+
+
+def outdated_pods(cluster: Cluster) -> list[Pod]:
+    """Pods of another template than the present one, by ordinal."""
+    revision = update_revision(cluster)
+    if revision is None:
+        return []
+    return [pod for pod in wanted_pods(cluster) if pod.revision != revision and not pod.is_deleting]
+
+
+def controller_of(live: Document) -> Document | None:
+    """The reference to the object that an object was made for."""
+    references = live["metadata"].get("ownerReferences") or ()
+    return next((each for each in references if each.get("controller")), None)
+
+
+def is_going(live: Document) -> bool:
+    """Whether an object is being deleted."""
+    return "deletionTimestamp" in live["metadata"]

@@ -1,0 +1,147 @@
+"""What was seen of a cluster or a topic at one moment: plain values that plans are made from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tailrace_operator.api.spec import StreamClusterSpec, TopicSpec
+
+Document = Mapping[str, Any]  # an object of Kubernetes, as its API gives it
+
+
+class ChildName(NamedTuple):
+    """Which object of a cluster's namespace, as in `StatefulSet events`."""
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The resource that all is made for."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    is_paused: bool = False
+    is_deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A broker's pod. `revision`: of the StatefulSet's template that it was made from.
+
+    `is_running`: its containers run; `is_ready`: it also serves. `is_gated`: it waits for the
+    operator to say in which zone it belongs. `problem`: why it does not run, as in
+    `ImagePullBackOff: …`.
+    """
+
+    ordinal: int
+    uid: str
+    revision: str
+    is_running: bool
+    is_ready: bool
+    is_deleting: bool = False
+    is_gated: bool = False
+    zone: str | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A broker's PersistentVolumeClaim. `problem`: what its conditions say of a failed resize.
+
+    `owners`: the references to what it goes with, in this `version` of the object.
+    """
+
+    ordinal: int
+    name: str
+    requested_bytes: int
+    capacity_bytes: int
+    is_expandable: bool
+    problem: str | None = None
+    owners: tuple[Document, ...] = ()
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker that answered: `state` as in `GET /v1/ring`."""
+
+    ordinal: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """What its brokers say, by the one that has applied the most; `brokers`: those that answered.
+
+    `cluster_id` None: none of them is in a ring. `broker_count`: how many belong to it.
+    """
+
+    cluster_id: str | None
+    broker_count: int | None
+    copies: int
+    version: str | None
+    metadata_leader: int | None
+    leaderless: int
+    under_replicated: int
+    brokers: tuple[Broker, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Founded:
+    """Noted in the status before the ring is founded; `cluster_id` None: not known to be done."""
+
+    broker_count: int
+    cluster_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A StreamCluster and all that was found of it.
+
+    `children`: live objects by name, those of `names.child_names` that are there. `has_secret`:
+    the ring Secret is there (its text is never observed). `former_pods`: those of a StatefulSet
+    that had its name before, which are on their way out.
+    """
+
+    owner: Owner
+    spec: StreamClusterSpec
+    status: Document
+    founded: Founded | None
+    has_secret: bool
+    has_service_monitors: bool
+    children: Mapping[ChildName, Document] = field(default_factory=dict)
+    pods: tuple[Pod, ...] = ()
+    former_pods: tuple[Pod, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    ring: Ring | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTopic:
+    """A topic of the ring; settings by their names in the API's JSON (`retentionMs`)."""
+
+    id: str
+    settings: Mapping[str, Any]
+    partition_count: int
+    partitions: tuple[Document, ...]
+    size_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A Topic resource and what was found of it.
+
+    `cluster_problem`: why the ring cannot be asked, (reason, message) of the condition; None: it
+    was asked. `has_finalizer`: its deletion waits for the operator.
+    """
+
+    owner: Owner
+    spec: TopicSpec
+    status: Document
+    has_finalizer: bool
+    cluster_problem: tuple[str, str] | None
+    live: LiveTopic | None

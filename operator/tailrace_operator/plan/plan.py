@@ -1,0 +1,366 @@
+"""The next thing to do for a StreamCluster: one action, from what is wanted and what was found.
+
+Level-triggered and without memory, but for what `status.founded` says; None: nothing is to be done,
+or something under way is waited for. The order is that of `_in_order`. Nothing here deletes data.
+"""
+
+from collections.abc import Iterator
+
+from tailrace_operator.plan.actions import (
+    REPLACED,
+    Apply,
+    Blocked,
+    ClusterAction,
+    CreateSecret,
+    Found,
+    GrowClaim,
+    KeepClaims,
+    OwnClaim,
+    PlacePod,
+    RecordFounding,
+    Remove,
+    ReplaceStatefulSet,
+    RestartBroker,
+)
+from tailrace_operator.plan.drift import drift, quantity
+from tailrace_operator.plan.facts import (
+    answered_ordinals,
+    away_ordinals,
+    broker_count,
+    controller_of,
+    is_going,
+    is_whole,
+    outdated_pods,
+    ready_ordinals,
+    running_ordinals,
+    wanted_claims,
+    wanted_pods,
+)
+from tailrace_operator.plan.manifests import children, owner_reference, secret_manifest
+from tailrace_operator.plan.names import (
+    APPLIED_HASH,
+    FIELD_MANAGER,
+    INSTANCE_LABEL,
+    MANAGED_BY_LABEL,
+    ring_secret,
+)
+from tailrace_operator.plan.observed import ChildName, Claim, Cluster, Document, Owner, Pod, Ring
+from tailrace_operator.plan.zones import zone_of
+
+MADE = "made"  # the reason of an Apply of what was not there
+# Fields of a StatefulSet that the API server refuses to change.
+_IMMUTABLE = ("podManagementPolicy", "selector", "serviceName", "volumeClaimTemplates")
+
+_TEMPLATE_KINDS = {"ConfigMap", "StatefulSet"}  # of which pods are made
+
+_Mended = Apply | ReplaceStatefulSet | Blocked
+
+
+def next_action(cluster: Cluster, *, default_image: str) -> ClusterAction | None:
+    """What to do now; `default_image` where the spec names none."""
+    if cluster.owner.is_deleting or cluster.owner.is_paused:
+        return None
+    wanted = children(cluster, default_image=default_image)
+    return next((each for each in _in_order(cluster, wanted) if each is not None), None)
+
+
+def _in_order(
+    cluster: Cluster, wanted: dict[ChildName, Document]
+) -> Iterator[ClusterAction | None]:
+    """What there is to do, the first thing first."""
+    yield _ownership(cluster)  # first of all: data that is to stay must not wait for anything
+    yield _retention(cluster)
+    yield _placement(cluster)  # a pod that is waiting must not wait for a person too
+    yield _secret(cluster)
+    memory = _memory(cluster)
+    yield _children(cluster, wanted if memory is None else _without_template(cluster, wanted))
+    yield _unwanted(cluster, wanted)
+    yield memory
+    yield _founding(cluster)
+    yield _growth(cluster)
+    yield _restart(cluster)
+    yield _cannot_grow(cluster)  # which may stay so for ever: sizes cannot be taken back
+
+
+# --- volumes --------------------------------------------------------------------------------------
+
+
+def _ownership(cluster: Cluster) -> OwnClaim | None:
+    """Volumes belong to the StreamCluster by `deletionPolicy: Delete`, and to nobody by Retain.
+
+    The volume of a StreamCluster that had this name before goes with that one.
+    """
+    owner, is_owned = cluster.owner, cluster.spec.deletion_policy == "Delete"
+    for claim in wanted_claims(cluster) if is_owned else cluster.claims:
+        others = tuple(each for each in claim.owners if each["uid"] != owner.uid)
+        is_so = len(others) < len(claim.owners)
+        if is_so != is_owned and not _is_of_another(owner, claim):
+            owners = (*others, owner_reference(owner)) if is_owned else others
+            return OwnClaim(claim.name, claim.version, owners, is_owned)
+    return None
+
+
+def _retention(cluster: Cluster) -> KeepClaims | None:
+    """A StatefulSet of an earlier version owns its volumes until it is told that they stay."""
+    child = ChildName("StatefulSet", cluster.owner.name)
+    live = cluster.children.get(child)
+    if live is None or is_going(live) or _foreign(cluster.owner, child, live) is not None:
+        return None
+    retention = live["spec"].get("persistentVolumeClaimRetentionPolicy") or {}
+    is_kept = retention.get("whenDeleted", "Retain") == "Retain"
+    return None if is_kept else KeepClaims(child.name, live["metadata"]["uid"])
+
+
+def _is_of_another(owner: Owner, claim: Claim) -> bool:
+    return any(
+        (each["kind"], each["name"]) == ("StreamCluster", owner.name) and each["uid"] != owner.uid
+        for each in claim.owners
+    )
+
+
+# --- objects --------------------------------------------------------------------------------------
+
+
+def _secret(cluster: Cluster) -> CreateSecret | Blocked | None:
+    """A ring's brokers know its text already: another one would part them."""
+    if cluster.has_secret:
+        return None
+    if cluster.founded is None:
+        return CreateSecret(secret_manifest(cluster))
+    name = cluster.owner.name
+    return Blocked(
+        "SecretMissing",
+        f"Secret {ring_secret(name)} is gone, or has a text that no broker takes (visible ASCII "
+        f"without spaces), so that none can start; restore it, or "
+        f"make another and restart all brokers with it: kubectl create secret generic "
+        f"{ring_secret(name)} --from-literal=secret=$(openssl rand -base64 32), then "
+        f"kubectl delete pod -l {INSTANCE_LABEL}={name}",
+    )
+
+
+def _children(cluster: Cluster, wanted: dict[ChildName, Document]) -> _Mended | None:
+    """The first that is not as wanted; one that is being deleted is made again when it is gone."""
+    for child, manifest in wanted.items():
+        live = cluster.children.get(child)
+        if live is None:
+            return _before(cluster, child) or Apply(manifest, MADE)
+        if is_going(live):
+            continue
+        action = _foreign(cluster.owner, child, live) or _corrected(manifest, live)
+        if action is not None:
+            return action
+    return None
+
+
+def _before(cluster: Cluster, child: ChildName) -> Blocked | None:
+    """A StatefulSet that cannot make a pod, whose name is taken, tries it less and less often: up
+    to a quarter of an hour would pass before it looked again.
+    """
+    if child.kind != "StatefulSet":
+        return None
+    for claim in wanted_claims(cluster):
+        if _is_of_another(cluster.owner, claim):
+            return Blocked(
+                REPLACED,
+                f"volume {claim.name} is of a StreamCluster that had this name before; it goes "
+                "with that one",
+            )
+    if not cluster.former_pods:
+        return None
+    name = f"{child.name}-{cluster.former_pods[0].ordinal}"
+    return Blocked(
+        REPLACED,
+        f"Pod {name} is of a StatefulSet that had this name before; it ends with that one",
+    )
+
+
+def _foreign(owner: Owner, child: ChildName, live: Document) -> Blocked | None:
+    """An object that is another's is left alone; one of ours that lost its owner is taken back."""
+    controller = controller_of(live)
+    if controller is None:
+        if live["metadata"].get("labels", {}).get(MANAGED_BY_LABEL) == FIELD_MANAGER:
+            return None
+        holder = "not Tailrace's"
+    elif controller["uid"] == owner.uid:
+        return None
+    elif (controller["kind"], controller["name"]) == ("StreamCluster", owner.name):
+        return Blocked(
+            REPLACED,
+            f"{child.kind} {child.name} is of a StreamCluster that had this name before; it goes "
+            "with that one",
+        )
+    else:
+        holder = f"{controller['kind']} {controller['name']}'s"
+    return Blocked(
+        "NameTaken",
+        f"{child.kind} {child.name} is there already and is {holder}; delete or rename it, or give "
+        "this StreamCluster another name",
+    )
+
+
+def _corrected(manifest: Document, live: Document) -> Apply | ReplaceStatefulSet | None:
+    path = drift(manifest, live)
+    if path is None:
+        return None
+    if manifest["kind"] == "StatefulSet":
+        fields = {name: manifest["spec"][name] for name in _IMMUTABLE}
+        fixed = drift({"spec": fields}, live)
+        if fixed is not None:
+            metadata = live["metadata"]
+            return ReplaceStatefulSet(metadata["name"], metadata["uid"], f"{fixed} is another")
+    asked = (each["metadata"].get("annotations", {}).get(APPLIED_HASH) for each in (manifest, live))
+    is_same_wish = len(set(asked)) == 1
+    return Apply(manifest, f"{'drifted' if is_same_wish else 'changed'}: {path}")
+
+
+def _unwanted(cluster: Cluster, wanted: dict[ChildName, Document]) -> Remove | None:
+    for child, live in cluster.children.items():
+        controller = controller_of(live)
+        is_ours = controller is not None and controller["uid"] == cluster.owner.uid
+        if child not in wanted and is_ours and not is_going(live):
+            return Remove(child)
+    return None
+
+
+def _memory(cluster: Cluster) -> Blocked | None:
+    """Brokers that may take more than their pods have would be killed when they are needed most."""
+    told = cluster.spec.resources.limits.get("memory")
+    limit_bytes, memory_bytes = quantity(told), cluster.spec.settings.memory_bytes
+    if limit_bytes is None or memory_bytes <= limit_bytes:
+        return None
+    return Blocked(
+        "MemoryTooSmall",
+        f"produceMemory, readMemory, ioBuffer and cacheSize are {-(-memory_bytes // 2**20)}Mi "
+        f"together, above the memory limit of a broker, {told}; lower them in spec.settings, or "
+        "raise spec.resources.limits.memory, best to 110Mi more than they are",
+    )
+
+
+def _without_template(
+    cluster: Cluster, wanted: dict[ChildName, Document]
+) -> dict[ChildName, Document]:
+    """What is mended while a person has to act: not what a pod that starts now would be made of."""
+    return {
+        child: manifest
+        for child, manifest in wanted.items()
+        if child.kind not in _TEMPLATE_KINDS or child not in cluster.children
+    }
+
+
+# --- pods and the ring ----------------------------------------------------------------------------
+
+
+def _placement(cluster: Cluster) -> PlacePod | None:
+    if not cluster.spec.zones:
+        return None
+    for pod in wanted_pods(cluster):
+        if pod.is_gated and not pod.is_deleting:
+            return PlacePod(pod.ordinal, zone_of(pod.ordinal, cluster.spec.zones))
+    return None
+
+
+def _founding(cluster: Cluster) -> ClusterAction | None:
+    """A ring is founded once: it is noted before it is asked for, and its id after that."""
+    founded, ring = cluster.founded, cluster.ring
+    if founded is not None and founded.broker_count != cluster.spec.brokers:
+        is_kept = cluster.spec.deletion_policy == "Retain"  # and carried out, by the order
+        first = "" if is_kept else "set spec.deletionPolicy to Retain, wait until this changes, "
+        return Blocked(
+            "BrokersChanged",
+            f"the ring has {founded.broker_count} brokers and cannot change yet; {first}delete "
+            f"this StreamCluster and apply it again with spec.brokers {founded.broker_count}",
+        )
+    if ring is None:
+        return None
+    if ring.cluster_id is None:
+        return _founding_anew(cluster)
+    if founded is None or founded.cluster_id is None:
+        return _founded_already(ring, ring.cluster_id)
+    if founded.cluster_id != ring.cluster_id:
+        return Blocked(
+            "AnotherRing",
+            f"the brokers are in ring {ring.cluster_id}, and not in {founded.cluster_id}, which "
+            "was founded here; give each broker its own volume back",
+        )
+    return None
+
+
+def _founding_anew(cluster: Cluster) -> ClusterAction | None:
+    """None of the brokers that answer is in a ring."""
+    everyone = set(range(broker_count(cluster)))
+    if running_ordinals(cluster) & answered_ordinals(cluster) < everyone:
+        return None
+    if cluster.founded is None:
+        return RecordFounding(cluster.spec.brokers, None)
+    if cluster.founded.cluster_id is None:
+        return Found(cluster.founded.broker_count)
+    return Blocked(
+        "DataLost",
+        f"all brokers are empty, but ring {cluster.founded.cluster_id} was founded here; restore "
+        "their volumes, or delete this StreamCluster and apply it again for an empty ring",
+    )
+
+
+def _founded_already(ring: Ring, cluster_id: str) -> RecordFounding | None:
+    """By the call before, or found on the volumes of an earlier StreamCluster."""
+    return None if ring.broker_count is None else RecordFounding(ring.broker_count, cluster_id)
+
+
+def _small_claims(cluster: Cluster) -> list[Claim]:
+    size_bytes = cluster.spec.storage.size_bytes
+    return [each for each in wanted_claims(cluster) if each.requested_bytes < size_bytes]
+
+
+def _growth(cluster: Cluster) -> GrowClaim | None:
+    for claim in _small_claims(cluster):
+        if claim.is_expandable:
+            return GrowClaim(claim.name, cluster.spec.storage.size)
+    return None
+
+
+def _cannot_grow(cluster: Cluster) -> Blocked | None:
+    storage = cluster.spec.storage
+    for claim in _small_claims(cluster):
+        of_class = "" if storage.storage_class_name is None else f" {storage.storage_class_name}"
+        remedy = (
+            f"set allowVolumeExpansion: true in its StorageClass{of_class}, if what makes the "
+            "volumes can do that"
+        )
+        if storage.storage_class_name == "":
+            remedy = "it has no StorageClass; move to another StreamCluster with greater volumes"
+        return Blocked(
+            "VolumesCannotGrow", f"volume {claim.name} cannot grow to {storage.size}; {remedy}"
+        )
+    return None
+
+
+# --- restarts -------------------------------------------------------------------------------------
+
+
+def _restart(cluster: Cluster) -> RestartBroker | None:
+    """A pod of an earlier template. One that serves goes only when all others serve too."""
+    outdated = outdated_pods(cluster)
+    broken = _broken(cluster, outdated)
+    if broken is not None:
+        cause = "it does not run" if broken.problem is None else broken.problem
+        return RestartBroker(broken.ordinal, broken.uid, f"its template is another; {cause}")
+    if not outdated or not is_whole(cluster):
+        return None
+    leader = None if cluster.ring is None else cluster.ring.metadata_leader
+    pod = min(outdated, key=lambda pod: (pod.ordinal == leader, pod.ordinal))
+    return RestartBroker(pod.ordinal, pod.uid, "its template is another")
+
+
+def _broken(cluster: Cluster, outdated: list[Pod]) -> Pod | None:
+    """One that a restart takes nothing from.
+
+    A pod that runs and does not serve may wait for a broker that is on its way: it goes when none
+    is, or when no broker serves at all, as after settings with which none of them can.
+    """
+    running, ready = running_ordinals(cluster), ready_ordinals(cluster)
+    down = [pod for pod in outdated if pod.ordinal not in running]
+    if down or len(running) < broker_count(cluster):
+        return down[0] if down else None
+    waiting = [pod for pod in outdated if pod.ordinal not in ready]
+    others_away = set(away_ordinals(cluster)) - {pod.ordinal for pod in waiting}
+    return waiting[0] if waiting and (not ready or not others_away) else None

@@ -1,0 +1,97 @@
+"""What is reported of a Topic: what is in force in its ring, and whether that is what is wanted."""
+
+from typing import Any
+
+from tailrace.quantities import duration_quantity
+from tailrace_operator.api.kinds import PARTITIONS_LISTED_MAX
+from tailrace_operator.plan.actions import Blocked, TopicAction, described
+from tailrace_operator.plan.conditions import Condition, condition_documents, paused_condition
+from tailrace_operator.plan.names import PAUSED
+from tailrace_operator.plan.observed import Document, LiveTopic, Topic
+
+_UNITS = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+
+
+def topic_status(
+    topic: Topic, action: TopicAction | None, *, now: str, error: str | None
+) -> Document:
+    """The whole status; what was once known stays. `now`: as in RFC 3339."""
+    owner = topic.owner
+    conditions = (
+        _ready(topic, action, error),
+        paused_condition(is_paused=owner.is_paused),
+    )
+    return {
+        **topic.status,
+        **({} if topic.live is None else _in_force(topic.live)),
+        "observedGeneration": owner.generation,
+        "conditions": condition_documents(
+            conditions, topic.status, generation=owner.generation, now=now
+        ),
+    }
+
+
+def size_text(size_bytes: int) -> str:
+    """0, 812, 3.2Mi: at most one digit behind the point."""
+    size, units = float(size_bytes), iter(_UNITS)
+    unit = ""
+    while round(size, 1) >= 1024:
+        size, unit = size / 1024, next(units)
+    return f"{size:.1f}".removesuffix(".0") + unit
+
+
+def _in_force(live: LiveTopic) -> dict[str, Any]:
+    """Partitions are listed when they are few; else the condition tells how many are led."""
+    is_listed = live.partition_count <= PARTITIONS_LISTED_MAX
+    size = {} if live.size_bytes is None else {"size": size_text(live.size_bytes)}
+    return {
+        "topicId": live.id,
+        "partitionCount": live.partition_count,
+        "retention": duration_quantity(live.settings.get("retentionMs")),
+        "durability": live.settings.get("durability", "fsync"),
+        **size,
+        "partitions": [_known(each) for each in live.partitions] if is_listed else [],
+    }
+
+
+def _known(partition: Document) -> Document:
+    """Ends that no broker told are left out."""
+    return {name: value for name, value in partition.items() if value is not None}
+
+
+def _ready(topic: Topic, action: TopicAction | None, error: str | None) -> Condition:
+    if topic.owner.is_deleting:
+        message = f"it is being deleted{_waits_for(topic, error)}"
+        return Condition("Ready", False, "Deleting", message)
+    if error is not None:
+        return Condition("Ready", False, "Retrying", error)
+    if topic.cluster_problem is not None:
+        return Condition("Ready", False, *topic.cluster_problem)
+    if isinstance(action, Blocked):
+        return Condition("Ready", False, action.reason, action.message)
+    if action is not None:
+        return Condition("Ready", False, type(action).__name__, described(action))
+    if topic.live is None:
+        return Condition("Ready", False, "Missing", "the ring has no such topic")
+    return _served(topic.live)
+
+
+def _waits_for(topic: Topic, error: str | None) -> str:
+    """What keeps a deletion, which can be for long."""
+    reason: str | None = None
+    if topic.owner.is_paused:
+        reason = f"it waits until the annotation {PAUSED} is gone"
+    elif error is not None:
+        reason = error
+    elif topic.cluster_problem is not None:
+        reason = topic.cluster_problem[1]
+    return "" if reason is None else f"; {reason}"
+
+
+def _served(live: LiveTopic) -> Condition:
+    """By the leaders of its partitions."""
+    without = [each["id"] for each in live.partitions if each.get("leader") is None]
+    if without:
+        message = f"{len(without)} of {live.partition_count} partitions have no leader"
+        return Condition("Ready", False, "Leaderless", message)
+    return Condition("Ready", True, "Served", f"{live.partition_count} partitions are served")

@@ -1,0 +1,1 @@
+"""The brokers' admin API."""

@@ -1,0 +1,83 @@
+"""What brokers answer, in the client's values, as the values that plans are made from. Pure."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic.alias_generators import to_snake
+
+from tailrace.protocol.ring_values import RangeDetails, Registration, RingDetails
+from tailrace.values import PartitionDetails, TopicDetails, to_document
+from tailrace_operator.plan.observed import Broker, Document, LiveTopic, Ring
+
+_NOT_SETTINGS = frozenset({"name", "id", "partitions", "copies"})
+_OUT_OF_SERVICE = ("leaderless", "waiting")
+
+
+def progress(ring: RingDetails) -> tuple[bool, int]:
+    """Who knows more of what is agreed."""
+    return ring.cluster_id is not None, ring.metadata.applied or 0
+
+
+def ring_of(best: RingDetails, brokers: tuple[Broker, ...], version: str | None) -> Ring:
+    """By the broker that knows the most; `brokers`: those that answered."""
+    by_ordinal = {each.ordinal: each for each in best.registrations}
+    return Ring(
+        cluster_id=best.cluster_id,
+        broker_count=best.brokers,
+        copies=best.copies,
+        version=version,
+        metadata_leader=best.metadata.leader,
+        leaderless=sum(each.state in _OUT_OF_SERVICE for each in best.ranges),
+        under_replicated=sum(_lacks_replicas(each, by_ordinal) for each in best.ranges),
+        brokers=brokers,
+    )
+
+
+def _lacks_replicas(one: RangeDetails, by_ordinal: Mapping[int, Registration]) -> bool:
+    """As a broker counts for `GET /v1/brokers`, which asks for one that is ready."""
+    good = 0
+    for each in one.isr:
+        registration = by_ordinal.get(each.ordinal)
+        good += (
+            not each.ghost
+            and registration is not None
+            and registration.registration == each.registration
+            and not registration.fenced
+        )
+    return one.state != "sealed" and good < len(one.replicas)
+
+
+def live_topic(details: TopicDetails) -> LiveTopic:
+    """A topic with what its leaders told."""
+    document = to_document(details.topic)
+    partitions = tuple(map(_partition, details.partition_details))
+    return LiveTopic(
+        id=details.topic.id,
+        settings={name: each for name, each in document.items() if name not in _NOT_SETTINGS},
+        partition_count=details.topic.partitions,
+        partitions=partitions,
+        size_bytes=_sum(each.size_bytes for each in details.partition_details),
+    )
+
+
+def _sum(sizes: Iterable[int | None]) -> int | None:
+    """Of those that are known; None: not one is."""
+    listed = list(sizes)
+    known = [each for each in listed if each is not None]
+    return sum(known) if known or not listed else None
+
+
+def _partition(one: PartitionDetails) -> Document:
+    return {
+        "id": one.partition,
+        "leader": one.leader,
+        "isr": list(one.isr),
+        "highWatermark": one.high_watermark,
+        "logEnd": one.log_end,
+        "sizeBytes": one.size_bytes,
+    }
+
+
+def arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """ "retentionMs" -> "retention_ms"."""
+    return {to_snake(name): each for name, each in settings.items()}

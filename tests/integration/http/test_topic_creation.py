@@ -1,0 +1,175 @@
+"""A topic that is not there: what creates it, who learns of that, and what is refused."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tailrace import aio
+from tailrace.consumer import Consumer
+from tailrace.errors import TopicNotFoundError
+from tailrace.protocol.records_binary import encode_records
+from tailrace.request_producer import RequestProducer
+from tailrace.sync import Client
+from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE, RECORDS_CONTENT_TYPE
+from tests.support.broker.fixtures import RunningBroker, start_broker
+from tests.support.groups.consumers import ask
+from tests.support.http.http11 import (
+    PUBLIC,
+    READ,
+    Connection,
+    document,
+    get,
+    messages,
+    problem,
+    produce_doors,
+    request,
+)
+
+pytestmark = pytest.mark.integration
+
+KEYS = [b"k%d" % number for number in range(20)]
+RECORDS = encode_records(KEYS, KEYS)
+
+
+@pytest.fixture(scope="module")
+def careful_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    """It creates no topic that nobody has declared."""
+    path = tmp_path_factory.mktemp("careful")
+    with start_broker(path, auto_create_topics=False) as broker:
+        yield broker
+
+
+@produce_doors
+@pytest.mark.parametrize(
+    ("body", "content_type"),
+    [(b"1", JSON_CONTENT_TYPE), (b"1\n2\n", NDJSON_CONTENT_TYPE), (RECORDS, RECORDS_CONTENT_TYPE)],
+)
+def test_only_the_produce_that_creates_its_topic_says_so(
+    connection: Connection, door: int, topic: str, body: bytes, content_type: str
+) -> None:
+    produce = request(messages(topic), body, content_type=content_type)
+    connection.send(produce * 3)  # the others wait for the topic as well
+    answers = [document(connection.receive()) for _ in range(3)]
+
+    assert [_said(answer) for answer in answers] == [{True}, {None}, {None}]
+
+
+def test_a_refused_produce_that_created_its_topic_says_so(
+    shared_broker: RunningBroker, topic: str
+) -> None:
+    with Connection(shared_broker.port) as public:
+        answers = [public.exchange(request(messages(topic), b"{")) for _ in range(2)]
+
+    assert [answer.status for answer in answers] == [400, 400]
+    assert [_said(document(answer)) for answer in answers] == [{True}, {None}]
+
+
+def test_a_client_learns_that_its_produce_created_the_topic(
+    shared_broker: RunningBroker, topic: str
+) -> None:
+    with Client(shared_broker.url) as client:
+        producer = RequestProducer(client)
+        one = [client.produce(f"{topic}-1", b"1").topic_created for _ in range(2)]
+        lines = [producer.produce_lines(f"{topic}-2", b"1\n").topic_created for _ in range(2)]
+        records = [
+            {each.topic_created for each in producer.produce_records(f"{topic}-3", KEYS, KEYS)}
+            for _ in range(2)
+        ]
+
+    assert (one, lines, records) == ([True, False], [True, False], [{True}, {False}])
+
+
+def test_the_client_for_asyncio_learns_that_its_produce_created_the_topic(
+    shared_broker: RunningBroker, topic: str
+) -> None:
+    async def scenario() -> None:
+        async with aio.Client(shared_broker.url) as client:
+            assert (await client.produce(topic, b"1")).topic_created
+            assert not (await client.produce(topic, b"1")).topic_created
+
+    asyncio.run(scenario())
+
+
+def _said(answer: Any) -> set[bool | None]:
+    """What each element of an answer says of the topic's creation."""
+    elements = answer if isinstance(answer, list) else [answer]
+    return {element.get("topicCreated") for element in elements}
+
+
+# --- registrations --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("door", [PUBLIC, READ])
+@pytest.mark.parametrize("said", [None, False, True])
+@pytest.mark.parametrize("by_body", [False, True])
+def test_a_registration_creates_its_topic_when_it_says_so_or_is_at_polarstreams_port(
+    shared_broker: RunningBroker, topic: str, door: int, said: bool | None, by_body: bool
+) -> None:
+    with Connection(shared_broker.port) as public, Connection(shared_broker.port + door) as other:
+        answer = other.exchange(_registration(topic, said, by_body=by_body))
+        is_there = public.exchange(get(f"/v1/topics/{topic}")).status == 200
+
+    is_created = door == READ if said is None else said
+    assert is_there is is_created
+    if is_created:
+        assert answer.status == 200
+    else:
+        assert problem(answer) == (404, "topic-not-found")
+        detail = f'topic "{topic}" does not exist; create it with POST /v1/topics'
+        assert document(answer)["detail"] == detail
+
+
+@pytest.mark.parametrize("door", [PUBLIC, READ])
+@pytest.mark.parametrize("said", [None, True])
+def test_with_the_setting_off_no_registration_creates_a_topic(
+    careful_broker: RunningBroker, topic: str, door: int, said: bool | None
+) -> None:
+    with Connection(careful_broker.port + door) as connection:
+        answer = connection.exchange(_registration(topic, said, by_body=False))
+
+    assert problem(answer) == (404, "topic-not-found")
+    assert "(autoCreateTopics is off); create it with" in document(answer)["detail"]
+
+
+def test_a_consumer_that_lives_goes_on_when_its_topic_is_deleted(
+    shared_broker: RunningBroker, topic: str
+) -> None:
+    """It says that it lives, and gets what comes when the topic is there again."""
+    with Client(shared_broker.url) as client:
+        client.create_topic(topic, partitions_per_range=1)
+        epoch = client.register(topic, topic, [topic]).assignment_epoch
+        client.delete_topic(topic)
+        again = client.register(topic, topic, [topic], assignment_epoch=epoch)
+
+        assert again.assignment_epoch == epoch
+        assert topic not in [each.name for each in client.topics()]
+        with pytest.raises(TopicNotFoundError):
+            client.register(topic, topic, [topic])
+
+
+def test_a_consumer_in_python_names_the_topic_that_does_not_exist(
+    shared_broker: RunningBroker, topic: str
+) -> None:
+    with Client(shared_broker.url) as client:
+        with (
+            pytest.raises(TopicNotFoundError, match=f'topic "{topic}" does not exist; create it'),
+            Consumer(client, topic, topic) as consumer,
+        ):
+            consumer.poll()
+        assert topic not in [each.group for each in client.groups()]
+
+        with Consumer(client, topic, topic, create_topics=True, wait_ms=0) as consumer:
+            assert consumer.poll() == []
+        assert topic in [each.name for each in client.topics()]
+
+
+def _registration(topic: str, said: bool | None, *, by_body: bool) -> bytes:
+    if not by_body:
+        query: dict[str, Any] = {} if said is None else {"createTopics": str(said).lower()}
+        return ask("register", topic, topic=topic, group=topic, **query)
+    members = {} if said is None else {"createTopics": said}
+    body = {"id": topic, "group": topic, "topics": [topic], **members}
+    return request("/v1/consumer/register", json.dumps(body).encode())

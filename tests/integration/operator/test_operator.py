@@ -1,0 +1,265 @@
+"""The whole operator against a fake Kubernetes, with brokers that answer from memory."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.operator.fake_kubernetes import Call, FakeKubernetes
+from tests.support.operator.operators import (
+    condition,
+    fake_cluster,
+    is_all_ready,
+    operator_settings,
+    run_story,
+    running_operator,
+)
+
+# See `run_story`.
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+ROLES = Path("helm/tailrace/files/roles.yaml")
+# Children that are deleted in no version of a spec, but by the garbage collector.
+_NEVER_REMOVED = {"services", "configmaps", "poddisruptionbudgets", "servicemonitors"}
+
+
+def put_cluster(kube: FakeKubernetes, **spec: Any) -> None:
+    kube.put({"kind": "StreamCluster", "metadata": {"name": "events"}, "spec": spec})
+
+
+def put_topic(kube: FakeKubernetes, name: str, **spec: Any) -> None:
+    spec = {"cluster": "events", **spec}
+    kube.put({"kind": "Topic", "metadata": {"name": name}, "spec": spec})
+
+
+def ready_reason(kube: FakeKubernetes, kind: str, name: str) -> str:
+    return str(condition(kube.get(kind, name), "Ready").get("reason"))
+
+
+def reasons(kube: FakeKubernetes) -> list[str]:
+    return [each["reason"] for each in kube.of_kind("Event")]
+
+
+def expandable(kube: FakeKubernetes) -> None:
+    metadata = {"name": "standard", "namespace": ""}
+    kube.put({"kind": "StorageClass", "metadata": metadata, "allowVolumeExpansion": True})
+
+
+async def story_of_a_cluster() -> list[Call]:
+    """From a Topic without a cluster to a cluster's deletion; all calls."""
+    async with fake_cluster() as (kube, brokers, nodes):
+        expandable(kube)
+        async with running_operator(kube, operator_settings(brokers.url_pattern)):
+            put_topic(kube, "flights", retention="7d")
+            await kube.until(lambda: ready_reason(kube, "Topic", "flights") == "ClusterNotFound")
+            put_cluster(kube)
+            await kube.until(lambda: is_all_ready(kube))
+            assert brokers.topics["flights"]["retentionMs"] == 7 * 24 * 3_600_000
+            assert len(set(brokers.secrets.values())) == 1
+            assert reasons(kube) == ["RingFounded", "TopicCreated"]
+
+            await a_drift_is_corrected(kube)
+            await brokers_restart_one_at_a_time(kube, nodes.started)
+            await volumes_grow(kube)
+            await volumes_go_with_the_cluster_only_while_they_are_to(kube)
+            kube.edit("StreamCluster", "events", {"spec": {"networkPolicy": False}})
+            await kube.until(lambda: kube.find("NetworkPolicy", "events") is None)
+
+            kube.edit("Topic", "flights", {"spec": {"retention": "1d"}})
+            await kube.until(lambda: brokers.topics["flights"]["retentionMs"] == 24 * 3_600_000)
+            await two_topics_of_one_name(kube, brokers.topics)
+            await nothing_is_done_while_paused(kube)
+
+            kube.remove("StreamCluster", "events")
+            await kube.until(lambda: ready_reason(kube, "Topic", "other") == "ClusterNotFound")
+            assert kube.find("StatefulSet", "events") is None
+            assert len(kube.of_kind("PersistentVolumeClaim")) == 3
+        assert len(brokers.founded) == 1
+        return kube.calls
+
+
+async def a_drift_is_corrected(kube: FakeKubernetes) -> None:
+    kube.edit("Service", "events", {"spec": {"type": "NodePort"}})
+    await kube.until(lambda: kube.get("Service", "events")["spec"]["type"] == "ClusterIP")
+    await kube.until(lambda: "DriftCorrected" in reasons(kube))
+    note = next(each for each in kube.of_kind("Event") if each["reason"] == "DriftCorrected")
+    assert note["note"] == "Service events: spec.type was another"
+
+    ports = kube.get("Service", "events")["spec"]["ports"]
+    kube.edit("Service", "events", {"spec": {"ports": [{**ports[0], "port": 9999}, *ports[1:]]}})
+    await kube.until(lambda: kube.get("Service", "events")["spec"]["ports"] == ports)
+
+
+async def brokers_restart_one_at_a_time(
+    kube: FakeKubernetes, started: list[tuple[int, str]]
+) -> None:
+    before = len(started)
+    kube.edit("StreamCluster", "events", {"spec": {"settings": {"ioThreads": 4}}})
+    await kube.until(lambda: len(started) == before + 3 and is_all_ready(kube))
+    restarted = [ordinal for ordinal, _ in started[before:]]
+    assert restarted == [1, 2, 0], "the metadata's leader last"
+    assert reasons(kube).count("BrokerRestart") == 3
+
+
+async def volumes_grow(kube: FakeKubernetes) -> None:
+    pods = [each["metadata"]["uid"] for each in kube.of_kind("Pod")]
+    kube.edit("StreamCluster", "events", {"spec": {"storage": {"size": "20Gi"}}})
+
+    def sizes() -> set[str]:
+        claims = kube.of_kind("PersistentVolumeClaim")
+        return {each["spec"]["resources"]["requests"]["storage"] for each in claims}
+
+    await kube.until(lambda: sizes() == {"20Gi"} and is_all_ready(kube))
+    assert [each["metadata"]["uid"] for each in kube.of_kind("Pod")] == pods
+    (template,) = kube.get("StatefulSet", "events")["spec"]["volumeClaimTemplates"]
+    assert template["spec"]["resources"]["requests"]["storage"] == "20Gi"
+
+
+def owners_of_volumes(kube: FakeKubernetes) -> set[tuple[str, ...]]:
+    claims = kube.of_kind("PersistentVolumeClaim")
+    return {
+        tuple(each["kind"] for each in claim["metadata"].get("ownerReferences", ()))
+        for claim in claims
+    }
+
+
+async def volumes_go_with_the_cluster_only_while_they_are_to(kube: FakeKubernetes) -> None:
+    kube.edit("StreamCluster", "events", {"spec": {"deletionPolicy": "Delete"}})
+    await kube.until(lambda: owners_of_volumes(kube) == {("StreamCluster",)})
+    kube.edit("PersistentVolumeClaim", "data-events-1", {"metadata": {"ownerReferences": []}})
+    await kube.until(lambda: owners_of_volumes(kube) == {("StreamCluster",)})
+    kube.edit("StreamCluster", "events", {"spec": {"deletionPolicy": "Retain"}})
+    await kube.until(lambda: owners_of_volumes(kube) == {()})
+
+
+async def two_topics_of_one_name(kube: FakeKubernetes, topics: Mapping[str, Any]) -> None:
+    """The older has it, and a deletion of the other does it no harm."""
+    names = ("other", "third")
+    for name in names:
+        put_topic(kube, name, topicName="flights", retention="2d", deletionPolicy="Delete")
+    await kube.until(
+        lambda: all(ready_reason(kube, "Topic", name) == "NameTaken" for name in names)
+    )
+    kube.remove("Topic", "third")
+    await kube.until(lambda: kube.find("Topic", "third") is None)
+    assert topics["flights"]["retentionMs"] == 24 * 3_600_000
+    kube.remove("Topic", "flights")  # with Retain
+    await kube.until(lambda: ready_reason(kube, "Topic", "other") == "Served")
+    assert topics["flights"]["retentionMs"] == 2 * 24 * 3_600_000
+
+    put_topic(kube, "brief", deletionPolicy="Delete")
+    await kube.until(lambda: ready_reason(kube, "Topic", "brief") == "Served")
+    kube.remove("Topic", "brief")
+    await kube.until(lambda: kube.find("Topic", "brief") is None)
+    assert "brief" not in topics
+
+
+async def nothing_is_done_while_paused(kube: FakeKubernetes) -> None:
+    paused = {"metadata": {"annotations": {"tailrace.dev/paused": "true"}}}
+    kube.edit("StreamCluster", "events", paused)
+    await kube.until(
+        lambda: (
+            condition(kube.get("StreamCluster", "events"), "ReconciliationPaused")["status"]
+            == "True"
+        )
+    )
+    kube.edit("Service", "events", {"spec": {"type": "NodePort"}})
+    kube.edit("StreamCluster", "events", {"spec": {"networkPolicy": True}})
+    generation = kube.get("StreamCluster", "events")["metadata"]["generation"]
+    await kube.until(
+        lambda: kube.get("StreamCluster", "events")["status"]["observedGeneration"] == generation
+    )
+    assert kube.find("NetworkPolicy", "events") is None
+    assert kube.get("Service", "events")["spec"]["type"] == "NodePort"
+
+
+async def story_of_zones() -> list[Call]:
+    """Where Prometheus' operator is too; all calls."""
+    async with fake_cluster() as (kube, brokers, _):
+        kube.groups.add("monitoring.coreos.com/v1")
+        put_cluster(kube, zones=["a", "b", "c"])
+        async with running_operator(kube, operator_settings(brokers.url_pattern)):
+            await kube.until(lambda: is_all_ready(kube))
+        assert kube.get("StreamCluster", "events")["status"]["zones"] == 3
+        assert kube.find("ServiceMonitor", "events") is not None
+        return kube.calls
+
+
+@pytest.fixture(scope="module")
+def calls() -> set[tuple[str, str, str]]:
+    """All that the operator asked for, as a role names it."""
+    found = [*run_story(story_of_a_cluster()), *run_story(story_of_zones())]
+    return {(each.verb, each.group, each.resource) for each in found}
+
+
+def role_rules() -> set[tuple[str, str, str]]:
+    """What the chart's roles allow the operator."""
+    roles = yaml.safe_load(ROLES.read_text())
+    return {
+        (verb, group, resource)
+        for rules in roles.values()
+        for rule in rules
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+
+
+def test_the_role_allows_all_that_the_operator_asks_for(
+    calls: set[tuple[str, str, str]],
+) -> None:
+    assert calls - role_rules() == set()
+
+
+def test_the_role_allows_nothing_that_the_operator_never_asks_for(
+    calls: set[tuple[str, str, str]],
+) -> None:
+    unused = role_rules() - calls
+    assert {
+        each for each in unused if each[0] != "delete" or each[2] not in _NEVER_REMOVED
+    } == set()
+
+
+def test_what_is_wrong_with_a_spec_is_said_in_the_status() -> None:
+    async def story() -> None:
+        async with fake_cluster() as (kube, brokers, _):
+            put_cluster(kube, storage={"size": "a lot"})
+            async with running_operator(kube, operator_settings(brokers.url_pattern)):
+                await kube.until(
+                    lambda: ready_reason(kube, "StreamCluster", "events") == "InvalidSpec"
+                )
+                told = condition(kube.get("StreamCluster", "events"), "Ready")["message"]
+                assert told.startswith("spec.storage.size: ")
+                kube.edit("StreamCluster", "events", {"spec": {"storage": {"size": "10Gi"}}})
+                await kube.until(lambda: is_all_ready(kube))
+
+    run_story(story())
+
+
+def test_a_second_operator_waits_until_the_first_has_gone() -> None:
+    async def story() -> None:
+        async with fake_cluster() as (kube, brokers, _):
+            first = operator_settings(brokers.url_pattern, identity="first", lease_seconds=3)
+            second = operator_settings(brokers.url_pattern, identity="second", lease_seconds=3)
+
+            def holder() -> Any:
+                lease = kube.find("Lease", "tailrace-operator", "operators")
+                return lease and lease["spec"]["holderIdentity"]
+
+            async with running_operator(kube, first):
+                await kube.until(lambda: holder() == "first")
+                async with running_operator(kube, second):
+                    put_cluster(kube)
+                    await kube.until(lambda: is_all_ready(kube))
+                    assert holder() == "first"
+                assert holder() == "first", "who waits takes nothing with it when it goes"
+            assert holder() == ""
+            async with running_operator(kube, second):
+                await kube.until(lambda: holder() == "second")
+
+    run_story(story())

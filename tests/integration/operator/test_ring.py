@@ -1,0 +1,176 @@
+"""The operator's process makes a ring of real brokers on a fake Kubernetes, and is killed often."""
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from tailrace.sync import Client
+from tests.support.broker.fixtures import free_port_base
+from tests.support.operator.fake_brokers import ProcessBrokers, free_hundred
+from tests.support.operator.fake_kubernetes import FakeKubernetes
+from tests.support.operator.fake_nodes import FakeNodes
+from tests.support.operator.operators import condition, is_all_ready
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+
+# Each of its processes is killed behind so many changes; a kill behind each single one is tried
+# with brokers in memory (test_operator_killed.py), since a process takes a second to start.
+WRITES_OF_A_LIFE = 3
+
+
+@asynccontextmanager
+async def real_cluster(root: Path) -> AsyncIterator[tuple[FakeKubernetes, ProcessBrokers]]:
+    """Whose pods are processes."""
+    kube = FakeKubernetes()
+    brokers = ProcessBrokers(root, port=free_hundred())
+    nodes = FakeNodes(kube, brokers)
+    async with kube.served(), asyncio.TaskGroup() as tasks:
+        probing = tasks.create_task(nodes.probe())
+        try:
+            yield kube, brokers
+        finally:
+            probing.cancel()
+            brokers.end_all()
+
+
+class OperatorProcess:
+    """`python -m tailrace_operator`, as in its image."""
+
+    def __init__(self, kube: FakeKubernetes, root: Path, url_pattern: str) -> None:
+        config = root / "kubeconfig"
+        config.write_text(kube.kubeconfig())
+        self.log = root / "operator.log"
+        self.http_port = free_port_base()
+        self._environment = {
+            **os.environ,
+            "KUBECONFIG": str(config),
+            "TAILRACE_OPERATOR_BROKER_URL": url_pattern,
+            "TAILRACE_OPERATOR_HTTP_HOST": "127.0.0.1",
+            "TAILRACE_OPERATOR_HTTP_PORT": str(self.http_port),
+            "TAILRACE_OPERATOR_IDENTITY": "operator-of-the-tests",
+            "TAILRACE_OPERATOR_WAITING_SECONDS": "0.1",
+        }
+
+    async def start(self) -> Process:
+        with self.log.open("ab") as log:
+            return await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "tailrace_operator",
+                env=self._environment,
+                stdin=asyncio.subprocess.DEVNULL,
+                stderr=log,
+            )
+
+    def said(self) -> str:
+        return self.log.read_text()
+
+
+def ring_wanted(kube: FakeKubernetes) -> None:
+    kube.put(
+        {
+            "kind": "StreamCluster",
+            "metadata": {"name": "events"},
+            "spec": {"settings": {"autoCreateTopics": False}},
+        }
+    )
+    kube.put(
+        {
+            "kind": "Topic",
+            "metadata": {"name": "flights"},
+            "spec": {"cluster": "events", "retention": "7d"},
+        }
+    )
+
+
+def test_a_ring_is_founded_once_though_the_operator_is_killed_again_and_again(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        async with real_cluster(tmp_path) as (kube, brokers):
+            ring_wanted(kube)
+            operator = OperatorProcess(kube, tmp_path, brokers.url_pattern)
+            kills = 0
+            while True:
+                kube.is_cut_off.clear()
+                kube.writes_left = WRITES_OF_A_LIFE
+                process = await operator.start()
+                try:
+                    await kube.until(
+                        lambda: kube.is_cut_off.is_set() or is_all_ready(kube), timeout_s=60
+                    )
+                except TimeoutError:
+                    raise AssertionError(operator.said()[-5000:]) from None
+                finally:
+                    process.kill()
+                    await process.wait()
+                if not kube.is_cut_off.is_set():
+                    break
+                kills += 1
+            assert kills > 5
+            await asyncio.to_thread(check_ring, kube, brokers)
+
+    asyncio.run(story())
+
+
+def check_ring(kube: FakeKubernetes, brokers: ProcessBrokers) -> None:
+    """What the resources say is what the brokers say, and it works."""
+    status = kube.get("StreamCluster", "events")["status"]
+    assert (
+        "1 copy of each event" in condition(kube.get("StreamCluster", "events"), "Ready")["message"]
+    )
+    assert status["founded"] == {"brokers": 3, "clusterId": status["clusterId"]}
+    for ordinal in range(3):
+        with Client(brokers.url_pattern.format(ordinal=ordinal)) as client:
+            assert client.ring().cluster_id == status["clusterId"]
+            topic = client.topic("flights").topic
+            assert topic.retention_ms == 7 * 24 * 3_600_000
+            assert topic.id == kube.get("Topic", "flights")["status"]["topicId"]
+    with Client(brokers.url_pattern.format(ordinal=0)) as client:
+        assert client.produce("flights", b'{"a":1}', key="k").copies == 1
+
+
+def test_the_process_serves_probes_and_metrics_and_ends_cleanly(tmp_path: Path) -> None:
+    async def story() -> None:
+        kube = FakeKubernetes()
+        async with kube.served():
+            operator = OperatorProcess(kube, tmp_path, "http://127.0.0.1:1{ordinal}")
+            process = await operator.start()
+            try:
+                await kube.until(lambda: kube.of_kind("Lease"))
+                kube.put({"kind": "StreamCluster", "metadata": {"name": "events"}})
+                await kube.until(lambda: kube.find("StatefulSet", "events"))
+                told = await asyncio.to_thread(metrics_of, operator)
+                process.send_signal(signal.SIGTERM)
+                async with asyncio.timeout(20):
+                    assert await process.wait() == 0, operator.said()
+            finally:
+                if process.returncode is None:
+                    process.kill()
+                    await process.wait()
+        assert 'tailrace_operator_api_calls_total{resource="secrets",verb="create"} 1.0' in told
+        assert "tailrace_operator_lease_held 1.0" in told
+        assert (
+            kube.get("Lease", "tailrace-operator", "tailrace-system")["spec"]["holderIdentity"]
+            == ""
+        )
+        assert "operator.stopped" in operator.said()
+
+    asyncio.run(story())
+
+
+def metrics_of(operator: OperatorProcess) -> str:
+    base = f"http://127.0.0.1:{operator.http_port}"
+    for path in ("live", "ready"):
+        with urlopen(f"{base}/{path}", timeout=10) as answer:
+            assert answer.status == 200
+    with urlopen(f"{base}/metrics", timeout=10) as answer:
+        return str(answer.read().decode())

@@ -1,0 +1,204 @@
+"""Files of a killed broker are removed: its start and `tailrace verify` notice each of them."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tailrace.errors import ProblemError
+from tailrace.sync import Client
+from tests.support.broker.fixtures import RunningBroker, start_broker
+from tests.support.broker.metrics import wait_for_metric
+from tests.support.cli.commands import ndjson, run, told
+from tests.support.storage.storage import MEBIBYTE
+
+pytestmark = pytest.mark.integration
+
+# They go straight to a segment, and do not become small there.
+EVENTS = ndjson([{"n": n, "noise": Random(n).randbytes(50).hex()} for n in range(2_000)])
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Iterator[RunningBroker]:
+    """Of topic "large" all is in segments, of "small" all is in the journal."""
+    with start_broker(tmp_path) as broker:
+        with Client(broker.url) as client:
+            for key in ("a", "b", "c"):
+                client.produce_lines("large", EVENTS, key=key)
+            for number in range(5):
+                client.produce("small", b"%d" % number)
+        broker.kill()
+        yield broker
+
+
+def data_of(broker: RunningBroker) -> Path:
+    return broker.data_dir / "data"
+
+
+def topic_of(broker: RunningBroker) -> Path:
+    """The directory of the topic that has segments."""
+    (segment, *_) = sorted(data_of(broker).glob("*/*/*.log"))
+    return segment.parents[1]
+
+
+def verified(directory: Path) -> tuple[int, list[str]]:
+    result: subprocess.CompletedProcess[bytes] = run("verify", str(directory))
+    assert result.stderr == b""
+    return result.returncode, result.stdout.decode().splitlines()
+
+
+def refusal_of(broker: RunningBroker) -> str:
+    with pytest.raises(AssertionError, match="ended by itself with exit code 1: error: ") as ended:
+        broker.restart()
+    return str(ended.value)
+
+
+def test_a_killed_broker_has_lost_nothing(killed: RunningBroker) -> None:
+    code, lines = verified(killed.data_dir)
+
+    assert (code, len(lines)) == (0, 1)
+    killed.restart()
+    with Client(killed.url) as client:
+        assert len(client.last_lines("small", 9).splitlines()) == 5
+
+
+def test_a_missing_journal_is_refused_and_found(killed: RunningBroker) -> None:
+    journal = data_of(killed) / "journal"
+    (name,) = [path.name for path in journal.iterdir()]
+    shutil.rmtree(journal)
+
+    code, lines = verified(killed.data_dir)
+    assert code == 1
+    assert lines[0] == (
+        f"✗ {journal / name}: is missing, with events that only it held; restore it from a copy"
+    )
+    assert lines[1].endswith(", 1 bad")
+    refusal = refusal_of(killed)
+    assert f"{journal / name} is missing, and the broker was not stopped" in refusal
+    assert f"mkdir -p {journal} && touch {journal / name}.lost" in refusal
+
+
+def test_the_loss_of_a_journal_is_accepted_once(killed: RunningBroker) -> None:
+    journal = data_of(killed) / "journal"
+    (path,) = journal.iterdir()
+    path.rename(f"{path}.lost")
+
+    code, lines = verified(killed.data_dir)
+    assert (code, lines[0][0]) == (0, "!")
+    assert "which somebody has accepted: the next start goes on without it" in lines[0]
+    killed.restart()
+    with Client(killed.url) as client:
+        client.produce("small", b"5")
+    killed.kill()
+    (used,) = [each for each in journal.iterdir() if each.suffix == ".journal"]
+    used.unlink()
+    assert f"{used} is missing" in refusal_of(killed)
+
+
+def test_after_a_clean_stop_a_missing_journal_held_nothing(killed: RunningBroker) -> None:
+    killed.restart()
+    killed.stop()
+    shutil.rmtree(data_of(killed) / "journal")
+
+    code, lines = verified(killed.data_dir)
+    assert (code, [line[0] for line in lines]) == (0, ["!", "✓"])
+    killed.restart()
+    with Client(killed.url) as client:
+        assert len(client.last_lines("small", 9).splitlines()) == 5
+    killed.kill()
+    assert verified(killed.data_dir)[0] == 0
+
+
+@pytest.mark.parametrize("whole_topic", [True, False])
+def test_missing_partitions_stand_still_and_the_rest_is_served(
+    killed: RunningBroker, whole_topic: bool
+) -> None:
+    topic = topic_of(killed)
+    partitions = sorted(int(path.name) for path in topic.iterdir())
+    lost = partitions if whole_topic else partitions[:1]
+    shutil.rmtree(topic if whole_topic else topic / str(lost[0]))
+
+    code, lines = verified(killed.data_dir)
+    assert code == 1
+    assert lines[:-1] == [
+        f"✗ {topic / str(each)}: has lost its segments; restore it from a copy" for each in lost
+    ]
+    killed.restart()
+    with Client(killed.url) as client:
+        for partition in partitions:
+            if partition in lost:
+                with pytest.raises(ProblemError, match="has lost its segments") as refused:
+                    client.read_lines("large", partition)
+                assert refused.value.type == "corrupt-partition"
+            else:
+                assert client.read_lines("large", partition).body
+        assert len(client.last_lines("small", 9).splitlines()) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "finding", "refusal"),
+    [
+        ("meta.json", "is missing: it says whose disk this is", "meta.json is missing"),
+        ("inventory.json", "is missing: it says which files", "inventory.json is missing"),
+        ("metadata", "has lost what the ring agreed on", "has lost what the ring agreed"),
+        ("metadata/0.blocks", "is missing, and the broker does not start", "0.blocks"),
+    ],
+)
+def test_missing_metadata_is_refused_and_found(
+    killed: RunningBroker, name: str, finding: str, refusal: str
+) -> None:
+    path = data_of(killed) / name
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    code, lines = verified(killed.data_dir)
+    assert code == 1
+    assert lines[0].startswith(f"✗ {path}: {finding}")
+    assert refusal in refusal_of(killed)
+
+
+def test_what_a_deletion_and_retention_have_removed_is_not_missing(tmp_path: Path) -> None:
+    settings = {"delete_retention_ms": 0, "segment_bytes": MEBIBYTE}
+    with start_broker(tmp_path, **settings) as broker:
+        with Client(broker.url) as client:
+            client.create_topic("short", retention_bytes=MEBIBYTE, partitions_per_range=1)
+            for topic in ("short", "gone"):
+                for _ in range(10):
+                    client.produce_lines(topic, EVENTS, key="k")
+            client.delete_topic("gone")
+            wait_for_metric(broker, "tailrace_purged_topics_total", 1)
+        broker.kill()
+
+        assert [line[0] for line in verified(broker.data_dir)[1]] == ["✓"]
+        broker.restart()
+        assert [line[0] for line in verified(broker.data_dir)[1]] == ["✓"]
+
+
+def test_each_broker_of_a_folder_is_verified_for_itself(
+    killed: RunningBroker, tmp_path: Path
+) -> None:
+    """Their journals, taken for one, would lack what the other holds."""
+    top = tmp_path / "ring"
+    for ordinal in ("0", "1"):
+        shutil.copytree(killed.data_dir, top / ordinal)
+    whole = verified(top)
+    (journal,) = (top / "1" / "data" / "journal").iterdir()
+    journal.unlink()
+    code, lines = verified(top)
+    document = json.loads(run("verify", str(top), "-o", "json").stdout)
+
+    assert whole[0] == 0
+    assert [line.partition(": ")[0] for line in whole[1]] == [f"✓ {top / '0'}", f"✓ {top / '1'}"]
+    assert code == 1
+    assert lines[0].startswith(f"✓ {top / '0'}: ")
+    assert lines[1].startswith(f"✗ {journal}: is missing")
+    assert lines[2].startswith(f"✗ {top / '1'}: ")
+    assert [(each["directory"], each["bad"]) for each in document["brokers"]] == [
+        (str(top / "0"), 0),
+        (str(top / "1"), 1),
+    ]
+    assert document["bad"] == 1
+    assert told(run("verify", str(top / "0"))).startswith("✓ ")

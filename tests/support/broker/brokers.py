@@ -1,0 +1,63 @@
+"""A broker without doors, in the test's own process."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tailrace_broker.app.broker import LocalBroker
+from tailrace_broker.app.settings import Settings
+from tailrace_broker.storage.data_directory import DataDirectory
+from tailrace_broker.storage.files.io_threads import IoThreads
+
+# The least that is allowed: a file of the journal is zero-written before its first append.
+JOURNAL_BYTES = 8 * 1024 * 1024
+
+
+@asynccontextmanager
+async def open_broker(
+    root: Path, *, failures: list[BaseException] | None = None, **settings: Any
+) -> AsyncIterator[LocalBroker]:
+    """A broker that is not started yet; stopped, and all its tasks ended, when the block ends.
+
+    Its I/O threads do all writes, so that a `FaultyDisk` sees them. `failures`: where to put what
+    ends its process; there must be none without.
+    """
+    directory = DataDirectory(root, ordinal=settings.get("ordinal", 0))
+    directory.is_direct = False
+    bugs: list[BaseException] = []
+    on_failed = (bugs if failures is None else failures).append
+    known = Settings(data_dir=root, **{"journal_bytes": JOURNAL_BYTES, **settings})
+    io = IoThreads(known.io_threads, bugs.append)
+    io.start()
+    try:
+        async with asyncio.TaskGroup() as tasks:
+
+            def spawn(work: Coroutine[Any, Any, None]) -> None:
+                tasks.create_task(work)
+
+            broker = LocalBroker(known, directory, io, spawn, on_failed)
+            try:
+                yield broker
+            finally:
+                await broker.stop()
+    finally:
+        io.stop()
+        directory.close()
+        assert bugs == []
+
+
+@asynccontextmanager
+async def started_broker(root: Path, **settings: Any) -> AsyncIterator[LocalBroker]:
+    """A broker that has recovered what lies below `root`."""
+    async with open_broker(root, **settings) as broker:
+        await broker.start()
+        yield broker
+
+
+async def wait_until_gone(path: Path) -> None:
+    """Until another thread has removed it."""
+    async with asyncio.timeout(5):
+        while await asyncio.to_thread(path.exists):
+            pass

@@ -1,0 +1,112 @@
+"""A consumer group whose facts are stored at once, for tests that tell a story."""
+
+from collections.abc import Mapping
+from uuid import UUID
+
+from tailrace_broker.core.groups.group import Group
+from tailrace_broker.model.group import (
+    Confirmation,
+    Fact,
+    Joined,
+    OnNewGroup,
+    Place,
+    Subscription,
+)
+from tailrace_broker.model.topic import Partition, Topic, TopicSettings
+
+ID = UUID(int=1)
+BOOT = 7
+FIRST_NUMBER = (BOOT << 40) + 2  # a registration takes one too
+SESSION_MS = 1000
+
+
+def topic_of(*partitions: Partition, name: str = "t", topic_id: UUID = ID) -> Topic:
+    return Topic(name, topic_id, TopicSettings(), partitions)
+
+
+def partition_of(
+    partition: int, *parents: int, first: int = 0, sealed: int | None = None
+) -> Partition:
+    return Partition(partition, 0, 1, 0, 1, first, parents, sealed)
+
+
+def place_of(partition: int) -> Place:
+    return Place(ID, partition)
+
+
+ONE = topic_of(partition_of(0))
+TWO = topic_of(partition_of(0), partition_of(1))
+
+
+class Tried:
+    """A group whose facts are stored at once."""
+
+    def __init__(self, topic: Topic = TWO, name: str = "g") -> None:
+        self.group = Group(name, BOOT)
+        self.topic = topic
+        self.logs = {
+            place_of(each.partition): (each.first_offset, each.sealed_end or 100)
+            for each in topic.partitions
+        }
+        self.facts: list[Fact] = []
+        self.now_us = 0
+
+    def subscription(
+        self,
+        name: str,
+        *topics: str,
+        on_new_group: OnNewGroup = "startFromEarliest",
+        session_ms: int = SESSION_MS,
+    ) -> Subscription:
+        return Subscription(name, "g", topics or ("t",), on_new_group, session_ms)
+
+    def decide_join(self, name: str, *, on_new_group: OnNewGroup = "startFromEarliest") -> Joined:
+        wanted = self.subscription(name, on_new_group=on_new_group)
+        joined = self.group.join(wanted, {"t": self.topic}, self.logs, self.now_us)
+        assert joined is not None
+        return joined
+
+    def join(self, *names: str, on_new_group: OnNewGroup = "startFromEarliest") -> None:
+        for name in names:
+            self.apply(self.decide_join(name, on_new_group=on_new_group))
+
+    def leave(self, name: str) -> None:
+        self.apply(self.group.leave(name, "goodbye"))
+
+    def apply(self, fact: Fact) -> None:
+        self.facts.append(fact)
+        self.group.apply(fact, self.now_us)
+        self.rebalance()
+
+    def rebalance(self, *topics: Topic) -> bool:
+        names = self.group.topics_of_members()
+        known = {each.name: each for each in topics or (self.topic,) if each.name in names}
+        has_changed = self.group.rebalance(known)
+        self.group.validate()
+        return has_changed
+
+    def begin(self, name: str, delivery: int | None = 0, epoch: int | None = None) -> int:
+        return self.group.begin_poll(name, Confirmation(delivery, epoch), self.now_us)
+
+    def starts(self, name: str) -> dict[int, tuple[int, int | None]]:
+        """What a poll would read, by partition."""
+        pieces = self.group.pieces(name, {"t": self.topic})
+        return {each.place.partition: (each.start, each.end) for each in pieces}
+
+    def poll(self, name: str, delivery: int | None = 0, *, ends: Mapping[int, int]) -> int | None:
+        """The number of what it gets: to these ends."""
+        turn = self.begin(name, delivery)
+        starts = self.starts(name)
+        ranges = {place_of(each): (starts[each][0], end) for each, end in ends.items()}
+        number = self.group.deliver(name, turn, ranges)
+        self.group.validate()
+        return number
+
+    def position(self, partition: int) -> int:
+        return self.group.position(self.topic, self.topic.partitions[partition])
+
+    def restarted(self) -> Group:
+        group = Group("g", BOOT + 1)
+        for fact in self.facts:
+            group.apply(fact, self.now_us)
+        return group

@@ -1,0 +1,340 @@
+"""A Kubernetes with one StreamCluster and its brokers, as values: what plans are tried on.
+
+The controllers, the kubelet and the brokers do one step each when they are asked to; the operator's
+actions are carried out at once. What must never happen is asserted where it would.
+"""
+
+import copy
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tailrace_operator.api.spec import parse_cluster_spec
+from tailrace_operator.plan.actions import (
+    Apply,
+    Blocked,
+    ClusterAction,
+    CreateSecret,
+    Found,
+    GrowClaim,
+    KeepClaims,
+    OwnClaim,
+    PlacePod,
+    RecordFounding,
+    Remove,
+    ReplaceStatefulSet,
+    RestartBroker,
+)
+from tailrace_operator.plan.drift import quantity
+from tailrace_operator.plan.names import digest
+from tailrace_operator.plan.observed import (
+    Broker,
+    ChildName,
+    Claim,
+    Cluster,
+    Document,
+    Founded,
+    Owner,
+    Pod,
+    Ring,
+)
+from tailrace_operator.plan.plan import next_action
+from tailrace_operator.plan.status import cluster_status
+
+IMAGE = "tailrace/broker:0.1.0"
+BAD_IMAGE = "tailrace/broker:bad"  # with which no broker runs
+NOW = "2026-11-21T10:00:00Z"
+STATEFUL_SET = ChildName("StatefulSet", "events")
+OWNER = Owner(namespace="shop", name="events", uid="owner-1", generation=1)
+GIBIBYTE = 2**30
+
+
+def a_cluster(spec: dict[str, Any] | None = None, **changes: Any) -> Cluster:
+    """Of which nothing is there but the resource, and its Secret."""
+    cluster = Cluster(
+        owner=OWNER,
+        spec=parse_cluster_spec({"spec": spec or {}}),
+        status={},
+        founded=None,
+        has_secret=True,
+        has_service_monitors=False,
+    )
+    return replace(cluster, **changes)
+
+
+@dataclass
+class World:
+    """`spec` as it was applied. `disks`: the ring that a broker's volume belongs to."""
+
+    spec: dict[str, Any] = field(default_factory=dict)
+    has_service_monitors: bool = False
+    is_paused: bool = False
+    is_deleting: bool = False
+    has_secret: bool = False
+    children: dict[ChildName, dict[str, Any]] = field(default_factory=dict)
+    pods: dict[int, Pod] = field(default_factory=dict)
+    claims: dict[int, Claim] = field(default_factory=dict)
+    disks: dict[int, str | None] = field(default_factory=dict)
+    founded: Founded | None = None
+    generation: int = 1
+    made_count: int = 0
+    founding_count: int = 0
+    status: Document = field(default_factory=dict)
+
+    def observed(self) -> Cluster:
+        """As the operator sees it."""
+        return Cluster(
+            owner=replace(
+                OWNER,
+                generation=self.generation,
+                is_paused=self.is_paused,
+                is_deleting=self.is_deleting,
+            ),
+            spec=parse_cluster_spec({"spec": self.spec}),
+            status=self.status,
+            founded=self.founded,
+            has_secret=self.has_secret,
+            has_service_monitors=self.has_service_monitors,
+            children=dict(self.children),
+            pods=tuple(self.pods.values()),
+            claims=tuple(self.claims.values()),
+            ring=self._ring(),
+        )
+
+    def work(self) -> ClusterAction | None:
+        """One round of the operator: what it did."""
+        cluster = self.observed()
+        action = next_action(cluster, default_image=IMAGE)
+        if action is not None:
+            self._carry_out(action)
+        self.status = cluster_status(cluster, action, now=NOW, error=None, default_image=IMAGE)
+        return action
+
+    def settle(self, *, rounds_max: int = 300) -> list[ClusterAction]:
+        """Everyone works until nobody has anything to do; what the operator did."""
+        done: list[ClusterAction] = []
+        for _ in range(rounds_max):
+            moved = self.step()
+            action = self.work()
+            if action is not None and not isinstance(action, Blocked):
+                done.append(action)
+            elif not moved:
+                return done
+        raise AssertionError(f"still at work after {rounds_max} rounds: {done[-4:]}")
+
+    # --- everyone else ----------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """One step of the controllers and of every pod; whether anything moved."""
+        moved = self.make_pods()
+        for ordinal in list(self.pods):
+            moved |= self.step_pod(ordinal)
+        for ordinal, claim in self.claims.items():
+            if claim.capacity_bytes < claim.requested_bytes:
+                self.claims[ordinal] = replace(claim, capacity_bytes=claim.requested_bytes)
+                moved = True
+        return moved
+
+    def make_pods(self) -> bool:
+        """The controller of StatefulSets; whether it did anything."""
+        live = self.children.get(STATEFUL_SET)
+        if live is None:
+            return False
+        revision = digest(live["spec"]["template"])
+        before = live.get("status")
+        live["status"] = {
+            "observedGeneration": live["metadata"]["generation"],
+            "updateRevision": revision,
+        }
+        missing = [each for each in range(live["spec"]["replicas"]) if each not in self.pods]
+        for ordinal in missing:
+            self._make_pod(ordinal, live, revision)
+        return bool(missing) or before != live["status"]
+
+    def step_pod(self, ordinal: int) -> bool:
+        """It starts, is admitted to the ring, serves, or ends; whether it did."""
+        pod = self.pods.get(ordinal)
+        if pod is None or (pod.is_gated and not pod.is_deleting):
+            return False
+        if pod.is_deleting:
+            del self.pods[ordinal]
+        elif not pod.is_running and pod.problem is None:
+            self.pods[ordinal] = replace(pod, is_running=True)
+        elif pod.is_running and self.disks[ordinal] is None and self._cluster_id() is not None:
+            self.disks[ordinal] = self._cluster_id()
+        elif pod.is_running and not pod.is_ready and self.disks[ordinal] is not None:
+            self.pods[ordinal] = replace(pod, is_ready=True)
+        else:
+            return False
+        return True
+
+    def end_pod(self, ordinal: int) -> None:
+        """Somebody deletes it."""
+        if ordinal in self.pods:
+            pod = replace(self.pods[ordinal], is_deleting=True, is_ready=False, is_running=False)
+            self.pods[ordinal] = pod
+
+    def falter(self, ordinal: int) -> None:
+        """It runs and does not serve for a while."""
+        if ordinal in self.pods:
+            self.pods[ordinal] = replace(self.pods[ordinal], is_ready=False)
+
+    def change(self, **spec: Any) -> None:
+        """Somebody applies the resource with these fields."""
+        self.spec = {**self.spec, **spec}
+        self.generation += 1
+
+    # --- the operator's actions -------------------------------------------------------------------
+
+    def _carry_out(self, action: ClusterAction) -> None:
+        match action:
+            case Apply(manifest):
+                self._apply(manifest)
+            case CreateSecret():
+                assert not self.has_secret
+                self.has_secret = True
+            case Remove(child):
+                assert child.kind in ("NetworkPolicy", "ServiceMonitor")
+                del self.children[child]
+            case ReplaceStatefulSet(_, uid):
+                assert self.children[STATEFUL_SET]["metadata"]["uid"] == uid
+                del self.children[STATEFUL_SET]
+            case PlacePod(ordinal, zone):
+                pod = self.pods[ordinal]
+                assert pod.is_gated
+                self.pods[ordinal] = replace(pod, is_gated=False, zone=zone)
+            case RecordFounding(count, cluster_id):
+                assert self.founded is None or self.founded.cluster_id is None
+                self.founded = Founded(count, cluster_id)
+            case Found(count):
+                self._found(count)
+            case OwnClaim(name, version, owners, _):
+                ordinal = int(name.rpartition("-")[2])
+                claim = self.claims[ordinal]
+                assert claim.version == version
+                self.made_count += 1
+                version = str(self.made_count)
+                self.claims[ordinal] = replace(claim, owners=owners, version=version)
+            case KeepClaims(_, uid):
+                live = self.children[STATEFUL_SET]
+                assert live["metadata"]["uid"] == uid
+                live["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] = "Retain"
+            case GrowClaim(name, size):
+                self._grow(name, size)
+            case RestartBroker(ordinal, uid):
+                self._restart(ordinal, uid)
+            case Blocked():
+                pass
+
+    def _apply(self, manifest: Document) -> None:
+        """Server-side apply: what was applied before and is not now goes."""
+        child = ChildName(manifest["kind"], manifest["metadata"]["name"])
+        live = self.children.get(child)
+        made = copy.deepcopy(dict(manifest))
+        if live is None:
+            self.made_count += 1
+            made["metadata"] |= {"uid": f"child-{self.made_count}", "generation": 1}
+        else:
+            if child == STATEFUL_SET:
+                assert made["spec"]["replicas"] >= live["spec"]["replicas"]
+                kept = ("volumeClaimTemplates", "selector", "serviceName", "podManagementPolicy")
+                assert all(made["spec"][each] == live["spec"][each] for each in kept)
+            is_same = made.get("spec") == live.get("spec")
+            generation = live["metadata"]["generation"] + (0 if is_same else 1)
+            made["metadata"] |= {"uid": live["metadata"]["uid"], "generation": generation}
+            made |= {"status": live["status"]} if "status" in live else {}
+        self.children[child] = made
+
+    def _found(self, count: int) -> None:
+        assert self.founded == Founded(count, None), "it is recorded first"
+        rings = {self.disks[ordinal] for ordinal in range(count)}
+        assert rings == {None}, "a ring is founded once, by empty brokers"
+        assert all(self.pods[ordinal].is_running for ordinal in range(count))
+        self.founding_count += 1
+        self.disks |= dict.fromkeys(range(count), f"ring-{self.founding_count}")
+
+    def _grow(self, name: str, size: str) -> None:
+        ordinal = int(name.rpartition("-")[2])
+        size_bytes = int(quantity(size) or 0)
+        assert size_bytes > self.claims[ordinal].requested_bytes
+        self.claims[ordinal] = replace(self.claims[ordinal], requested_bytes=size_bytes)
+
+    def _restart(self, ordinal: int, uid: str) -> None:
+        pod = self.pods[ordinal]
+        assert pod.uid == uid
+        if pod.is_ready:
+            others = [self.pods.get(each) for each in range(self._count()) if each != ordinal]
+            assert all(each is not None and each.is_ready for each in others), "one at a time"
+        self.end_pod(ordinal)
+
+    # --- the ring ---------------------------------------------------------------------------------
+
+    def _make_pod(self, ordinal: int, live: Document, revision: str) -> None:
+        self.made_count += 1
+        spec = live["spec"]["template"]["spec"]
+        is_bad = spec["containers"][0]["image"] == BAD_IMAGE
+        self.pods[ordinal] = Pod(
+            ordinal=ordinal,
+            uid=f"pod-{self.made_count}",
+            revision=revision,
+            is_running=False,
+            is_ready=False,
+            is_gated=bool(spec.get("schedulingGates")),
+            problem="ImagePullBackOff: no such image" if is_bad else None,
+        )
+        if ordinal not in self.claims:
+            template = live["spec"]["volumeClaimTemplates"][0]
+            size = int(quantity(template["spec"]["resources"]["requests"]["storage"]) or 0)
+            self.claims[ordinal] = Claim(ordinal, f"data-events-{ordinal}", size, size, True)
+        self.disks.setdefault(ordinal, None)
+
+    def _count(self) -> int:
+        asked = int(self.spec.get("brokers", 3))
+        return asked if self.founded is None else self.founded.broker_count
+
+    def _cluster_id(self) -> str | None:
+        return next(filter(None, self.disks.values()), None)
+
+    def _ring(self) -> Ring | None:
+        """What the brokers that run tell."""
+        running = [each for each in self.pods.values() if each.is_running]
+        if not running:
+            return None
+        rings = [self.disks[each.ordinal] for each in running]
+        cluster_id = next(filter(None, rings), None)
+        brokers = tuple(
+            Broker(
+                each.ordinal,
+                "waiting to be founded" if self.disks[each.ordinal] is None else "member",
+            )
+            for each in running
+        )
+        away = self._count() - sum(each.is_ready for each in running)
+        return Ring(
+            cluster_id=cluster_id,
+            broker_count=None if cluster_id is None else self._count(),
+            copies=1,
+            version="0.1.0",
+            metadata_leader=0,
+            leaderless=0 if cluster_id is None else away,
+            under_replicated=0,
+            brokers=brokers,
+        )
+
+
+def settled(**spec: Any) -> World:
+    """A ring that is as its spec says."""
+    world = World(spec)
+    world.settle()
+    return world
+
+
+def action_of(cluster: Cluster) -> ClusterAction | None:
+    """What is done next."""
+    return next_action(cluster, default_image=IMAGE)
+
+
+def blocked(cluster: Cluster) -> Blocked:
+    """What a person has to do next."""
+    action = action_of(cluster)
+    assert isinstance(action, Blocked), action
+    return action

@@ -1,0 +1,176 @@
+"""A ring of broker processes on loopback, to be killed, paused, restarted and wiped."""
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from tailrace.local.broker import HOST, LocalBroker
+from tailrace.local.ring import PORT_STRIDE
+
+SECRET = "a-secret-of-the-tests"  # visible characters, as a token has them
+ANSWER_S_MAX = 15.0
+POLL_S = 0.02
+
+
+class LocalRing:
+    """Brokers 0 to `count` - 1 below `root`, from `port` on; not started yet."""
+
+    def __init__(self, root: Path, *, port: int, count: int = 3, **settings: Any) -> None:
+        self.root = root
+        self.brokers = [
+            LocalBroker(
+                root / str(ordinal),
+                port=port + PORT_STRIDE * ordinal,
+                settings={
+                    "ordinal": ordinal,
+                    "peer_host": HOST,
+                    "port_stride": PORT_STRIDE,
+                    "ring_secret": SECRET,
+                    "log_level": "warning",
+                    **settings,
+                },
+                log_path=root / f"{ordinal}.log",
+            )
+            for ordinal in range(count)
+        ]
+        self.paused: set[int] = set()
+
+    def start_all(self) -> None:
+        """All processes; none is ready until the ring has been founded."""
+        for broker in self.brokers:
+            broker.start()
+
+    def found(self, *, at: int = 0, timeout_s: float = 20.0) -> None:
+        """As soon as broker `at` answers."""
+        body = {"brokers": len(self.brokers)}
+        self.until(lambda: self.is_answered(at, "POST", "/v1/ring/found", body), timeout_s)
+
+    def wait_ready(self, *ordinals: int, timeout_s: float = 30.0) -> None:
+        """Until these brokers serve; all by default."""
+        for ordinal in ordinals or range(len(self.brokers)):
+            self.until(partial(self.is_answered, ordinal, "GET", "/ready"), timeout_s)
+
+    def wait_live(self, ordinal: int) -> None:
+        """Until the process answers, whether it is in a ring or not."""
+        self.until(partial(self.is_answered, ordinal, "GET", "/live"), ANSWER_S_MAX)
+
+    def kill(self, ordinal: int) -> None:
+        """SIGKILL."""
+        self.paused.discard(ordinal)
+        self.brokers[ordinal].kill()
+
+    def pause(self, ordinal: int) -> None:
+        """SIGSTOP."""
+        self.paused.add(ordinal)
+        os.kill(self.brokers[ordinal].pid, signal.SIGSTOP)
+
+    def resume(self, ordinal: int) -> None:
+        """SIGCONT."""
+        self.paused.discard(ordinal)
+        os.kill(self.brokers[ordinal].pid, signal.SIGCONT)
+
+    def wipe(self, ordinal: int) -> None:
+        """Take the data of a broker that is not running away."""
+        assert not self.brokers[ordinal].is_running()
+        shutil.rmtree(self.brokers[ordinal].data_dir)
+
+    def call(
+        self,
+        ordinal: int,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        timeout_s: float = ANSWER_S_MAX,
+    ) -> Any:
+        """The JSON answer; HTTPError and other OSError, HTTPException."""
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {SECRET}"}
+        content = None if body is None else json.dumps(body).encode()
+        request = Request(self.brokers[ordinal].url + path, content, headers, method=method)
+        with urlopen(request, timeout=timeout_s) as answer:
+            found = answer.read()
+        return json.loads(found) if found else None
+
+    def is_answered(self, ordinal: int, method: str, path: str, body: Any = None) -> bool:
+        """Whether the call succeeds now."""
+        try:
+            self.call(ordinal, method, path, body)
+        except HTTPError as error:
+            error.close()
+            return False
+        except (OSError, HTTPException):  # it may have ended within its answer
+            return False
+        return True
+
+    def ring(self, ordinal: int) -> dict[str, Any]:
+        """What a broker knows of the ring."""
+        found: dict[str, Any] = self.call(ordinal, "GET", "/v1/ring")
+        return found
+
+    def metadata_leader(self) -> int:
+        """As soon as somebody who can be asked knows one that is alive."""
+        leaders: list[int] = []
+
+        def is_known() -> bool:
+            for ordinal, broker in enumerate(self.brokers):
+                if not broker.is_running() or ordinal in self.paused:
+                    continue
+                if not self.is_answered(ordinal, "GET", "/live"):
+                    continue
+                leader = self.ring(ordinal)["metadata"]["leader"]
+                if leader is not None and self.brokers[leader].is_running():
+                    leaders.append(leader)
+                    return True
+            return False
+
+        self.until(is_known, 60.0)
+        return leaders[0]
+
+    def until(self, is_so: Callable[[], bool], timeout_s: float) -> None:
+        """Ask again and again; AssertionError with the brokers' last lines when time is over."""
+        deadline_s = time.monotonic() + timeout_s
+        while not is_so():
+            assert time.monotonic() < deadline_s, self.last_lines()
+            time.sleep(POLL_S)
+
+    def last_lines(self) -> str:
+        """Of the logs, for who looks at a failure."""
+        logs = sorted(self.root.glob("*.log"))
+        return "\n".join(f"{log}:\n{log.read_text(errors='replace')[-1500:]}" for log in logs)
+
+    def end_all(self) -> None:
+        """SIGKILL, paused or not."""
+        for broker in self.brokers:
+            broker.kill()
+
+
+@contextmanager
+def founded_ring(root: Path, *, port: int, count: int = 3, **settings: Any) -> Iterator[LocalRing]:
+    """A ring whose brokers serve; none of its processes outlives the block."""
+    ring = LocalRing(root, port=port, count=count, **settings)
+    try:
+        ring.start_all()
+        ring.found()
+        ring.wait_ready()
+        yield ring
+    finally:
+        ring.end_all()
+
+
+def waits_without_its_data(ring: LocalRing, range_id: int) -> bool:
+    """Whether a range's only broker is known to be there again with another disk.
+
+    Before, the range waits as well: for a broker that is only away.
+    """
+    found = ring.ring(0)["ranges"][range_id]
+    return found["state"] == "waiting" and all(each["ghost"] for each in found["isr"])

@@ -1,0 +1,465 @@
+"""The agreed state of a ring and the disks that it speaks of, which lose things; what must hold.
+
+The commands and what they make of the state are the real ones. Commands arrive late, doubled, in
+another order, or not at all. Disks are sets: which have all that was acknowledged of a range.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from tailrace_broker.core.ring import commands as ring_commands
+from tailrace_broker.core.ring import registrations
+from tailrace_broker.core.ring.checks import check_state
+from tailrace_broker.core.ring.commands import founding_state
+from tailrace_broker.core.ring.topics import open_ranges, topic_of
+from tailrace_broker.model.commands import (
+    AbortStep,
+    AcceptLoss,
+    AlterTopic,
+    BeginStep,
+    ChangeIsr,
+    Command,
+    CreateTopic,
+    DeleteTopic,
+    Fence,
+    Lead,
+    PurgeTopics,
+    Register,
+    RestoreTopic,
+    Retire,
+    Sealed,
+    Stamped,
+)
+from tailrace_broker.model.ring_state import (
+    Loss,
+    RangeState,
+    Registration,
+    Replica,
+    RingState,
+    Start,
+)
+from tailrace_broker.model.topic import Partition, Topic, TopicSettings
+
+ORDINALS = range(6)
+NAMES = ("orders", "flights", "__groups")
+LOSSES: tuple[Loss, ...] = ("clean", "process", "process", "power", "power", "disk")
+
+
+@dataclass(slots=True)
+class Disk:
+    """A broker's disk. `starts` since it was empty; the last one is the process that runs."""
+
+    ordinal: int
+    incarnation: UUID
+    starts: list[Start]
+    boot: int = 1
+
+
+@dataclass(slots=True)
+class Story:
+    """One ring; `happen` goes on with it, and checks what it has become."""
+
+    chance: Random
+    state: RingState = field(init=False)
+    disks: dict[int, Disk] = field(init=False)
+    sent: list[Stamped] = field(default_factory=list)  # ever
+    waiting: list[Stamped] = field(default_factory=list)  # will arrive, in whatever order
+    carried_out: Counter[str] = field(default_factory=Counter)
+    # Who has all acknowledged events of a range, but for those of some topics, by (range, ordinal).
+    whole: dict[int, set[int]] = field(default_factory=dict)
+    lacking: dict[tuple[int, int], set[UUID]] = field(default_factory=dict)
+    pending: dict[int, list[ChangeIsr]] = field(default_factory=dict)
+    written_since: dict[int, set[UUID]] = field(default_factory=dict)  # by ordinal, topic ids
+    ends: dict[tuple[UUID, int], int] = field(default_factory=dict)
+    stopped: dict[int, int] = field(default_factory=dict)  # range: for which step
+    leaders: dict[tuple[int, int], Replica] = field(default_factory=dict)
+    seen: dict[tuple[UUID, int], Partition] = field(default_factory=dict)
+    numbers: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.disks = {each: self._new_disk(each) for each in ORDINALS}
+        count, factor = self.chance.randint(1, 4), self.chance.randint(1, 3)
+        founders = [
+            Registration(each, 1, disk.incarnation, disk.boot, disk.starts[-1].id, "disk")
+            for each, disk in self.disks.items()
+            if each < count
+        ]
+        self.state = founding_state(self._id(), count, factor, founders)
+        self.numbers = dict.fromkeys(range(count), 1)
+        self._look(self.state)
+        check_state(self.state)
+
+    # --- what happens ---
+
+    def happen(self) -> None:
+        """Something, then what follows is checked."""
+        actions = (
+            (self._arrive, 30),
+            (self._append, 12),
+            (self._take_over, 20),
+            (self._restart, 2),
+            (self._register, 10),
+            (self._change_isr, 10),
+            (self._seal, 10),
+            (self._change_topic, 6),
+            (self._begin_step, 4),
+            (self._arrive_again, 3),
+            (self._other_command, 3),
+        )
+        chosen = self.chance.choices(actions, [weight for _, weight in actions])
+        chosen[0][0]()
+
+    def _arrive(self) -> None:
+        if self.waiting:
+            index = self.chance.randrange(len(self.waiting))
+            if self.chance.random() < 0.7:  # mostly in their order
+                index = 0
+            self.carry_out(self.waiting.pop(index))
+
+    def _arrive_again(self) -> None:
+        if self.sent:
+            self.carry_out(self.chance.choice(self.sent))
+
+    def _append(self) -> None:
+        """An event is acknowledged: every member, and every one to be, has it."""
+        led = self.chance.choice(open_ranges(self.state))
+        if led.id in self.stopped or led.leader is None or not self._runs(led.leader):
+            return
+        members = {each.ordinal for each in led.isr} | self._pending_members(led)
+        if not all(self._is_registered(each) for each in members):
+            return
+        if any(each.is_ghost for each in led.isr):
+            return  # it would have to catch up first, and be a ghost no more
+        self.whole[led.id] &= members
+        for topic in self.state.topics.values():
+            for slices in topic.slices:
+                if slices.range_id == led.id:
+                    index = self.chance.randrange(len(slices.starts))
+                    place = topic.id, slices.first_partition + index
+                    self.ends[place] = self._end(place) + 1
+
+    def _take_over(self) -> None:
+        led = self.chance.choice(open_ranges(self.state))
+        if led.leader is not None and self._runs(led.leader) and self.chance.random() < 0.8:
+            return
+        ordinal = self.chance.choice(led.replicas)
+        gone = [each for each in led.replicas if self.chance.random() < 0.2]
+        number = self._number(ordinal) - (self.chance.random() < 0.1)
+        epoch = led.epoch - (self.chance.random() < 0.1)
+        self._send(Lead(led.id, epoch, ordinal, number, tuple(gone)))
+
+    def _restart(self) -> None:
+        """The process dies, and perhaps more than that."""
+        ordinal, loss = self.chance.choice(ORDINALS), self.chance.choice(LOSSES)
+        disk = self.disks[ordinal]
+        self._lose(ordinal, loss)
+        if loss == "disk" and self.chance.random() < 0.5:
+            self.disks[ordinal] = self._new_disk(ordinal)
+            return
+        if loss == "disk":  # a copy of before it was registered, with the starts of then
+            broker = self.state.brokers.get(ordinal)
+            known = [i for i, each in enumerate(disk.starts) if broker and each.id == broker.start]
+            disk.starts = disk.starts[: self.chance.randint(0, known[0]) if known else 0]
+            loss = "process"
+        disk.boot += 1
+        disk.starts = [*disk.starts, Start(self._id(), loss)]
+
+    def _lose(self, ordinal: int, loss: Loss) -> None:
+        deleted = [each.topic for each in self.state.deleted.values()]
+        written = {
+            (slices.range_id, topic.id)
+            for topic in (*self.state.topics.values(), *deleted)
+            if topic.id in self.written_since.get(ordinal, ())
+            for slices in topic.slices
+        }
+        for each in open_ranges(self.state):
+            if loss == "disk":
+                self.whole[each.id].discard(ordinal)
+            elif loss == "power" and len(each.isr) > 1:
+                self.lacking.setdefault((each.id, ordinal), set()).update(
+                    topic_id for range_id, topic_id in written if range_id == each.id
+                )
+
+    def _register(self) -> None:
+        disk = self.chance.choice(list(self.disks.values()))
+        if self._is_registered(disk.ordinal) and self.chance.random() < 0.8:
+            return
+        starts = disk.starts
+        broker = self.state.brokers.get(disk.ordinal)
+        if broker is not None:  # back to the last one that is known to be registered
+            known = [i for i, each in enumerate(starts) if each.id == broker.start]
+            starts = starts[self.chance.randint(0, known[0]) if known else 0 :]
+        seen: int | None = registrations.last_registration(self.state, disk.ordinal)
+        if self.chance.random() < 0.1:
+            seen = None  # of an earlier version
+        self._send(Register(disk.ordinal, disk.incarnation, disk.boot, tuple(starts), seen))
+
+    def _change_isr(self) -> None:
+        """Of a leader: some have caught up, some lag."""
+        led = self.chance.choice(open_ranges(self.state))
+        if led.leader is None or not self._runs(led.leader):
+            return
+        members = {each.ordinal: each for each in led.isr}
+        for ordinal in led.replicas:
+            if ordinal == led.leader.ordinal:
+                continue
+            if self.chance.random() < 0.1:
+                members.pop(ordinal, None)
+            elif self._is_registered(ordinal) and self._has_all(led.id, led.leader.ordinal):
+                self._catch_up(led.id, ordinal)
+                members[ordinal] = Replica(ordinal, self._number(ordinal))
+        version = led.version - (self.chance.random() < 0.1)
+        asked = ChangeIsr(led.id, led.epoch, version, tuple(members.values()))
+        self.pending.setdefault(led.id, []).append(asked)
+        self._send(asked)
+
+    def _begin_step(self) -> None:
+        kind = self.chance.choice(("grow", "grow", "shrink"))
+        count = self.state.broker_count
+        if kind == "grow" and count >= len(ORDINALS):
+            return
+        self._send(BeginStep("grow" if kind == "grow" else "shrink", count))
+
+    def _seal(self) -> None:
+        """A leader stops, and tells its ends."""
+        step = self.state.step
+        if step is None:
+            return
+        told = self.state.ranges[self.chance.choice(step.parents)]
+        if told.leader is None or not self._runs(told.leader):
+            return
+        self.stopped[told.id] = step.id
+        ends = {
+            topic.id: tuple(
+                self._end((topic.id, slices.first_partition + index))
+                for index in range(len(slices.starts))
+            )
+            for topic in self.state.topics.values()
+            for slices in topic.slices
+            if slices.range_id == told.id
+        }
+        prepared = tuple(
+            Replica(each.ordinal, each.number)
+            for each in self.state.brokers.values()
+            if self.chance.random() < 0.95
+        )
+        is_late = self.chance.random() < 0.25
+        self._send(Sealed(step.id, told.id, told.epoch, ends, prepared), is_late=is_late)
+        if is_late:
+            self._send(AbortStep(step.id))
+
+    def _change_topic(self) -> None:
+        name = self.chance.choice(NAMES)
+        durability = "fsync" if self.chance.random() < 0.6 else "written"
+        settings = TopicSettings(
+            partitions_per_range=self.chance.randint(1, 3),
+            durability="fsync" if durability == "fsync" else "written",
+        )
+        gone = self.chance.choice([*self.state.deleted, UUID(int=1)])
+        self._send(
+            self.chance.choice(
+                (
+                    CreateTopic(name, self._id(), settings),
+                    CreateTopic(name, self._id(), settings),
+                    AlterTopic(name, {"durability": durability}),
+                    DeleteTopic(name, self.chance.randrange(2**40)),
+                    RestoreTopic(gone, self.chance.choice((None, "restored"))),
+                    DeleteTopic("restored", 1),
+                    PurgeTopics((gone,)),
+                )
+            )
+        )
+
+    def _other_command(self) -> None:
+        led = self.chance.choice(list(self.state.ranges.values()))
+        ordinal = self.chance.choice(ORDINALS)
+        number = self._number(ordinal)
+        self._send(
+            self.chance.choice(
+                (
+                    Fence(ordinal, number, is_fenced=self.chance.random() < 0.3),
+                    Fence(ordinal, number, is_fenced=False),
+                    AcceptLoss(led.id, led.epoch, ordinal, number),
+                    Retire(ordinal, accept_loss=self.chance.random() < 0.5),
+                )
+            )
+        )
+
+    # --- commands ---
+
+    def _send(self, command: Command, *, is_late: bool = False) -> None:
+        """It arrives now or later, more than once, or never."""
+        stamped = Stamped(self.chance.getrandbits(63), command)
+        self.sent.append(stamped)
+        self.waiting += [stamped] * self.chance.choice((0, 1, 1, 1, 2))
+        if not is_late and self.chance.random() < 0.6:
+            self.carry_out(stamped)
+
+    def carry_out(self, stamped: Stamped) -> None:
+        """Carry it out, and check what that has changed."""
+        before = self.state
+        after = ring_commands.carry_out(before, stamped)
+        assert after == ring_commands.carry_out(before, stamped), "not the same state every time"
+        if stamped.id in before.recent:
+            assert after == before, f"carried out again: {stamped.command}"
+            return
+        refusal = after.recent[stamped.id]
+        kind = type(stamped.command).__name__
+        if refusal is not None:
+            assert replace(after, recent={}) == replace(before, recent={}), f"{refusal} but changed"
+            self.carried_out[f"{kind}: {refusal.reason}"] += 1
+        else:
+            self.carried_out[kind] += 1
+        self.state = after
+        self._take(stamped.command, before, refused=refusal is not None)
+        self._check(before)
+        check_state(after)
+
+    def _take(self, command: Command, before: RingState, *, refused: bool) -> None:
+        """What brokers do that have applied it."""
+        for range_id, step in list(self.stopped.items()):
+            is_open = self.state.step is not None and self.state.step.id == step
+            if not is_open:
+                del self.stopped[range_id]
+        for range_id in self.state.ranges.keys() - before.ranges.keys():
+            self.whole[range_id] = {*ORDINALS}
+        if isinstance(command, Register) and self.state.brokers is not before.brokers:
+            known = registrations.last_registration(before, command.ordinal)
+            assert command.replaces in (None, known), f"overtaken: {command}"
+        if isinstance(command, AcceptLoss) and not refused:
+            self.whole[command.range_id] = set()
+            self._catch_up(command.range_id, command.ordinal)
+        if isinstance(command, PurgeTopics):
+            for lacking in self.lacking.values():
+                lacking -= before.deleted.keys() & {*command.topic_ids}
+            for place in [each for each in self.seen if each[0] in command.topic_ids]:
+                if place[0] in before.deleted:
+                    del self.seen[place]
+                    self.ends.pop(place, None)
+        self._look(before)
+
+    def _look(self, before: RingState) -> None:
+        """Which topics have been `written` ones while a broker was registered as it is."""
+        if not self.whole:
+            self.whole = {each: {*ORDINALS} for each in self.state.ranges}
+        written = {
+            each.id for each in self.state.topics.values() if each.settings.durability == "written"
+        } | {
+            key
+            for key, each in self.state.deleted.items()
+            if each.topic.settings.durability == "written"
+        }
+        for ordinal, broker in self.state.brokers.items():
+            known = before.brokers.get(ordinal)
+            is_new = known is None or known.number != broker.number
+            if is_new and broker.loss != "process":
+                self.written_since[ordinal] = set()
+            self.written_since.setdefault(ordinal, set()).update(written)
+
+    # --- what must hold ---
+
+    def _check(self, before: RingState) -> None:
+        for broker in self.state.brokers.values():
+            known = self.numbers.get(broker.ordinal, 0)
+            assert broker.number in (known, known + 1), f"registration {broker}, {known} before"
+            self.numbers[broker.ordinal] = broker.number
+        for range_id, each in self.state.ranges.items():
+            old = before.ranges.get(range_id)
+            if each is not old:
+                self._check_range(old, each)
+        for each in open_ranges(self.state):
+            for member in each.isr:
+                if not member.is_ghost and self._runs(member):
+                    has_all = self._has_all(each.id, member.ordinal)
+                    assert has_all, f"{member} lacks events: {each}"
+        for topic in self.state.topics.values():
+            if before.topics.get(topic.name) is not topic:
+                self._check_partitions(topic_of(self.state, topic))
+
+    def _check_range(self, old: RangeState | None, now: RangeState) -> None:
+        if now.leader is not None and (old is None or old.leader != now.leader):
+            key = now.id, now.epoch
+            assert self.leaders.setdefault(key, now.leader) == now.leader, f"two led {key}"
+            assert not self.state.brokers[now.leader.ordinal].is_fenced, f"fenced, leads: {now}"
+        if old is None:
+            return
+        assert now.epoch >= old.epoch, f"{old} before {now}"
+        if old.leader is not None and now.leader not in (None, old.leader):
+            assert now.epoch > old.epoch, f"another leader in the same epoch: {now}"
+        assert now.version >= old.version, f"{old} before {now}"
+        assert now.isr == old.isr or now.version > old.version, f"{old} before {now}"
+        if old.is_sealed:
+            assert now.sealed_epoch == old.sealed_epoch, now
+            return
+        ordinals = {each.ordinal for each in now.isr}
+        if not now.is_sealed and any(each.ordinal not in ordinals for each in old.isr):
+            whole = sum(not each.is_ghost for each in now.isr)
+            assert whole >= self.state.floor, f"below the floor: {now}"
+
+    def _check_partitions(self, topic: Topic) -> None:
+        for each in topic.partitions:
+            place = topic.topic_id, each.partition
+            known = self.seen.setdefault(place, each)
+            same = replace(
+                each, epoch=known.epoch, sealed_end=known.sealed_end, children=known.children
+            )
+            assert same == known, f"another partition of the same id: {known}, {each}"
+            if known.is_sealed:
+                assert each == known, f"a sealed partition changed: {known}, {each}"
+            if each.is_sealed and not known.is_sealed:
+                assert each.sealed_end == self._end(place), f"sealed below its end: {each}"
+            assert self.ends.setdefault(place, each.first_offset) >= each.first_offset, each
+            self.seen[place] = each
+
+    # --- views ---
+
+    def _runs(self, replica: Replica) -> bool:
+        """Its process runs, and is registered as the one."""
+        number = self._number(replica.ordinal)
+        return replica.registration == number and self._is_registered(replica.ordinal)
+
+    def _is_registered(self, ordinal: int) -> bool:
+        broker, disk = self.state.brokers.get(ordinal), self.disks[ordinal]
+        return broker is not None and broker.start == disk.starts[-1].id
+
+    def _number(self, ordinal: int) -> int:
+        broker = self.state.brokers.get(ordinal)
+        return 0 if broker is None else broker.number
+
+    def _has_all(self, range_id: int, ordinal: int) -> bool:
+        return ordinal in self.whole[range_id] and not self.lacking.get((range_id, ordinal))
+
+    def _catch_up(self, range_id: int, ordinal: int) -> None:
+        self.whole[range_id].add(ordinal)
+        self.lacking.pop((range_id, ordinal), None)
+
+    def _pending_members(self, led: RangeState) -> set[int]:
+        """Of what the leader has asked for and may still get."""
+        return {
+            each.ordinal
+            for asked in self.pending.get(led.id, [])
+            if (asked.epoch, asked.version) == (led.epoch, led.version)
+            for each in asked.isr
+            if each.is_ghost or each.registration == self._number(each.ordinal)
+        }
+
+    def _end(self, place: tuple[UUID, int]) -> int:
+        return self.ends.get(place, 0)
+
+    def _new_disk(self, ordinal: int) -> Disk:
+        return Disk(ordinal, self._id(), [Start(self._id(), "disk")])
+
+    def _id(self) -> UUID:
+        return UUID(int=self.chance.getrandbits(128), version=4)
+
+
+def tell(seed: int, step_count: int = 400) -> Story:
+    """A story of a ring; the same with the same seed."""
+    story = Story(Random(seed))
+    for _ in range(step_count):
+        story.happen()
+    return story

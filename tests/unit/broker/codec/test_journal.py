@@ -1,0 +1,216 @@
+"""Frames and file headers of the journal: what is read back, and what never is."""
+
+from random import Random
+
+import pytest
+
+from tailrace.wire import JOURNAL_BLOCK_BYTES, JOURNAL_FILE_HEADER, align_up
+from tailrace_broker.codec.journal import (
+    FRAME_HEADER_BYTES,
+    JournalFileHeader,
+    JournalFrame,
+    encode_file_header,
+    encode_frame_header,
+    has_traces,
+    read_file_header,
+    read_frames,
+)
+from tests.support.storage.batches import Event, batch_of, forged_batch
+
+ID = 2**63 + 5
+HEADER = JournalFileHeader(boot=3, journal_id=ID, first_sequence=7)
+BLOCK = JOURNAL_BLOCK_BYTES
+NOISE = Random(9)
+SMALL = batch_of([Event(b"1")])
+OTHER = batch_of([Event(b"2")], partition=4, base_offset=9, high_watermark=9)
+LARGE = batch_of([Event(NOISE.randbytes(9_000))])
+
+
+def frame_of(
+    *batches: bytes, sequence: int = 7, durable: int = 7, journal_id: int = ID, count: int = -1
+) -> bytes:
+    """A frame as it is written, with the zeros that fill its last block."""
+    contents = b"".join(batches)
+    frame = encode_frame_header(
+        frame_bytes=FRAME_HEADER_BYTES + len(contents),
+        journal_id=journal_id,
+        sequence=sequence,
+        durable_sequence=durable,
+        batch_count=len(batches) if count < 0 else count,
+    )
+    stored = frame + contents
+    return stored.ljust(align_up(len(stored), BLOCK), b"\0")
+
+
+def file_of(*frames: bytes, header: JournalFileHeader = HEADER, size_bytes: int = 0) -> bytes:
+    """A journal file."""
+    stored = encode_file_header(header).ljust(BLOCK, b"\0") + b"".join(frames)
+    return stored.ljust(size_bytes, b"\0")
+
+
+def frames_in(stored: bytes, first_sequence: int = 7) -> list[JournalFrame]:
+    return read_frames(memoryview(stored), ID, first_sequence)
+
+
+def sequences_in(stored: bytes) -> list[int]:
+    return [frame.sequence for frame in frames_in(stored)]
+
+
+def flipped(stored: bytes, position: int, bit: int = 0) -> bytes:
+    damaged = bytearray(stored)
+    damaged[position] ^= 1 << bit
+    return bytes(damaged)
+
+
+# --- the file's header ----------------------------------------------------------------------------
+
+
+def test_a_file_header_comes_back() -> None:
+    assert read_file_header(memoryview(file_of())) == HEADER
+
+
+def test_every_flipped_bit_of_a_file_header_is_noticed() -> None:
+    stored = encode_file_header(HEADER)
+    for bit in range(len(stored) * 8):
+        assert read_file_header(memoryview(flipped(stored, bit // 8, bit % 8))) is None
+
+
+def test_a_file_that_is_too_short_or_was_never_used_has_no_header() -> None:
+    for size_bytes in range(JOURNAL_FILE_HEADER.size):
+        assert read_file_header(memoryview(file_of()[:size_bytes])) is None
+    assert read_file_header(memoryview(bytes(BLOCK))) is None
+
+
+# --- frames ---------------------------------------------------------------------------------------
+
+
+def test_frames_come_back_in_their_order_with_their_batches() -> None:
+    stored = file_of(
+        frame_of(SMALL, OTHER, durable=5),
+        frame_of(LARGE, sequence=8, durable=6),
+        frame_of(SMALL, sequence=9, durable=9),
+        size_bytes=20 * BLOCK,
+    )
+    frames = frames_in(stored)
+
+    assert [(frame.sequence, frame.durable_sequence) for frame in frames] == [
+        (7, 5),
+        (8, 6),
+        (9, 9),
+    ]
+    assert [[bytes(batch) for _, batch in frame.batches] for frame in frames] == [
+        [SMALL, OTHER],
+        [LARGE],
+        [SMALL],
+    ]
+    assert [(header.partition, header.base_offset) for header, _ in frames[0].batches] == [
+        (3, 0),
+        (4, 9),
+    ]
+    assert [frame.damaged for frame in frames] == [[], [], []]
+
+
+@pytest.mark.parametrize("size_bytes", [0, 100, BLOCK - 1, BLOCK, BLOCK + 1])
+def test_a_file_without_a_whole_block_behind_its_header_has_no_frame(size_bytes: int) -> None:
+    assert frames_in(file_of(frame_of(SMALL))[:size_bytes]) == []
+
+
+def test_a_frame_that_the_file_cuts_off_is_none() -> None:
+    stored = file_of(frame_of(SMALL), frame_of(LARGE, sequence=8))
+    for size_bytes in range(2 * BLOCK, len(stored), BLOCK):
+        assert sequences_in(stored[:size_bytes]) == [7]
+    assert sequences_in(stored) == [7, 8]
+
+
+def test_what_is_behind_a_torn_frame_is_found() -> None:
+    """It may be a later one that was never synced either, or proof that something is lost."""
+    torn = frame_of(LARGE, sequence=8)
+    for start in range(0, len(torn), 512):
+        spoilt = torn[:start] + bytes(512) + torn[start + 512 :]
+        stored = file_of(frame_of(SMALL), spoilt, frame_of(SMALL, sequence=9))
+        first, *middle, last = frames_in(stored)
+
+        assert (first.sequence, last.sequence) == (7, 9)
+        if start * 2 < len(SMALL):
+            assert middle == []  # of its header, or the batch's
+        assert all(frame.batches == [] or spoilt == torn for frame in middle)
+
+
+def test_every_flipped_bit_of_a_frames_header_hides_it_alone() -> None:
+    stored = file_of(frame_of(SMALL), frame_of(SMALL, sequence=8))
+    for bit in range(FRAME_HEADER_BYTES * 8):
+        assert sequences_in(flipped(stored, BLOCK + bit // 8, bit % 8)) == [8]
+
+
+def test_a_damaged_batch_is_told_and_the_others_of_its_frame_are_read() -> None:
+    frame = frame_of(SMALL, OTHER, SMALL)
+    at = FRAME_HEADER_BYTES + len(SMALL) + 130
+    (found,) = frames_in(file_of(flipped(frame, at)))
+
+    assert [bytes(batch) for _, batch in found.batches] == [SMALL, SMALL]
+    assert [(header.partition, header.end_offset) for header in found.damaged] == [(4, 10)]
+
+
+def test_a_frame_whose_batches_cannot_be_told_is_none() -> None:
+    """Whose events it held, nobody can say."""
+    damaged_header = flipped(frame_of(SMALL, OTHER), FRAME_HEADER_BYTES + len(SMALL) + 20)
+    for frame in (
+        damaged_header,
+        frame_of(SMALL, count=2),
+        frame_of(SMALL, SMALL, count=1),
+        frame_of(SMALL, b"\0" * 16, count=1),
+    ):
+        assert frames_in(file_of(frame)) == []
+
+
+def test_a_frame_of_another_round_is_none() -> None:
+    stale = frame_of(SMALL, sequence=3)
+
+    assert sequences_in(file_of(stale)) == []
+    assert sequences_in(file_of(frame_of(SMALL), stale, stale)) == [7]
+
+
+def test_a_frame_that_comes_again_counts_once() -> None:
+    frame = frame_of(SMALL)
+
+    assert sequences_in(file_of(frame, frame, frame_of(SMALL, sequence=8))) == [7, 8]
+
+
+def test_a_frame_inside_a_value_is_no_frame_though_it_begins_on_a_block() -> None:
+    """Even with the right id: its block is of the frame that holds it."""
+    forged = frame_of(SMALL, sequence=8)
+    lead = BLOCK - FRAME_HEADER_BYTES - 128 - 8
+    value = forged_batch(bytes(lead + 8) + forged)
+    frame = frame_of(value)
+
+    assert frame.index(forged) == BLOCK
+    assert sequences_in(file_of(frame, frame_of(SMALL, sequence=8))) == [7, 8]
+
+
+def test_a_forged_frame_in_a_torn_one_has_another_id() -> None:
+    """Else a producer could write into any partition. Nobody is told the id."""
+    lead = BLOCK - FRAME_HEADER_BYTES - 128
+    value = forged_batch(bytes(lead) + frame_of(OTHER, sequence=8, journal_id=ID - 1))
+    frame = frame_of(value)
+    torn = bytes(BLOCK) + frame[BLOCK:]
+
+    assert torn[BLOCK : BLOCK + 4] == b"TRLJ"
+    assert frames_in(file_of(torn)) == []
+
+
+@pytest.mark.parametrize("bit", [*range(FRAME_HEADER_BYTES * 8), BLOCK * 8])
+def test_of_a_frame_that_cannot_be_read_traces_are_left(bit: int) -> None:
+    """Whatever bit of its header is flipped, or one of its batches."""
+    frames = [frame_of(SMALL), frame_of(LARGE, sequence=8)]
+    stored = file_of(*frames, size_bytes=20 * BLOCK)
+    damaged = flipped(stored, 2 * BLOCK + bit // 8, bit % 8)
+
+    assert has_traces(memoryview(damaged), ID, 8)
+
+
+def test_frames_that_can_be_read_are_no_traces() -> None:
+    """Nor are those of an older round."""
+    stored = file_of(frame_of(SMALL), frame_of(LARGE, sequence=8), frame_of(SMALL, sequence=3))
+
+    assert not has_traces(memoryview(stored), ID, 9)
+    assert not has_traces(memoryview(b""), ID, 8)

@@ -1,0 +1,70 @@
+"""Who reads which partition, case by case; in general: test_assignment_properties."""
+
+from collections import Counter
+from uuid import UUID
+
+from tailrace_broker.core.groups.assignment import assign
+from tailrace_broker.model.group import Place
+
+
+def places_of(topic: int, partition_count: int) -> list[Place]:
+    return [Place(UUID(int=topic), partition) for partition in range(partition_count)]
+
+
+def test_consumers_share_a_topic() -> None:
+    owners = assign({"t": places_of(1, 4)}, {"a": {"t"}, "b": {"t"}}, {})
+
+    assert Counter(owners.values()) == {"a": 2, "b": 2}
+
+
+def test_a_topic_without_consumers_is_nobodys() -> None:
+    assert assign({"t": places_of(1, 2)}, {"a": {"u"}}, {}) == {}
+    assert assign({"t": places_of(1, 2)}, {}, {places_of(1, 1)[0]: "gone"}) == {}
+
+
+def test_a_consumer_gets_partitions_of_its_topics_only() -> None:
+    topics = {"t": places_of(1, 4), "u": places_of(2, 4)}
+
+    owners = assign(topics, {"a": {"t"}, "b": {"t", "u"}}, {})
+
+    assert Counter(owners.values()) == {"a": 4, "b": 4}
+    assert {owners[place] for place in topics["u"]} == {"b"}
+
+
+def test_partitions_stay_where_they_are() -> None:
+    topics = {"t": places_of(1, 5)}
+    owners = assign(topics, {"a": {"t"}, "b": {"t"}}, {})
+
+    assert assign(topics, {"a": {"t"}, "b": {"t"}}, owners) == owners
+
+
+def test_who_comes_takes_its_share_and_no_more() -> None:
+    topics = {"t": places_of(1, 6)}
+    before = assign(topics, {"a": {"t"}, "b": {"t"}}, {})
+
+    owners = assign(topics, {"a": {"t"}, "b": {"t"}, "c": {"t"}}, before)
+
+    moved = {place for place in owners if owners[place] != before[place]}
+    assert {owners[place] for place in moved} == {"c"}
+    assert Counter(owners.values()) == {"a": 2, "b": 2, "c": 2}
+
+
+def test_a_chain_of_topics_is_evened_out() -> None:
+    """What a gives to b, b gives to c."""
+    topics = {"t": places_of(1, 9), "u": places_of(2, 3)}
+    before = dict.fromkeys(topics["t"], "a") | dict.fromkeys(topics["u"], "b")
+
+    owners = assign(topics, {"a": {"t"}, "b": {"t", "u"}, "c": {"u"}}, before)
+
+    assert Counter(owners.values()) == {"a": 5, "b": 4, "c": 3}
+
+
+def test_many_consumers_share_many_partitions() -> None:
+    """Also when one has had all of them."""
+    topics = {"t": places_of(1, 2000)}
+    subscriptions = {f"c{number}": {"t"} for number in range(200)}
+
+    for before in ({}, dict.fromkeys(topics["t"], "c0")):
+        owners = assign(topics, subscriptions, before)
+
+        assert {*Counter(owners.values()).values()} == {10}

@@ -1,0 +1,109 @@
+"""Stories of rings: whatever arrives, late and twice and in another order, the rules hold."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tailrace_broker.codec.commands import decode_command, encode_command
+from tailrace_broker.codec.ring_snapshot import decode_state, encode_slices
+from tailrace_broker.core.ring import commands as ring_commands
+from tailrace_broker.core.ring.commands import carry_out
+from tests.support.ring.ring_story import Story, tell
+
+seeds = st.integers(0, 2**32)
+
+
+@settings(max_examples=50)
+@given(seeds)
+def test_the_rules_hold_in_any_story(seed: int) -> None:
+    assert tell(seed).sent
+
+
+@settings(max_examples=20)
+@given(seeds)
+def test_the_rules_hold_when_a_command_comes_again_that_is_forgotten(seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ring_commands, "RECENT_MAX", 10)
+
+        assert len(tell(seed).state.recent) <= 10
+
+
+@settings(max_examples=20)
+@given(seeds)
+def test_the_same_commands_make_the_same_state(seed: int) -> None:
+    story, again = tell(seed, 150), tell(seed, 150)
+
+    assert story.state == again.state
+    assert list(story.state.recent.items()) == list(again.state.recent.items())
+
+
+@settings(max_examples=20)
+@given(seeds, st.integers(0, 300))
+def test_a_state_comes_back_from_its_snapshot_and_goes_on_the_same(seed: int, steps: int) -> None:
+    story = tell(seed, steps)
+
+    restored = decode_state(b"".join(encode_slices(story.state)))
+
+    assert restored == story.state
+    assert list(restored.recent) == list(story.state.recent)
+    for stamped in story.waiting:
+        assert carry_out(restored, stamped) == carry_out(story.state, stamped)
+
+
+@settings(max_examples=20)
+@given(seeds)
+def test_commands_come_back_from_the_log(seed: int) -> None:
+    for stamped in tell(seed, 100).sent:
+        assert decode_command(encode_command(stamped)) == stamped
+
+
+@pytest.mark.timeout(30)
+def test_every_rule_is_met_in_some_story() -> None:
+    """A rule that never fires is untested."""
+    met: Counter[str] = Counter()
+    for seed in range(60):
+        met += tell(seed).carried_out
+
+    assert met.keys() >= {
+        "AbortStep",
+        "AcceptLoss: not-a-replica",
+        "AcceptLoss: not-lost",
+        "AlterTopic",
+        "BeginStep",
+        "BeginStep: no-leader",
+        "BeginStep: replica-not-in-isr",
+        "ChangeIsr",
+        "ChangeIsr: below-floor",
+        "ChangeIsr: range-sealed",
+        "ChangeIsr: stale-epoch",
+        "ChangeIsr: stale-version",
+        "CreateTopic",
+        "DeleteTopic",
+        "Fence",
+        "Lead",
+        "Lead: all-ghosts",
+        "Lead: fenced",
+        "Lead: not-in-isr",
+        "Lead: stale-epoch",
+        "Lead: stale-registration",
+        "PurgeTopics",
+        "Register",
+        "Register: retired",
+        "Register: superseded",
+        "RestoreTopic",
+        "Retire",
+        "Sealed",
+        "Sealed: step-not-open",
+    }
+
+
+def test_a_story_is_the_same_with_the_same_seed() -> None:
+    one, other = Story(Random(5)), Story(Random(5))
+    for _ in range(50):
+        one.happen()
+        other.happen()
+
+    assert one.sent == other.sent

@@ -1,0 +1,204 @@
+import pytest
+
+from tailrace_broker.model.commands import AcceptLoss, ChangeIsr, Fence, Lead
+from tailrace_broker.model.ring_state import Replica, RingState
+from tests.support.ring.agreed import (
+    begin,
+    done,
+    founded,
+    led,
+    refusal_of,
+    register,
+    stepped,
+    with_topic,
+)
+
+A, B, C = (Replica(each, 1) for each in range(3))
+GHOST_A, GHOST_B, GHOST_C = (each._replace(is_ghost=True) for each in (A, B, C))
+
+
+def ghosts(*ordinals: int, factor: int = 3) -> RingState:
+    """A ring in which these brokers have lost their disks."""
+    return done(led(factor=factor), *(register(each, "disk") for each in ordinals))
+
+
+# --- leading ---
+
+
+def test_who_leads_begins_an_epoch() -> None:
+    state = done(led(), Lead(0, 1, 1, 1))
+
+    assert state.ranges[0].leader == B
+    assert state.ranges[0].epoch == 2
+    assert state.ranges[0].isr == (A, B, C)
+    assert state.ranges[0].version == 0
+
+
+def test_two_that_want_to_lead_in_one_epoch_do_not_both() -> None:
+    state = done(led(), Lead(0, 1, 1, 1, without=(0,)))
+
+    assert refusal_of(state, Lead(0, 1, 2, 1, without=(0,))) == "stale-epoch"
+
+
+def test_the_old_leader_leaves_the_isr_in_the_same_command() -> None:
+    state = done(led(), Lead(0, 1, 1, 1, without=(0,)))
+
+    assert state.ranges[0].isr == (B, C)
+    assert state.ranges[0].version == 1
+
+
+def test_the_old_leader_stays_where_the_floor_would_be_broken_until_it_is_replaced() -> None:
+    """ISR A, B; A's disk dies; B leads although its ISR is A and B, and C takes A's place."""
+    state = done(led(), ChangeIsr(0, 1, 0, (A, B)))
+
+    taken = done(state, Lead(0, 1, 1, 1, without=(0, 2)))
+    assert taken.ranges[0].isr == (A, B)
+
+    replaced = done(taken, ChangeIsr(0, 2, 1, (B, C)))
+    assert replaced.ranges[0].isr == (B, C)
+
+
+def test_who_leads_does_not_leave_its_own_isr() -> None:
+    assert done(led(), Lead(0, 1, 1, 1, without=(1, 0, 2))).ranges[0].isr == (B, C)
+
+
+def test_a_ghost_that_is_taken_for_dead_leaves_when_enough_others_have_all() -> None:
+    state = ghosts(2)
+
+    assert done(state, Lead(0, 1, 1, 1, without=(2,))).ranges[0].isr == (A, B)
+    assert done(state, Lead(0, 1, 1, 1, without=(0, 2))).ranges[0].isr == (A, B)
+    lone = ghosts(1, 2)
+    assert done(lone, Lead(0, 1, 0, 1, without=(1, 2))).ranges[0].isr == (A, GHOST_B, GHOST_C)
+
+
+def test_with_two_of_two_in_sync_replicas_down_the_third_does_not_take_over() -> None:
+    state = done(led(), ChangeIsr(0, 1, 0, (A, B)))
+
+    assert refusal_of(state, Lead(0, 1, 2, 1, without=(0, 1))) == "not-in-isr"
+
+
+def test_a_ghost_never_leads() -> None:
+    state = ghosts(1)
+
+    assert refusal_of(state, Lead(0, 1, 1, 2)) == "not-in-isr"
+    assert refusal_of(ghosts(0, 1, 2), Lead(0, 1, 1, 2)) == "all-ghosts"
+
+
+def test_what_is_not_there_is_not_led() -> None:
+    state = stepped(with_topic(led(registered=1)))
+
+    assert refusal_of(state, Lead(17, 1, 1, 1)) == "range-not-found"
+    assert refusal_of(state, Lead(0, 1, 1, 1)) == "range-sealed"
+    assert refusal_of(state, Lead(1, 1, 9, 1)) == "stale-registration"
+
+
+def test_another_epoch_cancels_the_step_of_its_range() -> None:
+    begun = begin(led(registered=1))
+
+    after = done(begun, Lead(0, 1, 1, 1))
+
+    assert after.step is None
+    assert after.ranges[0].step is None
+    assert done(begun, Lead(1, 1, 2, 1)).step == begun.step
+
+
+# --- who is in sync ---
+
+
+def test_a_leader_changes_the_isr_of_its_epoch_and_version() -> None:
+    state = done(led(), ChangeIsr(0, 1, 0, (A, B)))
+
+    assert state.ranges[0].isr == (A, B)
+    assert state.ranges[0].version == 1
+    assert done(state, ChangeIsr(0, 1, 1, (A, B))).ranges[0].version == 1
+
+
+def test_a_late_change_of_the_isr_is_refused() -> None:
+    state = done(led(), ChangeIsr(0, 1, 0, (A, B)), Lead(1, 1, 2, 1))
+
+    assert refusal_of(state, ChangeIsr(0, 1, 0, (A, C))) == "stale-version"
+    assert refusal_of(state, ChangeIsr(1, 1, 0, (B, C))) == "stale-epoch"
+    assert refusal_of(founded(), ChangeIsr(0, 0, 0, (A, B))) == "no-leader"
+
+
+def test_members_are_replaced_not_removed() -> None:
+    state = done(led(), ChangeIsr(0, 1, 0, (A, B)))
+
+    assert refusal_of(state, ChangeIsr(0, 1, 1, (A,))) == "below-floor"
+    assert done(state, ChangeIsr(0, 1, 1, (A, C))).ranges[0].isr == (A, C)
+
+
+def test_a_ghost_is_replaced_by_itself_when_it_has_caught_up() -> None:
+    state = ghosts(1)
+
+    after = done(state, ChangeIsr(0, 1, 1, (A, Replica(1, 2), C)))
+
+    assert after.ranges[0].isr == (A, Replica(1, 2), C)
+    assert done(after, Lead(0, 1, 1, 2)).ranges[0].leader == Replica(1, 2)
+
+
+def test_a_ghost_leaves_only_when_enough_others_have_all() -> None:
+    assert done(ghosts(1), ChangeIsr(0, 1, 1, (A, C))).ranges[0].isr == (A, C)
+    assert refusal_of(ghosts(1, 2), ChangeIsr(0, 1, 2, (A, GHOST_B))) == "below-floor"
+
+
+@pytest.mark.parametrize(
+    ("isr", "reason"),
+    [
+        pytest.param((B, C), "invalid-isr", id="without the leader"),
+        pytest.param((A, B, B), "invalid-isr", id="one twice"),
+        pytest.param((A, B, GHOST_C), "invalid-isr", id="a new ghost"),
+        pytest.param((A, B, Replica(7, 1)), "invalid-isr", id="no replica"),
+        pytest.param((A, B, Replica(2, 2)), "stale-registration", id="no such registration"),
+        pytest.param((GHOST_A, B, C), "invalid-isr", id="the leader as a ghost"),
+    ],
+)
+def test_an_isr_that_cannot_be_is_refused(isr: tuple[Replica, ...], reason: str) -> None:
+    assert refusal_of(led(), ChangeIsr(0, 1, 0, isr)) == reason
+
+
+def test_who_registers_while_it_is_asked_for_is_not_in_sync() -> None:
+    state = done(led(), ChangeIsr(0, 1, 0, (A, B)), register(2, "process"))
+
+    assert refusal_of(state, ChangeIsr(0, 1, 1, (A, B, C))) == "stale-registration"
+
+
+# --- accepted losses ---
+
+
+def test_a_loss_is_accepted_when_nobody_has_all() -> None:
+    state = ghosts(0, 1, 2)
+
+    after = done(state, AcceptLoss(0, 1, 1, 2))
+
+    assert after.ranges[0].leader == Replica(1, 2)
+    assert after.ranges[0].epoch == 2
+    assert after.ranges[0].isr == (Replica(1, 2), GHOST_A, GHOST_C)
+    assert after.accepted_losses == ("range 0, epoch 2: what broker 1 has in registration 2",)
+
+
+def test_the_only_copy_is_the_isr_when_its_loss_is_accepted() -> None:
+    after = done(ghosts(0, factor=1), AcceptLoss(0, 1, 0, 2))
+
+    assert after.ranges[0].isr == (Replica(0, 2),)
+
+
+def test_a_loss_is_not_accepted_while_somebody_has_all() -> None:
+    assert refusal_of(ghosts(0, 1), AcceptLoss(0, 1, 1, 2)) == "not-lost"
+
+
+def test_who_has_all_but_is_not_heard_can_be_given_up() -> None:
+    state = done(ghosts(0, 1), Fence(2, 1))
+
+    after = done(state, AcceptLoss(0, 1, 1, 2))
+
+    assert after.ranges[0].isr == (Replica(1, 2), GHOST_A, GHOST_C)
+
+
+def test_a_loss_is_accepted_of_a_replica_that_is_there() -> None:
+    state = done(ghosts(0, 1, 2), register(5), register(4), Fence(4, 1))
+
+    assert refusal_of(state, AcceptLoss(0, 1, 5, 1)) == "not-a-replica"
+    assert refusal_of(state, AcceptLoss(0, 1, 1, 1)) == "stale-registration"
+    assert refusal_of(state, AcceptLoss(0, 1, 4, 1)) == "fenced"
+    assert refusal_of(state, AcceptLoss(0, 7, 1, 2)) == "stale-epoch"

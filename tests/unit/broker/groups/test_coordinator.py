@@ -1,0 +1,595 @@
+"""The coordinator on a real broker: what is stored, what waits, what survives a restart."""
+
+import asyncio
+import errno
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from tailrace_broker.app.broker import LocalBroker
+from tailrace_broker.groups import log as group_log
+from tailrace_broker.groups import sessions as group_sessions
+from tailrace_broker.model.errors import (
+    ConsumerExistsError,
+    ConsumerNotRegisteredError,
+    CorruptPartitionError,
+    DiskFullError,
+    GroupNotFoundError,
+    GroupNotIdleError,
+    StaleAssignmentError,
+    StaleDeliveryError,
+    TopicNotFoundError,
+)
+from tailrace_broker.model.group import Confirmation, Place, Subscription
+from tailrace_broker.model.topic import TopicSettings
+from tailrace_broker.net.broker import GroupPoll
+from tailrace_broker.node import ring
+from tailrace_broker.storage.log.partition_log import PartitionLog
+from tests.support.broker.brokers import started_broker
+from tests.support.ring.ring_disk import put_ring_state, ring_state_on
+from tests.support.storage.storage import Appends, FaultyDisk, until
+
+Scenario = Callable[[], Coroutine[None, None, None]]
+NOTHING = Confirmation(0)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
+    return FaultyDisk(monkeypatch, spares_metadata=True)
+
+
+def wanted(consumer_id: str = "c1", **changes: object) -> Subscription:
+    fields: dict[str, object] = {
+        "group": "g",
+        "topics": ("t",),
+        "on_new_group": "startFromEarliest",
+    }
+    return Subscription(consumer_id, **(fields | changes))  # type: ignore[arg-type]
+
+
+async def create(broker: LocalBroker, *, partitions: int = 1, name: str = "t") -> None:
+    await broker.create_topic(name, TopicSettings(partitions_per_range=partitions))
+
+
+async def append(broker: LocalBroker, *values: bytes, partition: int = 0) -> None:
+    await Appends(broker.hosted("t").log_of(partition)).batch(list(values))
+
+
+async def take(
+    broker: LocalBroker, consumer_id: str = "c1", said: Confirmation = NOTHING, wait_ms: int = 0
+) -> tuple[list[tuple[int, int, int]], int | None]:
+    """Poll, and have all of it delivered: [(partition, start, end)], the delivery's number."""
+    poll = await broker.groups.poll(consumer_id, said, wait_ms)
+    ends = [piece.end or log.high_watermark for piece, log in poll.pieces]
+    number = broker.groups.deliver(poll, ends) if poll.pieces else None
+    return ranges_of(poll, ends), number
+
+
+def ranges_of(poll: GroupPoll, ends: list[int]) -> list[tuple[int, int, int]]:
+    return sorted(
+        (piece.partition.partition, piece.start, end)
+        for (piece, _), end in zip(poll.pieces, ends, strict=True)
+    )
+
+
+def test_what_was_delivered_comes_again_until_it_is_confirmed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker)
+            await append(broker, b"0", b"1")
+            await broker.groups.register(wanted())
+            first, number = await take(broker)
+            again, same_number = await take(broker)
+            await append(broker, b"2")
+            after, _ = await take(broker, said=Confirmation(number))
+
+        assert first == again == [(0, 0, 2)]
+        assert number == same_number
+        assert after == [(0, 2, 3)]
+
+    asyncio.run(scenario())
+
+
+def test_a_commit_survives_a_restart_and_what_was_only_delivered_comes_again(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker)
+            await append(broker, b"0", b"1")
+            epoch = await broker.groups.register(wanted())
+            _, number = await take(broker)
+            await broker.groups.commit("c1", Confirmation(number))
+            await append(broker, b"2")
+            _, unconfirmed = await take(broker, said=Confirmation(number))
+        async with started_broker(tmp_path) as broker:
+            assert await broker.groups.register(wanted()) == epoch
+            again, later_number = await take(broker, said=Confirmation(unconfirmed))
+            with pytest.raises(StaleDeliveryError):
+                await broker.groups.commit("c1", Confirmation(unconfirmed))
+
+        assert again == [(0, 2, 3)]
+        assert unconfirmed is not None
+        assert later_number is not None
+        assert later_number > unconfirmed
+
+    asyncio.run(scenario())
+
+
+def test_a_poll_waits_for_the_first_record_and_a_later_poll_ends_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker, partitions=4)
+            await broker.groups.register(wanted())
+            waiting = asyncio.create_task(take(broker, wait_ms=60_000))
+            await until(lambda: bool(broker.hosted("t").log_of(2).waiters))
+            later = asyncio.create_task(take(broker, wait_ms=60_000))
+            ended, _ = await waiting
+            await until(lambda: bool(broker.hosted("t").log_of(2).waiters))
+            await append(broker, b"0", partition=2)
+            got, _ = await later
+
+        assert ended == []
+        assert got == [(2, 0, 1)]
+
+    asyncio.run(scenario())
+
+
+def test_a_partition_moves_to_a_new_consumer_when_it_is_confirmed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker, partitions=2)
+            for partition in (0, 1):
+                await append(broker, b"0", partition=partition)
+            await broker.groups.register(wanted("c1"))
+            both, number = await take(broker, "c1")
+            await broker.groups.register(wanted("c2"))
+            nothing_yet, _ = await take(broker, "c2")
+            waiting = asyncio.create_task(take(broker, "c2", wait_ms=60_000))
+            for partition in (0, 1):
+                await append(broker, b"1", partition=partition)
+            kept, _ = await take(broker, "c1", Confirmation(number))
+            moved, _ = await waiting
+
+        assert both == [(0, 0, 1), (1, 0, 1)]
+        assert nothing_yet == []
+        assert sorted([*kept, *moved]) == [(0, 1, 2), (1, 1, 2)]
+        assert len(kept) == len(moved) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_consumer_that_is_not_seen_is_removed_and_another_takes_over(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker)
+            await append(broker, b"0")
+            await broker.groups.register(wanted("c1", session_ms=100))
+            first, _ = await take(broker, "c1")
+            await broker.groups.register(wanted("c2"))
+            taken_over, _ = await take(broker, "c2", wait_ms=60_000)
+            with pytest.raises(ConsumerNotRegisteredError):
+                await take(broker, "c1")
+
+        assert first == taken_over == [(0, 0, 1)]
+
+    asyncio.run(scenario())
+
+
+def test_a_goodbye_confirms_unless_it_says_otherwise(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker)
+            await append(broker, b"0")
+            await broker.groups.register(wanted())
+            await take(broker)
+            await broker.groups.goodbye("c1", NOTHING, commits=False)
+            await broker.groups.register(wanted())
+            again, _ = await take(broker)
+            await broker.groups.goodbye("c1", Confirmation(), commits=True)
+            await broker.groups.register(wanted())
+            nothing, _ = await take(broker)
+
+        assert again == [(0, 0, 1)]
+        assert nothing == []
+
+    asyncio.run(scenario())
+
+
+def test_a_late_goodbye_neither_confirms_nor_removes_a_successor(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker)
+            await append(broker, b"0")
+            groups = broker.groups
+            old_epoch = await groups.register(wanted())
+            await groups.goodbye("c1", Confirmation(None, old_epoch), commits=True)
+            new_epoch = await groups.register(wanted())
+            got, number = await take(broker)
+            with pytest.raises(StaleAssignmentError):
+                await groups.goodbye("c1", Confirmation(None, old_epoch), commits=True)
+            with pytest.raises(StaleAssignmentError):
+                await groups.register(wanted(), old_epoch)
+            assert await groups.register(wanted(), new_epoch) == new_epoch
+            await groups.goodbye("c1", Confirmation(0, new_epoch), commits=True)  # names nothing
+            with pytest.raises(ConsumerNotRegisteredError):
+                await groups.register(wanted(), new_epoch)
+            await groups.register(wanted())
+            again, _ = await take(broker)
+
+        assert got == again == [(0, 0, 1)]
+        assert number is not None
+
+    asyncio.run(scenario())
+
+
+def test_one_id_goes_to_one_of_two_groups_that_register_it_at_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker)
+            await append(broker, b"0")
+            await broker.groups.register(wanted("other", group="h"))
+            outcomes = await asyncio.gather(
+                broker.groups.register(wanted(group="g")),
+                broker.groups.register(wanted(group="h")),
+                return_exceptions=True,
+            )
+            refused = [each for each in outcomes if isinstance(each, ConsumerExistsError)]
+
+            assert len(refused) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_refused_registration_leaves_no_group_behind(tmp_path: Path, disk: FaultyDisk) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker)
+            await broker.groups.register(wanted())
+            disk.fail("pwritev", errno.ENOSPC)
+            with pytest.raises(DiskFullError):
+                await broker.groups.register(wanted("c2", group="other"))
+            await broker.groups.register(wanted("c2", group="third"))
+
+            assert list(broker.groups._by_name) == ["g", "third"]
+
+    asyncio.run(scenario())
+
+
+def test_a_removal_that_cannot_be_stored_is_tried_again(
+    tmp_path: Path, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_sessions, "RETRY_SECONDS", 0.05)
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker)
+            await broker.groups.register(wanted(session_ms=50))
+            disk.fail("pwritev", errno.ENOSPC)
+            group = broker.groups.view("g").group
+            await until(lambda: not group.members)
+
+            assert disk.calls["pwritev"] > 0
+
+    asyncio.run(scenario())
+
+
+def test_latest_is_fixed_at_registration(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker)
+            await append(broker, b"0")
+            await broker.groups.register(wanted(on_new_group="startFromLatest"))
+            await append(broker, b"1")
+        async with started_broker(tmp_path) as broker:
+            await append(broker, b"2")
+            got, _ = await take(broker)
+
+        assert got == [(0, 1, 3)]
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_that_is_created_again_starts_fresh(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker)
+            await append(broker, b"0", b"1")
+            await broker.groups.register(wanted(on_new_group="startFromLatest"))
+            await broker.delete_topic("t")
+            nothing, _ = await take(broker)
+            waiting = asyncio.create_task(take(broker, wait_ms=60_000))
+            await create(broker)
+            await append(broker, b"0")
+            got, _ = await waiting
+
+        assert nothing == []
+        assert got == [(0, 0, 1)]
+
+    asyncio.run(scenario())
+
+
+def test_who_is_not_registered_or_registered_otherwise_is_told(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path, auto_create_topics=False) as broker:
+            await create(broker)
+            groups = broker.groups
+            with pytest.raises(ConsumerNotRegisteredError):
+                await groups.poll("c1", NOTHING, 0)
+            with pytest.raises(TopicNotFoundError):
+                await groups.register(wanted(topics=("unknown",)))
+            with pytest.raises(GroupNotFoundError):
+                groups.view("g")
+            first_epoch = await groups.register(wanted())
+            with pytest.raises(ConsumerExistsError):
+                await groups.register(wanted(session_ms=5000))
+            with pytest.raises(ConsumerExistsError):
+                await groups.register(wanted(group="other"))
+            with pytest.raises(GroupNotIdleError):
+                await groups.delete("g")
+            await groups.goodbye("c1", Confirmation(), commits=True)
+            await groups.register(wanted())
+            with pytest.raises(StaleAssignmentError):
+                await groups.poll("c1", Confirmation(0, first_epoch), 0)
+            assert [view.group.name for view in groups.views()] == ["g"]
+
+    asyncio.run(scenario())
+
+
+def test_a_group_is_moved_published_and_deleted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker)
+            await append(broker, b"0", b"1", b"2")
+            place = Place(broker.hosted("t").topic.topic_id, 0)
+            await broker.groups.publish("spark:1", "spark", {place: 2})
+            await broker.groups.register(wanted())
+            await broker.groups.goodbye("c1", Confirmation(), commits=True)
+            await broker.groups.reset("g", {place: 1})
+        async with started_broker(tmp_path) as broker:
+            groups = broker.groups
+            assert groups.view("spark:1").group.source == "spark"
+            assert groups.view("spark:1").group.positions[place] == 2
+            await groups.register(wanted())
+            got, _ = await take(broker)
+            await groups.delete("spark:1")
+        async with started_broker(tmp_path) as broker:
+            names = [view.group.name for view in broker.groups.views()]
+
+        assert got == [(0, 1, 3)]
+        assert names == ["g"]
+
+    asyncio.run(scenario())
+
+
+def test_a_full_disk_fails_a_commit_and_loses_no_position(tmp_path: Path, disk: FaultyDisk) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker)
+            await append(broker, b"0")
+            await broker.groups.register(wanted())
+            _, number = await take(broker)
+            for _ in range(2):  # a save that fails is tried again for who waits
+                disk.fail("pwritev", errno.ENOSPC)
+            with pytest.raises(DiskFullError):
+                await broker.groups.commit("c1", Confirmation(number))
+            disk.forget_faults()
+            await broker.groups.commit("c1", Confirmation(number))
+        async with started_broker(tmp_path) as broker:
+            got, _ = await take(broker)
+
+        assert got == []
+
+    asyncio.run(scenario())
+
+
+def test_who_waits_is_not_taken_for_gone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker)
+            await broker.groups.register(wanted("c1", session_ms=50))
+            await broker.groups.register(wanted("c2", session_ms=50, group="other"))
+            waiting = asyncio.create_task(take(broker, "c1", wait_ms=60_000))
+            other = broker.groups.view("other").group
+            await until(lambda: not other.members)
+            await append(broker, b"0")
+            got, _ = await waiting
+
+        assert got == [(0, 0, 1)]
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_that_did_not_leave_is_not_confirmed_by_the_next_poll(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker)
+            await append(broker, b"0")
+            await broker.groups.register(wanted())
+            poll = await broker.groups.poll("c1", Confirmation(), 0)
+            number = broker.groups.deliver(poll, [1])
+            assert number is not None
+            broker.groups.withdraw(poll, number)
+            again, _ = await take(broker, said=Confirmation())
+
+        assert again == [(0, 0, 1)]
+
+    asyncio.run(scenario())
+
+
+def test_a_poll_that_was_overtaken_delivers_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker)
+            await append(broker, b"0")
+            await broker.groups.register(wanted())
+            first = await broker.groups.poll("c1", NOTHING, 0)
+            got, _ = await take(broker)
+
+            assert broker.groups.deliver(first, [1]) is None
+            assert got == [(0, 0, 1)]
+
+    asyncio.run(scenario())
+
+
+def test_what_retention_was_faster_with_is_counted_as_lost(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker)
+            await append(broker, b"0", b"1")
+            await broker.groups.register(wanted())
+            log = broker.hosted("t").log_of(0)
+            assert isinstance(log, PartitionLog)
+            await log.trim(log.high_watermark)
+            await append(broker, b"2")
+            got, _ = await take(broker)
+
+            assert got == [(0, 2, 3)]
+            assert broker.groups.view("g").group.lost == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_position_above_a_log_that_lost_its_end_moves_back_at_the_start(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker)
+            await append(broker, b"0", b"1")
+            place = Place(broker.hosted("t").topic.topic_id, 0)
+            await broker.groups.publish("g", "spark", {place: 5})
+        for _ in range(2):  # the first start stores it
+            async with started_broker(tmp_path) as broker:
+                view = broker.groups.view("g")
+
+                assert view.group.positions == view.group.stored == {place: 2}
+
+    asyncio.run(scenario())
+
+
+def test_groups_of_a_damaged_log_are_refused_and_others_go_on(tmp_path: Path) -> None:
+    names = [f"g{number}" for number in range(8)]
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker)
+            for name in names:
+                await broker.groups.register(wanted(f"of-{name}", group=name))
+            damaged_partition = broker.groups.view(names[0]).coordinator
+            others = {
+                view.group.name
+                for view in broker.groups.views()
+                if view.coordinator != damaged_partition
+            }
+            log = broker._topics.internal["__groups"].log_of(damaged_partition)
+            await Appends(log).batch([b"no fact"])
+        async with started_broker(tmp_path) as broker:
+            with pytest.raises(CorruptPartitionError):
+                await broker.groups.register(wanted(f"of-{names[0]}", group=names[0]))
+            assert {view.group.name for view in broker.groups.views()} == others
+            assert others
+
+    asyncio.run(scenario())
+
+
+def test_a_consumer_that_registers_while_its_group_is_deleted_joins_a_new_one(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker)
+            await append(broker, b"0")
+            await broker.groups.register(wanted())
+            await broker.groups.goodbye("c1", Confirmation(), commits=True)
+            deleting = asyncio.create_task(broker.groups.delete("g"))
+            await asyncio.sleep(0)
+            await broker.groups.register(wanted())
+            await deleting
+        async with started_broker(tmp_path) as broker:
+            got, _ = await take(broker)
+
+        assert got == [(0, 0, 1)]
+
+    asyncio.run(scenario())
+
+
+def test_a_compaction_that_fails_is_no_end_and_positions_of_a_new_topic_survive_one(
+    tmp_path: Path, disk: FaultyDisk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker)
+            await append(broker, b"0")
+            await broker.groups.register(wanted())
+            compaction = broker.groups._compaction
+            partition = broker.groups.view("g").coordinator
+            disk.fail("pwritev", errno.ENOSPC, skipped=1)  # the first brings the log to its segment
+            await compaction._compact(partition)
+            assert "compaction.failed" in capsys.readouterr().out
+
+            _, number = await take(broker)
+            await broker.groups.commit("c1", Confirmation(number))
+            await broker.delete_topic("t")
+            await compaction._compact(partition)
+            assert "groups.compacted" in capsys.readouterr().out
+            await broker.restore_topic("t", None)
+        async with started_broker(tmp_path) as broker:
+            got, _ = await take(broker)
+
+        assert got == []
+
+    asyncio.run(scenario())
+
+
+def test_the_log_of_groups_is_compacted_and_says_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_log, "COMPACTED_BYTES_MIN", 16 * 1024)
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker)
+            for name in ("g", "h", "i"):
+                await broker.groups.register(wanted(f"of-{name}", group=name))
+            log = broker._topics.internal["__groups"].log_of(broker.groups.view("g").coordinator)
+            count = 0
+            while log.log_start == 0:
+                await append(broker, b"0")
+                count += 1
+                _, number = await take(broker, "of-g")
+                await broker.groups.commit("of-g", Confirmation(number))
+            assert len(log.segments) < 3
+        async with started_broker(tmp_path) as broker:
+            views = list(broker.groups.views())
+            positions = [max(view.group.positions.values()) for view in views]
+            members = [list(view.group.members) for view in views]
+
+        assert positions == [count, 0, 0]
+        assert members == [["of-g"], ["of-h"], ["of-i"]]
+
+    asyncio.run(scenario())
+
+
+def test_groups_whose_log_nobody_leads_stand_still_and_end_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their range waits for a person; with it the data of all topics."""
+    monkeypatch.setattr(ring, "LEAD_S_MAX", 0.01)
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker)
+            await broker.groups.register(wanted())
+        state = ring_state_on(tmp_path)
+        unknown = structs.replace(state.brokers[0], start=UUID(int=1))
+        put_ring_state(tmp_path, structs.replace(state, brokers={0: unknown}))
+        async with started_broker(tmp_path) as broker:
+            with pytest.raises(CorruptPartitionError, match="no broker leads"):
+                await broker.groups.register(wanted())
+            assert list(broker.groups.views()) == []
+
+    asyncio.run(scenario())

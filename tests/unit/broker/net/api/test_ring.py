@@ -1,0 +1,442 @@
+"""What a broker answers about its ring, and what it does to it by hand; of a ring that is told."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID, uuid5
+
+import pytest
+from msgspec.structs import replace
+
+from tailrace_broker.core.ring.arithmetic import broker_token
+from tailrace_broker.core.ring.commands import carry_out, founding_state
+from tailrace_broker.model.commands import AcceptLoss, Command, CreateTopic, Lead, Stamped
+from tailrace_broker.model.errors import (
+    InvalidParameterError,
+    NotReadyError,
+    RingRefusedError,
+    SecretRequiredError,
+)
+from tailrace_broker.model.messages import Hint
+from tailrace_broker.model.ring_state import Registration, Replica, RingState, StepState
+from tailrace_broker.model.topic import NEW_TOPIC
+from tailrace_broker.net.api import ring, status
+from tailrace_broker.net.broker import ClientView, RingView
+from tailrace_broker.net.http.request import check_secret
+from tailrace_broker.net.http.router import Call, Response
+
+NAMESPACE = UUID(int=7)
+CLUSTER = UUID(int=8)
+NOTHING = RingView(0, None, False, (), (), -1, -1, -1, {}, {}, 0)
+
+
+def incarnation(ordinal: int) -> UUID:
+    return uuid5(NAMESPACE, str(ordinal))
+
+
+def registration(ordinal: int, *, number: int = 1) -> Registration:
+    return Registration(ordinal, number, incarnation(ordinal), 4, UUID(int=ordinal), "disk")
+
+
+def state_of(*commands: Command, brokers: int = 3) -> RingState:
+    """A new ring in which these were carried out."""
+    state = founding_state(CLUSTER, brokers, 1, map(registration, range(brokers)))
+    for number, command in enumerate(commands):
+        state = carry_out(state, Stamped(number, command))
+        assert state.recent[number] is None, state.recent[number]
+    return state
+
+
+LED = state_of(
+    CreateTopic("t", UUID(int=1), NEW_TOPIC),
+    CreateTopic("__groups", UUID(int=2), NEW_TOPIC),
+    *(Lead(each, 0, each, 1) for each in range(3)),
+)
+VIEW = RingView(
+    term=5,
+    leader=2,
+    is_established=False,
+    voters=(0, 1, 2),
+    next_voters=(),
+    head=12,
+    commit=11,
+    applied=10,
+    alive={1: True, 2: False},
+    hints={1: Hint(1, incarnation(1), 4, 9, 8)},
+    log_bytes=4096,
+)
+
+
+class ToldRing:
+    """Knows what it was told; keeps what it was asked for."""
+
+    def __init__(self, state: RingState | None, view: RingView) -> None:
+        self.state = state
+        self.registration = None if state is None else state.brokers.get(0)
+        self.asked: list[object] = []
+        self._view = view
+
+    def view(self) -> RingView:
+        return self._view
+
+    async def current(self) -> RingState:
+        if self.state is None:
+            raise NotReadyError("no ring")
+        self.asked.append("current")
+        return self.state
+
+    async def change(self, command: Command) -> None:
+        self.asked.append(command)
+        assert self.state is not None
+        self.state = carry_out(self.state, Stamped(99, command))
+        refusal = self.state.recent[99]
+        if refusal is not None:
+            raise RingRefusedError(refusal)
+
+    async def found(self, broker_count: int) -> None:
+        self.asked.append(broker_count)
+        self.state = state_of(brokers=broker_count)
+
+    async def recover_alone(self) -> None:
+        self.asked.append("recover")
+
+
+async def data_bytes() -> int:
+    return 2
+
+
+async def disk_bytes() -> tuple[int, int]:
+    return 3, 9
+
+
+def broker_of(state: RingState | None, view: RingView = VIEW) -> Any:
+    """Broker 0, ready."""
+    return SimpleNamespace(
+        ring=ToldRing(state, view),
+        ring_secret="s",
+        client_view=ClientView("a", 9251, 9252, "demo"),
+        address_of=lambda ordinal: ("a", 9250 + 10 * ordinal),
+        check_ready=lambda: None,
+        now_us=lambda: 5_000_000,
+        started_us=1_000_000,
+        data_bytes=data_bytes,
+        disk_bytes=disk_bytes,
+        ordinal=0,
+        incarnation=incarnation(0),
+        restart_kind="clean",
+        is_direct=True,
+        durable_write_ms=0.5,
+        damaged_count=0,
+        quarantined_count=0,
+    )
+
+
+def answer(
+    handle: Callable[[Any, Call], Awaitable[Response]],
+    broker: Any,
+    *,
+    body: object = None,
+    parameters: object = None,
+) -> Any:
+    call = Call(parameters, "application/json", "", json.dumps(body).encode())
+    response = asyncio.run(_awaited(handle(broker, call)))
+    assert isinstance(response.body, tuple)
+    return json.loads(b"".join(response.body))
+
+
+async def _awaited(response: Awaitable[Response]) -> Response:
+    return await response
+
+
+def described(broker: Any, consistent: str = "false") -> Any:
+    parameters = ring.RingParameters(consistent=consistent)  # type: ignore[arg-type]
+    return answer(ring.describe_ring, broker, parameters=parameters)
+
+
+# --- GET /v1/ring ---------------------------------------------------------------------------------
+
+
+def test_the_ring_is_described_as_it_is_agreed_and_as_it_is_heard() -> None:
+    told = described(broker_of(LED))
+
+    assert told["name"] == "demo"
+    assert told["state"] == "member"
+    assert told["clusterId"] == str(CLUSTER)
+    assert (told["brokers"], told["factor"], told["copies"]) == (3, 1, 1)
+    assert told["metadata"] == {
+        "term": 5,
+        "leader": 2,
+        "voters": [0, 1, 2],
+        "nextVoters": [],
+        "height": 11,
+        "applied": 10,
+        "logBytes": 4096,
+    }
+    assert [(each["alive"], each["height"]) for each in told["registrations"]] == [
+        (True, 10),
+        (True, 8),
+        (False, None),
+    ]
+    assert told["registrations"][1] == {
+        "ordinal": 1,
+        "registration": 1,
+        "incarnation": str(incarnation(1)),
+        "boot": 4,
+        "loss": "disk",
+        "fenced": False,
+        "alive": True,
+        "height": 8,
+    }
+    assert told["step"] is None
+
+
+def test_ranges_are_in_token_order_and_their_tokens_are_texts() -> None:
+    ranges = described(broker_of(LED))["ranges"]
+
+    assert [each["start"] for each in ranges] == [str(broker_token(each)) for each in range(3)]
+    assert ranges[2]["end"] == str(2**63)
+    assert ranges[1] == {
+        "id": 1,
+        "start": str(broker_token(1)),
+        "end": str(broker_token(2)),
+        "epoch": 1,
+        "leader": 1,
+        "replicas": [1],
+        "isr": [{"ordinal": 1, "registration": 1, "ghost": False}],
+        "state": "open",
+    }
+
+
+def test_a_range_says_what_it_waits_for() -> None:
+    ranges = dict(LED.ranges)
+    ranges[0] = replace(ranges[0], leader=None)
+    ranges[1] = replace(ranges[1], leader=None, isr=(Replica(1, 1, is_ghost=True),))
+    ranges[2] = replace(ranges[2], sealed_epoch=1)
+    fenced = replace(LED.brokers[0], is_fenced=True)
+
+    def states(state: RingState) -> list[str]:
+        return [each["state"] for each in described(broker_of(state))["ranges"]]
+
+    assert states(state_of()) == ["leaderless"] * 3
+    assert states(replace(LED, ranges=ranges)) == ["leaderless", "waiting", "sealed"]
+    assert states(replace(LED, brokers={**LED.brokers, 0: fenced})) == ["waiting", "open", "open"]
+    later = replace(LED, brokers={**LED.brokers, 0: registration(0, number=2)})
+    assert states(later) == ["waiting", "open", "open"]
+    del ranges[0], ranges[1]
+    absent = replace(LED, ranges=LED.ranges, brokers={0: LED.brokers[0]})
+    assert states(absent) == ["open", "waiting", "waiting"]
+
+
+def test_a_step_that_is_under_way_is_described() -> None:
+    step = StepState(3, "split", 3, 4, (0,), (), sealed={0: {}})
+
+    assert described(broker_of(replace(LED, step=step)))["step"] == {
+        "id": 3,
+        "kind": "split",
+        "brokersBefore": 3,
+        "brokersAfter": 4,
+        "parents": [0],
+        "sealed": [0],
+    }
+
+
+@pytest.mark.parametrize(
+    ("leader", "state"), [(None, "waiting to be founded"), (1, "waiting to be admitted")]
+)
+def test_a_broker_in_no_ring_says_what_it_waits_for(leader: int | None, state: str) -> None:
+    view = RingView(0, leader, False, (), (), -1, -1, -1, {}, {}, 0)
+    told = described(broker_of(None, view))
+
+    assert told["state"] == state
+    assert [told[each] for each in ("clusterId", "brokers", "factor", "step")] == [None] * 4
+    assert [told["metadata"][each] for each in ("height", "applied")] == [None, None]
+    assert (told["registrations"], told["ranges"]) == ([], [])
+
+
+def test_a_broker_that_is_not_registered_yet_says_so() -> None:
+    broker = broker_of(LED)
+    broker.ring.registration = None
+
+    assert described(broker)["state"] == "waiting to be registered"
+
+
+def test_only_who_asks_for_it_waits_for_the_majority() -> None:
+    broker = broker_of(LED)
+    described(broker)
+    before = list(broker.ring.asked)
+    described(broker, "true")
+
+    assert (before, broker.ring.asked) == ([], ["current"])
+    with pytest.raises(NotReadyError):
+        described(broker_of(None, NOTHING), "true")
+
+
+# --- by hand --------------------------------------------------------------------------------------
+
+
+def test_a_ring_is_founded() -> None:
+    broker = broker_of(None, NOTHING)
+    told = answer(ring.found_ring, broker, body={"brokers": 3})
+
+    assert broker.ring.asked == [3]
+    assert (told["clusterId"], told["brokers"]) == (str(CLUSTER), 3)
+
+
+@pytest.mark.parametrize("body", [{"brokers": 0}, {"brokers": 12289}, {"brokers": 3, "factor": 2}])
+def test_what_no_ring_can_be_is_refused(body: object) -> None:
+    broker = broker_of(None, NOTHING)
+
+    with pytest.raises(InvalidParameterError):
+        answer(ring.found_ring, broker, body=body)
+    assert broker.ring.asked == []
+
+
+def lost_range(loss: bool = True) -> RingState:
+    isr = (Replica(1, 1, is_ghost=loss),)
+    return replace(LED, ranges={**LED.ranges, 1: replace(LED.ranges[1], leader=None, isr=isr)})
+
+
+def accept(broker: Any, range_id: int, ordinal: int) -> Any:
+    parameters = ring.RangePath(range=range_id)
+    return answer(ring.accept_loss, broker, body={"broker": ordinal}, parameters=parameters)
+
+
+def test_a_broker_leads_what_it_has_when_the_loss_is_accepted() -> None:
+    broker = broker_of(lost_range())
+    told = accept(broker, 1, 1)
+
+    assert broker.ring.asked == ["current", AcceptLoss(1, 1, 1, 1)]
+    assert (told["id"], told["leader"], told["epoch"], told["state"]) == (1, 1, 2, "open")
+
+
+@pytest.mark.parametrize(
+    ("range_id", "ordinal", "reason"), [(9, 1, "range-not-found"), (1, 7, "not-registered")]
+)
+def test_a_range_or_broker_that_is_not_there_is_named(
+    range_id: int, ordinal: int, reason: str
+) -> None:
+    with pytest.raises(RingRefusedError, match="0, 1, 2") as raised:
+        accept(broker_of(lost_range()), range_id, ordinal)
+    assert raised.value.members == {"reason": reason}
+
+
+def test_what_the_ring_refuses_is_told() -> None:
+    with pytest.raises(RingRefusedError):
+        accept(broker_of(LED), 1, 1)
+
+
+def recover(broker: Any, *, accept_loss: bool = True) -> Any:
+    return answer(ring.recover_metadata, broker, body={"acceptLoss": accept_loss})
+
+
+def test_a_voter_goes_on_alone_when_most_are_away() -> None:
+    view = RingView(5, None, False, (0, 1, 2), (), 3, 3, 3, {1: False, 2: False}, {}, 0)
+    broker = broker_of(LED, view)
+    told = recover(broker)
+
+    assert broker.ring.asked == ["recover"]
+    assert told["clusterId"] == str(CLUSTER)
+
+
+def test_a_voter_does_not_go_on_alone_while_most_are_alive() -> None:
+    broker = broker_of(LED)
+
+    with pytest.raises(RingRefusedError, match=r"alive \(0, 1\)") as raised:
+        recover(broker)
+    assert raised.value.members == {"reason": "voters-alive"}
+    assert broker.ring.asked == []
+
+
+def test_a_voter_goes_on_alone_only_when_the_loss_is_accepted() -> None:
+    broker = broker_of(LED)
+
+    with pytest.raises(InvalidParameterError, match="acceptLoss"):
+        recover(broker, accept_loss=False)
+    assert broker.ring.asked == []
+
+
+# --- the secret -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("header", [b"Bearer s", b"bearer s", b"BEARER  s "])
+def test_who_names_the_secret_may(header: bytes) -> None:
+    check_secret("s", header)
+    check_secret("", header)
+
+
+@pytest.mark.parametrize(
+    "header", [b"", b"s", b"Bearer", b"Bearer t", b"Basic s", b"Bearer s, Bearer s", b"\xff \xff"]
+)
+def test_who_does_not_may_not_but_where_there_is_none(header: bytes) -> None:
+    check_secret("", header)
+    with pytest.raises(SecretRequiredError, match=r"no secret" if not header else "another"):
+        check_secret("s", header)
+
+
+# --- GET /v1/brokers ------------------------------------------------------------------------------
+
+
+def test_brokers_are_all_there_and_only_this_one_tells_all() -> None:
+    told = answer(status.brokers, broker_of(LED))
+    own, other, away = told["brokers"]
+
+    assert told["length"] == 3
+    assert told["names"] == ["a", "a", "a"]
+    assert told["ports"] == [9250, 9260, 9270]
+    assert told["ring"] == {
+        "name": "demo",
+        "clusterId": str(CLUSTER),
+        "version": status.VERSION,
+        "ranges": 3,
+        "underReplicated": 0,
+        "copies": 1,
+        "metadataLeader": 2,
+        "metadataTerm": 5,
+    }
+    assert (own["upSeconds"], own["dataBytes"], own["diskUsedBytes"]) == (4, 2, 3)
+    assert own["restart"] == "clean"
+    assert {name for name, value in own.items() if value is None} == set()
+    assert other.keys() == own.keys()
+    assert {name for name, value in other.items() if value is None} == {
+        "damaged",
+        "quarantined",
+        "lagMax",
+        "dataBytes",
+        "diskUsedBytes",
+        "diskBytes",
+        "directIo",
+        "durableWriteMs",
+        "startedAt",
+        "upSeconds",
+    }
+    assert (other["ordinal"], other["token"], other["restart"]) == (1, str(broker_token(1)), "disk")
+    assert [each["alive"] for each in (own, other, away)] == [True, True, False]
+
+
+def test_brokers_lead_and_hold_partitions_of_users_topics() -> None:
+    ranges = {**LED.ranges, 1: replace(LED.ranges[1], leader=None)}
+    told = answer(status.brokers, broker_of(replace(LED, ranges=ranges)))
+
+    assert [(each["leads"], each["replicates"]) for each in told["brokers"]] == [
+        (4, 4),
+        (0, 4),
+        (4, 4),
+    ]
+
+
+def test_ranges_without_a_whole_replica_are_under_replicated() -> None:
+    lost = lost_range().ranges[1]
+    ranges = {**LED.ranges, 1: lost, 2: replace(LED.ranges[2], sealed_epoch=1, isr=lost.isr)}
+    told = answer(status.brokers, broker_of(replace(LED, ranges=ranges)))["ring"]
+
+    assert (told["ranges"], told["underReplicated"]) == (2, 1)
+
+
+def test_a_broker_that_never_registered_has_no_incarnation() -> None:
+    state = replace(LED, brokers={0: LED.brokers[0]})
+    told = answer(status.brokers, broker_of(state))["brokers"]
+
+    assert [each["ordinal"] for each in told] == [0, 1, 2]
+    assert [each["incarnation"] is None for each in told] == [False, True, True]

@@ -1,0 +1,174 @@
+import json
+import shutil
+import threading
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from structlog.testing import capture_logs
+
+from tailrace_broker.codec.metadata import KnownFiles, decode_inventory
+from tailrace_broker.model.errors import CorruptMetadataError, StorageFailedError
+from tailrace_broker.storage.data_directory import DataDirectory
+from tailrace_broker.storage.files.inventory import INVENTORY, Inventory
+from tailrace_broker.storage.journal.presence import check_journal
+from tests.support.storage.batches import TOPIC_ID
+from tests.support.storage.storage import FaultyDisk
+
+OTHER_ID = UUID(int=7)
+NAMES = ("0.journal", "1.journal")
+
+
+@pytest.fixture
+def inventory(tmp_path: Path) -> Inventory:
+    return Inventory(tmp_path / INVENTORY, KnownFiles())
+
+
+def stored(directory: Path) -> KnownFiles:
+    return decode_inventory((directory / INVENTORY).read_bytes())
+
+
+def test_what_was_added_is_in_the_file_once(
+    inventory: Inventory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FaultyDisk(monkeypatch)
+    for _ in range(2):
+        inventory.add_partitions([(TOPIC_ID, 2), (OTHER_ID, 0)])
+        inventory.add_partitions([(TOPIC_ID, 1)])
+        inventory.add_journal_file("1.journal")
+
+    assert stored(tmp_path) == KnownFiles(("1.journal",), {TOPIC_ID: [1, 2], OTHER_ID: [0]})
+    assert disk.calls["replace"] == 3
+    assert inventory.has(TOPIC_ID, 2)
+    assert not inventory.has(OTHER_ID, 2)
+
+
+def test_a_purged_topic_is_in_it_no_more(inventory: Inventory, tmp_path: Path) -> None:
+    inventory.add_partitions([(TOPIC_ID, 2), (OTHER_ID, 0)])
+    inventory.forget_topic(TOPIC_ID)
+    inventory.forget_topic(UUID(int=8))
+
+    assert stored(tmp_path).partitions == {OTHER_ID: [0]}
+
+
+def test_what_the_disk_did_not_take_is_not_in_it(
+    inventory: Inventory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FaultyDisk(monkeypatch).fail("replace")
+    with pytest.raises(StorageFailedError):
+        inventory.add_partitions([(TOPIC_ID, 0)])
+
+    assert not inventory.has(TOPIC_ID, 0)
+    inventory.add_partitions([(TOPIC_ID, 1)])
+    assert stored(tmp_path).partitions == {TOPIC_ID: [1]}
+
+
+def test_partitions_that_come_at_the_same_time_share_a_write(
+    inventory: Inventory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FaultyDisk(monkeypatch)
+    count = 8
+    together = threading.Barrier(count)
+
+    def add(partition: int) -> None:
+        together.wait()
+        inventory.add_partitions([(TOPIC_ID, partition)])
+
+    threads = [threading.Thread(target=add, args=(each,)) for each in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert stored(tmp_path).partitions == {TOPIC_ID: list(range(count))}
+    assert disk.calls["replace"] <= count
+
+
+# --- the journal ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def journal(inventory: Inventory, tmp_path: Path) -> Path:
+    """Of two files, of which the first is gone."""
+    (tmp_path / "journal").mkdir()
+    for name in NAMES:
+        inventory.add_journal_file(name)
+    (tmp_path / "journal" / NAMES[1]).touch()
+    return tmp_path / "journal"
+
+
+def test_a_missing_file_of_the_journal_is_refused(inventory: Inventory, journal: Path) -> None:
+    with pytest.raises(CorruptMetadataError, match=r"0\.journal is missing, .* touch .*0\.journal"):
+        check_journal(journal, inventory, boot=3, is_clean=False)
+    shutil.rmtree(journal)
+    with pytest.raises(CorruptMetadataError, match=r"0\.journal is missing"):
+        check_journal(journal, inventory, boot=3, is_clean=False)
+
+    assert inventory.journal_files == NAMES
+
+
+def test_a_loss_is_accepted_by_name_and_once(inventory: Inventory, journal: Path) -> None:
+    (journal / "0.journal.lost").write_bytes(b"damaged")
+    with capture_logs() as logs:
+        check_journal(journal, inventory, boot=3, is_clean=False)
+
+    assert logs == [
+        {
+            "event": "journal.missing",
+            "log_level": "warning",
+            "files": ["0.journal"],
+            "accepted": ["0.journal"],
+        }
+    ]
+    assert inventory.journal_files == NAMES[1:]
+    assert (journal / "0.journal.lost.3").read_bytes() == b"damaged"
+    assert not (journal / "0.journal.lost").exists()
+
+
+def test_after_a_clean_stop_nothing_was_in_a_missing_file(
+    inventory: Inventory, journal: Path
+) -> None:
+    check_journal(journal, inventory, boot=3, is_clean=True)
+
+    assert inventory.journal_files == NAMES[1:]
+    check_journal(journal, inventory, boot=3, is_clean=False)
+
+
+# --- the file itself ------------------------------------------------------------------------------
+
+
+def test_a_missing_inventory_is_refused_and_can_be_made_anew(tmp_path: Path) -> None:
+    DataDirectory(tmp_path).close()
+    path = tmp_path / "data" / INVENTORY
+    path.unlink()
+    with pytest.raises(CorruptMetadataError, match=r"inventory\.json is missing; .* echo"):
+        DataDirectory(tmp_path)
+    path.write_text('{"version":1}\n')
+
+    DataDirectory(tmp_path).close()
+
+
+def test_a_disk_of_an_earlier_version_gets_one(tmp_path: Path) -> None:
+    DataDirectory(tmp_path).close()
+    (tmp_path / "data" / INVENTORY).unlink()
+    meta = tmp_path / "data" / "meta.json"
+    meta.write_text(json.dumps(json.loads(meta.read_text()) | {"version": 2}))
+
+    for _ in range(2):
+        directory = DataDirectory(tmp_path)
+        directory.begin_boot()
+        directory.close()
+    assert json.loads(meta.read_text())["version"] == 3
+    assert stored(tmp_path / "data") == KnownFiles()
+
+
+def test_a_journal_without_an_identity_is_data(tmp_path: Path) -> None:
+    DataDirectory(tmp_path).close()
+    (tmp_path / "data" / "meta.json").unlink()
+    DataDirectory(tmp_path).close()
+    (tmp_path / "data" / "meta.json").unlink()
+    (tmp_path / "data" / "journal").mkdir()
+    (tmp_path / "data" / "journal" / "1.journal").touch()
+
+    with pytest.raises(CorruptMetadataError, match=r"meta\.json is missing, but the directory"):
+        DataDirectory(tmp_path)

@@ -1,0 +1,147 @@
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tailrace_broker.model.errors import DiskFullError, TailraceError
+from tailrace_broker.storage.files.io_threads import IoThreads
+
+WAIT_S = 5.0
+
+
+@asynccontextmanager
+async def threads(count: int, bugs: list[BaseException]) -> AsyncIterator[IoThreads]:
+    io = IoThreads(count, bugs.append)
+    io.start()
+    try:
+        yield io
+    finally:
+        io.stop()
+
+
+def test_work_runs_in_threads_and_its_result_arrives_on_the_loop() -> None:
+    async def scenario() -> None:
+        async with threads(2, []) as io:
+            arrived: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
+
+            def done(worked_in: str, error: TailraceError | None) -> None:
+                assert error is None
+                arrived.set_result((worked_in, threading.current_thread().name))
+
+            io.submit(lambda: threading.current_thread().name, done)
+            worked_in, arrived_in = await arrived
+
+            assert worked_in.startswith("io-")
+            assert arrived_in == threading.current_thread().name
+
+    asyncio.run(scenario())
+
+
+def test_our_errors_are_results_too() -> None:
+    async def scenario() -> None:
+        def work() -> None:
+            raise DiskFullError("no space")
+
+        async with threads(1, []) as io:
+            with pytest.raises(DiskFullError):
+                await io.run(work)
+            assert await io.run(lambda: 5) == 5
+
+    asyncio.run(scenario())
+
+
+def test_any_other_error_is_handed_over_as_a_bug() -> None:
+    async def scenario() -> None:
+        bugs: list[BaseException] = []
+        handed_over = asyncio.Event()
+
+        def on_bug(bug: BaseException) -> None:
+            bugs.append(bug)
+            handed_over.set()
+
+        io = IoThreads(1, on_bug)
+        io.start()
+        io.submit(lambda: next(iter(())), lambda *_: None)
+        await asyncio.wait_for(handed_over.wait(), WAIT_S)
+        io.stop()
+
+        assert [type(bug) for bug in bugs] == [StopIteration]
+
+    asyncio.run(scenario())
+
+
+def test_no_completion_is_missed_among_many() -> None:
+    async def scenario() -> None:
+        async with threads(4, []) as io:
+            results = await asyncio.gather(
+                *(io.run(lambda number=number: number) for number in range(5_000))  # type: ignore[misc]
+            )
+            assert results == list(range(5_000))
+
+    asyncio.run(scenario())
+
+
+def test_completions_that_come_together_wake_the_loop_once() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        wake_up = loop.call_soon_threadsafe
+        wake_ups: list[object] = []
+
+        def count_wake_up(*args: Any) -> asyncio.Handle:
+            wake_ups.append(args)
+            return wake_up(*args)
+
+        loop.call_soon_threadsafe = count_wake_up  # type: ignore[method-assign, assignment]
+        worked = threading.Event()
+        async with threads(1, []) as io:
+            for _ in range(100):
+                io.submit(lambda: None, lambda *_: None)
+            last = asyncio.ensure_future(io.run(worked.set))
+            await asyncio.sleep(0)
+            assert worked.wait(WAIT_S)  # the loop stands still until all has been done
+            await last
+        assert len(wake_ups) <= 2
+
+    asyncio.run(scenario())
+
+
+def test_one_thread_keeps_the_order_of_its_work() -> None:
+    async def scenario() -> None:
+        worked: list[int] = []
+        async with threads(1, []) as io:
+            for number in range(100):
+                io.submit(lambda number=number: worked.append(number), lambda *_: None)  # type: ignore[misc]
+        assert worked == list(range(100))
+
+    asyncio.run(scenario())
+
+
+def test_a_caller_that_gave_up_gets_nothing() -> None:
+    async def scenario() -> None:
+        bugs: list[BaseException] = []
+        may_end = threading.Event()
+        async with threads(1, bugs) as io:
+            waiting = asyncio.create_task(io.run(lambda: may_end.wait(WAIT_S)))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            may_end.set()
+            assert await io.run(lambda: "next") == "next"
+            assert waiting.cancelled()
+        assert bugs == []
+
+    asyncio.run(scenario())
+
+
+def test_an_action_runs_after_what_this_turn_still_brings() -> None:
+    async def scenario() -> None:
+        seen: list[str] = []
+        async with threads(1, []) as io:
+            io.call_soon(lambda: seen.append("action"))
+            seen.append("this turn")
+            await asyncio.sleep(0)
+        assert seen == ["this turn", "action"]
+
+    asyncio.run(scenario())

@@ -1,0 +1,57 @@
+from pathlib import Path
+
+import pytest
+
+from tailrace_broker.codec.metadata import LogStart
+from tailrace_broker.model.errors import CorruptMetadataError, ReadFailedError, StorageFailedError
+from tailrace_broker.storage.files.direct_file import write_file_atomically
+from tailrace_broker.storage.log.trim import (
+    LOG_START,
+    load_log_start,
+    remove_segments,
+    save_log_start,
+)
+from tests.support.storage.storage import FaultyDisk
+
+START = LogStart(log_start=70, epoch_before=2, append_time_before_us=5)
+
+
+def test_a_log_start_that_was_saved_comes_back(tmp_path: Path) -> None:
+    assert load_log_start(tmp_path) is None
+    save_log_start(tmp_path, START, write_file_atomically)
+    assert load_log_start(tmp_path) == START
+
+
+def test_a_log_start_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / LOG_START).write_bytes(b"{")
+    with pytest.raises(CorruptMetadataError, match=r"log-start\.json"):
+        load_log_start(tmp_path)
+
+    (tmp_path / LOG_START).unlink()
+    (tmp_path / LOG_START).mkdir()
+    with pytest.raises(ReadFailedError, match=r"log-start\.json"):
+        load_log_start(tmp_path)
+
+
+def test_segments_go_with_their_indexes_and_what_is_gone_is_passed_over(tmp_path: Path) -> None:
+    for name in ("1.log", "1.idx", "2.log", "3.idx", "4.log"):
+        (tmp_path / name).touch()
+    remove_segments(tmp_path / f"{number}.log" for number in (1, 2, 3, 5))
+
+    assert [path.name for path in tmp_path.iterdir()] == ["4.log"]
+
+
+@pytest.mark.parametrize("skipped", range(3))
+def test_a_removal_that_fails_says_so_and_can_be_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skipped: int
+) -> None:
+    paths = [tmp_path / name for name in ("1.log", "2.log")]
+    for path in paths:
+        path.touch()
+    disk = FaultyDisk(monkeypatch)
+    disk.fail("unlink", skipped=skipped)
+    with pytest.raises(StorageFailedError, match=r"\d\.log"):
+        remove_segments(paths)
+
+    remove_segments(paths)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,107 @@
+from uuid import UUID
+
+import pytest
+from msgspec.structs import replace
+
+from tailrace_broker.core.ring.commands import carry_out, founding_state
+from tailrace_broker.core.ring.topics import topic_of
+from tailrace_broker.model.commands import CreateTopic, Lead, Stamped
+from tailrace_broker.model.errors import NoLeaderError, NotLeaderError
+from tailrace_broker.model.ring_state import Registration, RingState
+from tailrace_broker.model.topic import TopicSettings
+from tailrace_broker.topics.range_leaders import why_elsewhere
+
+
+def registration(ordinal: int) -> Registration:
+    return Registration(ordinal, 1, UUID(int=ordinal), 1, UUID(int=100 + ordinal), "disk")
+
+
+def ring(*, broker_count: int = 3) -> RingState:
+    """All its ranges are led by their natural leaders; it has a topic."""
+    brokers = [registration(ordinal) for ordinal in range(broker_count)]
+    state = founding_state(UUID(int=7), broker_count, 1, brokers)
+    created = CreateTopic("t", UUID(int=9), TopicSettings(partitions_per_range=1))
+    state = carry_out(state, Stamped(1, created))
+    for each in state.ranges.values():
+        command = Lead(each.id, each.epoch, each.natural_leader, registration=1)
+        state = carry_out(state, Stamped(10 + each.id, command))
+    return state
+
+
+def answer(state: RingState, ordinal: int, partition: int) -> object:
+    """What a broker answers who wants a partition; None: it has it."""
+    topic = topic_of(state, state.topics["t"])
+    mine = state.brokers[ordinal]
+    return why_elsewhere(
+        state, mine, topic, topic.partitions[partition], lambda other: f"http://b{other}:9250"
+    )
+
+
+def test_each_broker_has_what_it_leads_and_names_the_leader_of_the_rest() -> None:
+    state = ring()
+    leaders = [
+        state.ranges[each.range_id].natural_leader
+        for each in topic_of(state, state.topics["t"]).partitions
+    ]
+    for ordinal in range(3):
+        for partition, leader in enumerate(leaders):
+            found = answer(state, ordinal, partition)
+            if leader == ordinal:
+                assert found is None
+            else:
+                assert isinstance(found, NotLeaderError)
+                assert found.members == {
+                    "topic": "t",
+                    "partition": partition,
+                    "leader": leader,
+                    "leaderUrl": f"http://b{leader}:9250",
+                }
+                assert (found.retriable, found.write_attempted) == (True, False)
+
+
+def test_a_range_without_a_leader_is_told() -> None:
+    state = ring(broker_count=1)
+    state = replace(state, ranges={0: replace(state.ranges[0], leader=None)})
+    found = answer(state, 0, 0)
+
+    assert isinstance(found, NoLeaderError)
+    assert found.members == {"topic": "t", "partition": 0, "range": 0}
+    assert (found.retriable, found.write_attempted) == (True, False)
+
+
+def test_what_an_earlier_process_of_this_broker_led_nobody_leads() -> None:
+    state = ring(broker_count=1)
+    state = replace(state, brokers={0: replace(state.brokers[0], number=2)})
+
+    assert isinstance(answer(state, 0, 0), NoLeaderError)
+
+
+def test_a_process_that_is_not_registered_leads_nothing() -> None:
+    state = ring(broker_count=1)
+    topic = topic_of(state, state.topics["t"])
+    found = why_elsewhere(state, None, topic, topic.partitions[0], lambda _: "http://b:9250")
+
+    assert isinstance(found, NotLeaderError)
+
+
+@pytest.mark.parametrize(
+    ("complete", "replicas", "reader"),
+    [((0, 1), (0, 1), 0), ((1,), (0, 1), 1), ((), (1, 0), 0), ((), (), None)],
+)
+def test_a_sealed_partition_is_read_from_a_whole_copy(
+    complete: tuple[int, ...], replicas: tuple[int, ...], reader: int | None
+) -> None:
+    state = ring(broker_count=2)
+    sealed = replace(
+        state.ranges[0], leader=None, sealed_epoch=1, complete=complete, replicas=replicas
+    )
+    state = replace(state, ranges={**state.ranges, 0: sealed})
+    found = answer(state, 0, 0)
+
+    if reader is None:
+        assert isinstance(found, NoLeaderError)
+    elif reader == 0:
+        assert found is None
+    else:
+        assert isinstance(found, NotLeaderError)
+        assert found.members["leader"] == reader

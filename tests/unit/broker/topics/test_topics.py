@@ -1,0 +1,623 @@
+"""Topics altered and deleted, with appends under way, failing disks and stops in between."""
+
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from tailrace_broker.app.broker import LocalBroker
+from tailrace_broker.codec.metadata import decode_deleted
+from tailrace_broker.core.ring.commands import carry_out
+from tailrace_broker.model.commands import CreateTopic, DeleteTopic, RestoreTopic, Stamped
+from tailrace_broker.model.errors import (
+    InvalidParameterError,
+    InvalidSettingError,
+    InvalidTopicNameError,
+    NotAgreedError,
+    NotReadyError,
+    StorageFailedError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+from tailrace_broker.model.ring_state import RingState
+from tailrace_broker.model.topic import Topic, TopicSettings
+from tailrace_broker.node.ring import _Request
+from tailrace_broker.storage.data_directory import DataDirectory
+from tailrace_broker.storage.log.trim import LOG_START
+from tests.support.broker.brokers import open_broker, started_broker, wait_until_gone
+from tests.support.ring.ring_disk import put_ring_state, ring_state_on
+from tests.support.storage.earlier import make_earlier, new_topic
+from tests.support.storage.storage import Appends, FaultyDisk, until, values_in
+
+ONE = TopicSettings(partitions_per_range=1)
+HOUR_MS = 3_600_000
+
+
+def run(scenario: Callable[[], Coroutine[None, None, None]]) -> None:
+    asyncio.run(scenario())
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
+    return FaultyDisk(monkeypatch, spares_metadata=True)
+
+
+async def create_with_records(broker: LocalBroker, *values: bytes) -> Topic:
+    """Topic "t" of one partition with these records."""
+    topic, _ = await broker.create_topic("t", ONE)
+    await Appends(broker.hosted("t").log_of(0)).batch(list(values))
+    return topic
+
+
+async def values_of(broker: LocalBroker) -> list[bytes | None]:
+    """The records of topic "t"."""
+    return await values_in(broker.hosted("t").log_of(0))
+
+
+def names_of(broker: LocalBroker) -> list[str]:
+    return [hosted.topic.name for hosted in broker.topics()]
+
+
+def living_path(root: Path, topic: Topic) -> Path:
+    return root / "data" / str(topic.topic_id)
+
+
+def trash_path(root: Path, topic: Topic) -> Path:
+    return root / "data" / "trash" / str(topic.topic_id)
+
+
+# --- create ---------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_is_agreed_on_is_not_called_missing_until_it_is_open(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await broker.ring.change(CreateTopic("t", UUID(int=1), ONE))
+            with pytest.raises(NotReadyError, match='opening topic "t"'):
+                broker.hosted("t")
+            with pytest.raises(TopicExistsError):  # told when the one that exists can be used
+                await broker.create_topic("t", TopicSettings(partitions_per_range=2))
+            assert broker.hosted("t").topic.topic_id == UUID(int=1)
+
+    run(scenario)
+
+
+def test_what_the_ring_has_not_agreed_on_at_a_stop_is_told(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            creation = asyncio.create_task(broker.create_topic("t", ONE))
+            await asyncio.sleep(0)
+            reading = broker.ring._loop.create_future()
+            broker.ring._requests[0] = _Request(reading, doubt="")
+            await broker.ring.stop()
+            with pytest.raises(NotAgreedError, match=r"^the broker stops$"):
+                await reading
+            with pytest.raises(NotAgreedError, match="may still come to be"):
+                await creation
+            with pytest.raises(NotReadyError):
+                await broker.ring.current()
+
+    run(scenario)
+
+
+def test_a_topic_that_was_deleted_and_restored_meanwhile_has_come_under_its_new_name(
+    tmp_path: Path,
+) -> None:
+    changed: list[str] = []
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            topic = await create_with_records(broker, b"0")
+            broker.groups._topics.on_changed = changed.append
+            await asyncio.gather(  # the last two are one write, and carried out as one
+                broker.ring.change(CreateTopic("other", UUID(int=1), ONE)),
+                broker.ring.change(DeleteTopic("t", 1, topic.topic_id)),
+                broker.ring.change(RestoreTopic(topic.topic_id, "u")),
+            )
+            await broker.create_topic("last", ONE)
+            assert await values_in(broker.hosted("u").log_of(0)) == [b"0"]
+            assert names_of(broker) == ["last", "other", "u"]
+
+    run(scenario)
+
+    assert sorted(changed) == ["last", "other", "t", "u"]
+
+
+# --- alter ----------------------------------------------------------------------------------------
+
+
+def test_an_altered_topic_is_so_at_once_and_after_a_restart(tmp_path: Path) -> None:
+    wanted = TopicSettings(partitions_per_range=1, json_check=False)
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create_with_records(broker, b"0")
+            hosted = broker.hosted("t")
+            assert (await broker.alter_topic("t", {"json_check": False})).settings == wanted
+            assert hosted.topic.settings == wanted
+            assert await values_of(broker) == [b"0"]
+        async with started_broker(tmp_path) as broker:
+            assert broker.hosted("t").topic.settings == wanted
+
+    run(scenario)
+
+
+def test_settings_that_are_what_they_were_change_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            topic, _ = await broker.create_topic("t", ONE)
+            assert await broker.alter_topic("t", {"json_check": True}) == topic
+            assert broker.hosted("t").topic == topic
+
+    run(scenario)
+
+
+def test_alterations_at_the_same_time_keep_each_others(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await broker.create_topic("t", ONE)
+            await asyncio.gather(
+                broker.alter_topic("t", {"json_check": False}),
+                broker.alter_topic("t", {"linger_ms": 5}),
+            )
+            assert broker.hosted("t").topic.settings == TopicSettings(
+                partitions_per_range=1, json_check=False, linger_ms=5
+            )
+
+    run(scenario)
+
+
+def test_the_number_of_partitions_cannot_be_altered(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await broker.create_topic("t", ONE)
+            with pytest.raises(InvalidParameterError, match="create another topic") as refused:
+                await broker.alter_topic("t", {"partitions_per_range": 2})
+            assert refused.value.members == {"parameter": "partitionsPerRange"}
+
+    run(scenario)
+
+
+def test_a_broker_whose_disk_does_not_take_what_is_agreed_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows what such a disk holds; the next start looks."""
+    disk = FaultyDisk(monkeypatch)
+    failures: list[BaseException] = []
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path, failures=failures) as broker:
+            await broker.create_topic("t", ONE)
+            disk.fail("pwritev", errno.EIO)
+            altering = asyncio.create_task(broker.alter_topic("t", {"json_check": False}))
+            await until(lambda: bool(failures))
+            assert broker.hosted("t").topic.settings == ONE
+            altering.cancel()
+        assert isinstance(failures[0], StorageFailedError)
+        async with started_broker(tmp_path) as broker:
+            assert broker.hosted("t").topic.settings == ONE
+
+    run(scenario)
+
+
+def test_what_is_no_topic_is_neither_altered_nor_deleted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with open_broker(tmp_path) as broker:
+            with pytest.raises(NotReadyError):
+                await broker.delete_topic("t")
+            with pytest.raises(NotReadyError):
+                await broker.alter_topic("t", {})
+            await broker.start()
+            for name, kind in (("t", TopicNotFoundError), ("../t", InvalidTopicNameError)):
+                with pytest.raises(kind):
+                    await broker.delete_topic(name)
+                with pytest.raises(kind):
+                    await broker.alter_topic(name, {})
+
+    run(scenario)
+
+
+# --- delete ---------------------------------------------------------------------------------------
+
+
+def test_a_deleted_topic_is_gone_and_its_data_is_in_the_trash(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            before_us = broker.now_us()
+            topic = await create_with_records(broker, b"0")
+            await broker.delete_topic("t")
+            assert names_of(broker) == []
+            with pytest.raises(TopicNotFoundError, match="create it with POST"):
+                broker.hosted("t")
+            assert not living_path(tmp_path, topic).exists()
+            deleted = decode_deleted((trash_path(tmp_path, topic) / "topic.json").read_bytes())
+            assert deleted.topic == topic
+            assert before_us <= deleted.deleted_us <= broker.now_us()
+            assert (trash_path(tmp_path, topic) / "0" / f"{0:020d}.log").exists()
+        async with started_broker(tmp_path) as broker:
+            assert names_of(broker) == []
+
+    run(scenario)
+
+
+def test_a_topic_without_a_record_and_one_with_damage_are_deleted_too(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            empty, _ = await broker.create_topic("empty", ONE)
+            damaged, _ = await broker.create_topic("damaged", ONE)
+        directory = living_path(tmp_path, damaged) / "0"
+        directory.mkdir(parents=True)
+        (directory / LOG_START).write_bytes(b"{")
+        async with started_broker(tmp_path) as broker:
+            assert broker.damaged_count == 1
+            for topic in (empty, damaged):
+                await broker.delete_topic(topic.name)
+                assert trash_path(tmp_path, topic).is_dir()
+            assert broker.partition_count == 0
+
+    run(scenario)
+
+
+def test_a_topic_of_the_same_name_can_be_created_and_deleted_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        topics = []
+        async with started_broker(tmp_path) as broker:
+            for value in (b"first", b"second"):
+                topics.append(await create_with_records(broker, value))
+                assert await values_of(broker) == [value]
+                await broker.delete_topic("t")
+            assert await create_with_records(broker, b"third") not in topics
+            assert await values_of(broker) == [b"third"]
+        assert all(trash_path(tmp_path, topic).is_dir() for topic in topics)
+
+    run(scenario)
+
+
+def test_appends_under_way_end_and_later_ones_are_refused(tmp_path: Path, disk: FaultyDisk) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            topic = await create_with_records(broker, b"0")
+            log = broker.hosted("t").log_of(0)
+            appends = Appends(log)
+            waiting = asyncio.create_task(log.wait_beyond(1))
+            disk.hold_writes()
+            appends.event(b"1")
+            await disk.wait_for_held_write()
+            appends.event(b"2")
+            deleting = asyncio.create_task(broker.delete_topic("t"))
+            await waiting  # it takes no more appends
+            appends.event(b"3")
+            assert not deleting.done()
+
+            disk.let_writes_go_on()
+            first, second, third = await appends.outcomes()
+            assert (first, second) == (1, 2)
+            assert isinstance(third, TopicNotFoundError)
+            await deleting
+            assert trash_path(tmp_path, topic).is_dir()
+
+    run(scenario)
+
+
+def test_the_name_is_free_while_the_deleted_log_still_writes(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            topic = await create_with_records(broker, b"0")
+            log = broker.hosted("t").log_of(0)
+            disk.hold_writes()
+            appends = Appends(log)
+            appends.event(b"1")
+            await disk.wait_for_held_write()
+            deleting = asyncio.create_task(broker.delete_topic("t"))
+            await log.wait_beyond(1)
+            again, is_new = await broker.create_topic("t", ONE)
+            assert is_new
+            assert again.topic_id != topic.topic_id
+            assert not deleting.done()
+            disk.let_writes_go_on()
+            await deleting
+
+    run(scenario)
+
+
+def test_a_deletion_that_cannot_be_marked_is_finished_by_the_next_start(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            topic = await create_with_records(broker, b"0")
+            disk.fail("replace", errno.EIO)
+            await broker.delete_topic("t")
+            assert names_of(broker) == []
+            assert living_path(tmp_path, topic).is_dir()
+            assert not (living_path(tmp_path, topic) / "topic.json").exists()
+        async with started_broker(tmp_path) as broker:
+            assert trash_path(tmp_path, topic).is_dir()
+            await broker.restore_topic("t", None)
+            assert await values_of(broker) == [b"0"]
+
+    run(scenario)
+
+
+def test_data_that_cannot_be_moved_is_moved_by_the_next_start(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            topic = await create_with_records(broker, b"0")
+            disk.fail("rename")
+            await broker.delete_topic("t")
+            assert living_path(tmp_path, topic).is_dir()
+        async with started_broker(tmp_path) as broker:
+            assert names_of(broker) == []
+            assert not living_path(tmp_path, topic).exists()
+            assert trash_path(tmp_path, topic).is_dir()
+
+    run(scenario)
+
+
+def stop_after_agreeing(root: Path, _: Topic) -> None:
+    deleted = Stamped(1, DeleteTopic("t", 10**15))
+    put_ring_state(root, carry_out(ring_state_on(root), deleted))
+
+
+def stop_after_marking(root: Path, topic: Topic) -> None:
+    stop_after_agreeing(root, topic)
+    mark(root, topic)
+
+
+def mark(root: Path, topic: Topic) -> None:
+    directory = DataDirectory(root)
+    directory.trash.mark(topic, 10**15)
+    directory.close()
+
+
+@pytest.mark.parametrize("stop", [stop_after_agreeing, stop_after_marking])
+def test_a_deletion_that_was_stopped_is_finished(
+    tmp_path: Path, stop: Callable[[Path, Topic], None]
+) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            topic = await create_with_records(broker, b"0")
+        stop(tmp_path, topic)
+        async with started_broker(tmp_path, delete_retention_ms=10**15) as broker:
+            assert names_of(broker) == []
+            assert trash_path(tmp_path, topic).is_dir()
+            (deleted,) = await broker.trashed_topics()
+            assert (deleted.topic.name, deleted.deleted_us) == ("t", 10**15)
+
+    run(scenario)
+
+
+def test_a_mark_of_a_topic_that_is_there_buries_nothing_later(tmp_path: Path) -> None:
+    """Older metadata is put back, which does not know the topic."""
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            topic = await create_with_records(broker, b"0")
+        mark(tmp_path, topic)
+        async with started_broker(tmp_path):
+            pass
+        state = ring_state_on(tmp_path)
+        put_ring_state(tmp_path, msgspec.structs.replace(state, topics={}))
+        async with started_broker(tmp_path):
+            pass
+        state = msgspec.structs.replace(ring_state_on(tmp_path), topics=state.topics)
+        put_ring_state(tmp_path, state)
+        async with started_broker(tmp_path) as broker:
+            assert await values_of(broker) == [b"0"]
+
+    run(scenario)
+
+
+def test_data_of_no_topic_is_left_alone_and_no_start_fails(tmp_path: Path) -> None:
+    """As when older metadata has been put back."""
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            topic = await create_with_records(broker, b"0")
+        state = ring_state_on(tmp_path)
+        put_ring_state(tmp_path, msgspec.structs.replace(state, topics={}))
+        with capture_logs() as logs:
+            async with started_broker(tmp_path) as broker:
+                assert names_of(broker) == []
+                assert (living_path(tmp_path, topic) / "0").is_dir()
+        unknown = [line["path"] for line in logs if line["event"] == "topic.unknown"]
+        assert unknown == [str(living_path(tmp_path, topic))]
+
+    run(scenario)
+
+
+def test_the_ring_forgets_a_deletion_when_its_data_is_purged(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        for retention_ms, is_kept in ((HOUR_MS, True), (0, False)):
+            async with started_broker(tmp_path, delete_retention_ms=retention_ms) as broker:
+                if is_kept:
+                    await broker.create_topic("t", ONE)
+                    await broker.delete_topic("t")
+                await until(lambda: broker.counters.purged_topics == 1 - is_kept)  # noqa: B023
+                await until(lambda: bool(ring_of(broker).deleted) == is_kept)  # noqa: B023
+
+    run(scenario)
+
+
+def ring_of(broker: LocalBroker) -> RingState:
+    assert broker.ring.state is not None
+    return broker.ring.state
+
+
+# --- a disk of an earlier version -----------------------------------------------------------------
+
+EARLIER = new_topic("earlier", ONE, UUID(int=5))
+DELETED = new_topic("deleted", ONE, UUID(int=6))
+
+
+async def make_earlier_with_records(root: Path) -> None:
+    """Topic "earlier" has a record, "deleted" one in the trash."""
+    make_earlier_disk(root, EARLIER, DELETED)
+    async with started_broker(root) as broker:
+        for name in ("earlier", "deleted"):
+            await Appends(broker.hosted(name).log_of(0)).batch([name.encode()])
+        await broker.delete_topic("deleted")
+    make_earlier(root, EARLIER)
+
+
+def make_earlier_disk(root: Path, *topics: Topic) -> None:
+    DataDirectory(root).close()
+    make_earlier(root, *topics)
+
+
+def test_topics_of_an_earlier_version_are_taken_over(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        await make_earlier_with_records(tmp_path)
+        for count in range(1, 3):
+            async with started_broker(tmp_path) as broker:
+                log = broker.hosted("earlier").log_of(0)
+                await Appends(log).event(b"%d" % count)
+                assert broker.damaged_count == 0
+                values = await values_in(log)
+            assert values == [b"earlier", b"1", b"2"][: 1 + count]
+        metadata = tmp_path / "data" / "metadata"
+        assert not (metadata / "topics.json").exists()
+        assert (metadata / "topics.json.imported").exists()
+
+    run(scenario)
+
+
+def test_the_trash_of_an_earlier_version_is_taken_over(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        await make_earlier_with_records(tmp_path)
+        async with started_broker(tmp_path) as broker:
+            await broker.restore_topic("deleted", None)
+            assert await values_in(broker.hosted("deleted").log_of(0)) == [b"deleted"]
+
+    run(scenario)
+
+
+def test_the_file_of_an_earlier_version_is_set_aside_by_the_next_start_too(tmp_path: Path) -> None:
+    """A stop came between the founding and that."""
+
+    async def scenario() -> None:
+        await make_earlier_with_records(tmp_path)
+        topics = tmp_path / "data" / "metadata" / "topics.json"
+        kept = topics.read_bytes()
+        async with started_broker(tmp_path) as broker:
+            await broker.create_topic("later", ONE)
+        topics.write_bytes(kept)
+        async with started_broker(tmp_path) as broker:
+            assert names_of(broker) == ["earlier", "later"]
+        assert not topics.exists()
+
+    run(scenario)
+
+
+def test_a_disk_of_an_earlier_version_joins_no_ring(tmp_path: Path) -> None:
+    make_earlier_disk(tmp_path, EARLIER)
+
+    async def scenario() -> None:
+        async with open_broker(tmp_path, peer_host="127.0.0.1", port_stride=10) as broker:
+            with pytest.raises(InvalidSettingError, match="start the broker once without"):
+                await broker.start()
+        assert (tmp_path / "data" / "metadata" / "topics.json").exists()
+
+    run(scenario)
+
+
+async def see_that_no_stop_ends(root: Path, go_on: Callable[[], None]) -> None:
+    """Beside a stop that goes as far as it can; then let it `go_on`."""
+    for _ in range(30):
+        await asyncio.to_thread(bool)
+    has_ended = (root / "data" / "clean-stop.json").exists()
+    go_on()
+    assert not has_ended
+
+
+def test_a_stop_waits_for_a_deletion_that_is_being_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace, began, may_go_on = os.replace, threading.Event(), threading.Event()
+
+    def slow_replace(source: Path, target: Path) -> None:
+        if target.name == "topic.json":
+            began.set()
+            assert may_go_on.wait(5)
+        replace(source, target)
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            topic = await create_with_records(broker, b"0")
+            monkeypatch.setattr(os, "replace", slow_replace)
+            deleting = asyncio.create_task(broker.delete_topic("t"))
+            assert await asyncio.to_thread(began.wait, 5)
+            seeing = asyncio.create_task(see_that_no_stop_ends(tmp_path, may_go_on.set))
+        async with asyncio.timeout(5):
+            await seeing
+            await deleting
+        assert trash_path(tmp_path, topic).is_dir()
+
+    run(scenario)
+
+
+def test_a_stop_waits_for_the_logs_that_a_deletion_closes(tmp_path: Path, disk: FaultyDisk) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create_with_records(broker, b"0")
+            log = broker.hosted("t").log_of(0)
+            appends = Appends(log)
+            disk.hold_writes()
+            appends.event(b"1")
+            await disk.wait_for_held_write()
+            appends.event(b"2")
+            deleting = asyncio.create_task(broker.delete_topic("t"))
+            await log.wait_beyond(1)  # it takes no more appends
+            seeing = asyncio.create_task(see_that_no_stop_ends(tmp_path, disk.let_writes_go_on))
+        async with asyncio.timeout(5):
+            await seeing
+            assert await appends.outcomes() == [1, 2]
+            await deleting
+        async with started_broker(tmp_path) as broker:
+            await broker.restore_topic("t", None)
+            assert await values_of(broker) == [b"0", b"1", b"2"]
+
+    run(scenario)
+
+
+# --- purge ----------------------------------------------------------------------------------------
+
+
+def test_without_retention_a_deleted_topic_frees_its_space_at_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path, delete_retention_ms=0) as broker:
+            for _ in range(2):
+                topic = await create_with_records(broker, b"0")
+                await broker.delete_topic("t")
+                await wait_until_gone(trash_path(tmp_path, topic))
+        assert list((tmp_path / "data" / "trash").iterdir()) == []
+
+    run(scenario)
+
+
+def test_a_start_purges_what_is_old_and_keeps_the_rest(tmp_path: Path) -> None:
+    old = new_topic("old", ONE, UUID(int=1))
+    new = new_topic("new", ONE, UUID(int=2))
+
+    async def scenario() -> None:
+        directory = DataDirectory(tmp_path)
+        for topic, deleted_us in ((old, 1), (new, 10**18)):
+            directory.trash.mark(topic, deleted_us)
+            directory.trash.bury(topic.topic_id)
+        directory.close()
+        async with started_broker(tmp_path, delete_retention_ms=HOUR_MS):
+            await wait_until_gone(trash_path(tmp_path, old))
+            assert trash_path(tmp_path, new).is_dir()
+
+    run(scenario)

@@ -1,0 +1,183 @@
+"""What `tailrace doctor` makes of what it sees: states, and remedies."""
+
+import dataclasses
+import resource
+
+import pytest
+
+from tailrace import __version__
+from tailrace.cli.checking.check import FAILED, OK, SIGNS, WARNING, Check
+from tailrace.cli.checking.checks import java_check, open_files_check, ring_checks
+from tailrace.cli.checking.group_checks import groups_check
+from tailrace.protocol.group_values import GroupInfo
+from tailrace.values import BrokerStatus, Ring, RingStatus
+
+URL = "http://127.0.0.1:9250"
+GIBIBYTE = 1024**3
+BROKER = BrokerStatus(
+    ordinal=0,
+    token="-9223372036854775808",
+    leads=4,
+    replicates=4,
+    damaged=0,
+    quarantined=0,
+    lag_max=0,
+    data_bytes=GIBIBYTE,
+    disk_used_bytes=10 * GIBIBYTE,
+    disk_bytes=100 * GIBIBYTE,
+    direct_io=True,
+    durable_write_ms=0.21,
+    incarnation="7f3a",
+    started_at="2026-11-21T10:09:23.114502Z",
+    up_seconds=120,
+)
+STATUS = RingStatus(
+    length=1,
+    names=("127.0.0.1",),
+    producer_port=9251,
+    producer_binary_port=0,
+    consumer_port=9252,
+    ring=Ring("local", "0b", __version__, 1, 0, 0, 1),
+    now_us=0,
+    brokers=(BROKER,),
+)
+
+
+def checks_of(status: RingStatus, skew_us: int = 0) -> dict[str, Check]:
+    return {each.name: each for each in ring_checks(URL, status, skew_us=skew_us)}
+
+
+def of_broker(**changed: object) -> dict[str, Check]:
+    broker = dataclasses.replace(BROKER, **changed)  # type: ignore[arg-type]
+    return checks_of(dataclasses.replace(STATUS, brokers=(broker,)))
+
+
+def test_a_healthy_broker_is_all_ok() -> None:
+    checks = checks_of(STATUS)
+
+    assert {each.state for each in checks.values()} == {OK}
+    assert list(checks) == [
+        "broker",
+        "version",
+        "clock",
+        "partitions",
+        "disk",
+        "O_DIRECT",
+        "durable write",
+    ]
+    assert checks["disk"].detail == "10G of 100G used"
+    assert set(SIGNS) == {OK, WARNING, FAILED}
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "state", "detail"),
+    [
+        ("partitions", {"damaged": 2}, FAILED, "2 damaged: restore"),
+        ("partitions", {"quarantined": 3}, FAILED, "3 damaged batches cannot be read: restore"),
+        ("disk", {"disk_used_bytes": 85 * GIBIBYTE}, WARNING, "85G of 100G used (85%): free some"),
+        ("disk", {"disk_used_bytes": 95 * GIBIBYTE}, FAILED, "(95%): free some, or enlarge it"),
+        ("disk", {"disk_bytes": None, "disk_used_bytes": None}, FAILED, "cannot reach its data"),
+        ("O_DIRECT", {"direct_io": False}, WARNING, "missing"),
+        ("durable write", {"durable_write_ms": 25.0}, WARNING, "25.0 ms for a block: each"),
+        ("durable write", {"durable_write_ms": None}, WARNING, "not measured"),
+    ],
+)
+def test_what_is_wrong_with_a_broker_comes_with_what_to_do(
+    name: str, changed: dict[str, object], state: str, detail: str
+) -> None:
+    check = of_broker(**changed)[name]
+
+    assert check.state == state
+    assert detail in check.detail
+
+
+@pytest.mark.parametrize(
+    ("skew_us", "state"),
+    [(0, OK), (-1_000_000, OK), (1_000_001, WARNING), (-3_600_000_000, WARNING)],
+)
+def test_a_clock_may_be_a_second_off(skew_us: int, state: str) -> None:
+    check = checks_of(STATUS, skew_us)["clock"]
+
+    assert check.state == state
+    assert ("NTP" in check.detail) == (state == WARNING)
+
+
+def test_another_version_is_a_warning() -> None:
+    ring = dataclasses.replace(STATUS.ring, version="9.9.9")
+    check = checks_of(dataclasses.replace(STATUS, ring=ring))["version"]
+
+    assert check.state == WARNING
+    assert check.detail == f"9.9.9, and this client is {__version__}: install the same"
+
+
+def test_brokers_of_a_larger_ring_are_told_apart_and_one_that_is_missing_is_wrong() -> None:
+    other = dataclasses.replace(BROKER, ordinal=1, damaged=1)
+    checks = checks_of(dataclasses.replace(STATUS, length=3, brokers=(BROKER, other)))
+
+    assert checks["ring"] == Check(FAILED, "ring", "1 of 3 brokers do not answer")
+    assert checks["broker 0 partitions"].state == OK
+    assert checks["broker 1 partitions"].state == FAILED
+
+
+@pytest.mark.parametrize(
+    ("version", "state"),
+    [("17.0.15", OK), ("21", OK), ("11.0.2", WARNING), ("1.8.0_292", WARNING), (None, WARNING)],
+)
+def test_spark_needs_java_17(version: str | None, state: str) -> None:
+    check = java_check(version)
+
+    assert check.state == state
+    assert ("set JAVA_HOME" in check.detail) == (state == WARNING)
+
+
+@pytest.mark.parametrize(
+    ("limit", "state"),
+    [(1_024, WARNING), (10_239, WARNING), (10_240, OK), (resource.RLIM_INFINITY, OK)],
+)
+def test_a_broker_needs_files(limit: int, state: str) -> None:
+    check = open_files_check(limit)
+
+    assert check.state == state
+    assert ("ulimit -n 10240" in check.detail) == (state == WARNING)
+
+
+def group_of(name: str, *, state: str = "idle", lag: int | None, oldest: str | None) -> GroupInfo:
+    members = 2 if state == "active" else 0
+    return GroupInfo(name, state, members, ("t",), lag, oldest, 0)
+
+
+NOW_US = 1_795_255_763_114_502  # 2026-11-21T10:09:23.114502Z
+TWO_HOURS_AGO = "2026-11-21T08:00:00.000000Z"
+LAST_DAY = "2026-11-20T09:00:00.000000Z"
+JUST_NOW = "2026-11-21T10:05:00.000000Z"
+LATE = group_of("billing", lag=1204, oldest=TWO_HOURS_AGO)
+
+
+@pytest.mark.parametrize(
+    ("groups", "state", "detail"),
+    [
+        ([], OK, "none"),
+        ([group_of("a", state="active", lag=9, oldest=JUST_NOW)], OK, "1 group, none lags"),
+        ([group_of("a", lag=0, oldest=None)] * 2, OK, "2 groups, none lags"),
+        ([LATE], WARNING, "1 group lags 2h: billing (1,204 events unread, no consumers): start"),
+        (
+            [LATE, group_of("spark:9f3c", state="spark", lag=1, oldest=LAST_DAY)],
+            WARNING,
+            "2 groups lag up to 1d: spark:9f3c (1 event unread, spark), billing (1,204 events",
+        ),
+        (
+            [group_of("a", state="active", lag=None, oldest=TWO_HOURS_AGO)],
+            WARNING,
+            "1 group lags 2h: a (unread events, 2 consumers): start what reads, or forget",
+        ),
+        ([LATE] * 5, WARNING, "billing (1,204 events unread, no consumers) and 2 more: start"),
+        ([group_of("a", lag=1, oldest="2026-11-21T11:00:00.000000Z")], OK, "1 group, none lags"),
+    ],
+)
+def test_a_group_whose_oldest_unread_record_is_old_is_a_warning(
+    groups: list[GroupInfo], state: str, detail: str
+) -> None:
+    check = groups_check(groups, now_us=NOW_US)
+
+    assert (check.state, check.name) == (state, "groups")
+    assert detail in check.detail

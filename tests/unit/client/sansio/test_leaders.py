@@ -1,0 +1,248 @@
+"""Which broker is asked: the one that leads, as soon as another has said who does."""
+
+import json
+
+import pytest
+
+from tailrace.errors import ConnectionFailedError, UnexpectedAnswerError
+from tailrace.protocol.requests import Answer, Request, produce_records_request, produce_request
+from tailrace.sansio.leaders import (
+    HOPS_MAX,
+    PLACES_MAX,
+    Leaders,
+    at_address_of,
+    leader_urls,
+    merged,
+    newest_lines,
+)
+from tailrace.values import PartitionOffsets
+from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
+
+A, B, C = "http://a:9250", "http://b:9250", "http://c:9260"
+READ = Request("GET", "/v1/topic/t/partitions/3/records?offset=5")
+READ_ON = Request("GET", "/v1/topic/t/partitions/3/records?offset=9&maxRecords=1")
+OTHER = Request("GET", "/v1/topic/t/partitions/30/records")
+TOPICS = Request("GET", "/v1/topics")
+DONE = Answer(200, {}, b"")
+
+
+def misdirected(leader_url: object = None) -> Answer:
+    document = {} if leader_url is None else {"leaderUrl": leader_url}
+    return Answer(421, {}, json.dumps(document).encode())
+
+
+def lost(*, write_attempted: bool = False) -> ConnectionFailedError:
+    return ConnectionFailedError("http://x", "reset", write_attempted=write_attempted)
+
+
+def row(partition: int, **known: object) -> PartitionOffsets:
+    members: dict[str, object] = {
+        "topic": "t",
+        "partition": partition,
+        "range_id": 0,
+        "epoch": 1,
+        "first_offset": 0,
+        "log_start": None,
+        "high_watermark": None,
+        "log_end": None,
+        "state": "open",
+        "parents": (),
+    }
+    return PartitionOffsets(**{**members, **known})  # type: ignore[arg-type]
+
+
+def test_what_no_answer_was_about_is_asked_of_the_broker_that_was_given() -> None:
+    hops = Leaders(A).hops(READ)
+
+    assert hops.url == A
+    assert not hops.go_on(DONE)
+
+
+def test_who_is_named_is_asked_and_the_next_time_asked_first() -> None:
+    leaders = Leaders(A)
+    hops = leaders.hops(READ)
+
+    assert hops.go_on(misdirected(B))
+    assert hops.url == B
+    assert not hops.go_on(DONE)
+    assert leaders.hops(READ_ON).url == B
+    assert leaders.hops(OTHER).url == leaders.hops(TOPICS).url == A
+
+
+def test_the_answer_of_a_leader_says_what_a_broker_before_it_created() -> None:
+    hops = Leaders(A).hops(READ)
+
+    assert hops.go_on(Answer(421, {}, json.dumps({"leaderUrl": B, "topicCreated": True}).encode()))
+    assert hops.go_on(misdirected(C))
+    assert hops.outcome(DONE) == Answer(200, {}, b"", topic_created=True)
+    assert Leaders(A).hops(READ).outcome(DONE) == DONE
+
+
+def test_a_leader_that_leads_no_more_names_the_next_one() -> None:
+    leaders = Leaders(A)
+    leaders.hops(READ).go_on(misdirected(B))
+    hops = leaders.hops(READ)
+
+    assert hops.go_on(misdirected(C))
+    assert hops.url == C
+    assert leaders.hops(READ).url == C
+
+
+def test_one_that_knows_no_leader_sends_back_to_the_broker_that_was_given() -> None:
+    leaders = Leaders(A)
+    leaders.hops(READ).go_on(misdirected(B))
+    hops = leaders.hops(READ)
+
+    assert hops.go_on(misdirected())
+    assert hops.url == A
+    assert not hops.go_on(misdirected())
+    assert leaders.hops(READ).url == A
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"leaderUrl": 5}', b'{"leaderUrl": "nowhere"}'])
+def test_an_answer_that_names_nobody_is_the_answer(body: bytes) -> None:
+    assert not Leaders(A).hops(READ).go_on(Answer(421, {}, body))
+
+
+def test_brokers_that_name_each_other_are_not_asked_for_ever() -> None:
+    hops = Leaders(A).hops(TOPICS)
+    asked = 0
+    while hops.go_on(misdirected(B if hops.url == A else A)):
+        asked += 1
+
+    assert asked == HOPS_MAX
+
+
+def test_a_leader_that_is_away_is_gone_around_and_forgotten() -> None:
+    leaders = Leaders(A)
+    leaders.hops(READ).go_on(misdirected(B))
+    leaders.hops(OTHER).go_on(misdirected(C))
+    hops = leaders.hops(READ)
+
+    assert hops.go_around(lost())
+    assert hops.url == A
+    assert leaders.hops(READ).url == A
+    assert leaders.hops(OTHER).url == C
+
+
+def test_what_may_have_been_done_is_not_asked_of_another() -> None:
+    leaders = Leaders(A)
+    leaders.hops(READ).go_on(misdirected(B))
+
+    assert not leaders.hops(READ).go_around(lost(write_attempted=True))
+
+
+def test_when_the_one_that_was_just_named_is_away_that_is_the_outcome() -> None:
+    hops = Leaders(A).hops(READ)
+    hops.go_on(misdirected(B))
+
+    assert not hops.go_around(lost())
+    assert not Leaders(A).hops(READ).go_around(lost())
+
+
+@pytest.mark.parametrize(
+    ("first", "same", "other"),
+    [
+        (
+            "/v1/consumer/poll?consumerId=c1&waitMs=5",
+            "/v1/consumer/poll?maxBytes=1&consumerId=c1",
+            "/v1/consumer/poll?consumerId=c2",
+        ),
+        ("/v1/groups/g1", "/v1/groups/g1/reset", "/v1/groups/g2"),
+    ],
+)
+def test_groups_and_consumers_have_one_place_each(first: str, same: str, other: str) -> None:
+    leaders = Leaders(A)
+    leaders.hops(Request("POST", first)).go_on(misdirected(B))
+
+    assert leaders.hops(Request("POST", same)).url == B
+    assert leaders.hops(Request("POST", other)).url == A
+
+
+def test_events_of_one_key_have_a_place_and_records_with_a_key_each_have_none() -> None:
+    leaders = Leaders(A)
+    key = produce_request("t", b"1", content_type=JSON_CONTENT_TYPE, key="k")
+    nameless = produce_request("t", b"1", content_type=NDJSON_CONTENT_TYPE)
+    named = produce_request(
+        "t", b"1", content_type=NDJSON_CONTENT_TYPE, producer_id="p", sequence=1
+    )
+    many = produce_records_request("t", b"", producer_id="p", sequence=1)
+    for request in (key, named, many):
+        leaders.hops(request).go_on(misdirected(B))
+
+    assert [leaders.hops(each).url for each in (key, named)] == [B, B]
+    assert [leaders.hops(each).url for each in (nameless, many)] == [A, A]
+
+
+def test_so_many_places_are_remembered_and_no_more() -> None:
+    leaders = Leaders(A)
+    for partition in range(PLACES_MAX + 1):
+        request = Request("GET", f"/v1/topic/t/partitions/{partition}/records")
+        leaders.hops(request).go_on(misdirected(B))
+
+    assert leaders.hops(request).url == B
+    assert leaders.hops(Request("GET", "/v1/topic/t/partitions/0/records")).url == A
+
+
+@pytest.mark.parametrize(
+    ("url", "told", "reached"),
+    [
+        (A, "http://b:9260", "http://b:9260"),
+        ("https://a", "http://b:9260", "https://b:9260"),
+        (A, "http://[::1]:9260", "http://[::1]:9260"),
+        (A, "http://b", None),
+        (A, "http://b:x", None),
+        (A, "", None),
+    ],
+)
+def test_a_broker_is_reached_as_the_client_reaches_brokers(
+    url: str, told: str, reached: str | None
+) -> None:
+    assert at_address_of(url, told) == reached
+
+
+def test_leaders_are_asked_for_what_only_they_know() -> None:
+    rows = [
+        row(0, log_start=0, high_watermark=5, log_end=5, leader=0),
+        row(1, leader=1, leader_url=C),
+        row(2, leader=1, leader_url=C),
+        row(3, leader=2, leader_url=B),
+        row(4),
+        row(5, leader=0, leader_url="nowhere"),
+    ]
+
+    assert leader_urls(A, rows) == [B, C]
+
+
+def test_a_listing_has_what_the_leader_says_of_each_partition() -> None:
+    whole = row(0, log_start=0, high_watermark=5, log_end=5, leader=0)
+    known = {"log_start": 2, "high_watermark": 7, "log_end": 8, "leader": 1}
+    listing = [whole, row(1, leader=1, leader_url=C), row(2, leader=2, leader_url=B), row(3)]
+    theirs = [row(0, leader=0, leader_url=A), row(1, **known), row(2, leader=2, leader_url=B)]
+
+    assert merged(listing, [theirs]) == [
+        whole,
+        row(1, **known, leader_url=C),
+        row(2, leader=2, leader_url=B, state="unreachable"),
+        row(3),
+    ]
+
+
+@pytest.mark.parametrize("state", ["sealed", "damaged", "waiting", "leaderless"])
+def test_what_a_broker_says_of_a_partition_without_a_leader_stays(state: str) -> None:
+    told = row(1, leader=1, leader_url=C, state=state)
+
+    assert merged([told], []) == [told]
+
+
+def test_of_the_last_records_of_partitions_the_newest_are_taken() -> None:
+    def line(time: str, partition: int, offset: int) -> bytes:
+        document = {"partition": partition, "offset": offset, "timestamp": time}
+        return json.dumps(document).encode() + b"\n"
+
+    first, second, third = line("T1", 1, 9), line("T2", 0, 4), line("T2", 1, 3)
+
+    assert newest_lines([first + third, second], 2) == second + third
+    assert newest_lines([b""], 2) == b""
+    with pytest.raises(UnexpectedAnswerError, match="none"):
+        newest_lines([b"{}\n"], 1)

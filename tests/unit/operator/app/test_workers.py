@@ -1,0 +1,81 @@
+"""What workers know of each other's resources; what they do is in tests/integration."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+from tailrace_operator.app.pace import Outcome
+from tailrace_operator.app.reconcile import Key, Look, Reconciler
+from tailrace_operator.app.workers import Intervals, Workers
+
+
+class Finds:
+    """Looks at nothing: all but `there` has gone."""
+
+    def __init__(self, *there: str) -> None:
+        self.there = there
+
+    async def look(self, key: Key, **_: Any) -> Look:
+        return Look(Outcome.WELL if key.name in self.there else Outcome.GONE)
+
+
+def topic(name: str, *, created: int) -> dict[str, Any]:
+    metadata = {
+        "name": name,
+        "namespace": "ns",
+        "uid": name,
+        "creationTimestamp": f"2026-01-01T00:00:{created:02d}Z",
+    }
+    return {
+        "kind": "Topic",
+        "metadata": metadata,
+        "spec": {"cluster": "events", "topicName": "flights"},
+    }
+
+
+def told(*, there: tuple[str, ...], tell: Callable[[Workers], None]) -> str | None:
+    """Who has the younger one's topic, when all workers have looked."""
+
+    async def story() -> str | None:
+        async with asyncio.TaskGroup() as tasks:
+            kept = tasks.create_task(asyncio.Event().wait())
+            working = cast("asyncio.TaskGroup", Started(tasks))
+            intervals = Intervals(waiting_s=1, resync_s=1000, retry_s_max=1)
+            workers = Workers(working, cast("Reconciler", Finds(*there)), intervals)
+            tell(workers)
+            for _ in range(10):
+                await asyncio.sleep(0)
+            holder = workers.taken_by(Key("Topic", "ns", "younger"), None)
+            cast("Started", working).end()
+            kept.cancel()
+        return holder
+
+    return asyncio.run(story())
+
+
+class Started:
+    """A TaskGroup whose tasks can be ended."""
+
+    def __init__(self, tasks: asyncio.TaskGroup) -> None:
+        self._tasks = tasks
+        self._started: list[asyncio.Task[Any]] = []
+
+    def create_task(self, work: Any, *, name: str) -> None:
+        self._started.append(self._tasks.create_task(work, name=name))
+
+    def end(self) -> None:
+        for each in self._started:
+            each.cancel()
+
+
+def both(workers: Workers) -> None:
+    workers.saw(topic("older", created=1))
+    workers.saw(topic("younger", created=2))
+
+
+def test_the_older_resource_has_the_topic() -> None:
+    assert told(there=("older", "younger"), tell=both) == "older"
+
+
+def test_a_resource_that_went_without_being_told_of_has_nothing() -> None:
+    assert told(there=("younger",), tell=both) is None

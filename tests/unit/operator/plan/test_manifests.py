@@ -1,0 +1,302 @@
+"""What is made for a StreamCluster."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tailrace_broker.app.settings import Settings
+from tailrace_operator.plan.manifests import children, secret_manifest
+from tailrace_operator.plan.names import APPLIED_HASH, child_names, labels, selector_labels
+from tailrace_operator.plan.observed import ChildName, Founded
+from tests.support.operator.kubernetes_world import IMAGE, OWNER, STATEFUL_SET, World, a_cluster
+
+FULL_SPEC = {
+    "image": "registry.example/broker:1",
+    "imagePullPolicy": "Always",
+    "imagePullSecrets": ["pull"],
+    "storage": {"size": "50Gi", "storageClassName": "fast"},
+    "settings": {"cacheSize": "64Mi", "deleteRetention": "7d", "autoCreateTopics": False},
+    "zones": ["a", "b", "c"],
+    "deletionPolicy": "Delete",
+    "pod": {
+        "labels": {"team": "shop", "app.kubernetes.io/name": "mine"},
+        "annotations": {"note": "x"},
+        "nodeSelector": {"disk": "ssd"},
+        "tolerations": [{"key": "dedicated", "operator": "Exists", "effect": "NoSchedule"}],
+        "priorityClassName": "high",
+    },
+    "service": {"type": "LoadBalancer", "annotations": {"lb": "internal"}},
+}
+
+
+def made(spec: dict[str, Any] | None = None, **changes: Any) -> dict[ChildName, Any]:
+    return dict(children(a_cluster(spec, **changes), default_image=IMAGE))
+
+
+def pod_of(spec: dict[str, Any] | None = None) -> Any:
+    return made(spec)[STATEFUL_SET]["spec"]["template"]
+
+
+def container_of(spec: dict[str, Any] | None = None) -> Any:
+    return pod_of(spec)["spec"]["containers"][0]
+
+
+def test_all_that_can_be_made_is_listed_by_name_and_kind() -> None:
+    every = made(has_service_monitors=True)
+
+    assert tuple(every) == child_names("events")
+    assert {each["kind"]: each["apiVersion"] for each in every.values()} == {
+        "ConfigMap": "v1",
+        "Service": "v1",
+        "NetworkPolicy": "networking.k8s.io/v1",
+        "PodDisruptionBudget": "policy/v1",
+        "StatefulSet": "apps/v1",
+        "ServiceMonitor": "monitoring.coreos.com/v1",
+    }
+
+
+def test_everything_belongs_to_the_resource_and_has_its_labels() -> None:
+    objects = [*made(FULL_SPEC, has_service_monitors=True).values(), secret_manifest(a_cluster())]
+
+    for each in objects:
+        metadata = each["metadata"]
+        assert metadata["namespace"] == "shop"
+        assert metadata["labels"] == labels("events")
+        assert metadata["ownerReferences"] == [
+            {
+                "apiVersion": "tailrace.dev/v1alpha1",
+                "kind": "StreamCluster",
+                "name": "events",
+                "uid": "owner-1",
+                "controller": True,
+            }
+        ]
+
+
+def test_a_network_policy_and_a_service_monitor_are_made_only_when_they_can_be() -> None:
+    kinds = {child.kind for child in made({"networkPolicy": False})}
+
+    assert kinds == {"ConfigMap", "Service", "PodDisruptionBudget", "StatefulSet"}
+
+
+def test_brokers_start_together_and_are_restarted_by_the_operator_alone() -> None:
+    spec = made()[STATEFUL_SET]["spec"]
+
+    assert spec["podManagementPolicy"] == "Parallel"
+    assert spec["updateStrategy"] == {"type": "OnDelete"}
+    assert spec["serviceName"] == "events-brokers"
+    assert spec["replicas"] == 3
+
+
+def test_a_ring_has_the_brokers_that_it_was_founded_with() -> None:
+    """Whatever the spec says: a broker that is taken away takes its data with it."""
+    spec = made({"brokers": 1}, founded=Founded(3, "ring-1"))[STATEFUL_SET]["spec"]
+
+    assert spec["replicas"] == 3
+
+
+@pytest.mark.parametrize("policy", ["Retain", "Delete"])
+def test_no_volume_goes_with_a_stateful_set(policy: str) -> None:
+    """They go with the StreamCluster, or stay: `OwnClaim`."""
+    spec = made({"deletionPolicy": policy})[STATEFUL_SET]["spec"]
+
+    assert spec["persistentVolumeClaimRetentionPolicy"] == {
+        "whenDeleted": "Retain",
+        "whenScaled": "Retain",
+    }
+
+
+def test_the_volume_is_as_the_spec_says() -> None:
+    claim = made(FULL_SPEC)[STATEFUL_SET]["spec"]["volumeClaimTemplates"][0]
+
+    assert claim["metadata"] == {"name": "data", "labels": labels("events")}
+    assert claim["spec"] == {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "50Gi"}},
+        "storageClassName": "fast",
+    }
+
+
+def test_no_class_is_another_thing_than_the_default() -> None:
+    no_class, default = (
+        made({"storage": storage})[STATEFUL_SET]["spec"]["volumeClaimTemplates"][0]["spec"]
+        for storage in ({"storageClassName": ""}, {})
+    )
+
+    assert no_class["storageClassName"] == ""
+    assert "storageClassName" not in default
+
+
+def test_the_pod_has_what_the_spec_gives_it_but_the_operators_labels() -> None:
+    pod = pod_of(FULL_SPEC)
+
+    assert pod["metadata"]["labels"] == {"team": "shop", **labels("events")}
+    assert pod["metadata"]["annotations"].keys() == {"note", "tailrace.dev/settings-hash"}
+    assert pod["spec"]["imagePullSecrets"] == [{"name": "pull"}]
+    assert pod["spec"]["nodeSelector"] == {"disk": "ssd"}
+    assert pod["spec"]["tolerations"] == FULL_SPEC["pod"]["tolerations"]  # type: ignore[index]
+    assert pod["spec"]["priorityClassName"] == "high"
+    assert pod["spec"]["schedulingGates"] == [{"name": "tailrace.dev/zone"}]
+    assert container_of(FULL_SPEC)["image"] == "registry.example/broker:1"
+    assert container_of(FULL_SPEC)["imagePullPolicy"] == "Always"
+
+
+def test_the_pod_may_do_nothing_but_serve() -> None:
+    pod, container = pod_of()["spec"], container_of()
+
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["enableServiceLinks"] is False
+    assert pod["shareProcessNamespace"] is True
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+    assert pod["terminationGracePeriodSeconds"] == 90
+
+
+def test_a_broker_can_be_started_with_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    container = container_of(FULL_SPEC)
+    settings = made(FULL_SPEC)["ConfigMap", "events-settings"]["data"]  # type: ignore[index]
+    given = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+    for name, value in {**settings, **given, "TAILRACE_ORDINAL": "2"}.items():
+        monkeypatch.setenv(name, value)
+
+    broker = Settings()  # type: ignore[call-arg]
+
+    assert broker.address_of(1) == ("events-1.events-brokers.shop.svc", 9250)
+    assert broker.advertised_host == "$(POD_NAME).events-brokers.shop.svc"
+    assert (broker.ordinal, broker.ring_name) == (2, "events")
+    assert broker.cache_bytes == 64 * 2**20
+    assert broker.delete_retention_ms == 7 * 86_400_000
+    assert broker.auto_create_topics is False
+
+
+@pytest.mark.parametrize(("settings", "creates"), [({}, False), ({"autoCreateTopics": True}, True)])
+def test_a_produce_creates_no_topic_unless_the_spec_says_so(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], creates: bool
+) -> None:
+    monkeypatch.setenv("TAILRACE_DATA_DIR", "/data")
+    made_settings = made({"settings": settings})[ChildName("ConfigMap", "events-settings")]
+    for name, value in made_settings["data"].items():
+        monkeypatch.setenv(name, value)
+
+    assert Settings().auto_create_topics is creates  # type: ignore[call-arg]
+
+
+def test_every_name_that_the_environment_refers_to_stands_before_it() -> None:
+    names = [each["name"] for each in container_of()["env"]]
+
+    assert names.index("POD_NAME") < names.index("TAILRACE_ADVERTISED_HOST")
+
+
+def test_other_settings_are_another_revision_of_the_pod() -> None:
+    hashes = {
+        pod_of({"settings": settings})["metadata"]["annotations"]["tailrace.dev/settings-hash"]
+        for settings in ({}, {"ioThreads": 4}, {"ioThreads": 8})
+    }
+
+    assert len(hashes) == 3
+
+
+def test_a_starting_broker_is_given_half_an_hour() -> None:
+    probe = container_of()["startupProbe"]
+
+    assert probe["httpGet"] == {"path": "/live", "port": "public"}
+    assert probe["periodSeconds"] * probe["failureThreshold"] == 1800
+
+
+def test_the_ports_between_brokers_are_for_brokers_of_this_ring() -> None:
+    policy = made()[ChildName("NetworkPolicy", "events")]["spec"]
+    everyone, brokers = policy["ingress"]
+
+    assert [each["port"] for each in everyone["ports"]] == [9250, 9251, 9252, 9253]
+    assert "from" not in everyone
+    assert [each["port"] for each in brokers["ports"]] == [9255, 9256]
+    assert brokers["from"] == [{"podSelector": {"matchLabels": selector_labels("events")}}]
+
+
+def test_clients_find_ready_brokers_and_brokers_find_all() -> None:
+    services = made(FULL_SPEC)
+    clients = services[ChildName("Service", "events")]
+    brokers = services[ChildName("Service", "events-brokers")]
+
+    assert clients["spec"]["type"] == "LoadBalancer"
+    assert clients["metadata"]["annotations"]["lb"] == "internal"
+    assert [each["port"] for each in clients["spec"]["ports"]] == [9250, 9251, 9252]
+    assert brokers["spec"]["clusterIP"] == "None"
+    assert brokers["spec"]["publishNotReadyAddresses"] is True
+    assert [each["port"] for each in brokers["spec"]["ports"]] == [9250, 9251, 9252, 9253, 9255]
+
+
+def test_a_whole_ring_can_spare_one_broker_and_no_other_ring_any() -> None:
+    world = World()
+    world.settle()
+    whole = world.observed()
+    assert whole.ring is not None
+    rings = [
+        whole,
+        replace(whole, ring=None),
+        replace(whole, ring=replace(whole.ring, under_replicated=1)),
+        replace(whole, ring=replace(whole.ring, leaderless=1)),
+        replace(whole, ring=replace(whole.ring, brokers=())),
+        replace(whole, pods=whole.pods[1:]),
+        replace(whole, founded=None),
+    ]
+    budgets = [
+        children(each, default_image=IMAGE)[ChildName("PodDisruptionBudget", "events")]["spec"]
+        for each in rings
+    ]
+
+    assert {each["unhealthyPodEvictionPolicy"] for each in budgets} == {"AlwaysAllow"}
+    assert [each["maxUnavailable"] for each in budgets] == [1, 0, 0, 0, 0, 0, 0]
+
+
+def test_the_secret_has_no_text_yet_and_will_never_be_another() -> None:
+    manifest = secret_manifest(a_cluster())
+
+    assert manifest["metadata"]["name"] == "events-ring"
+    assert manifest["immutable"] is True
+    assert "data" not in manifest
+
+
+def test_the_applied_hash_tells_what_was_asked_for() -> None:
+    child = ChildName("Service", "events")
+    hashes = [
+        made({"service": service})[child]["metadata"]["annotations"][APPLIED_HASH]
+        for service in ({}, {"annotations": {"a": "1"}}, {})
+    ]
+
+    assert hashes[0] == hashes[2] != hashes[1]
+
+
+def test_manifests_are_json_without_empty_fields() -> None:
+    """The API server would leave them out, and `kubectl diff` would show them."""
+
+    def empty(path: str, value: Any) -> list[str]:
+        if isinstance(value, dict):
+            found = [each for key in value for each in empty(f"{path}.{key}", value[key])]
+        elif isinstance(value, list):
+            found = [each for one in value for each in empty(path, one)]
+        else:
+            found = []
+        return found if value not in (None, "", [], {}) else [*found, path]
+
+    for child, manifest in made(has_service_monitors=True).items():
+        assert json.loads(json.dumps(manifest)) == manifest
+        assert [each for each in empty("", manifest) if each != ".data"] == [], child
+
+
+def test_names_are_of_the_resource() -> None:
+    other = replace(a_cluster(), owner=replace(OWNER, name="audit"))
+
+    assert {child.name for child in children(other, default_image=IMAGE)} == {
+        "audit",
+        "audit-brokers",
+        "audit-settings",
+    }

@@ -1,0 +1,418 @@
+"""What is reported of a StreamCluster."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tailrace_operator.api.kinds import StreamClusterStatus
+from tailrace_operator.plan.actions import (
+    Apply,
+    Blocked,
+    ClusterAction,
+    CreateSecret,
+    Found,
+    GrowClaim,
+    PlacePod,
+    RecordFounding,
+    Remove,
+    ReplaceStatefulSet,
+    RestartBroker,
+    described,
+)
+from tailrace_operator.plan.manifests import secret_manifest
+from tailrace_operator.plan.observed import ChildName, Cluster, Founded, Pod, Ring
+from tailrace_operator.plan.status import cluster_status, invalid_status
+from tests.support.operator.kubernetes_world import IMAGE, NOW, World, a_cluster
+
+LATER = "2026-11-21T11:00:00Z"
+
+
+def settled(**spec: Any) -> Cluster:
+    world = World(spec)
+    world.settle()
+    return world.observed()
+
+
+def status_of(
+    cluster: Cluster,
+    action: ClusterAction | None = None,
+    *,
+    error: str | None = None,
+    now: str = NOW,
+) -> dict[str, Any]:
+    """As the CRD knows it."""
+    status = cluster_status(cluster, action, now=now, error=error, default_image=IMAGE)
+    StreamClusterStatus.model_validate(status)
+    return dict(status)
+
+
+def condition(status: dict[str, Any], kind: str) -> tuple[str, str, str]:
+    found = next(each for each in status["conditions"] if each["type"] == kind)
+    return found["status"], found["reason"], found["message"]
+
+
+def without_pod(cluster: Cluster, ordinal: int) -> Cluster:
+    return replace(cluster, pods=tuple(pod for pod in cluster.pods if pod.ordinal != ordinal))
+
+
+def with_pod(cluster: Cluster, ordinal: int, **changes: Any) -> Cluster:
+    pods = [replace(pod, **changes) if pod.ordinal == ordinal else pod for pod in cluster.pods]
+    return replace(cluster, pods=tuple(pods))
+
+
+def ring_of(cluster: Cluster, **changes: Any) -> Ring:
+    assert cluster.ring is not None
+    return replace(cluster.ring, **changes)
+
+
+def test_a_ring_that_is_as_its_spec_says() -> None:
+    status = status_of(settled())
+
+    conditions = status.pop("conditions")
+    assert status == {
+        "observedGeneration": 1,
+        "phase": "Ready",
+        "brokers": 3,
+        "readyBrokers": 3,
+        "balanced": "True",
+        "zones": 0,
+        "version": "0.1.0",
+        "image": IMAGE,
+        "copies": 1,
+        "clusterId": "ring-1",
+        "founded": {"brokers": 3, "clusterId": "ring-1"},
+        "selector": "app.kubernetes.io/name=tailrace,app.kubernetes.io/instance=events,"
+        "app.kubernetes.io/component=broker",
+    }
+    assert [(each["type"], each["status"]) for each in conditions] == [
+        ("Ready", "True"),
+        ("Progressing", "False"),
+        ("Degraded", "False"),
+        ("Balanced", "True"),
+        ("ReconciliationPaused", "False"),
+    ]
+    assert {each["observedGeneration"] for each in conditions} == {1}
+
+
+@pytest.mark.parametrize(
+    ("copies", "said"), [(1, "1 copy of each event"), (3, "3 copies of each event")]
+)
+def test_the_condition_says_how_many_copies_there_are(copies: int, said: str) -> None:
+    cluster = settled()
+    cluster = replace(cluster, ring=ring_of(cluster, copies=copies))
+
+    assert condition(status_of(cluster), "Ready") == (
+        "True",
+        "AllBrokersServe",
+        f"3 of 3 brokers serve; {said}",
+    )
+
+
+def test_the_story_of_a_new_ring() -> None:
+    world = World()
+    phases = [a_phase(world)]
+    for ordinal in range(3):
+        world.step_pod(ordinal)
+        phases.append(a_phase(world))
+    for ordinal in range(3):
+        world.step_pod(ordinal)
+    phases.append(a_phase(world))
+
+    assert phases == [
+        "Starting: 0 of 3 brokers run",
+        "Starting: 1 of 3 brokers run",
+        "Starting: 2 of 3 brokers run",
+        "Starting: 0 of 3 brokers are ready",
+        "Ready",
+    ]
+
+
+def a_phase(world: World) -> str:
+    """When the operator has done what it can."""
+    while world.work() is not None or world.make_pods():
+        pass
+    return str(world.status["phase"])
+
+
+def test_a_ring_is_being_founded_until_its_id_is_noted() -> None:
+    world = World()
+    phases = []
+    for _ in range(40):
+        world.step()
+        action = world.work()
+        if isinstance(action, RecordFounding | Found):
+            phases.append((world.status["phase"], world.status["founded"]))
+
+    assert phases == [
+        ("Founding", {"brokers": 3}),
+        ("Founding", {"brokers": 3}),
+        ("Founding", {"brokers": 3, "clusterId": "ring-1"}),
+    ]
+
+
+def test_the_story_of_a_change_of_the_image() -> None:
+    world = World()
+    world.settle()
+    world.change(image="tailrace/broker:0.1.1")
+    phases: list[str] = []
+    moved = True
+    while moved or world.status["phase"] != "Ready":
+        moved = world.step()
+        moved |= world.work() is not None
+        if world.status["phase"] not in phases:
+            phases.append(world.status["phase"])
+
+    assert phases == [
+        "Ready",
+        "Restarting broker 1 (1 of 3)",
+        "Restarting broker 2 (2 of 3)",
+        "Restarting broker 0 (3 of 3)",
+    ]
+
+
+def test_a_broker_that_is_away_for_another_reason_does_not_restart() -> None:
+    cluster = replace(settled(), status={"phase": "Restarting broker 0 (3 of 3)"})
+
+    status = status_of(without_pod(cluster, 1))
+
+    assert status["phase"] == "Starting: 2 of 3 brokers run"
+    assert condition(status, "Ready")[:2] == ("False", "Starting")
+    assert condition(status, "Degraded") == (
+        "True",
+        "BrokersAway",
+        "brokers that do not serve: 1",
+    )
+
+
+def test_why_a_broker_does_not_run_is_told_but_not_in_the_column() -> None:
+    problem = "ImagePullBackOff: no such image"
+    status = status_of(with_pod(settled(), 1, is_running=False, is_ready=False, problem=problem))
+
+    assert status["phase"] == "Starting: 2 of 3 brokers run"
+    message = f"2 of 3 brokers run; broker 1: {problem}"
+    assert condition(status, "Ready") == ("False", "Starting", message)
+    assert condition(status, "Degraded") == ("True", "BrokerFails", f"broker 1: {problem}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "phase"),
+    [
+        ({"ring": None}, "Waiting: no broker answers the operator"),
+        (
+            {"founded": Founded(3, "ring-7")},
+            "Waiting: the brokers are not in the ring that was founded here",
+        ),
+    ],
+)
+def test_a_ring_that_does_not_serve_is_waited_for(changes: dict[str, Any], phase: str) -> None:
+    status = status_of(replace(settled(), **changes))
+
+    assert status["phase"] == phase
+    assert condition(status, "Ready")[0] == "False"
+    assert condition(status, "Progressing")[0] == "True"
+
+
+def test_ranges_without_a_leader_are_not_ready() -> None:
+    cluster = settled()
+    status = status_of(replace(cluster, ring=ring_of(cluster, leaderless=2)))
+
+    assert status["phase"] == "Waiting: ranges without a leader: 2"
+    assert condition(status, "Ready")[:2] == ("False", "Leaderless")
+    assert condition(status, "Degraded")[:2] == ("True", "Leaderless")
+
+
+def test_a_ring_that_lacks_replicas_is_ready_and_degraded() -> None:
+    cluster = settled()
+    status = status_of(replace(cluster, ring=ring_of(cluster, under_replicated=1)))
+
+    assert status["phase"] == "Ready"
+    assert condition(status, "Degraded")[:2] == ("True", "UnderReplicated")
+
+
+def test_volumes_that_grow_are_told_and_those_that_cannot() -> None:
+    cluster = settled()
+    growing = replace(cluster.claims[1], requested_bytes=2**40, problem=None)
+    cluster = replace(cluster, claims=(cluster.claims[0], growing, cluster.claims[2]))
+
+    assert condition(status_of(cluster), "Progressing") == (
+        "True",
+        "VolumesGrow",
+        "volumes that are not as large yet as asked for: data-events-1",
+    )
+
+    failed = replace(growing, problem="ControllerResizeError: quota")
+    status = status_of(replace(cluster, claims=(failed,)))
+    assert condition(status, "Degraded") == (
+        "True",
+        "VolumeFails",
+        "data-events-1: ControllerResizeError: quota",
+    )
+
+
+def test_what_blocks_is_in_the_column_and_its_remedy_in_the_conditions() -> None:
+    action = Blocked("NameTaken", "Service events is another's; delete it")
+
+    status = status_of(settled(), action)
+
+    assert status["phase"] == "Blocked: Service events is another's"
+    assert condition(status, "Degraded") == ("True", *_told(action))
+    assert condition(status, "Progressing") == ("False", *_told(action))
+    assert condition(status, "Ready")[0] == "True"  # it serves all the same
+
+
+def test_what_is_of_the_resource_before_is_waited_for() -> None:
+    action = Blocked("Replaced", "Pod events-1 is of a StatefulSet that had this name before; wait")
+
+    status = status_of(settled(), action)
+
+    assert status["phase"].startswith("Waiting: Pod events-1 is of")
+    assert condition(status, "Degraded")[0] == "False"
+    assert condition(status, "Progressing") == ("True", *_told(action))
+
+
+def _told(action: Blocked) -> tuple[str, str]:
+    return action.reason, action.message
+
+
+def test_an_error_is_told_while_it_is_tried_again() -> None:
+    status = status_of(settled(), error="the Kubernetes API does not answer")
+
+    assert status["phase"] == "Retrying: the Kubernetes API does not answer"
+    for kind in ("Progressing", "Degraded"):
+        assert condition(status, kind) == ("True", "Retrying", "the Kubernetes API does not answer")
+
+
+def test_a_pause_and_a_deletion_are_told_before_all_else() -> None:
+    cluster = settled()
+    paused = replace(cluster, owner=replace(cluster.owner, is_paused=True))
+    deleting = replace(cluster, owner=replace(cluster.owner, is_deleting=True))
+
+    assert status_of(paused, error="x")["phase"] == "Paused"
+    assert condition(status_of(paused), "Progressing")[:2] == ("False", "Paused")
+    assert condition(status_of(paused), "ReconciliationPaused") == (
+        "True",
+        "Paused",
+        "nothing is changed while the annotation tailrace.dev/paused is true",
+    )
+    assert status_of(deleting)["phase"] == "Deleting"
+    assert condition(status_of(deleting), "Progressing")[:2] == ("True", "Deleting")
+
+
+def test_a_ring_between_two_doublings_is_not_balanced() -> None:
+    status = status_of(a_cluster(founded=Founded(4, "ring-1")))
+
+    assert (status["balanced"], status["brokers"]) == ("False", 4)
+    assert condition(status, "Balanced")[:2] == ("False", "UnequalShares")
+
+
+def test_zones_are_counted() -> None:
+    world = World({"zones": ["a", "b", "c"]})
+    world.settle()
+
+    assert world.status["zones"] == 3
+
+
+def test_the_image_of_the_spec_is_told() -> None:
+    assert status_of(a_cluster({"image": "mine:1"}))["image"] == "mine:1"
+
+
+def test_what_was_once_known_stays() -> None:
+    before = status_of(settled())
+
+    after = status_of(a_cluster(status=before, founded=Founded(3, "ring-1")))
+
+    for name in ("version", "copies", "clusterId", "founded"):
+        assert after[name] == before[name]
+    assert after["readyBrokers"] == 0
+
+
+def test_a_condition_keeps_the_time_of_its_last_change() -> None:
+    cluster = settled()
+    before = status_of(cluster)
+
+    same = status_of(replace(cluster, status=before), now=LATER)
+    changed = status_of(replace(cluster, status=before), error="x", now=LATER)
+
+    assert same == before
+    times = {each["type"]: each["lastTransitionTime"] for each in changed["conditions"]}
+    assert times == {
+        "Ready": NOW,
+        "Progressing": LATER,
+        "Degraded": LATER,
+        "Balanced": NOW,
+        "ReconciliationPaused": NOW,
+    }
+
+
+@pytest.mark.parametrize("kind", ["StreamCluster", "Topic"])
+def test_a_spec_that_says_nothing_is_told_and_the_rest_stays(kind: str) -> None:
+    degraded = {"type": "Degraded", "status": "False"}
+    before = {"type": "Ready", "status": "False", "lastTransitionTime": NOW}
+    status = {"clusterId": "ring-1", "conditions": [before, degraded]}
+    resource = {"kind": kind, "metadata": {"generation": 2}, "status": status}
+
+    told = invalid_status(resource, "spec.zones: a zone is named twice", now=LATER)
+
+    assert told == {
+        "clusterId": "ring-1",
+        **({"phase": "Blocked: spec.zones: a zone is named twice"} if kind != "Topic" else {}),
+        "observedGeneration": 2,
+        "conditions": [
+            {
+                "type": "Ready",
+                "status": "False",
+                "reason": "InvalidSpec",
+                "message": "spec.zones: a zone is named twice",
+                "observedGeneration": 2,
+                "lastTransitionTime": NOW,
+            },
+            degraded,
+        ],
+    }
+
+
+def test_long_texts_are_cut() -> None:
+    status = status_of(settled(), error="x" * 5000)
+
+    assert len(status["phase"]) == 200
+    assert len(condition(status, "Degraded")[2]) == 1000
+
+
+def test_pods_beyond_the_ring_do_not_count() -> None:
+    cluster = settled()
+    extra = Pod(ordinal=3, uid="x", revision="x", is_running=True, is_ready=True, zone="d")
+
+    assert status_of(replace(cluster, pods=(*cluster.pods, extra))) == status_of(cluster)
+
+
+@pytest.mark.parametrize(
+    ("action", "said"),
+    [
+        (Apply(secret_manifest(a_cluster()), "made"), "Secret events-ring: made"),
+        (CreateSecret(secret_manifest(a_cluster())), "Secret events-ring: made"),
+        (Remove(ChildName("Service", "x")), "Service x: not wanted any more"),
+        (
+            ReplaceStatefulSet("events", "u", "a is another"),
+            "StatefulSet events: made anew around its pods, since a is another",
+        ),
+        (PlacePod(1, "b"), "broker 1: placed in zone b"),
+        (RecordFounding(3, None), "the ring of 3 brokers is about to be founded"),
+        (RecordFounding(3, "r"), "the ring of 3 brokers is r"),
+        (Found(3), "the ring of 3 brokers is being founded"),
+        (GrowClaim("data-events-0", "20Gi"), "volume data-events-0: grows to 20Gi"),
+        (RestartBroker(1, "u", "why"), "broker 1: restarted, since why"),
+        (Blocked("A", "b"), "b"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else type(value).__name__,
+)
+def test_every_action_is_described_and_told_as_progress(action: ClusterAction, said: str) -> None:
+    assert described(action) == said
+
+    progressing = condition(status_of(settled(), action), "Progressing")
+    is_blocked = isinstance(action, Blocked)
+    assert progressing == (
+        str(not is_blocked),
+        action.reason if isinstance(action, Blocked) else type(action).__name__,
+        said,
+    )

@@ -1,0 +1,203 @@
+"""What is reported of a Topic."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tailrace_operator.api.kinds import TopicStatus
+from tailrace_operator.plan.actions import (
+    AddFinalizer,
+    AlterTopic,
+    Blocked,
+    CreateTopic,
+    DeleteTopic,
+    RemoveFinalizer,
+    TopicAction,
+    described,
+)
+from tailrace_operator.plan.observed import Topic
+from tailrace_operator.plan.topic_status import size_text, topic_status
+from tests.support.operator.kubernetes_world import NOW
+from tests.support.operator.topics_of_operator import a_topic, live_topic
+
+LATER = "2026-11-21T11:00:00Z"
+
+
+def status_of(
+    topic: Topic,
+    action: TopicAction | None = None,
+    *,
+    error: str | None = None,
+    now: str = NOW,
+) -> dict[str, Any]:
+    """As the CRD knows it."""
+    status = topic_status(topic, action, now=now, error=error)
+    TopicStatus.model_validate(status)
+    return dict(status)
+
+
+def ready(status: dict[str, Any]) -> tuple[str, str, str]:
+    found = next(each for each in status["conditions"] if each["type"] == "Ready")
+    return found["status"], found["reason"], found["message"]
+
+
+def test_a_topic_that_is_served() -> None:
+    status = status_of(a_topic(live_topic(partition_count=2, retentionMs=7 * 86_400_000)))
+
+    assert ready(status) == ("True", "Served", "2 partitions are served")
+    partition = {"leader": 0, "isr": [0], "highWatermark": 5, "logEnd": 5}
+    conditions = status.pop("conditions")
+    assert status == {
+        "observedGeneration": 3,
+        "topicId": "7f3a",
+        "partitionCount": 2,
+        "retention": "7d",
+        "durability": "fsync",
+        "size": "0",
+        "partitions": [{"id": 0, **partition}, {"id": 1, **partition}],
+    }
+    assert [each["type"] for each in conditions] == ["Ready", "ReconciliationPaused"]
+
+
+def test_a_topic_that_keeps_all_says_so() -> None:
+    assert status_of(a_topic(live_topic()))["retention"] == "none"
+
+
+@pytest.mark.parametrize(("partition_count", "listed"), [(64, 64), (65, 0)])
+def test_partitions_are_listed_when_they_are_few(partition_count: int, listed: int) -> None:
+    status = status_of(a_topic(live_topic(partition_count)))
+
+    assert len(status["partitions"]) == listed
+    assert ready(status)[2] == f"{partition_count} partitions are served"
+
+
+def test_partitions_without_a_leader_are_counted() -> None:
+    live = live_topic(3)
+    live = replace(live, partitions=({**live.partitions[0], "leader": None}, *live.partitions[1:]))
+
+    status = status_of(a_topic(live))
+
+    assert ready(status) == ("False", "Leaderless", "1 of 3 partitions have no leader")
+    assert "leader" not in status["partitions"][0]
+
+
+def test_what_was_once_known_stays() -> None:
+    before = status_of(a_topic(live_topic()))
+    waiting = replace(a_topic(), status=before, cluster_problem=("ClusterNotReady", "wait"))
+    unknown = replace(a_topic(replace(live_topic(), size_bytes=None)), status=before)
+
+    assert status_of(waiting)["topicId"] == "7f3a"
+    assert status_of(unknown)["size"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("changes", "action", "error", "said"),
+    [
+        (
+            {"cluster_problem": ("ClusterNotFound", "make it")},
+            None,
+            None,
+            ("ClusterNotFound", "make it"),
+        ),
+        ({}, Blocked("PartitionsChanged", "no"), None, ("PartitionsChanged", "no")),
+        ({}, CreateTopic("a", {}), None, ("CreateTopic", "topic a is being created")),
+        ({}, None, "no answer", ("Retrying", "no answer")),
+        ({}, None, None, ("Missing", "the ring has no such topic")),
+    ],
+    ids=["waits", "blocked", "is created", "fails", "is not there"],
+)
+def test_why_a_topic_is_not_ready(
+    changes: dict[str, Any],
+    action: TopicAction | None,
+    error: str | None,
+    said: tuple[str, str],
+) -> None:
+    status = status_of(replace(a_topic(), **changes), action, error=error)
+
+    assert ready(status) == ("False", *said)
+
+
+def test_a_topic_that_is_being_deleted_says_so() -> None:
+    topic = a_topic(live_topic())
+
+    status = status_of(replace(topic, owner=replace(topic.owner, is_deleting=True)))
+
+    assert ready(status) == ("False", "Deleting", "it is being deleted")
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "reason"),
+    [
+        (
+            {"cluster_problem": ("ClusterNotReady", "no broker is ready")},
+            None,
+            "no broker is ready",
+        ),
+        ({}, "no answer", "no answer"),
+        (
+            {"owner": replace(a_topic().owner, is_deleting=True, is_paused=True)},
+            None,
+            "it waits until the annotation tailrace.dev/paused is gone",
+        ),
+    ],
+)
+def test_a_deletion_that_waits_says_for_what(
+    changes: dict[str, Any], error: str | None, reason: str
+) -> None:
+    topic = replace(a_topic(), owner=replace(a_topic().owner, is_deleting=True))
+
+    status = status_of(replace(topic, **changes), error=error)
+
+    assert ready(status) == ("False", "Deleting", f"it is being deleted; {reason}")
+
+
+def test_a_condition_keeps_the_time_of_its_last_change() -> None:
+    topic = a_topic(live_topic())
+    before = status_of(topic)
+
+    assert status_of(replace(topic, status=before), now=LATER) == before
+    changed = status_of(replace(topic, status=before), error="x", now=LATER)
+    assert [each["lastTransitionTime"] for each in changed["conditions"]] == [LATER, NOW]
+
+
+def test_a_pause_is_told() -> None:
+    topic = a_topic(live_topic())
+
+    status = status_of(replace(topic, owner=replace(topic.owner, is_paused=True)))
+
+    assert status["conditions"][1]["status"] == "True"
+    assert ready(status)[0] == "True"
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (0, "0"),
+        (812, "812"),
+        (1023, "1023"),
+        (1024, "1Ki"),
+        (3_355_443, "3.2Mi"),
+        (2**20 - 1, "1Mi"),
+        (10 * 2**30, "10Gi"),
+        (3 * 2**60, "3Ei"),
+    ],
+)
+def test_a_size_has_one_digit_behind_the_point(size_bytes: int, text: str) -> None:
+    assert size_text(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("action", "said"),
+    [
+        (CreateTopic("a", {}), "topic a is being created"),
+        (AlterTopic("a", {}, "x 1 → 2"), "topic a: x 1 → 2"),
+        (DeleteTopic("a"), "topic a is being deleted"),
+        (AddFinalizer(), "its deletion will wait until the topic is deleted"),
+        (RemoveFinalizer(), "its deletion waits for nothing any more"),
+        (Blocked("A", "b"), "b"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else type(value).__name__,
+)
+def test_every_action_is_described(action: TopicAction, said: str) -> None:
+    assert described(action) == said

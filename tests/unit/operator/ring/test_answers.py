@@ -1,0 +1,117 @@
+"""What brokers answer, as values; that real ones answer so is tried in tests/integration."""
+
+from dataclasses import replace
+
+import pytest
+
+from tailrace.protocol.ring_values import (
+    RangeDetails,
+    RangeReplica,
+    Registration,
+    RingDetails,
+    RingMetadata,
+)
+from tailrace_operator.plan.observed import Broker
+from tailrace_operator.ring.answers import arguments, progress, ring_of
+
+METADATA = RingMetadata(
+    term=3, leader=1, voters=(0, 1, 2), next_voters=(), height=9, applied=9, log_bytes=0
+)
+
+
+def registration(ordinal: int, *, fenced: bool = False) -> Registration:
+    return Registration(
+        ordinal=ordinal,
+        registration=7,
+        incarnation=f"disk-{ordinal}",
+        boot=1,
+        loss="clean",
+        fenced=fenced,
+        alive=True,
+        height=9,
+    )
+
+
+def in_sync(ordinal: int, *, registered: int = 7, ghost: bool = False) -> RangeReplica:
+    return RangeReplica(ordinal=ordinal, registration=registered, ghost=ghost)
+
+
+def a_range(*isr: RangeReplica, state: str = "open") -> RangeDetails:
+    """Of brokers 0 and 1."""
+    return RangeDetails(
+        id=4, start="0", end="9", epoch=2, leader=0, replicas=(0, 1), isr=isr, state=state
+    )
+
+
+def a_ring(*ranges: RangeDetails, fenced: int | None = None) -> RingDetails:
+    return RingDetails(
+        name="events",
+        state="member",
+        cluster_id="ring-1",
+        brokers=3,
+        factor=2,
+        copies=2,
+        metadata=METADATA,
+        registrations=tuple(registration(each, fenced=each == fenced) for each in range(3)),
+        ranges=ranges,
+        step=None,
+    )
+
+
+def test_a_ring_is_told_by_what_it_agrees_on() -> None:
+    brokers = (Broker(0, "member"), Broker(2, "member"))
+
+    ring = ring_of(a_ring(a_range(in_sync(0), in_sync(1))), brokers, "0.1.0")
+
+    assert (ring.cluster_id, ring.broker_count, ring.copies) == ("ring-1", 3, 2)
+    assert (ring.metadata_leader, ring.version, ring.brokers) == (1, "0.1.0", brokers)
+    assert (ring.leaderless, ring.under_replicated) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "lacking",
+    [
+        a_range(in_sync(0)),
+        a_range(in_sync(0), in_sync(1, ghost=True)),
+        a_range(in_sync(0), in_sync(1, registered=6)),  # of the process before
+        a_range(in_sync(0), in_sync(5)),  # of a broker that is not registered
+    ],
+)
+def test_a_range_lacks_a_replica_that_is_no_good(lacking: RangeDetails) -> None:
+    whole = a_range(in_sync(0), in_sync(1))
+
+    assert ring_of(a_ring(whole, lacking), (), None).under_replicated == 1
+
+
+def test_replicas_of_a_fenced_broker_do_not_count() -> None:
+    whole = a_range(in_sync(0), in_sync(1))
+
+    assert ring_of(a_ring(whole, whole, fenced=1), (), None).under_replicated == 2
+
+
+def test_a_sealed_range_lacks_nothing() -> None:
+    assert ring_of(a_ring(a_range(state="sealed")), (), None).under_replicated == 0
+
+
+@pytest.mark.parametrize(
+    ("state", "count"), [("open", 0), ("sealed", 0), ("leaderless", 1), ("waiting", 1)]
+)
+def test_a_range_that_nobody_can_lead_is_out_of_service(state: str, count: int) -> None:
+    one = a_range(in_sync(0), in_sync(1), state=state)
+
+    assert ring_of(a_ring(one), (), None).leaderless == count
+
+
+def test_who_is_in_a_ring_and_has_applied_most_knows_best() -> None:
+    late = a_ring()
+    early = replace(late, metadata=replace(METADATA, applied=4))
+    outside = replace(late, cluster_id=None, metadata=replace(METADATA, applied=None))
+
+    assert sorted([late, outside, early], key=progress) == [outside, early, late]
+
+
+def test_settings_have_other_names_in_the_client() -> None:
+    assert arguments({"retentionMs": 5, "jsonCheck": True}) == {
+        "retention_ms": 5,
+        "json_check": True,
+    }
