@@ -89,7 +89,7 @@ class LocalBroker:
         self.restart_kind = ""
         clock = CautiousClock(self.now_us, passed_us)
         self._retention = Retention(spawn, clock, self.counters)
-        self.ring = Ring(settings, directory, io, spawn, on_failed)
+        self.ring = Ring(settings.ring, directory, io, spawn, on_failed)
         topics = Topics(
             directory,
             io,

@@ -12,6 +12,7 @@ from tailrace_broker.codec.columns import PAYLOAD_BYTES_MAX
 from tailrace_broker.core.ring.arithmetic import UNITS
 from tailrace_broker.net.broker import ClientView
 from tailrace_broker.net.http.origin import ANY, WebAccess
+from tailrace_broker.node.ring import RingSettings
 
 MEBIBYTE = 1024 * 1024
 # For the largest batch that a request can bring, header and block edges included.
@@ -148,6 +149,21 @@ class Settings(BaseSettings):
             return self.client_view.host, self.port
         host = self.peer_host.replace(ORDINAL_PLACE, str(ordinal))
         return host, self.port + self.port_stride * (ordinal - self.ordinal)
+
+    @property
+    def ring(self) -> RingSettings:
+        """How this broker reaches the others of its ring."""
+        return RingSettings(
+            is_alone=self.peer_host is None,
+            host=self.host,
+            peer_port=self.port + PEER_PORT,
+            peer_address_of=self._peer_address_of,
+            secret=self.ring_secret.get_secret_value().encode(),
+        )
+
+    def _peer_address_of(self, ordinal: int) -> tuple[str, int]:
+        host, port = self.address_of(ordinal)
+        return host, port + PEER_PORT
 
     @field_validator("ring_secret")
     @classmethod

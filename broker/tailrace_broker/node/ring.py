@@ -8,13 +8,13 @@ import asyncio
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
 import structlog
 
-from tailrace_broker.app.settings import PEER_PORT, Settings
 from tailrace_broker.codec.ring_snapshot import encode_slices
 from tailrace_broker.core.node.control import Control, ControlTiming, Identity
 from tailrace_broker.core.node.events import (
@@ -83,12 +83,27 @@ class _Request(NamedTuple):
     doubt: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingSettings:
+    """How this broker reaches the others of its ring.
+
+    `is_alone`: it has no peers and bootstraps a ring of one. It listens for peers at `host` and
+    `peer_port`; `peer_address_of` returns that address of any broker, by its ordinal.
+    """
+
+    is_alone: bool
+    host: str
+    peer_port: int
+    peer_address_of: Callable[[int], tuple[str, int]]
+    secret: bytes
+
+
 class Ring:
     """`on_applied`: called with the state before and after each change, in their order."""
 
     def __init__(
         self,
-        settings: Settings,
+        settings: RingSettings,
         directory: DataDirectory,
         io: IoThreads,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
@@ -192,26 +207,26 @@ class Ring:
             self._now_ms(),
             self.rules,
         )
-        if settings.peer_host is not None:
-            if not settings.ring_secret:
+        if not settings.is_alone:
+            if not settings.secret:
                 _log.warning(
                     "secret.missing",
-                    reason=f"port {settings.port + PEER_PORT}, and the requests that change the "
+                    reason=f"port {settings.peer_port}, and the requests that change the "
                     "ring, are open to whoever reaches them",
                     remedy="set TAILRACE_RING_SECRET, the same for all brokers",
                 )
             self.peers = Peers(
                 disk.ordinal,
-                address_of=self._private_address,
-                secret=settings.ring_secret.get_secret_value().encode(),
+                address_of=settings.peer_address_of,
+                secret=settings.secret,
                 cluster_id=self._cluster_id,
                 on_message=self._heard,
                 on_unreachable=lambda ordinal: self._step(Unreachable(ordinal)),
                 spawn=self._spawn,
             )
-            await self.peers.listen(settings.host, settings.port + PEER_PORT)
+            await self.peers.listen(settings.host, settings.peer_port)
         self._step(Woken())
-        if settings.peer_host is None and kept.snapshot is None:
+        if settings.is_alone and kept.snapshot is None:
             await self._found(1, topics, deleted)
         await self._until(lambda: self.registration is not None)
         await self._lead()
@@ -412,10 +427,6 @@ class Ring:
     def _cluster_id(self) -> UUID | None:
         state = self.state
         return None if state is None else state.cluster_id
-
-    def _private_address(self, ordinal: int) -> tuple[str, int]:
-        host, port = self._settings.address_of(ordinal)
-        return host, port + PEER_PORT
 
     def _registered(self) -> Registration:
         assert self.registration is not None

@@ -5,8 +5,9 @@ It knows nothing of how many brokers there are: times are of one clock for all, 
 has a span, from before it was sent to after its answer came, so what the broker did lies within,
 and a rule is broken only where no order of what overlaps would have kept it.
 
-Events carry an id that is sent once and never again, as in `tests.support.broker.history`. Consumers note a
-delivery before they confirm it; what was on its way to one that was killed is not noted.
+Events carry an id that is sent once and never again, as in `tests.support.broker.history`.
+Consumers note a delivery before they confirm it; what was on its way to one that was killed is
+not noted.
 """
 
 from collections import defaultdict

@@ -1,7 +1,8 @@
 """A leader dies: how long until another one leads, in one of many schedules, in virtual time?
 
-The machines are the real ones (`tests.support.raft.raft_world`). A schedule draws how long each message and
-each write takes, when the others notice the death, and which of the last messages are lost by it.
+The machines are the real ones (`tests.support.raft.raft_world`). A schedule draws how long each
+message and each write takes, when the others notice the death, and which of the last messages are
+lost by it.
 Links keep their order; a disk does a write at a time, with all that waits for it.
 """
 

@@ -1,7 +1,7 @@
 """A random walk of consensus machines through losses, crashes and changes of voters.
 
-What must hold is checked at every step (`tests.support.raft.raft_world`); at the end all is healed, and then all
-must get the same.
+What must hold is checked at every step (`tests.support.raft.raft_world`); at the end all is
+healed, and then all must get the same.
 """
 
 from random import Random

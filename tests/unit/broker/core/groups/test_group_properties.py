@@ -1,4 +1,4 @@
-"""A group against a plain model of what its consumers have dealt with; see `tests.support.groups.group_world`.
+"""A group against a plain model of its consumers' records (`tests.support.groups.group_world`).
 
 Checked after each step: nothing is skipped unless it is counted as lost, a key's records come in
 order over splits and joins, positions move forward only, a partition is in one consumer's hands,

@@ -13,7 +13,7 @@ from tailrace_operator.api.spec import (
     parse_cluster_spec,
     parse_topic_spec,
 )
-from tailrace_operator.crds import crd, files
+from tools.crds import crd, files
 
 ROOT = Path(__file__).parents[3]
 BAD_SPECS = ROOT / "tests/golden/bad_specs"
@@ -69,7 +69,7 @@ def test_what_is_made_from_the_specs_is_up_to_date(pytestconfig: pytest.Config, 
     if pytestconfig.getoption("rewrite"):
         (ROOT / path).write_text(made)
 
-    assert (ROOT / path).read_text() == made, "python -m tailrace_operator.crds writes it anew"
+    assert (ROOT / path).read_text() == made, "python -m tools.crds writes it anew"
 
 
 def test_each_kind_has_its_file_and_there_is_no_other() -> None:

@@ -1,4 +1,4 @@
-"""The CRDs and their reference, made from the specs: `python -m tailrace_operator.crds`.
+"""The CRDs and their reference, made from the specs: `python -m tools.crds`.
 
 Run at the root of the repository; it writes crds/, helm/tailrace/ and docs/crds.md.
 """
@@ -10,10 +10,10 @@ import yaml
 
 from tailrace_operator.api.kinds import KINDS, Kind
 from tailrace_operator.api.spec import GROUP, VERSION
-from tailrace_operator.crd_pages import crds_page
-from tailrace_operator.structural import structural
+from tools.crd_pages import crds_page
+from tools.structural import structural
 
-_HEAD = "# Made by python -m tailrace_operator.crds from operator/tailrace_operator/api/spec.py.\n"
+_HEAD = "# Made by python -m tools.crds from operator/tailrace_operator/api/spec.py.\n"
 _CHART_HEAD = "{{- if .Values.crds.install }}\n"
 _CHART_FOOT = "{{- end }}\n"
 

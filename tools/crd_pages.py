@@ -7,7 +7,7 @@ from typing import Any
 
 from tailrace_operator.api.kinds import Kind
 from tailrace_operator.plan.names import GROUP_VERSION
-from tailrace_operator.structural import structural
+from tools.structural import structural
 
 _BOUNDS = re.compile(r"not a (?:size|duration) (from) ([^;]*);")  # as in "from 1Gi on"
 _NO_TEXT = '""'
