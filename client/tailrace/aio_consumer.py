@@ -1,4 +1,4 @@
-"""`tailrace.consumer` for asyncio: the same names, awaited; the rules are in `tailrace.sansio.consuming`.
+"""`tailrace.consumer` for asyncio: the same names, awaited; rules: `tailrace.sansio.consuming`.
 
 async with Client(url) as client, Consumer(client, "billing", "orders") as consumer:
     async for record in consumer:

@@ -37,7 +37,7 @@ class Reading:
             yield record
 
     async def batches(self) -> AsyncIterator["pa.RecordBatch"]:
-        """Arrow record batches, as they are stored (columns: `tailrace.arrow.batches`); extra `arrow`."""
+        """Arrow record batches, as stored (columns: `tailrace.arrow.batches`); extra `arrow`."""
         async for batch in self._handed_over(SyncReading.batches, at_once=1):
             yield batch
 

@@ -1,4 +1,4 @@
-"""A consumer of a group, blocking: a thin shell around `tailrace.sansio.consuming`, which has the rules.
+"""A consumer of a group, blocking: a thin shell around `tailrace.sansio.consuming`.
 
     with Client(url) as client, Consumer(client, "billing", "orders") as consumer:
         for record in consumer:

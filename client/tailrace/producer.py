@@ -1,8 +1,8 @@
 """A producer that gathers records into requests, and sends these in threads of its own.
 
 How records of one key keep their order: `tailrace.sansio.batching`; what is tried again:
-`tailrace.sansio.retries`. `tailrace.aio_producer` is the same for asyncio, `tailrace.request_producer`
-sends requests that the caller makes.
+`tailrace.sansio.retries`. `tailrace.aio_producer` is the same for asyncio,
+`tailrace.request_producer` sends requests that the caller makes.
 """
 
 import atexit

@@ -114,7 +114,7 @@ class Reading:
         return iter(newest[::-1])
 
     def batches(self) -> Iterator["pa.RecordBatch"]:
-        """Arrow record batches, as they are stored (columns: `tailrace.arrow.batches`); extra `arrow`."""
+        """Arrow record batches, as stored (columns: `tailrace.arrow.batches`); extra `arrow`."""
         require_arrow("reading as Arrow")
         if self._last is None:
             return self._stored_batches()

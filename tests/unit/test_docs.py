@@ -17,7 +17,7 @@ from tests.support.docs.reference import api_page, settings_page
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-PAGE = (files("tailrace_broker.net") / "docs.html").read_text()
+PAGE = (files("tailrace_broker.net.api") / "docs.html").read_text()
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 # What these show is run by other tests: the examples of each verb, by those of the command line.
 OTHER_BLOCKS = {"cli.md"}

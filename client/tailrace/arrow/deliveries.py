@@ -1,4 +1,4 @@
-"""Deliveries, as a binary poll answers them, to Arrow record batches (columns: `tailrace.arrow.batches`).
+"""Deliveries of a binary poll to Arrow record batches (columns: `tailrace.arrow.batches`).
 
 Needs pyarrow, numpy and crc32c (extra `arrow`).
 """

@@ -75,7 +75,7 @@ def test_the_wheel_holds_the_four_packages_and_nothing_else(dist: Path) -> None:
     }
 
     assert {name for name in names if ".dist-info/" not in name} == expected
-    assert {"tailrace/py.typed", "tailrace_broker/net/docs.html"} <= expected
+    assert {"tailrace/py.typed", "tailrace_broker/net/api/docs.html"} <= expected
     assert {name.partition(".dist-info/")[2] for name in names if ".dist-info/" in name} == {
         "METADATA",
         "RECORD",

@@ -271,7 +271,7 @@ def elements_of(url: str, profile: Path) -> str:
 
 @needs_browser
 def test_the_page_says_when_it_cannot_read_the_description(tmp_path: Path) -> None:
-    page = files("tailrace_broker.net") / "docs.html"
+    page = files("tailrace_broker.net.api") / "docs.html"
 
     html = elements_of(f"file://{page}", tmp_path)
 

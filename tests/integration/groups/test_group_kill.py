@@ -1,7 +1,7 @@
 """A group under load while broker and consumers are killed: each event comes, and in order.
 
-`KILL_SECONDS=120 pytest tests/integration/groups/test_group_kill.py` kills for longer. A failure prints
-its seed; what it decides is who is killed when, not what the machine makes of it.
+`KILL_SECONDS=120 pytest tests/integration/groups/test_group_kill.py` kills for longer. A failure
+prints its seed; what it decides is who is killed when, not what the machine makes of it.
 """
 
 import json

@@ -60,7 +60,7 @@ class ProblemDocument(msgspec.Struct, rename="camel"):
 
 async def page(_: Broker, __: Call) -> Response:
     """The page."""
-    html = files("tailrace_broker.net").joinpath("docs.html").read_bytes()
+    html = files("tailrace_broker.net.api").joinpath("docs.html").read_bytes()
     headers = {"content-security-policy": _PAGE_POLICY, "x-content-type-options": "nosniff"}
     return Response((html,), "text/html; charset=utf-8", 200, headers)
 
