@@ -1,12 +1,12 @@
 """What a consumer group gives one consumer, slice by slice; each record at least once.
 
 A shell around `tailrace.sansio.consuming`, as `tailrace.consumer`. A slice counts as printed when
-the next one is asked for, or the slices' end: who takes them has then written and flushed it.
-What was printed is confirmed by the next poll, or when this ends; what was not comes again.
-Between slices the consumer shows that it lives. When it is removed all the same, since who reads what is printed
-(a pager) takes longer for a slice than the session, it registers again, and prints of what comes
-again only what it had not printed. The first Ctrl-C takes effect between deliveries, or ends a wait
-at once.
+the next one is asked for, or the slices' end: who takes them has then written and flushed it. What
+was printed is confirmed by the next poll, or when this ends; what was not comes again. Between
+slices the consumer shows that it lives. When it is removed all the same, since who reads what is
+printed (a pager) takes longer for a slice than the session, it registers again, and prints of what
+comes again only what it had not printed. The first Ctrl-C takes effect between deliveries, or ends
+a wait at once.
 """
 
 import math
