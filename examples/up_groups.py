@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple, Self
 
 from examples.up_events import Events, OrderCheck, UpError
-from tailrace.errors import GroupNotIdleError
+from tailrace.errors import GroupNotFoundError, GroupNotIdleError
 from tailrace.sync import Client
 
 GROUP = "demo"
@@ -214,8 +214,11 @@ def begin_group_at(client: Client, topic: str, offsets: Mapping[int, int]) -> No
     deadline_s = time.monotonic() + IDLE_SECONDS_MAX
     while True:
         try:
-            client.publish_offsets(GROUP, "make-up", {topic: offsets})
+            client.reset_group(GROUP, offsets={topic: offsets})
             return
+        except GroupNotFoundError:  # the first consumer of a group creates it
+            client.register("first", GROUP, [topic])
+            client.goodbye("first")
         except GroupNotIdleError as error:
             if time.monotonic() > deadline_s:
                 raise UpError(f"{error}; or make up FRESH=1 starts from no data") from error
