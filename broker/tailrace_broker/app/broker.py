@@ -156,7 +156,7 @@ class LocalBroker:
         self._topics.serve()
         if settings.scrub_bytes_per_second:
             self._scrubber = Scrubber(
-                self._topics.undamaged_logs,
+                self._topics.readable_logs,
                 self._resources.quarantine,
                 self.counters,
                 self.now_us,
@@ -254,12 +254,12 @@ class LocalBroker:
     @property
     def stored_bytes(self) -> int:
         """Segments of all undamaged partitions."""
-        return sum(log.size_bytes for log in self._topics.undamaged_logs())
+        return sum(log.size_bytes for log in self._topics.readable_logs())
 
     @property
     def pending_bytes(self) -> int:
         """Batches that the journal and memory hold, and the segments do not yet."""
-        return sum(log.pending_bytes for log in self._topics.undamaged_logs())
+        return sum(log.pending_bytes for log in self._topics.readable_logs())
 
     @property
     def open_segment_count(self) -> int:
@@ -269,7 +269,7 @@ class LocalBroker:
     @property
     def waiting_read_count(self) -> int:
         """Reads that wait for records."""
-        waiters = (log.waiters for log in self._topics.undamaged_logs())
+        waiters = (log.waiters for log in self._topics.readable_logs())
         return len(set(chain.from_iterable(waiters)))
 
     @property

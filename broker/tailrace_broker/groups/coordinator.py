@@ -15,7 +15,7 @@ from typing import Any, Literal
 import structlog
 
 from tailrace_broker.core.groups.group import Group, Piece, not_registered
-from tailrace_broker.core.groups.kind import check_of_consumers
+from tailrace_broker.core.groups.kind import check_consumer_group
 from tailrace_broker.groups.compaction import GroupCompaction
 from tailrace_broker.groups.log import GroupLog
 from tailrace_broker.groups.sessions import GroupSessions
@@ -120,8 +120,7 @@ class Groups:
         logs = {
             Place(hosted.topic.topic_id, log.place.partition): log
             for hosted in self._topics.by_name.values()
-            for log in hosted.undamaged_logs()
-            if log.lost_end is None  # else its files may be restored
+            for log in hosted.whole_logs()  # the files of others may be restored
         }
         for found in self._by_name.values():
             group = found.group
@@ -164,7 +163,7 @@ class Groups:
             found = self._of_consumer(wanted.consumer_id)
             found.group.seen(wanted.consumer_id, epoch, self._clock_us())
         known = self._by_name.get(wanted.group)
-        check_of_consumers(wanted.group, known.group.source if known else None)
+        check_consumer_group(wanted.group, known.group.source if known else None)
         if epoch is None:
             need = self._topics.find_or_create if creates_topics else self._topics.find_committed
             for name in wanted.topics:

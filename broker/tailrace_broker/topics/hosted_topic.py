@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -63,15 +64,19 @@ class HostedTopic:
         by_token = sorted(unsealed, key=lambda partition: partition.token_start)
         self._open_ids = [partition.partition for partition in by_token]
         self._token_starts = [partition.token_start for partition in by_token]
-        local = [each for each in self._open_ids if takes_writes(logs[each])]
+        local = [each for each in self._open_ids if is_whole(logs[each])]
         self._turns = itertools.cycle(local or self._open_ids)
-        for log in self.undamaged_logs():
+        for log in self.readable_logs():
             if log.settings != topic.settings:
                 log.settings = topic.settings
 
-    def undamaged_logs(self) -> list[PartitionLog]:
+    def readable_logs(self) -> list[PartitionLog]:
         """All that can be read here, sealed ones too."""
         return [log for log in self.logs if isinstance(log, PartitionLog)]
+
+    def whole_logs(self) -> list[PartitionLog]:
+        """Those of the readable ones that have not lost their end."""
+        return list(filter(is_whole, self.logs))
 
     @property
     def damaged_count(self) -> int:
@@ -85,10 +90,7 @@ class HostedTopic:
 
     def log_ends(self) -> list[int | None]:
         """By partition id; null: there is no log here, or it has lost its end."""
-        return [
-            log.log_end if isinstance(log, PartitionLog) and log.lost_end is None else None
-            for log in self.logs
-        ]
+        return [log.log_end if is_whole(log) else None for log in self.logs]
 
     def log_of(self, partition: int) -> PartitionLog:
         """PartitionNotFoundError; CorruptPartitionError when its data is damaged; NotLeaderError,
@@ -142,7 +144,7 @@ def is_damaged(log: LogOrError) -> bool:
     return isinstance(log, CorruptPartitionError)
 
 
-def takes_writes(log: LogOrError) -> bool:
+def is_whole(log: LogOrError) -> TypeGuard[PartitionLog]:
     """It is here, and has not lost its end; a sealed one, too."""
     return isinstance(log, PartitionLog) and log.lost_end is None
 
@@ -211,7 +213,7 @@ async def _open_log(
         last = (recovered.pending or recovered.segments)[-1]
         _check_epoch(place, partition, last.last_epoch)
     except (CorruptPartitionError, ReadFailedError) as error:
-        await _stand_still(place, error.detail, replayed_batches, resources)
+        await _report_damage(place, error.detail, replayed_batches, resources)
         return place.damaged(error.detail)
     except (DiskFullError, StorageFailedError) as error:
         return error
@@ -228,7 +230,7 @@ async def _open_log(
     resources.quarantine.recovered(log, recovered.damages, recovered.losses)
     if recovered.lost_end is not None:
         detail = log.end_is_lost(recovered.lost_end).detail
-        await _stand_still(place, detail, replayed_batches, resources)
+        await _report_damage(place, detail, replayed_batches, resources)
         return log
     if rescued and not await log.spilled():
         try:
@@ -238,10 +240,10 @@ async def _open_log(
     return log
 
 
-async def _stand_still(
+async def _report_damage(
     place: LogPlace, detail: str, batches: Sequence[JournaledBatch], resources: LogResources
 ) -> None:
-    """Say so, and keep what the journal holds."""
+    """Log that the partition takes no writes, and keep its batches of the journal."""
     _log.error("partition.damaged", topic=place.topic, partition=place.partition, detail=detail)
     if batches:
         await set_aside(place.directory, batches, resources)

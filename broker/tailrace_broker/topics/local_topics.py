@@ -42,7 +42,6 @@ from tailrace_broker.topics.hosted_topic import (
     may_be_opened_later,
     open_logs,
     set_aside,
-    takes_writes,
 )
 from tailrace_broker.topics.range_leaders import why_elsewhere
 from tailrace_broker.topics.retention import Retention
@@ -96,9 +95,9 @@ class LocalTopics:
         """The broker's own topics too, whether they are all recovered or not."""
         return chain(self.by_name.values(), self.internal.values())
 
-    def undamaged_logs(self) -> Iterator[PartitionLog]:
+    def readable_logs(self) -> Iterator[PartitionLog]:
         """Of all topics."""
-        return chain.from_iterable(hosted.undamaged_logs() for hosted in self.all_hosted())
+        return chain.from_iterable(hosted.readable_logs() for hosted in self.all_hosted())
 
     # --- life ---
 
@@ -127,7 +126,7 @@ class LocalTopics:
     def serve(self) -> None:
         """Go on with what has been agreed since."""
         self._is_serving = True
-        self._retention.watch([each for each in self.undamaged_logs() if takes_writes(each)])
+        self._retention.watch([log for hosted in self.all_hosted() for log in hosted.whole_logs()])
         self._look()
 
     async def close(self) -> None:
@@ -149,7 +148,7 @@ class LocalTopics:
             await self._carried.wait()
 
     async def reopen(self, topic_id: UUID, partition: int) -> None:
-        """Close the log of a partition that is led here, and recover it anew. NotReadyError."""
+        """Close the log of a partition that is led here, and recover it again. NotReadyError."""
         self._to_reopen.add((topic_id, partition))
         self._unopened.add(topic_id)
         self._look_again()
@@ -231,7 +230,7 @@ class LocalTopics:
         has_come = hosted is None or hosted.topic.name != name  # deleted, and restored as another
         had_failed = topic.id in self._unopened
         hosted = await self._fit(state, topic, hosted, Replayed())
-        self._retention.watch([each for each in hosted.undamaged_logs() if takes_writes(each)])
+        self._retention.watch(hosted.whole_logs())
         if has_come:
             self.on_changed(name)
         if settings is None:
@@ -358,8 +357,8 @@ class LocalTopics:
         self._unopened.discard(topic.topic_id)
         self._to_exhume.discard(topic.topic_id)
         gone = TopicNotFoundError(f'topic "{topic.name}" was deleted', topic=topic.name)
-        self._retention.forget(hosted.undamaged_logs())
-        for log in hosted.undamaged_logs():
+        self._retention.forget(hosted.readable_logs())
+        for log in hosted.readable_logs():
             log.give_up(gone)
         _log.info("topic.deleted", topic=topic.name, id=str(topic.topic_id))
         deleted = state.deleted.get(topic.topic_id)
@@ -376,7 +375,7 @@ class LocalTopics:
             except StoredDataError as error:  # the next start does all of it
                 _log.warning("trash.failed", topic=topic.name, detail=error.detail)
                 is_marked = False
-            for log in hosted.undamaged_logs():
+            for log in hosted.readable_logs():
                 await log.close()
             if is_marked:
                 await run(partial(trash.bury, topic.topic_id))

@@ -104,7 +104,7 @@ class Topics:
         self.by_name = self._local.by_name
         self.internal = self._local.internal  # the broker's own: no door knows them
         self.all_hosted = self._local.all_hosted
-        self.undamaged_logs = self._local.undamaged_logs
+        self.readable_logs = self._local.readable_logs
 
     @property
     def on_changed(self) -> Callable[[str], None]:
@@ -133,7 +133,7 @@ class Topics:
 
     def _note_stored(self, inventory: Inventory) -> None:
         """Which partitions have segments, if a killed broker could not note it any more. Blocks."""
-        stored = [log.place for log in self.undamaged_logs() if log.has_segments]
+        stored = [log.place for log in self.readable_logs() if log.has_segments]
         with suppress(StoredDataError):  # the next write to the segment tries again
             inventory.add_partitions([(each.topic_id, each.partition) for each in stored])
 
@@ -149,7 +149,7 @@ class Topics:
         self._purger.stop()
         self._retention.stop()
         await self._local.close()
-        logs = list(self.undamaged_logs())
+        logs = list(self.readable_logs())
         for log in logs:
             await log.drained()
         if self._resources is not None:

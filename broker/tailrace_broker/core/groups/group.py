@@ -24,7 +24,7 @@ from typing import Literal, NamedTuple
 from uuid import UUID
 
 from tailrace_broker.core.groups.assignment import assign
-from tailrace_broker.core.groups.kind import check_of_consumers, check_of_reader
+from tailrace_broker.core.groups.kind import check_consumer_group, check_reader_group
 from tailrace_broker.core.groups.state import is_done, readable
 from tailrace_broker.model.errors import (
     ConsumerExistsError,
@@ -141,7 +141,7 @@ class Group:
         `logs`: log start and high watermark of its topics' partitions, undamaged ones.
         ConsumerExistsError, GroupKindError.
         """
-        check_of_consumers(self.name, self.source)
+        check_consumer_group(self.name, self.source)
         member = self.members.get(wanted.consumer_id)
         if member is not None:
             if member.subscription != wanted:
@@ -338,14 +338,14 @@ class Group:
 
     def reset(self, offsets: Mapping[Place, int]) -> Moved:
         """What moves the group there. GroupNotIdleError, GroupKindError."""
-        check_of_consumers(self.name, self.source)
+        check_consumer_group(self.name, self.source)
         self._begin_move()
         return Moved(_by_topic(offsets))
 
     def publish(self, source: str, offsets: Mapping[Place, int]) -> Published:
         """What stores a reader's own offsets. GroupNotIdleError, GroupKindError."""
         self.check_idle()
-        check_of_reader(self.name, self.source, has_positions=bool(self.positions))
+        check_reader_group(self.name, self.source, has_positions=bool(self.positions))
         self._begin_move()
         return Published(source, _by_topic(offsets))
 

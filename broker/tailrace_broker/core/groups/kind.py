@@ -9,10 +9,10 @@ from tailrace_broker.model.errors import GroupKindError
 # Names of Spark's queries (docs/spark.md, "Lag"), whether they have published already or not.
 SPARK_PREFIX = "spark:"
 _SPARK = "spark"
-_REMEDIES = {
-    _SPARK: "its offsets are in Spark's checkpoint. To have the query read from elsewhere, delete "
+_SPARK_REMEDY = (
+    "its offsets are in Spark's checkpoint. To have the query read from elsewhere, delete "
     "the checkpoint or set startingOffsets; consumers need a group of another name"
-}
+)
 
 
 def reader_of(name: str, source: str | None) -> str | None:
@@ -23,15 +23,17 @@ def reader_of(name: str, source: str | None) -> str | None:
     return source or (_SPARK if name.startswith(SPARK_PREFIX) else None)
 
 
-def check_of_consumers(name: str, source: str | None) -> None:
+def check_consumer_group(name: str, source: str | None) -> None:
     """GroupKindError for a group whose reader keeps its offsets itself."""
     reader = reader_of(name, source)
     if reader is not None:
-        remedy = _REMEDIES.get(reader, f'its offsets are kept by its reader, "{reader}"')
+        remedy = f'its offsets are kept by its reader, "{reader}"'
+        if reader == _SPARK:
+            remedy = _SPARK_REMEDY
         raise GroupKindError(f'group "{name}": {remedy}', group=name, source=reader)
 
 
-def check_of_reader(name: str, source: str | None, *, has_positions: bool) -> None:
+def check_reader_group(name: str, source: str | None, *, has_positions: bool) -> None:
     """GroupKindError for a group that consumers have read by."""
     if has_positions and reader_of(name, source) is None:
         raise GroupKindError(

@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from tailrace_broker.codec.records import format_timestamp
 from tailrace_broker.core.groups.group import Group
-from tailrace_broker.core.groups.kind import check_of_consumers
+from tailrace_broker.core.groups.kind import check_consumer_group
 from tailrace_broker.core.groups.state import LogBounds, PartitionProgress, progress
 from tailrace_broker.model.errors import (
     CorruptPartitionError,
@@ -69,7 +69,7 @@ async def reset_group(broker: Broker, call: Call) -> Response:
     name = call.parameters.group
     group = broker.groups.view(name).group
     wanted = parse_body(call.body, GroupReset)
-    check_of_consumers(name, group.source)
+    check_consumer_group(name, group.source)
     if not wanted.dry_run:
         group.check_idle()  # before the logs are asked
     targets = await _targets(broker, broker.groups.view(name), wanted)

@@ -65,7 +65,7 @@ class Watched:
             tasks.create_task(work)
 
         self.broker = broker
-        self.log: PartitionLog = broker._topics.by_name["t"].undamaged_logs()[0]
+        self.log: PartitionLog = broker._topics.by_name["t"].readable_logs()[0]
         self.clock = Shifted(broker)
         self.counters = Counters()
         self.retention = Retention(spawn, self.clock, self.counters)
