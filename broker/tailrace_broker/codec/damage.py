@@ -17,7 +17,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from tailrace.wire import DAMAGE_HEADER, DAMAGE_LOSS, DAMAGE_MAGIC, DAMAGE_VERSION
-from tailrace_broker.model.damage import KnownDamage, Loss
+from tailrace_broker.model.damage import Loss, RecordedDamage
 from tailrace_broker.model.errors import CorruptBatchError
 
 _CRC = struct.Struct("<I")
@@ -32,7 +32,7 @@ class _Head(NamedTuple):
     loss_count: int
 
 
-def encode_damage(known: KnownDamage) -> bytes:
+def encode_damage(known: RecordedDamage) -> bytes:
     """The file."""
     losses = b"".join(DAMAGE_LOSS.pack(*loss) for loss in known.losses)
     head = DAMAGE_HEADER.pack(
@@ -41,7 +41,7 @@ def encode_damage(known: KnownDamage) -> bytes:
     return head + _CRC.pack(crc32c(losses, crc32c(head))) + losses
 
 
-def decode_damage(stored: bytes) -> KnownDamage:
+def decode_damage(stored: bytes) -> RecordedDamage:
     """Read the file; CorruptBatchError when it is not whole."""
     if len(stored) < _ENTRIES_START:
         raise CorruptBatchError("damage file: too short")
@@ -53,7 +53,7 @@ def decode_damage(stored: bytes) -> KnownDamage:
     (crc,) = _CRC.unpack_from(stored, DAMAGE_HEADER.size)
     if crc != crc32c(losses, crc32c(stored[: DAMAGE_HEADER.size])):
         raise CorruptBatchError("damage file: checksum does not match")
-    return KnownDamage(
+    return RecordedDamage(
         head.proven_end,
         head.largest_end,
         tuple(Loss._make(loss) for loss in DAMAGE_LOSS.iter_unpack(losses)),

@@ -21,7 +21,7 @@ class Loss(NamedTuple):
     accepted_us: int = 0  # 0: nobody had to, since the end was known
 
 
-class KnownDamage(NamedTuple):
+class RecordedDamage(NamedTuple):
     """What is recorded beside the segments; `proven_end`: the log was durable to there at least.
 
     `largest_end`: no record was ever at this offset or above, when `proven_end` was recorded.
@@ -35,11 +35,11 @@ class KnownDamage(NamedTuple):
         """What is lost where a segment ends."""
         return next((each for each in self.losses if each.first_offset == end_offset), None)
 
-    def with_loss(self, loss: Loss) -> "KnownDamage":
+    def with_loss(self, loss: Loss) -> "RecordedDamage":
         """Also this one, behind which the log goes on."""
         others = (each for each in self.losses if each.first_offset != loss.first_offset)
         proven_end = max(self.proven_end, loss.end_offset)
-        return KnownDamage(proven_end, 0, tuple(sorted((*others, loss))))
+        return RecordedDamage(proven_end, 0, tuple(sorted((*others, loss))))
 
 
 class LostEnd(NamedTuple):

@@ -182,14 +182,15 @@ def durable_end_behind(scan: LogScan, window: memoryview) -> int:
 
 
 def largest_end_behind(scan: LogScan, window: memoryview) -> int:
-    """The end of the last record that a header in `window` tells of; 0 when there is none."""
+    """The largest end offset of the headers in `window`; 0 when there is none."""
     return max((header.end_offset for _, header in _headers_in(scan, window)), default=0)
 
 
 def size_at_damage(scan: LogScan, window: memoryview) -> tuple[int, Resumption | None]:
     """How long the damaged batch says it is that `window` starts with, 0 when it is too short.
 
-    When its header is right, that is so; and it tells what comes next. Else it may be anything.
+    When its header is whole, the size is right and the log resumes behind it; else any size is
+    possible.
     """
     if len(window) < HEADER_BYTES:
         return 0, None

@@ -7,7 +7,7 @@ once where logs ended. So it is recorded before anything goes on.
 from pathlib import Path
 
 from tailrace_broker.codec.damage import decode_damage, encode_damage
-from tailrace_broker.model.damage import KnownDamage, Loss
+from tailrace_broker.model.damage import Loss, RecordedDamage
 from tailrace_broker.model.errors import (
     CorruptBatchError,
     CorruptMetadataError,
@@ -22,12 +22,12 @@ from tailrace_broker.storage.files.direct_file import (
 DAMAGE = "damage"
 
 
-def load_damage(directory: Path) -> KnownDamage:
+def load_damage(directory: Path) -> RecordedDamage:
     """CorruptMetadataError, ReadFailedError."""
     path = directory / DAMAGE
     with translated_errors(path, ReadFailedError):
         if not path.exists():
-            return KnownDamage()
+            return RecordedDamage()
         stored = path.read_bytes()
     try:
         return decode_damage(stored)
@@ -40,7 +40,7 @@ def record_loss(directory: Path, loss: Loss) -> None:
     save_damage(directory, load_damage(directory).with_loss(loss))
 
 
-def save_damage(directory: Path, known: KnownDamage) -> None:
+def save_damage(directory: Path, known: RecordedDamage) -> None:
     """Durable on return. DiskFullError, StorageFailedError."""
     with translated_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)

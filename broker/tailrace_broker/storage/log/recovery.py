@@ -32,7 +32,7 @@ from tailrace_broker.core.log.recovery import (
     resume_journal,
 )
 from tailrace_broker.memory.pool import BufferPool
-from tailrace_broker.model.damage import Damage, KnownDamage, Loss, LostEnd
+from tailrace_broker.model.damage import Damage, Loss, LostEnd, RecordedDamage
 from tailrace_broker.model.errors import (
     CorruptBatchError,
     CorruptMetadataError,
@@ -62,11 +62,11 @@ from tailrace_broker.storage.segments.scan import (
 from tailrace_broker.storage.segments.writer import LogPlace, SegmentWriter, index_of, segment_path
 
 # A log that has lost its end goes on so far behind all that is known of it, unless its end is known
-# exactly. No broker appends so many records before one of them tells of those before it: at 10
+# exactly. No broker appends so many records before a header names the end of those before it: at 10
 # million a second that takes 30 hours. JSON has exact offsets for 8,000 such losses.
 UNKNOWN_OFFSETS_MAX = 1 << 40
-# Batches that are brought from the journal in one write; each is smaller than 64 KiB.
-_BROUGHT_AT_ONCE = 32
+# Batches of the journal that go to a segment in one write; each is smaller than 64 KiB.
+_BATCHES_PER_WRITE = 32
 
 # Other files in the directory are not ours.
 _SEGMENT_NAME = re.compile(r"\d{20}\.log", re.ASCII)
@@ -107,7 +107,7 @@ def recover_log(
     `inventory`: says whether there must be segments; `journaled`: the partition's batches in the
     journal; `damaged`: those that it held durably and that are damaged there; `exact_end`: the log
     ended there, as a clean stop or its seal says.
-    CorruptPartitionError when a file that tells of the others is damaged: nothing is changed then.
+    CorruptPartitionError when log-start.json or `damage` is damaged: nothing is changed then.
     """
     try:
         moved_start = load_log_start(place.directory)
@@ -124,7 +124,7 @@ def recover_log(
 
 @dataclass(slots=True)
 class _Recovery:
-    """Of one log; `segments` ends with the one that is looked at."""
+    """The recovery of one log; `segments` ends with the one that is being recovered."""
 
     place: LogPlace
     pool: BufferPool
@@ -133,20 +133,20 @@ class _Recovery:
     journaled: Sequence[JournaledBatch]
     damaged: Sequence[BatchHeader]
     exact_end: int | None
-    known: KnownDamage
+    recorded: RecordedDamage
     durable_end: int = 0
     has_lost_segments: bool = False  # the last ones: how many records they had nobody knows
     segments: list[SegmentState] = field(default_factory=list)
-    brought: list[JournaledBatch] = field(default_factory=list)  # from the journal to a segment
+    written: list[JournaledBatch] = field(default_factory=list)  # from the journal to a segment
     damages: list[Damage] = field(default_factory=list)
     losses: list[Damage] = field(default_factory=list)
     lost_end: LostEnd | None = None
 
     def recover(self, start: LogStart, now_us: int, *, had_segments: bool) -> RecoveredLog:
-        """All of it."""
+        """Recover all segments, then the end."""
         kept, left = self._base_offsets(start.log_start)
         if had_segments and not kept:
-            self._miss_segment(start.log_start, None)
+            self._note_lost_segment(start.log_start, None)
         self.segments.append(
             SegmentState(
                 start.log_start, start.log_start, start.epoch_before, start.append_time_before_us
@@ -162,7 +162,7 @@ class _Recovery:
         producers.begin(self.segments)
         pending = self._recover_end(producers.windows, has_file=bool(kept))
         damages = [*self.damages, *self.losses]
-        windows = producers.end(self.segments, [*self.brought, *pending], damages)
+        windows = producers.end(self.segments, [*self.written, *pending], damages)
         with suppress(StorageFailedError):  # the next start tries again
             remove_segments(self._path(base_offset) for base_offset in left)
         return RecoveredLog(
@@ -177,7 +177,7 @@ class _Recovery:
     def _base_offsets(self, log_start: int) -> tuple[list[int], list[int]]:
         """Of the segments in order: those from the log start on, and those that retention has left.
 
-        An index that has lost its segment tells that there was one.
+        An index file without its segment shows that there was one.
         """
         directory = self.place.directory
         with translated_errors(directory, ReadFailedError):
@@ -190,19 +190,19 @@ class _Recovery:
             if base_offset >= log_start:
                 index = _read_index(self._path(base_offset).with_suffix(".idx"))
                 if base_offset > max(segments, default=-1):
-                    self._miss_segment(base_offset, index)
+                    self._note_lost_segment(base_offset, index)
         kept = sorted(segments)
         kept = kept[bisect_left(kept, log_start) :]
         return kept, sorted(each for each in segments | indexes if each < log_start)
 
-    def _miss_segment(self, base_offset: int, index: SegmentIndex | None) -> None:
-        """It was the last, or one of the last."""
+    def _note_lost_segment(self, base_offset: int, index: SegmentIndex | None) -> None:
+        """Note one of the last segments, whose file is missing."""
         end_offset = base_offset + 1 if index is None else index.end_offset
         self.durable_end = max(self.durable_end, end_offset)
         self.has_lost_segments = True
 
     def _follow_on(self, base_offset: int) -> None:
-        """With the segment of this offset; what is between it and the one before is lost."""
+        """Go on with the segment of this offset; offsets between it and the one before are lost."""
         before = self.segments[-1]
         if base_offset < before.end_offset:
             raise self.place.damaged(
@@ -243,8 +243,8 @@ class _Recovery:
                 write_file_atomically(index_path, encode_index(index_of(state)))
 
     def _scan_through_damage(self, file: DirectFile, scan: LogScan, durable_end: int) -> None:
-        """But not behind a loss: what stands there was given up."""
-        starts = (each.first_offset for each in self.known.losses)
+        """Scan on behind damage, but not behind a loss, whose records were given up."""
+        starts = (each.first_offset for each in self.recorded.losses)
         first_lost = min((each for each in starts if each >= scan.state.end_offset), default=None)
         if first_lost is not None:
             durable_end = min(durable_end, first_lost)
@@ -267,12 +267,12 @@ class _Recovery:
     def _go_on(
         self, file: DirectFile | None, scan: LogScan, behind: Behind
     ) -> list[JournaledBatch]:
-        """With the journal where the segment ends, or behind damage to what was durable."""
+        """Go on with the journal where the segment ends, or behind damage to what was durable."""
         state = scan.state
         is_last = False
         pending = self._pending(state, behind)
         if not self._is_damaged(state, pending):
-            self._record(KnownDamage(self.known.proven_end, 0, self.known.losses))
+            self._record(RecordedDamage(self.recorded.proven_end, 0, self.recorded.losses))
             if file is not None:
                 self._cut(file, state, behind)
             return pending
@@ -282,14 +282,14 @@ class _Recovery:
             is_last = ends_with_damage(file, scan, self.pool)
         if not self._is_damaged(state, pending):
             # The next start must know that what follows is no torn write.
-            self._record(KnownDamage(self.durable_end, 0, self.known.losses))
+            self._record(RecordedDamage(self.durable_end, 0, self.recorded.losses))
             if file is not None:
                 self._cut(file, state, look_behind(file, scan, self.pool))
             return pending
-        return self._go_on_behind_segments(behind, is_last=is_last)
+        return self._go_on_after_loss(behind, is_last=is_last)
 
     def _pending(self, state: SegmentState, behind: Behind) -> list[JournaledBatch]:
-        """What the journal adds; how far all was durable is then known, too."""
+        """Return the batches that the journal adds, and note how far all was durable."""
         pending, journal_end = follow_journal(state, self.journaled)
         self.durable_end = max(self.durable_end, behind.durable_end, journal_end)
         return pending
@@ -297,32 +297,32 @@ class _Recovery:
     def _is_damaged(self, state: SegmentState, pending: Sequence[JournaledBatch]) -> bool:
         return self.durable_end > (pending[-1].end_offset if pending else state.end_offset)
 
-    def _go_on_behind_segments(self, behind: Behind, *, is_last: bool) -> list[JournaledBatch]:
-        """The segments do not reach the end that is proven: go on with another, as far as known.
+    def _go_on_after_loss(self, behind: Behind, *, is_last: bool) -> list[JournaledBatch]:
+        """Go on with a new segment where the last does not reach the proven end, as far as known.
 
-        `is_last`: of the last segment it is known that only one batch is damaged.
+        `is_last`: only one batch of the last segment is damaged, as its size says.
         """
         while True:
             state = self.segments[-1]
             pending = self._pending(state, Behind())
-            loss = None if pending else self.known.loss_at(state.end_offset)
+            loss = None if pending else self.recorded.loss_at(state.end_offset)
             if loss is not None:
                 self._follow_on(loss.end_offset)
                 continue
             if not self._is_damaged(state, pending):
                 return pending
             next_offset = self._next_offset(behind)
-            self._record(KnownDamage(self.durable_end, next_offset, self.known.losses))
-            self._bring(pending)
+            self._record(RecordedDamage(self.durable_end, next_offset, self.recorded.losses))
+            self._write_pending(pending)
             resumed_at = self._resumed_at(state, is_last=is_last)
             if resumed_at is None:
                 self.lost_end = LostEnd(state.end_offset, self.durable_end, next_offset)
                 return []
-            self._record(self.known.with_loss(Loss(state.end_offset, resumed_at)))
+            self._record(self.recorded.with_loss(Loss(state.end_offset, resumed_at)))
             is_last = False
 
     def _resumed_at(self, state: SegmentState, *, is_last: bool) -> int | None:
-        """Where the log goes on behind its segments; None: what all stood there nobody knows."""
+        """Where the log goes on behind its segments; None: nobody knows what was lost there."""
         if self.has_lost_segments:
             return None
         damaged_end = end_of_damaged(state.end_offset, self.damaged)
@@ -332,23 +332,23 @@ class _Recovery:
         return resumed[0].header.base_offset if resumed and is_last else None
 
     def _next_offset(self, behind: Behind) -> int:
-        """No record that is lost can have had it."""
+        """Return an offset that no lost record can have had."""
         ends = [batch.end_offset for batch in self.journaled]
         largest_end = max(self.durable_end, behind.largest_end, *ends)
-        if self.known.largest_end and self.known.proven_end == self.durable_end:
-            return max(self.known.largest_end, largest_end)
+        if self.recorded.largest_end and self.recorded.proven_end == self.durable_end:
+            return max(self.recorded.largest_end, largest_end)
         if self.exact_end == largest_end:
             return largest_end
         return largest_end + UNKNOWN_OFFSETS_MAX
 
-    def _record(self, known: KnownDamage) -> None:
-        """Durable on return."""
-        if known != self.known:
+    def _record(self, known: RecordedDamage) -> None:
+        """Save what is known of the damage, durably, when it has changed."""
+        if known != self.recorded:
             save_damage(self.place.directory, known)
-            self.known = known
+            self.recorded = known
 
-    def _bring(self, pending: Sequence[JournaledBatch]) -> None:
-        """From the journal, which goes on without them, to the segment."""
+    def _write_pending(self, pending: Sequence[JournaledBatch]) -> None:
+        """Write batches of the journal to the segment: the journal goes on without them."""
         if not pending:
             return
         state = self.segments[-1]
@@ -365,14 +365,14 @@ class _Recovery:
                 self.inventory,
                 segment_bytes=sys.maxsize,
             )
-            for start in range(0, len(pending), _BROUGHT_AT_ONCE):
-                batches = pending[start : start + _BROUGHT_AT_ONCE]
+            for start in range(0, len(pending), _BATCHES_PER_WRITE):
+                batches = pending[start : start + _BATCHES_PER_WRITE]
                 stored = [StoredBatch(each.header, (each.stored,)) for each in batches]
                 writer.write(stored, is_durable=True)
-        self.brought += pending
+        self.written += pending
 
     def _cut(self, file: DirectFile, state: SegmentState, behind: Behind) -> None:
-        """What was torn."""
+        """Cut away what a torn write left."""
         if behind.torn_bytes:
             _log.warning(
                 "log.cut",

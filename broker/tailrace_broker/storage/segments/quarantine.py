@@ -76,7 +76,7 @@ class Quarantine:
         if losses:
             self._losses[log] = list(losses)
         for damage in chain(damages, losses):
-            _tell(log.place, damage)
+            _log_damage(log.place, damage)
 
     def lost_at(self, log: Log, offset: int) -> CorruptPartitionError | None:
         """What to answer a reader of an offset that no file has."""
@@ -131,7 +131,7 @@ class Quarantine:
             self._by_log.pop(log, None)
         for damage in checked.damages:
             if damage not in known:
-                _tell(log.place, damage)
+                _log_damage(log.place, damage)
 
 
 def _unreadable(
@@ -148,7 +148,7 @@ def _unreadable(
     )
 
 
-def _tell(place: LogPlace, damage: Damage) -> None:
+def _log_damage(place: LogPlace, damage: Damage) -> None:
     _log.error(
         "batch.quarantined",
         topic=place.topic,

@@ -72,7 +72,7 @@ def ends_with_damage(file: DirectFile, scan: LogScan, pool: BufferPool) -> bool:
 
 
 def look_behind(file: DirectFile, scan: LogScan, pool: BufferPool) -> Behind:
-    """What the blocks behind the log's end tell."""
+    """Read the headers in the blocks behind the log's end."""
     position = align_up(scan.state.position, BLOCK_BYTES)
     found = Behind()
     while position < file.size_bytes():
@@ -89,8 +89,9 @@ def look_behind(file: DirectFile, scan: LogScan, pool: BufferPool) -> Behind:
 def _resumption(
     file: DirectFile, scan: LogScan, pool: BufferPool, durable_end: int
 ) -> Resumption | None:
-    """Right behind the damaged batch, when its size can be told; else on the next block on which a
-    batch starts, since each write starts on one.
+    """Right behind the damaged batch, when its size is known; else on the next block with a batch.
+
+    Each write starts on a block.
     """
     damaged = scan.state.position
     with window_at(file, pool, damaged, HEADER_BYTES) as window:

@@ -62,7 +62,7 @@ from tailrace_broker.codec.segment import (
     encode_index,
 )
 from tailrace_broker.core.log.recovery import LogScan, SegmentState
-from tailrace_broker.model.damage import KnownDamage, Loss
+from tailrace_broker.model.damage import Loss, RecordedDamage
 from tailrace_broker.model.errors import CorruptBatchError
 from tailrace_broker.model.group import (
     Committed,
@@ -158,7 +158,7 @@ LONG_INDEX = SegmentIndex(
         IndexEntry(2**32 - 1, 2**28, TIME_US),
     ],
 )
-DAMAGE = KnownDamage(
+DAMAGE = RecordedDamage(
     BASE_OFFSET,
     BASE_OFFSET + 1,
     (Loss(412, 512), Loss(BASE_OFFSET - 10, BASE_OFFSET, accepted_us=TIME_US)),

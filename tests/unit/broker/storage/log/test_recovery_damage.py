@@ -13,7 +13,7 @@ from tailrace_broker.codec.batch import StoredBatch, stamp_batch
 from tailrace_broker.codec.producers import TableEntry, encode_table
 from tailrace_broker.core.log.journal_replay import NO_FILE, JournaledBatch
 from tailrace_broker.core.log.producers import Duplicate, Producer, Verdict
-from tailrace_broker.model.damage import Damage, KnownDamage, Loss, LostEnd
+from tailrace_broker.model.damage import Damage, Loss, LostEnd, RecordedDamage
 from tailrace_broker.model.errors import (
     CorruptBatchError,
     CorruptPartitionError,
@@ -157,7 +157,7 @@ def test_what_the_next_start_cannot_prove_is_recorded(files: LogFiles) -> None:
     flip(files.segment(), BLOCK_BYTES + 3)
 
     assert offsets_of(files, exact_end=3) == ([0, 2], [range(1, 2)])
-    assert load_damage(files.place.directory) == KnownDamage(3)
+    assert load_damage(files.place.directory) == RecordedDamage(3)
 
 
 def test_without_a_proof_the_same_is_a_torn_write(files: LogFiles) -> None:
@@ -179,7 +179,7 @@ def test_what_stands_above_the_proven_end_behind_damage_is_not_served(files: Log
     files.write_segment(
         stored[:BLOCK_BYTES] + bytes(BLOCK_BYTES) + hole + stored[2 * BLOCK_BYTES + 512 : aligned]
     )
-    save_damage(files.place.directory, KnownDamage(2))
+    save_damage(files.place.directory, RecordedDamage(2))
     found = files.recovered()
 
     assert found.lost_end == LostEnd(1, 2, 2 + UNKNOWN_OFFSETS_MAX)
@@ -256,7 +256,7 @@ def test_a_log_that_has_lost_its_end_is_read_and_stays_as_it_is(files: LogFiles)
             assert files.segment().read_bytes() == spoilt
         files.write_segment(whole)
         assert offsets_of(files) == ([0, 1], [])
-        assert load_damage(files.place.directory) == KnownDamage(2)
+        assert load_damage(files.place.directory) == RecordedDamage(2)
         files.damage_file().unlink()
 
 
@@ -307,7 +307,7 @@ def test_nothing_behind_a_loss_comes_back(files: LogFiles) -> None:
     """A batch that stands there whole was given up with what is lost before it."""
     stored = written(files, [[b"a"]], [[b"b"]], [[b"c"]])
     files.write_segment(stored[:BLOCK_BYTES] + stored[2 * BLOCK_BYTES :])
-    save_damage(files.place.directory, KnownDamage(9, 0, (Loss(1, 9, TIME_US),)))
+    save_damage(files.place.directory, RecordedDamage(9, 0, (Loss(1, 9, TIME_US),)))
 
     found = files.recovered()
     assert [range(each[2], each[3]) for each in found.losses] == [range(1, 9)]
@@ -320,7 +320,7 @@ def test_nothing_behind_a_loss_comes_back(files: LogFiles) -> None:
 
 def test_a_segment_that_was_restored_after_its_loss_was_accepted_is_read(files: LogFiles) -> None:
     whole = written(files, [[b"a"]], [[b"b"]])
-    save_damage(files.place.directory, KnownDamage(9, 0, (Loss(1, 9, TIME_US),)))
+    save_damage(files.place.directory, RecordedDamage(9, 0, (Loss(1, 9, TIME_US),)))
     files.write_segment(whole[:BLOCK_BYTES])
     append(files.writer(), [b"c"])
     files.write_segment(whole)

@@ -9,12 +9,12 @@ from tailrace.cli.stored.damage_files import parse_damage
 from tailrace.cli.stored.files import check_files
 from tailrace.cli.verbs.dump import dump
 from tailrace.errors import CorruptBatchError, TailraceError
-from tailrace_broker.model.damage import KnownDamage, Loss
+from tailrace_broker.model.damage import Loss, RecordedDamage
 from tailrace_broker.storage.log.damage_file import save_damage
 from tests.support.storage.batches import TIME_US
 from tests.support.storage.storage import LogFiles, append
 
-KNOWN = KnownDamage(9, 12, (Loss(3, 5), Loss(7, 9, TIME_US)))
+KNOWN = RecordedDamage(9, 12, (Loss(3, 5), Loss(7, 9, TIME_US)))
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def files(tmp_path: Path) -> LogFiles:
     """Of a log of two batches, the second of which is lost, and a third behind it."""
     files = LogFiles(tmp_path)
     append(files.writer(), [b"a"])
-    save_damage(files.place.directory, KnownDamage(2, 0, (Loss(1, 2, TIME_US),)))
+    save_damage(files.place.directory, RecordedDamage(2, 0, (Loss(1, 2, TIME_US),)))
     return files
 
 
@@ -38,7 +38,7 @@ def test_what_is_recorded_as_lost_is_no_damage(files: LogFiles) -> None:
 
 
 def test_what_is_missing_and_not_recorded_is_damage(files: LogFiles) -> None:
-    save_damage(files.place.directory, KnownDamage(2))
+    save_damage(files.place.directory, RecordedDamage(2))
     (finding,) = check_files(files.directory).findings
 
     assert finding.is_bad
