@@ -73,6 +73,7 @@ __all__ = [
     "INDEX_HEADER",
     "INDEX_MAGIC",
     "INDEX_VERSION",
+    "INTEGER_US_MIN",
     "JOURNAL_BLOCK_BYTES",
     "JOURNAL_FILE_HEADER",
     "JOURNAL_FILE_MAGIC",
@@ -109,6 +110,8 @@ NDJSON_CONTENT_TYPE = "application/x-ndjson"
 BATCH_CONTENT_TYPE = "application/vnd.tailrace.batch"
 RECORDS_CONTENT_TYPE = "application/vnd.tailrace.records+binary"
 RECORDS_JSON_CONTENT_TYPE = "application/vnd.tailrace.records+json"
+# 2001-01-01: a request's integer below it most likely counts seconds or milliseconds.
+INTEGER_US_MIN = 978_307_200_000_000
 
 assert HEADER.size == HEADER_BYTES
 assert PRODUCER_ENTRY.size == 32

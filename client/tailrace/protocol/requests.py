@@ -30,6 +30,7 @@ from tailrace.values import (
 )
 from tailrace.wire import (
     BATCH_CONTENT_TYPE,
+    INTEGER_US_MIN,
     JSON_CONTENT_TYPE,
     NDJSON_CONTENT_TYPE,
     RECORDS_CONTENT_TYPE,
@@ -40,8 +41,7 @@ Parsed = TypeVar("Parsed")
 _NO_SUCH_PATH = ("not-found", "about:blank")
 _WAIT_MS = re.compile(r"[?&]waitMs=([0-9]+)")
 PRODUCER_ID_HEADER = "Tailrace-Producer-Id"
-_INTEGER_US_MIN = 978_307_200_000_000  # 2001-01-01; brokers take smaller integers for a mistake
-_OTHER_UNITS = range(978_307_200, 4_102_444_800_000)  # such times in seconds or milliseconds
+_OTHER_UNITS = range(978_307_200, 4_102_444_800_000)  # 2001 to 2100, in s or ms
 _HEADERS = {"producer_id": PRODUCER_ID_HEADER, "sequence": "Tailrace-Sequence"}
 
 
@@ -351,7 +351,7 @@ def time_on_wire(timestamp_us: int) -> int | str:
 
     One that is most likely of another unit is left to the broker to refuse.
     """
-    if timestamp_us >= _INTEGER_US_MIN or timestamp_us in _OTHER_UNITS:
+    if timestamp_us >= INTEGER_US_MIN or timestamp_us in _OTHER_UNITS:
         return timestamp_us
     from datetime import UTC, datetime, timedelta
 

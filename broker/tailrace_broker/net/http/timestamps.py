@@ -6,11 +6,10 @@ Such a time can be written as text.
 
 from datetime import UTC, datetime, timedelta
 
+from tailrace.wire import INTEGER_US_MIN
 from tailrace_broker.model.errors import InvalidParameterError
 from tailrace_broker.net.http.router import DIGITS_MAX, shortened
 
-# 2001-01-01: a smaller integer most likely counts seconds or milliseconds.
-INTEGER_US_MIN = 978_307_200_000_000
 # Six digits more than now: about the year 33,000.
 TIMESTAMP_US_MAX = 10**18 - 1
 # 2100-01-01: an integer of another unit is taken for a time up to here.

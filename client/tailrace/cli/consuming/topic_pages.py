@@ -135,7 +135,7 @@ def documents_of(page: bytes) -> list[Any]:
     """Each line parsed. UnexpectedAnswerError."""
     import json
 
-    from tailrace.cli.producing.ndjson import number_or_text
+    from tailrace.cli.lib.json_texts import number_or_text
 
     try:
         return [

@@ -4,10 +4,10 @@ import argparse
 import re
 
 from tailrace.cli.lib.parser import shown
+from tailrace.wire import INTEGER_US_MIN
 
 TIME_EXAMPLE = "2026-11-21T09:00Z"
 TIME_HELP = f"{TIME_EXAMPLE} or 2026-11-21; without a zone it is UTC, as all times that are shown"
-YEAR_2001_US = 978_307_200_000_000  # records are younger: a smaller number has another unit
 
 
 def time_us(word: str) -> int:
@@ -30,9 +30,9 @@ def record_time_us(word: str) -> int:
     if not re.fullmatch(r"[0-9]{1,18}", word):
         return time_us(word)
     number = int(word)
-    if number < YEAR_2001_US:
+    if number < INTEGER_US_MIN:
         units = [1000, 1_000_000]  # milliseconds, seconds
-        meant = [number * unit for unit in units if number * unit >= YEAR_2001_US]
+        meant = [number * unit for unit in units if number * unit >= INTEGER_US_MIN]
         guess = f"; did you mean {meant[0]}" if meant else ""
         raise argparse.ArgumentTypeError(
             f"{word} is before 2001, since a number is microseconds{guess}"

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tailrace.cli.producing.ndjson import parse_json
+from tailrace.cli.lib.json_texts import parse_json
 from tailrace.protocol.records_binary import Header
 
 # The first group is an escape of half a surrogate pair; whole pairs and other escapes are passed.

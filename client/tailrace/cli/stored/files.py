@@ -4,7 +4,6 @@ Reads only. Beside a running broker what is being written just then is no findin
 has to find the same.
 """
 
-import fcntl
 import json
 import os
 import re
@@ -22,6 +21,7 @@ from tailrace.cli.stored.logs import INDEX_NAME, SEGMENT_NAME, Expected, Finding
 from tailrace.cli.stored.missing_files import PURGED, TRASH, missing_files
 from tailrace.cli.stored.segments import BAD, Piece, pieces, verdict
 from tailrace.errors import CorruptBatchError
+from tailrace.local.broker import is_in_use
 from tailrace.wire import BatchHeader
 
 NO_EPOCH = 0  # of the batch before a partition's first
@@ -75,7 +75,7 @@ def check_files(directory: Path, without: Sequence[Path] = ()) -> Report:
     What the broker's other files tell counts too when only a part of its directory is looked at.
     """
     home = _broker_of(directory)
-    look = _Look(is_live=_is_locked(home / "lock"))
+    look = _Look(is_live=is_in_use(home))
     files = _Files(directory, without)
     for name, find in _FINDERS.items():
         for path in files.named(name):
@@ -178,20 +178,6 @@ def _missing_of(home: Path) -> list[Finding]:
     data = home / "data"
     names = {"meta": META, "stop": STOP, "inventory": INVENTORY}
     return missing_files(data, **{key: _read_json(data / name) for key, name in names.items()})
-
-
-def _is_locked(path: Path) -> bool:
-    """Whether a broker runs here."""
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        return False
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
 
 
 def _expected_logs(home: Path, headers: Iterable[BatchHeader]) -> dict[LogKey, Expected]:

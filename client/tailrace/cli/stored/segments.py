@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO, NamedTuple
 
-from tailrace.cli.producing.ndjson import parse_json
+from tailrace.cli.lib.json_texts import parse_json
 from tailrace.errors import CorruptBatchError
 from tailrace.wire import (
     BATCH_MAGIC,

@@ -114,7 +114,7 @@ def _raise_when_damaged(file: Path, seen: dict[str, int]) -> None:
 
 
 def _show_index(file: Path, opened: BinaryIO, output: str) -> None:
-    from tailrace.cli.lib.output import as_table, cell_text, member, show
+    from tailrace.cli.lib.output import member
     from tailrace.cli.stored.segments import read_index
 
     try:
@@ -126,13 +126,11 @@ def _show_index(file: Path, opened: BinaryIO, output: str) -> None:
         member("POSITION", "position"),
         member("LARGEST TIMESTAMP BEFORE", "largestTimestampBefore"),
     ]
-    known = {name: value for name, value in index.items() if name != "entries"}
-    head = "   ".join(f"{name} {cell_text(value)}" for name, value in known.items())
-    show(output, index, f"{head}\n{as_table(index['entries'], columns)}")
+    _show_rows(output, index, "entries", columns)
 
 
 def _show_damage(file: Path, opened: BinaryIO, output: str) -> None:
-    from tailrace.cli.lib.output import as_table, cell_text, member, show
+    from tailrace.cli.lib.output import member
     from tailrace.cli.stored.damage_files import damage_document, parse_damage
 
     try:
@@ -144,9 +142,15 @@ def _show_damage(file: Path, opened: BinaryIO, output: str) -> None:
         member("GOES ON AT", "nextOffset"),
         member("ACCEPTED", "accepted"),
     ]
-    known = {name: value for name, value in document.items() if name != "losses"}
-    head = "   ".join(f"{name} {cell_text(value)}" for name, value in known.items())
-    show(output, document, f"{head}\n{as_table(document['losses'], columns)}")
+    _show_rows(output, document, "losses", columns)
+
+
+def _show_rows(output: str, document: dict[str, Any], name: str, columns: "list[Column]") -> None:
+    """Show the list `name` as a table, below the other members."""
+    from tailrace.cli.lib.output import as_table, cell_text, show
+
+    others = (f"{each} {cell_text(value)}" for each, value in document.items() if each != name)
+    show(output, document, f"{'   '.join(others)}\n{as_table(document[name], columns)}")
 
 
 def _size_bytes(opened: BinaryIO) -> int:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tailrace.cli.consuming.topic_pages import limited, start_offset
+from tailrace.cli.lib.json_texts import number_or_text, parse_json
 from tailrace.cli.lib.options import counted, short_size, size_text
-from tailrace.cli.producing.ndjson import number_or_text, parse_json
 from tailrace.cli.verbs.dev import BROKER_PACKAGES
 from tailrace.cli.verbs.status import short_duration
 from tailrace.errors import PartitionDamagedError, TailraceError

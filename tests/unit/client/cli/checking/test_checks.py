@@ -8,7 +8,7 @@ import pytest
 from tailrace import __version__
 from tailrace.cli.checking.check import FAILED, OK, SIGNS, WARNING, Check
 from tailrace.cli.checking.checks import java_check, open_files_check, ring_checks
-from tailrace.cli.checking.group_checks import groups_check
+from tailrace.cli.checking.group_checks import lag_check
 from tailrace.protocol.group_values import GroupInfo
 from tailrace.values import BrokerStatus, Ring, RingStatus
 
@@ -177,7 +177,7 @@ LATE = group_of("billing", lag=1204, oldest=TWO_HOURS_AGO)
 def test_a_group_whose_oldest_unread_record_is_old_is_a_warning(
     groups: list[GroupInfo], state: str, detail: str
 ) -> None:
-    check = groups_check(groups, now_us=NOW_US)
+    check = lag_check(groups, now_us=NOW_US)
 
     assert (check.state, check.name) == (state, "groups")
     assert detail in check.detail

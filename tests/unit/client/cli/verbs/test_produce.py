@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.cli.lib.interrupts import Interrupts
-from tailrace.cli.lib.times import YEAR_2001_US, record_time_us
+from tailrace.cli.lib.times import record_time_us
 from tailrace.cli.producing.form import BadLine, Form, parse_key_path, record_key
 from tailrace.cli.producing.input import BATCH_BYTES, LiveInput, read_batches
 from tailrace.cli.producing.run import cut
+from tailrace.wire import INTEGER_US_MIN
 
 REQUEST_EVENTS_MAX = 500_000  # docs/protocol.md, "Problems", body-too-large
 
@@ -257,6 +258,6 @@ def test_requests_are_within_their_size_but_for_a_line_that_is_not(
 
 
 def test_a_records_time_is_a_date_or_microseconds() -> None:
-    assert record_time_us(str(YEAR_2001_US)) == YEAR_2001_US
-    assert record_time_us("2001-01-01T00:00Z") == YEAR_2001_US
-    assert record_time_us("1999-01-01T00:00Z") < YEAR_2001_US
+    assert record_time_us(str(INTEGER_US_MIN)) == INTEGER_US_MIN
+    assert record_time_us("2001-01-01T00:00Z") == INTEGER_US_MIN
+    assert record_time_us("1999-01-01T00:00Z") < INTEGER_US_MIN
