@@ -13,15 +13,17 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 VERSION = r"\d+\.\d+\.\d+"  # as Helm wants it as well: SemVer, and PEP 440
 PROJECT = ("pyproject.toml", rf'^(version = ")({VERSION})(?="$)')
-# Which files have a copy, and what it is behind: an image's tag or the name of a file in texts.
+# An image's tag, or the name of a file.
+_IN_TEXTS = rf"(\btailrace(?:/\w+:|-))({VERSION})"
+# Which files have a copy, and what it is behind.
 COPIES = (
     ("client/tailrace/__init__.py", rf'^(__version__ = ")({VERSION})(?="$)'),
     ("helm/tailrace/Chart.yaml", rf"^((?:version|appVersion): )({VERSION})$"),
     ("Dockerfile.*", rf"^(ARG VERSION=)({VERSION})$"),
-    ("README.md", rf"(\btailrace(?:/\w+:|-))({VERSION})"),
-    ("docs/**/*.md", rf"(\btailrace(?:/\w+:|-))({VERSION})"),
-    ("examples/**/*.sh", rf"(\btailrace(?:/\w+:|-))({VERSION})"),
-    ("examples/**/*.yaml", rf"(\btailrace(?:/\w+:|-))({VERSION})"),
+    ("README.md", _IN_TEXTS),
+    ("docs/**/*.md", _IN_TEXTS),
+    ("examples/**/*.sh", _IN_TEXTS),
+    ("examples/**/*.yaml", _IN_TEXTS),
 )
 
 

@@ -94,8 +94,7 @@ def _allowed(field: Mapping[str, Any]) -> str:
 def _nearest(server: Server, name: str) -> str:
     word = name.upper().removeprefix(server.prefix)
     known = [each.upper() for each in server.names]
-    guess = close_to(word, known, prefix=server.prefix)
-    return f"{guess}?" if guess else "."
+    return close_to(word, known, prefix=server.prefix, end="?") or "."
 
 
 def _is_service_link(name: str, value: str) -> bool:

@@ -48,10 +48,9 @@ class Listing:
     def missing(self) -> list[str]:
         """A sentence for each topic that does not exist, with the nearest name of those that do."""
         known = sorted({row.topic for row in self.partitions})
-        guesses = {name: close_to(name, known) for name in self.missing_topics}
         return [
-            f'topic "{name}" does not exist{f"{guess}?" if guess else "."}'
-            for name, guess in guesses.items()
+            f'topic "{name}" does not exist{close_to(name, known, end="?") or "."}'
+            for name in self.missing_topics
         ]
 
     def selected(self, options: ReadOptions) -> dict[Place, PartitionOffsets]:

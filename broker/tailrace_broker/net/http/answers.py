@@ -279,19 +279,19 @@ def answer_head(exchange: Exchange, response: Response, body_bytes: int | None) 
     start = _head_start(status, response.content_type, int(time()))
     if body_bytes is None:
         exchange.keeps_alive = exchange.keeps_alive and not exchange.is_http_1_0
-        size = b"" if exchange.is_http_1_0 else b"transfer-encoding: chunked\r\n"
+        fields = b"" if exchange.is_http_1_0 else b"transfer-encoding: chunked\r\n"
     else:
-        size = b"content-length: %d\r\n" % body_bytes if status != _NO_CONTENT else b""
+        fields = b"content-length: %d\r\n" % body_bytes if status != _NO_CONTENT else b""
     if exchange.allowed_origin:
-        size += _READABLE % exchange.allowed_origin
+        fields += _READABLE % exchange.allowed_origin
     if response.headers or not exchange.keeps_alive or exchange.is_http_1_0:
-        fields = [b"%s: %s\r\n" % (n.encode(), v.encode()) for n, v in response.headers.items()]
+        own = [b"%s: %s\r\n" % (n.encode(), v.encode()) for n, v in response.headers.items()]
         if not exchange.keeps_alive:
-            fields.append(b"connection: close\r\n")
+            own.append(b"connection: close\r\n")
         elif exchange.is_http_1_0:
-            fields.append(b"connection: keep-alive\r\n")
-        size += b"".join(fields)
-    return b"%b%b\r\n" % (start, size)
+            own.append(b"connection: keep-alive\r\n")
+        fields += b"".join(own)
+    return b"%b%b\r\n" % (start, fields)
 
 
 def chunk(exchange: Exchange, buffers: Sequence[bytes]) -> list[bytes | memoryview]:

@@ -202,15 +202,10 @@ def _read_host(exchange: Exchange, value: bytes) -> None:
     exchange.host = value
 
 
-def _read_origin(exchange: Exchange, value: bytes) -> None:
-    """Two of them become a list, which no page has."""
-    exchange.origin = exchange.origin + b", " + value if exchange.origin else value.strip()
-
-
-def _read_fetch_site(exchange: Exchange, value: bytes) -> None:
-    """Two of them become a list, which is none of the known values."""
-    before = exchange.fetch_site
-    exchange.fetch_site = before + b", " + value if before else value.strip()
+def _read_listed(field: str, exchange: Exchange, value: bytes) -> None:
+    """Several become a list, which is none of the values that one of them can have."""
+    before = getattr(exchange, field)
+    setattr(exchange, field, before + b", " + value if before else value.strip())
 
 
 def _read_content_length(exchange: Exchange, value: bytes) -> None:
@@ -229,24 +224,12 @@ def _read_content_type(exchange: Exchange, value: bytes) -> None:
     exchange.content_type = value
 
 
-def _read_content_encoding(exchange: Exchange, value: bytes) -> None:
-    """Two of them become a list, which is refused."""
-    before = exchange.content_encoding
-    exchange.content_encoding = before + b", " + value if before else value.strip()
-
-
 def _read_accept(exchange: Exchange, value: bytes) -> None:
     exchange.accept = exchange.accept + b", " + value if exchange.accept else value
 
 
 def _read_expect(exchange: Exchange, value: bytes) -> None:
     exchange.expectation = value.strip() or b"nothing"
-
-
-def _read_authorization(exchange: Exchange, value: bytes) -> None:
-    """Two of them become what no secret is."""
-    before = exchange.authorization
-    exchange.authorization = before + b", " + value if before else value.strip()
 
 
 def _read_own(name: bytes, exchange: Exchange, value: bytes) -> None:
@@ -259,14 +242,14 @@ def _read_own(name: bytes, exchange: Exchange, value: bytes) -> None:
 # What reads a header that says something here; InvalidRequestError is left to `check_head`.
 HEADERS: dict[bytes, Callable[[Exchange, bytes], None]] = {
     b"host": _read_host,
-    b"origin": _read_origin,
-    b"sec-fetch-site": _read_fetch_site,
+    b"origin": partial(_read_listed, "origin"),
+    b"sec-fetch-site": partial(_read_listed, "fetch_site"),
     b"content-length": _read_content_length,
     b"transfer-encoding": _read_transfer_encoding,
     b"content-type": _read_content_type,
-    b"content-encoding": _read_content_encoding,
+    b"content-encoding": partial(_read_listed, "content_encoding"),
     b"accept": _read_accept,
     b"expect": _read_expect,
-    b"authorization": _read_authorization,
+    b"authorization": partial(_read_listed, "authorization"),
     **{name: partial(_read_own, name) for name in _OWN_HEADERS},
 }
