@@ -1,13 +1,18 @@
-"""What is wrong with the variables that give a broker or the operator its settings; pure.
+"""Settings of a broker or the operator from environment variables, and what is wrong with them.
 
 Each mistake is one sentence with the variable's name, its value, and what is allowed.
 """
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tailrace.near_names import close_to
+
+if TYPE_CHECKING:
+    from pydantic_settings import BaseSettings
+
+Settings = TypeVar("Settings", bound="BaseSettings")
 
 VALUE_CHARACTERS_MAX = 60
 # Read by clients, which may run in the same environment.
@@ -36,6 +41,24 @@ class Server(NamedTuple):
     page: str
     names: tuple[str, ...]
     others: tuple[str, ...] = ()
+
+
+def read_settings(
+    server: Server, kind: type[Settings], environment: MutableMapping[str, str]
+) -> Settings:
+    """Take what Kubernetes sets out of the environment, and read it. WrongSettingsError."""
+    from pydantic import ValidationError
+
+    for name in service_links(environment):
+        del environment[name]
+    mistakes = unknown_settings(server, environment)
+    try:
+        settings = kind()
+    except ValidationError as error:
+        mistakes += wrong_settings(server, error.errors(), kind.model_json_schema())
+    if mistakes:
+        raise WrongSettingsError(mistakes)
+    return settings
 
 
 def service_links(environment: Mapping[str, str]) -> list[str]:

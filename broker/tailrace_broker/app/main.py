@@ -4,20 +4,18 @@ import os
 import sys
 
 import uvloop
-from pydantic import ValidationError
 
 from tailrace.server_settings import (
     CLIENT_VARIABLES,
     Server,
-    service_links,
-    unknown_settings,
-    wrong_settings,
+    WrongSettingsError,
+    read_settings,
 )
 from tailrace_broker.app.allocator import keep_freed_memory
 from tailrace_broker.app.logs import configure_logs
 from tailrace_broker.app.runtime import run
 from tailrace_broker.app.settings import Settings
-from tailrace_broker.model.errors import InvalidSettingError, TailraceError
+from tailrace_broker.model.errors import TailraceError
 
 BROKER = Server(
     title="a broker",
@@ -33,9 +31,14 @@ def main() -> int:
     if not __debug__:
         sys.stderr.write("error: assertions are part of Tailrace; start Python without -O\n")
         return 1
+    try:
+        settings = read_settings(BROKER, Settings, os.environ)
+    except WrongSettingsError as wrong:
+        for mistake in wrong.mistakes:
+            sys.stderr.write(f"error: {mistake}\n")
+        return 1
     code = 0
     try:
-        settings = read_settings()
         configure_logs(settings.log_level)
         keep_freed_memory()
         uvloop.run(run(settings))
@@ -44,20 +47,6 @@ def main() -> int:
             sys.stderr.write(f"error: {error}\n")
         code = 1
     return code
-
-
-def read_settings() -> Settings:
-    """From the environment. An ExceptionGroup of InvalidSettingError, one for each mistake."""
-    for name in service_links(os.environ):
-        del os.environ[name]
-    mistakes = unknown_settings(BROKER, os.environ)
-    try:
-        settings = Settings()  # type: ignore[call-arg]  # fields come from the environment
-    except ValidationError as error:
-        mistakes += wrong_settings(BROKER, error.errors(), Settings.model_json_schema())
-    if mistakes:
-        raise ExceptionGroup("wrong settings", [InvalidSettingError(each) for each in mistakes])
-    return settings
 
 
 def _leaves(group: BaseExceptionGroup[TailraceError]) -> list[TailraceError]:

@@ -13,14 +13,11 @@ import structlog
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.config import load_incluster_config, load_kube_config
 from kubernetes.aio.config.config_exception import ConfigException
-from pydantic import ValidationError
 
 from tailrace.server_settings import (
     Server,
     WrongSettingsError,
-    service_links,
-    unknown_settings,
-    wrong_settings,
+    read_settings,
 )
 from tailrace_operator.app.handlers import watch
 from tailrace_operator.app.logs import configure_logs
@@ -56,7 +53,7 @@ def main() -> int:
         print("tailrace_operator needs its assertions: start it without -O", file=sys.stderr)
         return 2
     try:
-        settings = read_settings()
+        settings = read_settings(OPERATOR, Settings, os.environ)
     except WrongSettingsError as error:
         for mistake in error.mistakes:
             print(f"error: {mistake}", file=sys.stderr)
@@ -71,20 +68,6 @@ def main() -> int:
     except* OSError as failed:
         log.error("operator.ended", reason=str(failed.exceptions[0]))
     return 1
-
-
-def read_settings() -> Settings:
-    """From the environment. WrongSettingsError."""
-    for name in service_links(os.environ):
-        del os.environ[name]
-    mistakes = unknown_settings(OPERATOR, os.environ)
-    try:
-        settings = Settings()
-    except ValidationError as error:
-        mistakes += wrong_settings(OPERATOR, error.errors(), Settings.model_json_schema())
-    if mistakes:
-        raise WrongSettingsError(mistakes)
-    return settings
 
 
 async def _main(settings: Settings) -> int:

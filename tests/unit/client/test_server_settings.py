@@ -1,14 +1,18 @@
 """Variables that are no settings, and settings with a wrong value: what is said of each."""
 
+import os
 from typing import Any
 
 import pytest
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tailrace.cli.main import ENVIRONMENT
 from tailrace.server_settings import (
     CLIENT_VARIABLES,
     Server,
     WrongSettingsError,
+    read_settings,
     service_links,
     unknown_settings,
     wrong_settings,
@@ -104,3 +108,29 @@ def test_the_error_has_all_mistakes() -> None:
     error = WrongSettingsError(["one", "two"])
 
     assert (str(error), error.mistakes) == ("one; two", ["one", "two"])
+
+
+class AppSettings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="APP_")
+
+    port: int = Field(default=80, ge=1, le=99)
+    log_level: str = "info"
+
+
+def test_links_of_services_are_taken_away_before_settings_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("APP_PORT", "tcp://10.0.0.1:81")
+    monkeypatch.setenv("APP_LOG_LEVEL", "debug")
+
+    settings = read_settings(SERVER, AppSettings, os.environ)
+
+    assert (settings.port, settings.log_level) == (80, "debug")
+
+
+def test_all_mistakes_of_an_environment_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("APP_PORT", "http")
+    monkeypatch.setenv("APP_XYZ", "1")
+
+    with pytest.raises(WrongSettingsError, match=r"APP_XYZ is no setting of.*APP_PORT is"):
+        read_settings(SERVER, AppSettings, os.environ)
