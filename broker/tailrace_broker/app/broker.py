@@ -237,7 +237,7 @@ class LocalBroker:
 
     @property
     def damaged_count(self) -> int:
-        """Partitions that stand still because their data is damaged, of its own topics too."""
+        """Partitions that take no events because their data is damaged, of its own topics too."""
         return sum(hosted.damaged_count for hosted in self._topics.all_hosted())
 
     @property

@@ -323,7 +323,7 @@ class Broker(Protocol):
 
     @property
     def damaged_count(self) -> int:
-        """Partitions that stand still because their data is damaged."""
+        """Partitions that take no events because their data is damaged."""
 
     @property
     def partition_count(self) -> int:

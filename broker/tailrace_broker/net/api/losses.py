@@ -1,4 +1,4 @@
-"""What a partition has lost is accepted, so that it goes on (docs/operations.md)."""
+"""Accepts what a partition has lost, so that it goes on (docs/operations.md)."""
 
 from typing import Annotated, Literal
 
@@ -37,7 +37,7 @@ class LossAnswer(msgspec.Struct, rename="camel", kw_only=True):
 
 
 async def accept_loss(broker: Broker, call: Call) -> Response:
-    """What is lost; it is accepted unless it is a dry run."""
+    """Answer what is lost, and accept it unless it is a dry run."""
     parameters: LossParameters = call.parameters
     is_dry_run = parameters.dry_run == "true"
     lost = await broker.accept_loss(parameters.topic, parameters.partition, dry_run=is_dry_run)

@@ -33,7 +33,9 @@ class BrokerAnswer(msgspec.Struct, rename="camel", kw_only=True):
     token: str
     leads: Annotated[int, Meta(description="Partitions that it leads.")]
     replicates: Annotated[int, Meta(description="Partitions that it has a copy of.")]
-    damaged: Annotated[int | None, Meta(description="Partitions that stand still.")]
+    damaged: Annotated[
+        int | None, Meta(description="Partitions that take no events: they are damaged.")
+    ]
     quarantined: Annotated[
         int | None, Meta(description="Damaged batches that the scrub or a read has met.")
     ]
@@ -42,7 +44,7 @@ class BrokerAnswer(msgspec.Struct, rename="camel", kw_only=True):
         int | None,
         Meta(
             description="What its data takes on the disk: segments, journal, metadata, trash and "
-            "spare files; not index files, and not partitions that stand still."
+            "spare files; not index files, and not partitions that cannot be opened."
         ),
     ]
     disk_used_bytes: Annotated[
