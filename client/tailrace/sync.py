@@ -339,7 +339,7 @@ class Client:
 
         The broker's defaults: startFromLatest, and 120 s. TopicNotFoundError, unless
         `create_topics` has it created. With the `assignment_epoch` that it knows, a consumer shows
-        that it lives, and joins nothing anew: ConsumerNotRegisteredError, StaleAssignmentError.
+        that it lives, and does not join again: ConsumerNotRegisteredError, StaleAssignmentError.
         """
         from tailrace.protocol import group_requests
 

@@ -79,7 +79,7 @@ def register_request(
     create_topics: bool | None = None,
     assignment_epoch: int | None = None,
 ) -> Request:
-    """Safe to repeat with the same values. With `assignment_epoch` it joins nothing anew."""
+    """Safe to repeat with the same values. With `assignment_epoch` it does not join again."""
     given = {
         "on_new_group": on_new_group,
         "session_ms": session_ms,

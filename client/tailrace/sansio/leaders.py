@@ -104,8 +104,8 @@ class Hops:
 
 
 def _leader_url(url: str, answer: Answer) -> str | None:
-    told = _member(answer, "leaderUrl")
-    return at_address_of(url, told) if isinstance(told, str) else None
+    leader_url = _member(answer, "leaderUrl")
+    return at_address_of(url, leader_url) if isinstance(leader_url, str) else None
 
 
 def _member(answer: Answer, name: str) -> object:

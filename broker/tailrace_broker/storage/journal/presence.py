@@ -1,4 +1,4 @@
-"""That all files of the journal are there, before a start changes anything. Blocks.
+"""Checks that no file of the journal is missing before a start changes anything. Blocks.
 
 A file that a person has renamed to `<n>.journal.lost`, or made under that name, is one whose loss
 is accepted: the start goes on without it, once.
@@ -37,7 +37,7 @@ def check_journal(journal: Path, inventory: Inventory, *, boot: int, is_clean: b
         _log.warning("journal.missing", files=missing, accepted=accepted)
         inventory.keep_journal_files(set(inventory.journal_files) - set(missing))
     with translated_errors(journal):
-        for name in accepted:  # once: the next loss is another
+        for name in accepted:  # once: a later loss needs its own marker
             _marker(journal / name).replace(journal / f"{name}{ACCEPTED_SUFFIX}.{boot}")
 
 

@@ -1,7 +1,7 @@
-"""What is recorded of a partition's damage, beside its segments. Blocks; runs in an I/O thread.
+"""The file `damage` beside a partition's segments. Blocks; runs in an I/O thread.
 
-What proves damage may be gone at the next start: the journal goes on, and a clean stop tells only
-once where logs ended. So it is recorded before anything goes on.
+The proof of damage may be gone at the next start: the journal goes on, and clean-stop.json is used
+once. So damage is recorded before anything else is written.
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ DAMAGE = "damage"
 
 
 def load_damage(directory: Path) -> RecordedDamage:
-    """CorruptMetadataError, ReadFailedError."""
+    """Read the file, which most partitions do not have. CorruptMetadataError, ReadFailedError."""
     path = directory / DAMAGE
     with translated_errors(path, ReadFailedError):
         if not path.exists():
@@ -36,12 +36,12 @@ def load_damage(directory: Path) -> RecordedDamage:
 
 
 def record_loss(directory: Path, loss: Loss) -> None:
-    """Also this one. As `load_damage` and `save_damage`."""
+    """Add a loss to the file. Raises as `load_damage` and `save_damage`."""
     save_damage(directory, load_damage(directory).with_loss(loss))
 
 
 def save_damage(directory: Path, known: RecordedDamage) -> None:
-    """Durable on return. DiskFullError, StorageFailedError."""
+    """Write the file, durably. DiskFullError, StorageFailedError."""
     with translated_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
         sync_directory(directory.parent)

@@ -107,7 +107,8 @@ def recover_log(
     `inventory`: says whether there must be segments; `journaled`: the partition's batches in the
     journal; `damaged`: those that it held durably and that are damaged there; `exact_end`: the log
     ended there, as a clean stop or its seal says.
-    CorruptPartitionError when log-start.json or `damage` is damaged: nothing is changed then.
+    CorruptPartitionError: log-start.json or `damage` is damaged, or segments overlap. Nothing is
+    changed then.
     """
     try:
         moved_start = load_log_start(place.directory)

@@ -7,7 +7,7 @@ SIGNS = {OK: "✓", WARNING: "!", FAILED: "✗"}
 
 
 class Check(NamedTuple):
-    """A state, what was looked at, and what was seen; of one that is not ok also what to do."""
+    """A state, the thing that was checked, and the result; unless it is ok, also what to do."""
 
     state: str
     name: str

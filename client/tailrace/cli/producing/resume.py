@@ -48,7 +48,7 @@ def parse_token(text: str) -> Token:
 
 
 def resuming(words: Sequence[str], token: Token) -> list[str]:
-    """The words of a command, with this token in the place of another."""
+    """The words of a command, with this token in place of an earlier one."""
     end = words.index("--") if "--" in words else len(words)
     kept: list[str] = []
     for word in words[:end]:
@@ -72,7 +72,7 @@ class Replay:
     def take(self, lines: Sequence[bytes]) -> Iterator[tuple[bool, Sequence[bytes]]]:
         """The next lines of the input -> what is to be sent of them.
 
-        True with lines: the token's request. TailraceError: the input is another.
+        True with lines: the token's request. TailraceError: the input differs.
         """
         skipped, lines = lines[: self._skip_count], lines[self._skip_count :]
         self._skip_count -= len(skipped)

@@ -229,7 +229,7 @@ class Run:
 
 
 def cut(lines: Sequence[bytes], bytes_max: int) -> Iterator[Sequence[bytes]]:
-    """In order, in parts of so many bytes at most; a longer line is a part by itself."""
+    """Cut lines into parts of this many bytes at most; a longer line is a part of its own."""
     sizes = list(map(len, lines))
     if sum(sizes) <= bytes_max:
         if lines:

@@ -42,7 +42,7 @@ Document = dict[str, Any]
 
 
 class Report(NamedTuple):
-    """All that was looked at of one broker, or of a folder with some of its files."""
+    """What a check found at one broker, or in a folder with some of its files."""
 
     directory: Path
     file_count: int
@@ -56,9 +56,9 @@ class Report(NamedTuple):
 
 
 def check_brokers(directory: Path) -> list[Report]:
-    """Of each broker whose directory lies there, and of what files there are besides.
+    """Check each broker whose directory lies there, and the files that are in none.
 
-    What the files of one broker tell says nothing of another's.
+    Each is checked by its own files alone.
     """
     homes = sorted({path.parent for path in directory.rglob("data") if _is_broker(path.parent)})
     others = [home for home in homes if home != directory]
@@ -70,20 +70,20 @@ def check_brokers(directory: Path) -> list[Report]:
 
 
 def check_files(directory: Path, without: Sequence[Path] = ()) -> Report:
-    """All files of a broker below the directory, but for those below `without`.
+    """Check all files of a broker below the directory, but for those below `without`.
 
-    What the broker's other files tell counts too when only a part of its directory is looked at.
+    When that is a part of the broker's directory, its other files still say what must be there.
     """
     home = _broker_of(directory)
-    look = _Look(is_live=is_in_use(home))
+    check = _Check(is_live=is_in_use(home))
     files = _Files(directory, without)
     for name, find in _FINDERS.items():
         for path in files.named(name):
-            look.at(path)
-            look.check(partial(find, path))
+            check.count(path)
+            check.add(partial(find, path))
     journals = files.named(_JOURNAL_NAME)
     for path in journals:
-        look.at(path)
+        check.count(path)
     journaled: list[BatchHeader] = []
 
     def check_journals() -> list[Finding]:
@@ -91,10 +91,10 @@ def check_files(directory: Path, without: Sequence[Path] = ()) -> Report:
         findings, journaled = journal_findings(journals)
         return findings
 
-    look.check(check_journals)
-    if home != directory and not look.is_live:
+    check.add(check_journals)
+    if home != directory and not check.is_live:
         _, journaled = journal_findings(_Files(home / "data").named(_JOURNAL_NAME))
-    expected = {} if look.is_live else _expected_logs(home, journaled)
+    expected = {} if check.is_live else _expected_logs(home, journaled)
     logs = files.named(SEGMENT_NAME) + files.named(INDEX_NAME)
     known_paths = {home / "data" / str(topic_id) / str(number) for topic_id, number in expected}
     below = {path for path in known_paths if path.is_relative_to(directory)}
@@ -102,21 +102,22 @@ def check_files(directory: Path, without: Sequence[Path] = ()) -> Report:
         key = _log_key(path)
         is_deleted = path.parent.parent.name == TRASH
         known = expected.get(key, Expected()) if key and not is_deleted else Expected()
-        look.check(partial(log_findings, path, _with_own_files(path, known), look.at))
-    told = {each.file for each in look.findings}
+        check.add(partial(log_findings, path, _with_own_files(path, known), check.count))
+    reported = {each.file for each in check.findings}
 
     def find_missing() -> list[Finding]:
-        found = _missing_of(home)
         return [
-            each for each in found if each.file.is_relative_to(directory) and each.file not in told
+            each
+            for each in _missing_of(home)
+            if each.file.is_relative_to(directory) and each.file not in reported
         ]
 
-    look.check(find_missing)
-    return Report(directory, len(look.sizes), sum(look.sizes.values()), look.findings)
+    check.add(find_missing)
+    return Report(directory, len(check.sizes), sum(check.sizes.values()), check.findings)
 
 
 class _Files:
-    """All below a directory, but for those below some others, and what is being removed."""
+    """Paths below a directory, without those below some others, and those being removed."""
 
     def __init__(self, directory: Path, without: Sequence[Path] = ()) -> None:
         self._paths = [
@@ -131,8 +132,8 @@ class _Files:
         return [path for path in self._paths if name.fullmatch(path.name)]
 
 
-class _Look:
-    """Counts files, and takes what is found in them."""
+class _Check:
+    """Counts files, and collects the findings in them."""
 
     def __init__(self, *, is_live: bool) -> None:
         """`is_live`: a broker runs there."""
@@ -140,13 +141,13 @@ class _Look:
         self.sizes: dict[Path, int] = {}
         self.findings: list[Finding] = []
 
-    def at(self, path: Path) -> None:
-        """This file is about to be read."""
+    def count(self, path: Path) -> None:
+        """Count a file that is about to be read."""
         with self._unless_gone():
             self.sizes[path] = path.stat().st_size
 
-    def check(self, find: Callable[[], list[Finding]]) -> None:
-        """Beside a running broker a torn write is none, and a second look must find the same."""
+    def add(self, find: Callable[[], list[Finding]]) -> None:
+        """Add findings. Beside a running broker a torn write is none: it is found once only."""
         with self._unless_gone():
             found = find()
             if found and self.is_live:

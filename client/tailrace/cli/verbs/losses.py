@@ -20,10 +20,10 @@ def accept_loss(*, topic: str, partition: int, dry_run: bool, output: str, url: 
         lost = client.accept_partition_loss(topic, partition, dry_run=dry_run)
     offsets = f"offsets {lost.first_offset} to {lost.last_offset} of partition {partition}"
     if dry_run:
-        told = f"would give up {offsets}, and go on at {lost.next_offset}"
+        text = f"would give up {offsets}, and go on at {lost.next_offset}"
     else:
-        told = f"✓ {topic}: gave up {offsets}; it goes on at {lost.next_offset}"
-    show(output, to_document(lost), told)
+        text = f"✓ {topic}: gave up {offsets}; it goes on at {lost.next_offset}"
+    show(output, to_document(lost), text)
 
 
 VERB = Verb(
