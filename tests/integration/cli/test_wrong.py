@@ -52,7 +52,7 @@ CALLS = {
     "bad offset": "tailrace consume ten --partition 0 --from 99",
     "too big": "head -c 3000 /dev/zero | tr '\\0' 1 | tailrace produce orders",
     "unknown option": "tailrace consume orders --form earliest",
-    "unknown content type": "curl -sS -w '\\nHTTP %{http_code}\\n' -H 'content-type: text/xml' "
+    "unknown content type": "curl -sS -w 'HTTP %{http_code}\\n' -H 'content-type: text/xml' "
     "-d '<a/>' http://127.0.0.1:PORT/v1/topic/orders/messages",
 }
 
