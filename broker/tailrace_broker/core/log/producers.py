@@ -19,7 +19,7 @@ Time is the append time of batches, and `now_us` of a request; nothing happens b
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import blake2b
@@ -293,7 +293,7 @@ def cut_checkpoint(checkpoint: Checkpoint, end_offset: int) -> Checkpoint:
     return Checkpoint(end_offset, states)
 
 
-def damage_checkpoint(checkpoint: Checkpoint, damages: Iterable[Damage]) -> Checkpoint:
+def damage_checkpoint(checkpoint: Checkpoint, damages: Sequence[Damage]) -> Checkpoint:
     """Of a log with offsets that cannot be read. What was appended there is not known to be stored.
 
     Nor is it known what else was: a sequence up to the highest is unknown unless it is remembered.

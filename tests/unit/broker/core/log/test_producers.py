@@ -3,6 +3,8 @@
 Limits are small: 10 µs, 3 appends a producer, 6 in all, 3 producers.
 """
 
+from pathlib import Path
+
 import pytest
 
 from tailrace.wire import BatchHeader
@@ -21,7 +23,9 @@ from tailrace_broker.core.log.producers import (
     Verdict,
     WindowLimits,
     cut_checkpoint,
+    damage_checkpoint,
 )
+from tailrace_broker.model.damage import Damage
 from tailrace_broker.model.errors import (
     SequenceReusedError,
     SequenceUnknownError,
@@ -286,3 +290,25 @@ def test_a_cut_checkpoint_has_lost_what_the_log_lost() -> None:
     with pytest.raises(SequenceUnknownError):
         verdict(resumed, "c", 4)
     assert verdict(resumed, "c", 5) is Verdict.NEW
+
+
+def test_what_was_appended_into_damage_is_neither_stored_nor_new() -> None:
+    windows = ProducerWindows(limits=LIMITS)
+    for offset, name in enumerate("abcaba"):
+        store(windows, name, offset, offset=offset, at_us=offset)
+    damages = [Damage(Path("1.log"), 0, 2, 4), Damage(Path("5.log"), 0, 5, 6)]
+    known = damage_checkpoint(windows.checkpoint(6), damages)
+    resumed = ProducerWindows(known, LIMITS)
+    resumed.validate()
+
+    assert known.end_offset == 6
+    assert [(state.id, len(state.rows) // ROW.size) for state in known.producers] == [
+        (id_of("c"), 0),
+        (id_of("a"), 1),
+        (id_of("b"), 2),
+    ]
+    assert verdict(resumed, "a", 0) == Duplicate(0)
+    for name, sequence in (("c", 2), ("a", 3), ("a", 5), ("b", 3)):
+        with pytest.raises(SequenceUnknownError):
+            verdict(resumed, name, sequence)
+    assert verdict(resumed, "a", 6) is Verdict.NEW
