@@ -19,35 +19,38 @@ def assign(
     `places` by topic; `subscriptions` are topics by consumer; `owners` as it was before.
     O(places * consumers) for each pass; a pass moves what the one before left unfair.
     """
-    takers = {
-        topic: sorted(consumer for consumer, topics in subscriptions.items() if topic in topics)
-        for topic in places
-    }
-    wanted = [(place, takers[topic]) for topic in sorted(places) for place in sorted(places[topic])]
-    wanted = [(place, consumers) for place, consumers in wanted if consumers]
+    wanted = [
+        (sorted(places[topic]), consumers)
+        for topic in sorted(places)
+        if (consumers := sorted(each for each, topics in subscriptions.items() if topic in topics))
+    ]
     load = dict.fromkeys(subscriptions, 0)
     planned: dict[Place, str] = {}
-    for place, consumers in wanted:
-        owner = owners.get(place)
-        if owner in consumers:
-            planned[place] = owner
-            load[owner] += 1
-    for place, consumers in wanted:
-        if place not in planned:
-            planned[place] = owner = _least(consumers, load)
-            load[owner] += 1
+    for of_topic, consumers in wanted:
+        for place in of_topic:
+            owner = owners.get(place)
+            if owner in consumers:
+                planned[place] = owner
+                load[owner] += 1
+    for of_topic, consumers in wanted:
+        for place in of_topic:
+            if place not in planned:
+                planned[place] = owner = _least(consumers, load)
+                load[owner] += 1
 
     def move(is_unfair: Callable[[int, int, int], bool]) -> bool:
         """Give what is unfair to the consumer with the least; whether there was any."""
         has_moved = False
-        for place, consumers in wanted:
-            owner, least = planned[place], _least(consumers, load)
+        for of_topic, consumers in wanted:
+            # Moves among the consumers of one topic do not change their sum.
             fair_share = -(-sum(load[each] for each in consumers) // len(consumers))
-            if is_unfair(load[owner], load[least], fair_share):
-                planned[place] = least
-                load[owner] -= 1
-                load[least] += 1
-                has_moved = True
+            for place in of_topic:
+                owner, least = planned[place], _least(consumers, load)
+                if is_unfair(load[owner], load[least], fair_share):
+                    planned[place] = least
+                    load[owner] -= 1
+                    load[least] += 1
+                    has_moved = True
         return has_moved
 
     # First what is above the fair share, so that nothing moves twice.
