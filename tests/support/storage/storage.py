@@ -438,6 +438,8 @@ class Appends:
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         def done(offset: int, error: TailraceError | None, *, is_duplicate: bool = False) -> None:
+            if answer.cancelled():  # the test has ended before, perhaps at its time limit
+                return
             if error is None:
                 answer.set_result(offset)
             else:
