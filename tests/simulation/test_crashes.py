@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.crashes import SEEDS, Story
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_was_promised_is_kept(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -15,7 +15,7 @@ def test_what_was_promised_is_kept(
     Story(seed, tmp_path, monkeypatch).tell()
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(300)
 def test_a_seed_tells_the_same_story_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     traces = []
     for name in ("first", "second"):

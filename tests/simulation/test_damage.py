@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.crashes import SEEDS, Story
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_acknowledged_records_are_served_or_said_to_be_damaged(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -15,7 +15,7 @@ def test_acknowledged_records_are_served_or_said_to_be_damaged(
     Story(seed, tmp_path, monkeypatch).damage()
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_acknowledged_records_are_served_or_said_to_be_missing(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -278,7 +278,7 @@ PLANTED = [
 ]
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("plant", "story", "first_seed"), PLANTED, ids=[plant.__name__ for plant, _, _ in PLANTED]
 )

@@ -21,14 +21,14 @@ def test_every_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatc
     assert find([PLANTS[plant], *range(SEEDS_MAX)]) is not None
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_a_founding_by_majority_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     founding_by_majority(monkeypatch)
 
     assert "two rings were founded" in str(tell(two_wiped_voters()).failure)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_a_founding_that_its_founder_decides_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     founding_decided_by_its_founder(monkeypatch)
     failures = (tell(foundings_of_any_size(seed)).failure for seed in range(FOUNDING_COUNT))
