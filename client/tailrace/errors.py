@@ -21,6 +21,7 @@
             StaleAssignmentError
 
 `retriable`: trying again may help. `write_attempted`: a retry may store the records twice.
+`topic_created`: the produce that failed has created its topic, which exists now.
 The problem types and their members: docs/protocol.md.
 """
 
@@ -41,6 +42,7 @@ class TailraceError(Exception):
 
     retriable = False
     write_attempted = False
+    topic_created = False
     parts: "Sequence[Produced | ProblemError]" = ()
 
 
@@ -176,6 +178,7 @@ class ProblemError(TailraceError):
         self.members = dict(members or {})
         self.retriable = retriable
         self.write_attempted = write_attempted
+        self.topic_created = self.members.get("topicCreated") is True
 
 
 class TopicNotFoundError(ProblemError):

@@ -5,8 +5,7 @@ One request at a time, made by the caller; `tailrace.producer` makes them of sin
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
 from tailrace.errors import TailraceError
@@ -15,8 +14,6 @@ from tailrace.protocol.requests import Numbered
 from tailrace.sansio.retries import PATIENCE_S, Retries, first_sequence
 from tailrace.sync import Client
 from tailrace.values import Produced
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +50,7 @@ class RequestProducer:
             sequence = first_sequence(id, time.time_ns() // 1000)
         self.unsettled = Unsettled(sequence) if is_retry else None
         self.next_sequence = sequence
+        self.created_topics: set[str] = set()  # by these requests, also by one that failed
         self._client = client
         self._patience_s = patience_s
         self._sleep = sleep
@@ -62,9 +60,11 @@ class RequestProducer:
         self, topic: str, ndjson: bytes, *, key: bytes | str | None = None
     ) -> Produced:
         """`Client.produce_lines`, stored once."""
-        return self._send(
-            lambda numbered: self._client.produce_lines(topic, ndjson, key=key, **numbered)
+        [produced] = self._send(
+            topic,
+            lambda numbered: [self._client.produce_lines(topic, ndjson, key=key, **numbered)],
         )
+        return produced
 
     def produce_records(
         self,
@@ -76,13 +76,15 @@ class RequestProducer:
     ) -> list[Produced]:
         """`Client.produce_records`, stored once."""
         return self._send(
+            topic,
             lambda numbered: self._client.produce_records(
                 topic, keys, values, timestamps_us, headers, **numbered
-            )
+            ),
         )
 
-    def _send(self, send: Callable[[Numbered], T]) -> T:
+    def _send(self, topic: str, send: Callable[[Numbered], list[Produced]]) -> list[Produced]:
         """Until its outcome is known."""
+        was_created = topic in self.created_topics
         sequence, self.next_sequence = self.next_sequence, self.next_sequence + 1
         numbered = Numbered(producer_id=self.id, sequence=sequence)
         deadline_s = time.monotonic() + self._patience_s
@@ -91,8 +93,10 @@ class RequestProducer:
         request = self.unsettled = Unsettled(sequence)
         while True:
             try:
-                answer = send(numbered)
+                produced = send(numbered)
             except TailraceError as error:
+                if error.topic_created:
+                    self.created_topics.add(topic)
                 stored = [part for part in error.parts if isinstance(part, Produced)]
                 request.stored.update((part.partition, part) for part in stored)
                 pause_s = retries.pause_s(error, time.monotonic())
@@ -103,5 +107,9 @@ class RequestProducer:
             else:
                 self._has_stored = True
                 self.unsettled = None
-                return answer
+                break
             self._sleep(pause_s)
+        if any(part.topic_created for part in produced):
+            self.created_topics.add(topic)
+        has_created = topic in self.created_topics and not was_created
+        return [replace(part, topic_created=has_created) for part in produced]

@@ -280,7 +280,11 @@ def parse_produced(answer: Answer) -> list[Produced]:
     """What was stored, by partition. A partition that failed raises its problem for all:
     `write_attempted` then also says that other partitions did store their records.
     """
-    produced = parse_json(answer, _produced_elements)
+    try:
+        produced = parse_json(answer, _produced_elements)
+    except ProblemError as error:
+        error.topic_created = error.topic_created or answer.topic_created
+        raise
     if answer.topic_created:
         return [replace(part, topic_created=True) for part in produced]
     return produced
@@ -438,6 +442,7 @@ def _produced_elements(document: Any) -> list[Produced]:
 
 
 def _partition_problem(element: Any) -> ProblemError:
-    """A partition's problem; `partition` joins its members."""
+    """A partition's problem; `partition` and `topicCreated` join its members."""
     problem = element["problem"]
-    return problem_error(problem["status"], {"partition": element["partition"], **problem})
+    beside = {name: element[name] for name in ("partition", "topicCreated") if name in element}
+    return problem_error(problem["status"], {**beside, **problem})

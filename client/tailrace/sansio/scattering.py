@@ -74,8 +74,7 @@ class Scattering:
             self._routing.forget_topic(self._topic)
         parts = error.parts if isinstance(error, ProblemError) else ()
         is_last = self._rounds >= ROUNDS_MAX
-        if isinstance(error, ProblemError) and error.members.get("topicCreated") is True:
-            self._has_created = True
+        self._has_created = self._has_created or error.topic_created
         if not parts:
             self.cut_by(error)
             partition = error.members.get("partition") if isinstance(error, ProblemError) else None
@@ -97,6 +96,7 @@ class Scattering:
     def cut_by(self, error: TailraceError) -> None:
         """An error that ends it says what is stored."""
         error.write_attempted = error.write_attempted or bool(self._parts)
+        error.topic_created = self._topic_created
         error.parts = list(self._parts.values())
 
     @property
@@ -121,8 +121,7 @@ class Scattering:
         parts = [self._parts[partition] for partition in sorted(self._parts)]
         produced = [part for part in parts if isinstance(part, Produced)]
         if len(produced) == len(parts):
-            has_created = self._has_created or any(part.topic_created for part in produced)
-            return [replace(part, topic_created=has_created) for part in produced]
+            return [replace(part, topic_created=self._topic_created) for part in produced]
         first = next(part for part in parts if isinstance(part, ProblemError))
         error = type(first)(
             type=first.type,
@@ -133,8 +132,13 @@ class Scattering:
             retriable=first.retriable,
             write_attempted=first.write_attempted or bool(produced),
         )
+        error.topic_created = self._topic_created
         error.parts = parts
         raise error
+
+    @property
+    def _topic_created(self) -> bool:
+        return self._has_created or any(part.topic_created for part in self._parts.values())
 
     def _body(self, indices: Sequence[int]) -> bytes:
         keys, values, times, headers = self._records

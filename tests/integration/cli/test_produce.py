@@ -210,6 +210,40 @@ def test_a_topic_that_was_created_is_named(
     assert json.loads(told(again))["topicCreated"] is False
 
 
+@pytest.mark.parametrize(
+    ("words", "stdin"),
+    [
+        (["--key", ".a"], b'{"a":"x"}\n{"b":2}\n'),
+        (["--header", "a=b"], b"1\n{bad\n"),
+        ([], b'1\n2\n"%s"\n' % (b"x" * 150_000)),
+    ],
+    ids=["no key", "no JSON", "too large"],
+)
+def test_a_topic_that_was_created_is_named_when_the_first_batch_ends_in_an_error(
+    broker: RunningBroker, tmp_path: Path, words: list[str], stdin: bytes
+) -> None:
+    topic = f"{tmp_path.name}-typo"
+    result = run("produce", topic, *words, url=broker.url, stdin=stdin)
+    created, error, *_ = result.stderr.decode().splitlines()
+
+    assert result.returncode == 1
+    assert created == f"created topic {topic} (4 partitions)"
+    assert error.startswith("error: line ")
+    assert count_of(broker, topic) == stdin.count(b"\n") - 1
+
+
+def test_a_topic_is_named_exactly_when_a_refused_request_has_created_it(
+    broker: RunningBroker, tmp_path: Path
+) -> None:
+    topic = f"{tmp_path.name}-typo"
+    result = run("produce", topic, url=broker.url, stdin=b"{bad\n")
+    with Client(broker.url) as client:
+        exists = topic in [each.name for each in client.topics()]
+
+    assert result.returncode == 1
+    assert (f"created topic {topic} (4 partitions)\n" in result.stderr.decode()) is exists
+
+
 @pytest.mark.parametrize("words", [[], ["--key-separator", "="]], ids=["plain", "with_key"])
 def test_a_line_that_no_request_may_have_is_named_and_those_before_it_are_stored(
     broker: RunningBroker, topic: str, words: list[str]

@@ -234,6 +234,7 @@ def test_another_input_or_another_option_is_refused_and_nothing_is_stored(
 
 
 def test_what_stored_nothing_has_nothing_to_resume(broker: RunningBroker) -> None:
+    told(run("topic", "create", "t", url=broker.url))
     assert_fails(run("produce", "t", url=broker.url, stdin=b"{\n"), 1, r"line 1 is not JSON \(.*\)")
     assert_fails(run("produce", "t", "--key", ".k", "1", url=broker.url), 1, "event 1 has no .k")
     with Client(broker.url) as client:

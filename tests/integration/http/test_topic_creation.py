@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +28,7 @@ from tests.support.http.http11 import (
     produce_doors,
     request,
 )
+from tests.support.http.scripted_answers import ScriptedAnswers
 
 pytestmark = pytest.mark.integration
 
@@ -80,6 +82,35 @@ def test_a_client_learns_that_its_produce_created_the_topic(
         ]
 
     assert (one, lines, records) == ([True, False], [True, False], [{True}, {False}])
+
+
+@pytest.mark.parametrize("has_keys", [False, True])
+def test_a_producer_learns_of_a_creation_by_an_attempt_that_failed(has_keys: bool) -> None:
+    failed = {
+        "type": "/v1/problems/produce-memory-full",
+        "retriable": True,
+        "writeAttempted": True,
+        "topicCreated": True,
+    }
+    stored = {"partition": 0, "offset": 0, "count": 1, "durability": "fsync", "copies": 1}
+    answers = [(503, failed), (200, stored), (200, stored)]
+    with ScriptedAnswers(*answers) as server, Client(server.url) as client:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            producer = RequestProducer(client)
+            produced = [
+                producer.produce_records("t", [b"k"], [b"1"])[0]
+                if has_keys
+                else producer.produce_lines("t", b"1\n")
+                for _ in range(2)
+            ]
+        finally:
+            server.shutdown()
+            thread.join()
+
+    assert [part.topic_created for part in produced] == [True, False]
+    assert producer.created_topics == {"t"}
 
 
 def test_the_client_for_asyncio_learns_that_its_produce_created_the_topic(

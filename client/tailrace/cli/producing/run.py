@@ -50,7 +50,6 @@ class Run:
         self._requests = LineRequests(client, self._producer, target)
         self._counts: Counter[int] = Counter()  # of settled events, by partition
         self.sent_bytes = 0
-        self.has_created_topic = False
         # Each line before this one is stored, or is blank; the checksum is that of these lines.
         self._line = 1 if resume is None else resume.line
         self._checksum = seed
@@ -61,6 +60,11 @@ class Run:
     def event_count(self) -> int:
         """Stored, for all that is known."""
         return self._stored_by_partition().total()
+
+    @property
+    def has_created_topic(self) -> bool:
+        """Whether the topic exists since a request of this run, which may have failed."""
+        return self._target.topic in self._producer.created_topics
 
     @property
     def has_begun(self) -> bool:
@@ -186,7 +190,6 @@ class Run:
         self._checksum = crc32(sent, self._checksum)
         self._line += len(request.lines)
         self.sent_bytes += len(sent)
-        self.has_created_topic |= any(part.topic_created for part in produced)
 
     def _too_large(self, line: bytes, error: ProblemError) -> TailraceError:
         limit = error.members.get("maxRequestBytes")

@@ -105,19 +105,26 @@ def _send_all(run: "Run", source: "Input", interrupts: "Interrupts") -> None:
     with Progress(source.size_bytes, is_wanted=not source.is_terminal) as progress:
         try:
             for lines in source.batches():
-                had_created_topic = run.has_created_topic
-                run.take(lines)
-                if run.has_created_topic and not had_created_topic:
-                    print(run.created_text(), file=sys.stderr)
+                _take(run, lines)
                 progress.update(
                     done=source.position(), events=run.event_count, size_bytes=run.sent_bytes
                 )
                 interrupts.check()
         except KeyboardInterrupt:
             if run.is_settled:
-                run.take(source.take_rest())
+                _take(run, source.take_rest())
             raise
         run.end()
+
+
+def _take(run: "Run", lines: Sequence[bytes]) -> None:
+    """Store them, and report the topic that this created, also where an error ends the run."""
+    had_created_topic = run.has_created_topic
+    try:
+        run.take(lines)
+    finally:
+        if run.has_created_topic and not had_created_topic:
+            print(run.created_text(), file=sys.stderr)
 
 
 # --- what is said of a run that was cut -----------------------------------------------------------

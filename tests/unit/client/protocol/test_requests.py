@@ -378,6 +378,24 @@ def test_a_created_topic_is_told_by_the_answer_or_by_one_before_it() -> None:
     assert requests.parse_produced(behind_another) == [created]
 
 
+def test_a_refused_produce_that_created_its_topic_says_so() -> None:
+    part = {"topic": "flights", "partition": 1, "problem": FULL}
+    refusals = [
+        replace(answer(FULL), status=507),
+        replace(answer({**FULL, "topicCreated": True}), status=507),
+        replace(answer(FULL), status=507, topic_created=True),
+        answer([{**part, "topicCreated": True}]),
+        replace(answer([part]), topic_created=True),
+    ]
+    told = []
+    for refusal in refusals:
+        with pytest.raises(ProblemError) as caught:
+            requests.parse_produced(refusal)
+        told.append(caught.value.topic_created)
+
+    assert told == [False, True, True, True, True]
+
+
 def test_an_answer_to_a_produce_without_any_partition_is_no_answer() -> None:
     with pytest.raises(UnexpectedAnswerError):
         requests.parse_produced(answer([]))

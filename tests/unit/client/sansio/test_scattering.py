@@ -148,7 +148,7 @@ def test_a_request_that_was_refused_as_a_whole_is_sent_anew() -> None:
 def test_a_topic_that_a_refused_request_created_is_new_to_the_caller() -> None:
     request = scattering(Routing(A), *KEYS)
     error = refused(partition=0)
-    error.members["topicCreated"] = True
+    error.topic_created = True
 
     for _, _, indices in request.requests():
         request.failed(error, indices)
@@ -157,6 +157,25 @@ def test_a_topic_that_a_refused_request_created_is_new_to_the_caller() -> None:
         request.stored([produced(1, 1), produced(0, 2)])
 
     assert [part.topic_created for part in request.outcome()] == [True, True]
+
+
+def test_an_error_behind_the_request_that_created_the_topic_says_that_it_exists() -> None:
+    refusal = refused(partition=0)
+    refusal.topic_created = True
+    cut, whole = scattering(Routing(A), *KEYS), scattering(Routing(A), *KEYS)
+    for request in (cut, whole):
+        sent(request)
+        request.failed(refusal, [0, 1, 2])
+        request.learn(ring("a", "b"), HALVES, 0.0)
+        sent(request)
+    error = ConnectionFailedError(A, "refused")
+    cut.cut_by(error)
+    whole.failed(partly(produced(0, 2), refused("disk-full", 507, partition=1)), [0, 1, 2])
+
+    with pytest.raises(ProblemError) as raised:
+        whole.outcome()
+    assert error.topic_created
+    assert raised.value.topic_created
 
 
 def test_records_without_a_key_go_where_the_producer_s_name_is() -> None:
