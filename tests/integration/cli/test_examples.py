@@ -22,8 +22,15 @@ EVENTS = ndjson([{"customer": f"c{n}", "n": n} for n in range(1_000)])
 SEGMENT_BYTES = 1 << 20  # the least that is allowed
 PARTITIONS = 8  # as the example of `topic create` wants them
 RECORDS_PER_PARTITION = 1_701  # one behind the offset in an example of `consume`
-# They need a ring of several brokers, or lost ones: test_cli_ring.py, test_cli_dev_start.py.
-OF_RINGS = {"dev start", "ring found", "ring accept-loss", "metadata recover"}
+# They need a ring of several brokers, or lost data: test_ring.py, test_dev_start.py,
+# storage/test_damage_at_a_start.py.
+OF_RINGS_AND_LOSSES = {
+    "dev start",
+    "ring found",
+    "ring accept-loss",
+    "metadata recover",
+    "topic accept-loss",
+}
 EXAMPLES = [(name, example) for name, verb in VERBS.items() for example in verb.examples]
 # They go on until Ctrl-C; what they print first.
 ENDLESS = {
@@ -78,7 +85,7 @@ def prepare(broker: RunningBroker, segments: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "example"), [each for each in EXAMPLES if each[0] not in OF_RINGS]
+    ("name", "example"), [each for each in EXAMPLES if each[0] not in OF_RINGS_AND_LOSSES]
 )
 def test_an_example_works(
     stored: tuple[RunningBroker, Path], tmp_path: Path, name: str, example: str
