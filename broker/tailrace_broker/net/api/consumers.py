@@ -64,7 +64,6 @@ WhereNewGroupStarts = Annotated[
     ),
 ]
 
-
 _CREATES_TOPICS = (
     "Whether topics that do not exist are created, where brokers create topics automatically; "
     "without it they are on port 9252 alone."
@@ -186,6 +185,11 @@ async def register(broker: Broker, call: Call, *, creates_topics: bool = False) 
     return json_response(RegisteredAnswer(**members, assignment_epoch=epoch))
 
 
+async def register_and_create(broker: Broker, call: Call) -> Response:
+    """Create topics that do not exist, as PolarStreams' clients expect it."""
+    return await register(broker, call, creates_topics=True)
+
+
 async def poll(broker: Broker, call: Call) -> Response:
     """What the consumer may read now; it counts as delivered when it has left."""
     parameters: PollParameters = call.parameters
@@ -239,11 +243,6 @@ def check_name(name: str, parameter: str) -> None:
         )
 
 
-async def register_and_create(broker: Broker, call: Call) -> Response:
-    """As PolarStreams' clients expect it: topics that do not exist are created."""
-    return await register(broker, call, creates_topics=True)
-
-
 def _subscription(call: Call) -> tuple[bool | None, Subscription]:
     """By the query or by a body, and whether it creates topics; InvalidParameterError."""
     by_query: RegisterParameters = call.parameters
@@ -258,7 +257,9 @@ def _subscription(call: Call) -> tuple[bool | None, Subscription]:
             topics=list(by_query.topic),
             on_new_group=by_query.on_new_group or "startFromLatest",
             session_ms=by_query.session_ms or SESSION_MS_DEFAULT,
-            create_topics=by_query.create_topics and by_query.create_topics == "true",
+            create_topics=None
+            if by_query.create_topics is None
+            else by_query.create_topics == "true",
         )
     check_name(wanted.id, "id" if call.body else "consumerId")
     check_name(wanted.group, "group")

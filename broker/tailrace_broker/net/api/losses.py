@@ -7,14 +7,14 @@ from msgspec import Meta
 
 from tailrace_broker.net.api.topics import json_response
 from tailrace_broker.net.broker import Broker
-from tailrace_broker.net.http.router import PARTITION_MAX, Call, Parameters, Response, TopicName
+from tailrace_broker.net.http.router import Call, Parameters, PartitionId, Response, TopicName
 
 
 class LossParameters(Parameters, frozen=True):
     """Of `POST /v1/topics/{topic}/partitions/{partition}/accept-loss`."""
 
     topic: TopicName
-    partition: Annotated[int, Meta(ge=0, le=PARTITION_MAX)]
+    partition: PartitionId
     dry_run: Annotated[
         Literal["true", "false"], Meta(description="`true`: only say what would be lost.")
     ] = msgspec.field(name="dryRun", default="false")
