@@ -63,7 +63,7 @@ class Replay:
     """Finds a token's lines in the input that is given again; `checksum`: of the options."""
 
     def __init__(self, token: Token, checksum: int) -> None:
-        self._token = token
+        self.token = token
         self._skip_count = token.line - 1
         self._begun: list[bytes] = []  # the lines of the token's request
         self.checksum = checksum  # and of the lines that are skipped
@@ -77,13 +77,13 @@ class Replay:
         skipped, lines = lines[: self._skip_count], lines[self._skip_count :]
         self._skip_count -= len(skipped)
         self.checksum = crc32(b"".join(skipped), self.checksum)
-        count = self._token.line_count - len(self._begun)
+        count = self.token.line_count - len(self._begun)
         self._begun += lines[:count]
-        if self._skip_count or len(self._begun) < self._token.line_count:
+        if self._skip_count or len(self._begun) < self.token.line_count:
             return
-        if crc32(b"".join(self._begun), self.checksum) != self._token.checksum:
+        if crc32(b"".join(self._begun), self.checksum) != self.token.checksum:
             raise TailraceError(
-                f"the input up to line {self._token.line + len(self._begun) - 1}, or an option, "
+                f"the input up to line {self.token.line + len(self._begun) - 1}, or an option, "
                 "is not what it was in the run that --resume goes on with: give the same"
             )
         self.is_done = True

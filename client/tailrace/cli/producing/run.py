@@ -38,7 +38,6 @@ class Run:
         self._client = client
         self._target = target
         self.noun = target.form.noun
-        self._resume = resume
         self._replay = None if resume is None else Replay(resume, seed)
         self._producer = RequestProducer(
             client,
@@ -58,7 +57,7 @@ class Run:
 
     @property
     def event_count(self) -> int:
-        """Stored, for all that is known."""
+        """Events that are known to be stored."""
         return self._stored_by_partition().total()
 
     @property
@@ -69,7 +68,7 @@ class Run:
     @property
     def has_begun(self) -> bool:
         """Whether a line may be stored, by this run or by the one that it resumes."""
-        return bool(self.event_count) or not self.is_settled or self._resume is not None
+        return bool(self.event_count) or not self.is_settled or self._replay is not None
 
     @property
     def is_settled(self) -> bool:
@@ -90,7 +89,7 @@ class Run:
                 self._store(some)
 
     def end(self) -> None:
-        """There are no more lines. TailraceError: they were not enough, or there is no topic."""
+        """End the input. TailraceError: it had too few lines, or there is no topic."""
         if self._replay is not None and not self._replay.is_done:
             self.take(())
             if not self._replay.is_done:
@@ -103,8 +102,8 @@ class Run:
 
     def token(self) -> Token:
         """Where another run goes on."""
-        if self._resume is not None and self._replay is not None and not self._replay.is_done:
-            return self._resume
+        if self._replay is not None and not self._replay.is_done:
+            return self._replay.token
         unsettled = None if self.is_settled else self._producer.unsettled
         lines = self._under_way.lines if unsettled else ()
         return Token(
@@ -117,7 +116,7 @@ class Run:
         )
 
     def tokens_of_doubt(self) -> tuple[Token, Token]:
-        """Of brokers that have forgotten the request: go on behind it; send it as a new one."""
+        """Where to go on when brokers have forgotten the request: behind it, or with it as new."""
         begun = self.token()
         again = begun._replace(sequence=begun.sequence + 1)
         return again._replace(line=begun.line + begun.line_count, line_count=0, stored=()), again
@@ -206,14 +205,15 @@ class Run:
     @property
     def _known_stored(self) -> Collection[int]:
         """Partitions that have what they should of the request that is sent again."""
-        return () if self._resume is None else self._resume.stored
+        return () if self._replay is None else self._replay.token.stored
 
     def _stored_of_unsettled(self) -> dict[int, int]:
         """Events by partition, of the request whose outcome is not known for all partitions."""
         unsettled = self._producer.unsettled
         if unsettled is None or self.is_settled:
             return {}
-        is_resumed = self._resume is not None and self._resume.sequence == unsettled.sequence
+        replay = self._replay
+        is_resumed = replay is not None and replay.token.sequence == unsettled.sequence
         stored = dict.fromkeys(self._known_stored if is_resumed else (), 0)
         return stored | {each.partition: each.count for each in unsettled.stored.values()}
 

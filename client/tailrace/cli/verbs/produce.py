@@ -44,14 +44,22 @@ def produce(
 
     from tailrace.cli.lib.interrupts import Interrupts
     from tailrace.cli.lib.output import show
+    from tailrace.cli.producing.form import Form
     from tailrace.cli.producing.input import opened
     from tailrace.cli.producing.requests import Target
     from tailrace.cli.producing.run import Run
 
     if events and file is not None:
         raise UsageError("give events or --file, not both. See: tailrace produce --help")
-    form = _form(key, key_separator, is_lines=not events)
-    form = form._replace(headers=tuple(headers), timestamp_us=timestamp)
+    if key is not None and key_separator is not None:
+        raise UsageError("--key and --key-separator exclude each other")
+    form = Form(
+        separator=key_separator or b"",
+        headers=tuple(headers),
+        timestamp_us=timestamp,
+        is_lines=not events,
+    )
+    form = _with_key(form, key)
     start_s = time.perf_counter()
     with (
         connect(url) as client,
@@ -80,26 +88,23 @@ def produce(
     show(output, document, f"✓ {stored}, {duration_s:.1f} s")
 
 
-def _form(key: str | None, separator: bytes | None, *, is_lines: bool) -> "Form":
+def _with_key(form: "Form", key: str | None) -> "Form":
     """A key with a dot in front is a field's path, in lines as in events."""
-    from tailrace.cli.producing.form import Form, parse_key_path
+    from tailrace.cli.producing.form import parse_key_path
 
-    if key is not None and separator is not None:
-        raise UsageError("--key and --key-separator exclude each other")
-    form = Form(separator=separator or b"", is_lines=is_lines)
     if key is None:
         return form
-    if not is_lines and not key.startswith("."):
+    if not form.is_lines and not key.startswith("."):
         return form._replace(key=key.encode())
     try:
         return form._replace(key_path=parse_key_path(key))
     except ValueError as error:
-        hint = "; one key for all goes with events that are arguments" if is_lines else ""
+        hint = "; one key for all goes with events that are arguments" if form.is_lines else ""
         raise UsageError(f"--key: {error}{hint}") from error
 
 
 def _send_all(run: "Run", source: "Input", interrupts: "Interrupts") -> None:
-    """To the end of the input, or, when interrupted, what of it was read."""
+    """Send all of the input, or, when interrupted, the lines that were read."""
     from tailrace.cli.lib.progress import Progress
 
     with Progress(source.size_bytes, is_wanted=not source.is_terminal) as progress:
@@ -127,11 +132,11 @@ def _take(run: "Run", lines: Sequence[bytes]) -> None:
             print(run.created_text(), file=sys.stderr)
 
 
-# --- what is said of a run that was cut -----------------------------------------------------------
+# --- a run that was cut ---------------------------------------------------------------------------
 
 
 def _fail(error: TailraceError, run: "Run") -> NoReturn:
-    """The failure, with what is stored when that is not nothing, and how to go on."""
+    """Raise the failure, with the events that are stored and the command that goes on."""
     from tailrace.cli.producing.run import BadLineError
 
     if not run.has_begun:
@@ -151,7 +156,7 @@ def _fail(error: TailraceError, run: "Run") -> NoReturn:
 
 
 def _interrupted(run: "Run", source: "Input") -> str:
-    """What Ctrl-C leaves."""
+    """The message after Ctrl-C: the events that are stored, and the command that goes on."""
     said = f"interrupted: {run.summary() if run.has_begun else '0 events are stored'}"
     if source.unfinished_bytes:
         size = size_text(source.unfinished_bytes)
