@@ -2,7 +2,8 @@
 
 import pytest
 
-from tailrace.cli.lib.times import time_us
+from tailrace.cli.lib.times import record_time_us, time_us
+from tailrace.wire import INTEGER_US_MIN
 
 MIDNIGHT_US = 1_795_219_200_000_000
 
@@ -27,3 +28,9 @@ def test_a_time_or_a_date_is_read(
 
 def test_a_time_before_all_records_is_the_first_one() -> None:
     assert time_us("1969-07-20") == 0
+
+
+def test_a_records_time_is_a_date_or_microseconds() -> None:
+    assert record_time_us(str(INTEGER_US_MIN)) == INTEGER_US_MIN
+    assert record_time_us("2001-01-01T00:00Z") == INTEGER_US_MIN
+    assert record_time_us("1999-01-01T00:00Z") < INTEGER_US_MIN
