@@ -107,6 +107,7 @@ class LocalBroker:
         self.check_ready = topics.check_ready
         self.topics = topics.all
         self.hosted = topics.find
+        self.present = topics.present
         self.with_topic = topics.with_topic
         self.create_topic = topics.create
         self.alter_topic = topics.alter

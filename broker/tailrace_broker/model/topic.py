@@ -9,7 +9,11 @@ from uuid import UUID
 import msgspec
 
 from tailrace.wire import Codec
-from tailrace_broker.model.errors import InvalidParameterError, InvalidTopicNameError
+from tailrace_broker.model.errors import (
+    InvalidParameterError,
+    InvalidTopicNameError,
+    PartitionNotFoundError,
+)
 
 # Range ids are never reused; a ring of one owns everything with its first range.
 FIRST_RANGE_ID = 0
@@ -119,6 +123,14 @@ class Topic(msgspec.Struct, frozen=True, rename="camel"):
     topic_id: UUID
     settings: TopicSettings
     partitions: tuple[Partition, ...]
+
+    def no_partition(self, partition: int) -> PartitionNotFoundError:
+        """What to answer who asks for a partition that it does not have."""
+        return PartitionNotFoundError(
+            f'topic "{self.name}" has partitions 0 to {len(self.partitions) - 1}',
+            topic=self.name,
+            partition=partition,
+        )
 
 
 class Slice(NamedTuple):

@@ -352,12 +352,19 @@ class Broker(Protocol):
     def hosted(self, topic: str) -> HostedTopic:
         """TopicNotFoundError, InvalidTopicNameError."""
 
+    def present(self, topic: str) -> HostedTopic | None:
+        """The topic, when it is there and no call of `with_topic` waits for it."""
+
     def with_topic(
-        self, topic: str, use: Callable[[HostedTopic | None, TailraceError | None, bool], None]
+        self,
+        topic: str,
+        use: Callable[[HostedTopic | None, TailraceError | None, bool], None],
+        check: Callable[[Topic], object],
     ) -> None:
         """Call `use` with the topic, at once when it is there, else when it has been created.
 
-        The last argument is whether this very call created the topic.
+        The last argument is whether this very call created the topic. `check` gets the topic that
+        would be created; when it raises a TailraceError nothing is created.
         """
 
     async def create_topic(self, name: str, settings: TopicSettings) -> tuple[Topic, bool]:

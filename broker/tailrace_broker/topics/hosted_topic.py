@@ -17,7 +17,6 @@ from tailrace_broker.model.errors import (
     CorruptPartitionError,
     DiskFullError,
     NotLeaderError,
-    PartitionNotFoundError,
     ReadFailedError,
     StorageFailedError,
     StoredDataError,
@@ -97,11 +96,7 @@ class HostedTopic:
         NoLeaderError.
         """
         if not 0 <= partition < len(self.logs):
-            raise PartitionNotFoundError(
-                f'topic "{self.topic.name}" has partitions 0 to {len(self.logs) - 1}',
-                topic=self.topic.name,
-                partition=partition,
-            )
+            raise self.topic.no_partition(partition)
         log = self.logs[partition]
         if isinstance(log, TailraceError):
             raise log.with_traceback(None)  # else it would grow by those who asked before

@@ -15,6 +15,7 @@ from uuid import UUID, uuid4
 import msgspec
 import structlog
 
+from tailrace_broker.core.ring.topic_commands import create_topic
 from tailrace_broker.core.ring.topics import topic_of
 from tailrace_broker.model.commands import (
     AlterTopic,
@@ -36,7 +37,7 @@ from tailrace_broker.model.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
-from tailrace_broker.model.ring_state import RingState
+from tailrace_broker.model.ring_state import Refusal, RingState
 from tailrace_broker.model.topic import NEW_TOPIC, Topic, TopicSettings, check_topic_name
 from tailrace_broker.model.trashed_topic import TrashedTopic
 from tailrace_broker.node.ring import Ring
@@ -55,6 +56,8 @@ from tailrace_broker.topics.trash_purger import TrashPurger
 
 # Takes the topic or why there is none, and whether this very call created it.
 TopicUse = Callable[[HostedTopic | None, TailraceError | None, bool], None]
+# Takes the topic that would be created; raises why it must not be.
+TopicCheck = Callable[[Topic], object]
 
 _WIRE_NAMES = {field.name: field.encode_name for field in msgspec.structs.fields(TopicSettings)}
 
@@ -193,20 +196,25 @@ class Topics:
             raise self._not_found(topic)
         return found
 
-    def with_topic(self, topic: str, use: TopicUse) -> None:
+    def present(self, topic: str) -> HostedTopic | None:
+        """The topic, when it is there and nobody waits for it."""
+        return self.by_name.get(topic) if self.is_ready and topic not in self._creations else None
+
+    def with_topic(self, topic: str, use: TopicUse, check: TopicCheck | None = None) -> None:
         """Call `use` with the topic, at once when it is there, else when it has been created.
 
-        Calls for a topic that is being created keep their order.
+        Calls for a topic that is being created keep their order. With a `check` that raises
+        TailraceError none is created.
         """
-        found = self.by_name.get(topic)
-        if not self.is_ready:
-            use(None, self._not_ready(), False)
-        elif found is not None and topic not in self._creations:
+        found = self.present(topic)
+        if found is not None:
             use(found, None, False)
+        elif not self.is_ready:
+            use(None, self._not_ready(), False)
         elif topic in self._creations:
             self._creations[topic].append(use)
         else:
-            self._create_for(topic, use)
+            self._create_for(topic, use, check)
 
     async def find_committed(self, name: str) -> HostedTopic:
         """As `find`; it also finds a topic that another broker has just created.
@@ -430,7 +438,7 @@ class Topics:
 
     # --- the first produce ---
 
-    def _create_for(self, topic: str, use: TopicUse) -> None:
+    def _create_for(self, topic: str, use: TopicUse, check: TopicCheck | None) -> None:
         """First produce to an unknown topic."""
         try:
             check_topic_name(topic)
@@ -438,9 +446,37 @@ class Topics:
                 raise self._not_found(topic)
         except TailraceError as error:
             use(None, error, False)
-        else:
+            return
+        refusal = check and self._refusal(topic, check)
+        if refusal is None:
             self._creations[topic] = [use]
             self._spawn(self._create_and_use(topic))
+        else:
+            self._spawn(self._find_and_use(topic, use, refusal))
+
+    def _refusal(self, topic: str, check: TopicCheck) -> TailraceError | None:
+        """Why a new topic must not be created, when it would be one."""
+        state = self._ring.state
+        if state is None:
+            return self._not_ready()
+        planned = create_topic(state, CreateTopic(topic, uuid4(), NEW_TOPIC))
+        if not isinstance(planned, Refusal):
+            try:
+                check(topic_of(planned, planned.topics[topic]))
+            except TailraceError as error:
+                return error
+        return None
+
+    async def _find_and_use(self, topic: str, use: TopicUse, refusal: TailraceError) -> None:
+        """Refuse, unless another broker has created the topic, maybe with other settings."""
+        try:
+            found = await self.find_committed(topic)
+        except TopicNotFoundError:
+            use(None, refusal, False)
+        except TailraceError as error:
+            use(None, error, False)
+        else:
+            use(found, None, False)
 
     async def _create_and_use(self, topic: str) -> None:
         error: TailraceError | None = None

@@ -369,6 +369,8 @@ def test_of_lines_of_which_one_has_no_key_nothing_is_stored(
     type: str,
     detail: str,
 ) -> None:
+    with Client(shared_broker.url) as client:
+        client.create_topic(topic)
     answer = connection.exchange(
         request(messages(topic, key=".k"), body, content_type=NDJSON_CONTENT_TYPE)
     )
@@ -471,6 +473,8 @@ def test_records_as_json_come_back_as_they_were_sent(
 def test_of_records_as_json_of_which_one_is_wrong_nothing_is_stored(
     shared_broker: RunningBroker, connection: Connection, topic: str, record: bytes, detail: str
 ) -> None:
+    with Client(shared_broker.url) as client:
+        client.create_topic(topic)
     body = b'{"records":[%s,{"timestamp":1764000000000000}]}' % record
     answer = connection.exchange(
         request(messages(topic), body, content_type=RECORDS_JSON_CONTENT_TYPE)

@@ -14,7 +14,14 @@ from tailrace.errors import TopicNotFoundError
 from tailrace.protocol.records_binary import encode_records
 from tailrace.request_producer import RequestProducer
 from tailrace.sync import Client
-from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE, RECORDS_CONTENT_TYPE
+from tailrace.wire import (
+    BATCH_CONTENT_TYPE,
+    JSON_CONTENT_TYPE,
+    NDJSON_CONTENT_TYPE,
+    RECORDS_CONTENT_TYPE,
+    RECORDS_JSON_CONTENT_TYPE,
+)
+from tailrace_broker.codec.batch import stamp_batch
 from tests.support.broker.fixtures import RunningBroker, start_broker
 from tests.support.groups.consumers import ask
 from tests.support.http.http11 import (
@@ -29,11 +36,14 @@ from tests.support.http.http11 import (
     request,
 )
 from tests.support.http.scripted_answers import ScriptedAnswers
+from tests.support.storage.batches import Event, body_of, place_of
 
 pytestmark = pytest.mark.integration
 
 KEYS = [b"k%d" % number for number in range(20)]
 RECORDS = encode_records(KEYS, KEYS)
+BATCH = b"".join(stamp_batch(body_of([Event(b"1")]), place_of()).buffers)
+AHEAD_US = 2**62
 
 
 @pytest.fixture(scope="module")
@@ -59,14 +69,66 @@ def test_only_the_produce_that_creates_its_topic_says_so(
     assert [_said(answer) for answer in answers] == [{True}, {None}, {None}]
 
 
-def test_a_refused_produce_that_created_its_topic_says_so(
-    shared_broker: RunningBroker, topic: str
+@pytest.mark.parametrize(
+    ("body", "content_type", "query"),
+    [
+        (b"{", JSON_CONTENT_TYPE, {}),
+        (b"", JSON_CONTENT_TYPE, {}),
+        (b"1", JSON_CONTENT_TYPE, {"timestamp": "1"}),
+        (b"1", JSON_CONTENT_TYPE, {"key": ".a"}),
+        (b"1\n{\n", NDJSON_CONTENT_TYPE, {}),
+        (b"\n", NDJSON_CONTENT_TYPE, {}),
+        (b'{"a":1}\n{"b":1}\n', NDJSON_CONTENT_TYPE, {"key": ".a"}),
+        (b"1\n", NDJSON_CONTENT_TYPE, {"key": "a"}),
+        (RECORDS[:-1], RECORDS_CONTENT_TYPE, {}),
+        (encode_records([b"k"], [b"1"], [AHEAD_US]), RECORDS_CONTENT_TYPE, {}),
+        (b'{"records":[{"key":1}]}', RECORDS_JSON_CONTENT_TYPE, {}),
+        (b'{"records":[{"timestamp":1}]}', RECORDS_JSON_CONTENT_TYPE, {}),
+        (BATCH[:-1], BATCH_CONTENT_TYPE, {"partition": "0"}),
+        (BATCH, BATCH_CONTENT_TYPE, {}),
+        (BATCH, BATCH_CONTENT_TYPE, {"partition": "4"}),
+    ],
+)
+def test_a_refused_body_creates_no_topic(
+    shared_broker: RunningBroker, topic: str, body: bytes, content_type: str, query: dict[str, str]
 ) -> None:
     with Connection(shared_broker.port) as public:
-        answers = [public.exchange(request(messages(topic), b"{")) for _ in range(2)]
+        sent = request(messages(topic, **query), body, content_type=content_type)
+        answer = public.exchange(sent)
+        topics = [each["name"] for each in document(public.exchange(get("/v1/topics")))["topics"]]
 
-    assert [answer.status for answer in answers] == [400, 400]
-    assert [_said(document(answer)) for answer in answers] == [{True}, {None}]
+    assert answer.status in (400, 404)
+    assert "topicCreated" not in document(answer)
+    assert topic not in topics
+
+
+def test_a_bad_header_creates_no_topic(shared_broker: RunningBroker, topic: str) -> None:
+    with Connection(shared_broker.port) as public:
+        sent = request(messages(topic), b"1", **{"tailrace-sequence": "x"})
+        answer = public.exchange(sent)
+
+        assert problem(answer) == (400, "invalid-parameter")
+        assert public.exchange(get(f"/v1/topics/{topic}")).status == 404
+
+
+@produce_doors
+def test_a_good_body_behind_a_refused_one_creates_the_topic(
+    connection: Connection, door: int, topic: str
+) -> None:
+    connection.send(request(messages(topic), b"{") + request(messages(topic), b"1"))
+    refused, stored = connection.receive(), connection.receive()
+
+    assert problem(refused) == (400, "invalid-record")
+    assert "topicCreated" not in document(refused)
+    assert document(stored)["topicCreated"] is True
+
+
+def test_a_topic_that_is_there_keeps_its_own_check(
+    shared_broker: RunningBroker, topic: str
+) -> None:
+    with Client(shared_broker.url) as client:
+        client.create_topic(topic, json_check=False)
+        assert not client.produce(topic, b"{").topic_created
 
 
 def test_a_client_learns_that_its_produce_created_the_topic(

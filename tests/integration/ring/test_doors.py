@@ -262,6 +262,15 @@ def test_a_client_learns_what_a_broker_created_that_does_not_lead(
     assert (one, some) == ([True, False], [{True}, {False}])
 
 
+def test_a_broker_that_has_not_heard_of_a_topic_yet_keeps_its_check(ring: LocalRing) -> None:
+    """What a new topic would refuse is no reason to refuse it for one that another broker made."""
+    with client_of(ring, 0) as maker, client_of(ring, 1) as client:
+        for number in range(10):
+            topic = f"unchecked-{number}"
+            maker.create_topic(topic, json_check=False)
+            assert not client.produce(topic, b"{", key="SFO").topic_created
+
+
 def test_a_producer_creates_its_topic_and_finds_who_leads_it(ring: LocalRing) -> None:
     with client_of(ring) as client:
         with Producer(client) as producer:

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import replace
 from functools import partial
 from operator import itemgetter
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, NamedTuple, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -18,50 +17,34 @@ from tailrace.wire import (
     NDJSON_CONTENT_TYPE,
     RECORDS_CONTENT_TYPE,
     RECORDS_JSON_CONTENT_TYPE,
-    Flag,
 )
+from tailrace_broker.codec.batch import BatchBody
 from tailrace_broker.codec.columns import (
-    PAYLOAD_BYTES_MAX,
-    RECORD_OVERHEAD_BYTES,
     HeaderColumns,
     RecordColumns,
-    column_of_lengths,
-    column_of_one,
     column_of_values,
     offsets_of_lengths,
     pack_columns,
     pack_events,
 )
-from tailrace_broker.codec.keyed_ndjson import parse_key_path, split_keyed_lines
-from tailrace_broker.codec.ndjson import check_json, split_lines
-from tailrace_broker.codec.ready_batch import parse_ready_batch
-from tailrace_broker.codec.records_binary import ProducedRecords, RecordHeaders, parse_records
-from tailrace_broker.codec.records_json import bad_record, parse_json_records
-from tailrace_broker.model.errors import (
-    BodyTooLargeError,
-    InvalidBodyError,
-    InvalidParameterError,
-    TailraceError,
-)
+from tailrace_broker.codec.records_binary import ProducedRecords, RecordHeaders
+from tailrace_broker.model.errors import InvalidBodyError, InvalidParameterError, TailraceError
 from tailrace_broker.model.topic import Topic
+from tailrace_broker.net.api.produce_bodies import (
+    EventBody,
+    KeyedBody,
+    ProduceParameters,
+    RecordsBody,
+    read_batch,
+    read_event,
+    read_json_records,
+    read_lines,
+    read_records,
+)
 from tailrace_broker.net.api.producer_headers import Sender, read_sender
 from tailrace_broker.net.broker import Broker, HostedTopic
 from tailrace_broker.net.http.problems import problem_members
-from tailrace_broker.net.http.router import (
-    PARTITION_MAX,
-    Answer,
-    Call,
-    Parameters,
-    TopicName,
-    shortened,
-)
-from tailrace_broker.net.http.timestamps import TIMESTAMP_FORMS, read_timestamp
-
-# A producer's clock may be ahead by this much; more is a mistake (nanoseconds for microseconds).
-TIMESTAMP_AHEAD_US_MAX = 3_600_000_000
-# Plain integers: an operation on an enum costs a microsecond, a third of an event's JSON check.
-_JSON_VALUES = int(Flag.JSON_VALUES)
-_BROKER_TIMESTAMPS = int(Flag.BROKER_TIMESTAMPS)
+from tailrace_broker.net.http.router import Answer, Call
 
 # Of a request's records for one partition, up to here a loop is cheaper than vector operations.
 FEW_RECORDS = 64
@@ -74,33 +57,6 @@ T = TypeVar("T")
 _TopicCreated = Annotated[
     bool | msgspec.UnsetType, Meta(description="Only when this very request created the topic.")
 ]
-_Append = Callable[[Broker, HostedTopic, Call, Sender | None, Answer], None]
-
-
-class ProduceParameters(Parameters, frozen=True):
-    """Of `POST /v1/topic/{topic}/messages`."""
-
-    topic: TopicName
-    partition_key: Annotated[
-        str | None, Meta(description="Decides the partition; without it the broker picks one.")
-    ] = None
-    key_path: Annotated[
-        str | None,
-        Meta(description="NDJSON: the field that is each event's key, like `.customer.id`."),
-    ] = msgspec.field(default=None, name="key")
-    timestamp: Annotated[str, Meta(description=f"Of the events: {TIMESTAMP_FORMS}.")] | None = None
-    partition: (
-        Annotated[
-            int, Meta(ge=0, le=PARTITION_MAX, description="For a ready-made batch, which needs it.")
-        ]
-        | None
-    ) = None
-
-    @property
-    def key(self) -> bytes | None:
-        """Any bytes, as they were percent-encoded."""
-        key = self.partition_key
-        return None if key is None else key.encode("utf-8", "surrogateescape")
 
 
 class ProducedAnswer(msgspec.Struct, rename="camel"):
@@ -135,54 +91,38 @@ def produce(broker: Broker, call: Call, answer: Answer) -> None:
 
     Requests for one partition are appended in the order of these calls.
     """
-    append, foreign = _APPENDS[call.content_type]
+    format_ = _FORMATS[call.content_type]
     try:
-        _check(broker, call, foreign)
+        _check(call, format_.foreign)
         sender = read_sender(call.headers)
     except TailraceError as error:
         answer(0, b"", error)
     else:
-        use = partial(_use, append, broker, call, sender, answer)
-        broker.with_topic(call.parameters.topic, use)
+        topic = call.parameters.topic
+        hosted = broker.present(topic)
+        if hosted is not None:
+            _append(format_, broker, call, sender, hosted, answer)
+        else:
+            append = partial(_append, format_, broker, call, sender)
+            check = partial(format_.read, broker, call)
+            broker.with_topic(topic, partial(_use, append, answer), check)
 
 
-def _check(broker: Broker, call: Call, foreign: Sequence[str]) -> None:
-    """Before the topic may be created by this request."""
+def _check(call: Call, foreign: Sequence[str]) -> None:
+    """What can be said without the topic and the body."""
+    parameters = call.parameters
     for field in foreign:
-        if getattr(call.parameters, field) is not None:
+        if getattr(parameters, field) is not None:
             name = _WIRE_NAMES[field]
             raise InvalidParameterError(
                 f"{name} says nothing for {call.content_type}; leave it out", parameter=name
             )
-    parameters: ProduceParameters = call.parameters
-    if parameters.timestamp is not None:
-        _timestamp_of(broker, parameters)
-    if parameters.key_path is not None:
-        _check_key_path(parameters)
     if not call.body:
         raise InvalidBodyError("the body is empty; nothing was stored")
 
 
-def _check_key_path(parameters: ProduceParameters) -> None:
-    key_path = parameters.key_path
-    assert key_path is not None
-    if parameters.partition_key is not None:
-        raise InvalidParameterError(
-            "partitionKey and key both say which keys the events have; give one", parameter="key"
-        )
-    try:
-        parse_key_path(key_path)
-    except ValueError as error:
-        raise InvalidParameterError(
-            f"key is {shortened(key_path)}; {error}", parameter="key"
-        ) from error
-
-
 def _use(
-    append: _Append,
-    broker: Broker,
-    call: Call,
-    sender: Sender | None,
+    append: Callable[[HostedTopic, Answer], None],
     answer: Answer,
     hosted: HostedTopic | None,
     error: TailraceError | None,
@@ -193,123 +133,85 @@ def _use(
         answer = partial(_answer_created, answer)
     if hosted is None:
         answer(0, b"", error)
-        return
+    else:
+        append(hosted, answer)
+
+
+def _append(
+    format_: "_Format",
+    broker: Broker,
+    call: Call,
+    sender: Sender | None,
+    hosted: HostedTopic,
+    answer: Answer,
+) -> None:
+    read, append, _ = format_
     try:
-        append(broker, hosted, call, sender, answer)
-    except TailraceError as refused:
-        answer(0, b"", refused)
+        append(broker, hosted, call, read(broker, call, hosted.topic), sender, answer)
+    except TailraceError as error:
+        answer(0, b"", error)
 
 
 def _append_event(
-    broker: Broker, hosted: HostedTopic, call: Call, sender: Sender | None, answer: Answer
+    broker: Broker,
+    hosted: HostedTopic,
+    call: Call,
+    body: EventBody,
+    sender: Sender | None,
+    answer: Answer,
 ) -> None:
-    """application/json: one event, coalesced with other requests' events."""
-    parameters: ProduceParameters = call.parameters
-    timestamp_us, flags = _timestamp_of(broker, parameters)
-    if hosted.topic.settings.json_check:
-        check_json(call.body)
-        flags |= _JSON_VALUES
-    key = parameters.key
+    """Coalesced with other requests' events."""
+    key = call.parameters.key
     partition = hosted.partition_of_key(_placing_key(key, sender))
     done = partial(_answer_one, answer, hosted.topic, partition, 1)
-    hosted.log_of(partition).append_event(
-        key, bytes(call.body), timestamp_us, flags, done, sender and sender.producer
-    )
+    hosted.log_of(partition).append_event(key, *body, done, sender and sender.producer)
     broker.counters.produced_events += 1
 
 
 def _append_lines(
-    broker: Broker, hosted: HostedTopic, call: Call, sender: Sender | None, answer: Answer
+    broker: Broker,
+    hosted: HostedTopic,
+    call: Call,
+    body: RecordColumns | KeyedBody,
+    sender: Sender | None,
+    answer: Answer,
 ) -> None:
-    """application/x-ndjson: a batch of its own; with keys in the lines, one a partition."""
-    parameters: ProduceParameters = call.parameters
-    if parameters.key_path is not None:
-        _append_keyed_lines(broker, hosted, call, sender, answer)
+    """A batch of its own; with keys in the lines, one for each partition that they belong to."""
+    if isinstance(body, KeyedBody):
+        _append_keyed_lines(broker, hosted, body, sender, answer)
         return
-    timestamp_us, flags = _timestamp_of(broker, parameters)
-    json_check = hosted.topic.settings.json_check
-    if json_check:
-        flags |= _JSON_VALUES
-    values, lengths = split_lines(call.body, json_check=json_check)
-    count = len(lengths)
-    _check_payload(broker, len(values) + count * len(parameters.key or b""), count)
-    columns = pack_columns(
-        column_of_lengths(values, lengths),
-        column_of_one(parameters.key, count),
-        np.full(count, timestamp_us, np.int64),
-        flags=flags,
-    )
-    partition = hosted.partition_of_key(_placing_key(parameters.key, sender))
-    done = partial(_answer_one, answer, hosted.topic, partition, count)
-    hosted.log_of(partition).append_columns(columns, done, sender and sender.producer)
-    broker.counters.produced_events += count
+    partition = hosted.partition_of_key(_placing_key(call.parameters.key, sender))
+    done = partial(_answer_one, answer, hosted.topic, partition, body.record_count)
+    hosted.log_of(partition).append_columns(body, done, sender and sender.producer)
+    broker.counters.produced_events += body.record_count
 
 
 def _append_keyed_lines(
-    broker: Broker, hosted: HostedTopic, call: Call, sender: Sender | None, answer: Answer
+    broker: Broker, hosted: HostedTopic, body: KeyedBody, sender: Sender | None, answer: Answer
 ) -> None:
-    """application/x-ndjson, each line's key taken out of it."""
-    timestamp_us, flags = _timestamp_of(broker, call.parameters)
-    lines = split_keyed_lines(call.body, parse_key_path(call.parameters.key_path))
-    count = len(lines.values)
+    lines = body.lines
     keys = list(map(lines.keys.__getitem__, lines.key_indices.tolist()))
-    _check_payload(broker, len(call.body) + sum(map(len, keys)), count)
-    if hosted.topic.settings.json_check:
-        flags |= _JSON_VALUES
-    times_us = np.full(count, timestamp_us, np.int64)
+    times_us = np.full(len(keys), body.timestamp_us, np.int64)
     records = ProducedRecords([*keys], [*lines.values], times_us, None)
     partitions = hosted.partitions_of_keys(lines.keys)[lines.key_indices]
-    _append_by_partition(broker, hosted, records, partitions, flags, sender, answer)
+    _append_by_partition(broker, hosted, records, partitions, body.flags, sender, answer)
 
 
 def _append_records(
-    broker: Broker, hosted: HostedTopic, call: Call, sender: Sender | None, answer: Answer
-) -> None:
-    """records+binary: a batch for each partition that the records' keys belong to."""
-    records = parse_records(call.body)
-    _check_payload(broker, len(call.body), len(records.keys))
-    _append_by_key(broker, hosted, records, 0, sender, answer)
-
-
-def _append_json_records(
-    broker: Broker, hosted: HostedTopic, call: Call, sender: Sender | None, answer: Answer
-) -> None:
-    """records+json: as records+binary."""
-    records, timestamps, values_are_json = parse_json_records(call.body)
-    _check_payload(broker, len(call.body), len(records.keys))
-    if timestamps:
-        times_us = [_time_of_record(index, each) for index, each in enumerate(timestamps)]
-        records = replace(records, timestamps_us=np.array(times_us, np.int64))
-    flags = _JSON_VALUES if values_are_json else 0
-    _append_by_key(broker, hosted, records, flags, sender, answer)
-
-
-def _time_of_record(index: int, timestamp: int | str) -> int:
-    try:
-        return read_timestamp(timestamp)
-    except InvalidParameterError as error:
-        raise bad_record(index, error.detail) from error
-
-
-def _append_by_key(
     broker: Broker,
     hosted: HostedTopic,
-    records: ProducedRecords,
-    flags: int,
+    _: Call,
+    body: RecordsBody,
     sender: Sender | None,
     answer: Answer,
 ) -> None:
     """A batch for each partition that the records' keys belong to."""
-    if records.timestamps_us is None:
-        times_us = np.full(len(records.keys), broker.now_us(), np.int64)
-        records, flags = replace(records, timestamps_us=times_us), flags | _BROKER_TIMESTAMPS
-    else:
-        _check_not_ahead(broker, int(records.timestamps_us.max()))
+    records = body.records
     partition_by_key = {
         key: hosted.partition_of_key(_placing_key(key, sender)) for key in set(records.keys)
     }
     partitions = np.array([partition_by_key[key] for key in records.keys], np.int32)
-    _append_by_partition(broker, hosted, records, partitions, flags, sender, answer)
+    _append_by_partition(broker, hosted, records, partitions, body.flags, sender, answer)
 
 
 def _append_by_partition(
@@ -341,35 +243,43 @@ def _append_by_partition(
 
 
 def _append_batch(
-    broker: Broker, hosted: HostedTopic, call: Call, sender: Sender | None, answer: Answer
+    broker: Broker,
+    hosted: HostedTopic,
+    call: Call,
+    body: BatchBody,
+    sender: Sender | None,
+    answer: Answer,
 ) -> None:
-    """A ready-made batch: checked, and stored as it is under a header of the leader's."""
-    partition: int | None = call.parameters.partition
-    if partition is None:
-        raise InvalidParameterError(
-            "partition is missing; a ready-made batch names its partition", parameter="partition"
-        )
+    """Stored as it is under a header of the leader's."""
+    partition: int = call.parameters.partition
+    done = partial(_answer_one, answer, hosted.topic, partition, body.record_count)
     log = hosted.open_log_of(partition)
-    batch = parse_ready_batch(call.body)
-    _check_not_ahead(broker, batch.largest_timestamp_us)
-    done = partial(_answer_one, answer, hosted.topic, partition, batch.record_count)
-    log.append_batch(batch, done, sender and sender.producer)
-    broker.counters.produced_events += batch.record_count
+    log.append_batch(body, done, sender and sender.producer)
+    broker.counters.produced_events += body.record_count
 
 
-# By content type: how it is appended, and the parameters that say nothing for it.
-_APPENDS: dict[str, tuple[_Append, tuple[str, ...]]] = {
-    JSON_CONTENT_TYPE: (_append_event, ("key_path", "partition")),
-    NDJSON_CONTENT_TYPE: (_append_lines, ("partition",)),
-    RECORDS_CONTENT_TYPE: (
-        _append_records,
-        ("partition_key", "key_path", "timestamp", "partition"),
+class _Format(NamedTuple):
+    """A content type: how its body is read, with which parameters that say nothing for it, and how
+    what was read is appended.
+    """
+
+    read: Callable[[Broker, Call, Topic], Any]
+    append: Callable[[Broker, HostedTopic, Call, Any, Sender | None, Answer], None]
+    foreign: tuple[str, ...]
+
+
+_FORMATS = {
+    JSON_CONTENT_TYPE: _Format(read_event, _append_event, ("key_path", "partition")),
+    NDJSON_CONTENT_TYPE: _Format(read_lines, _append_lines, ("partition",)),
+    RECORDS_CONTENT_TYPE: _Format(
+        read_records, _append_records, ("partition_key", "key_path", "timestamp", "partition")
     ),
-    RECORDS_JSON_CONTENT_TYPE: (
-        _append_json_records,
-        ("partition_key", "key_path", "timestamp", "partition"),
+    RECORDS_JSON_CONTENT_TYPE: _Format(
+        read_json_records, _append_records, ("partition_key", "key_path", "timestamp", "partition")
     ),
-    BATCH_CONTENT_TYPE: (_append_batch, ("partition_key", "key_path", "timestamp")),
+    BATCH_CONTENT_TYPE: _Format(
+        read_batch, _append_batch, ("partition_key", "key_path", "timestamp")
+    ),
 }
 _WIRE_NAMES = {field.name: field.encode_name for field in msgspec.structs.fields(ProduceParameters)}
 
@@ -497,31 +407,3 @@ def _produced(
         topic.settings.durability.encode(),
         b',"duplicate":true}' if is_duplicate else b"}",
     )
-
-
-def _timestamp_of(broker: Broker, parameters: ProduceParameters) -> tuple[int, int]:
-    """The time of a request's records, and the flag that says whose it is."""
-    if parameters.timestamp is None:
-        return broker.now_us(), _BROKER_TIMESTAMPS
-    given_us = read_timestamp(parameters.timestamp)
-    _check_not_ahead(broker, given_us)
-    return given_us, 0
-
-
-def _check_not_ahead(broker: Broker, given_us: int) -> None:
-    now_us = broker.now_us()
-    if given_us > now_us + TIMESTAMP_AHEAD_US_MAX:
-        raise InvalidParameterError(
-            f"timestamp {given_us} is more than an hour ahead of the broker's clock ({now_us}); "
-            "it is in microseconds since the epoch",
-            parameter="timestamp",
-        )
-
-
-def _check_payload(broker: Broker, data_bytes: int, count: int) -> None:
-    """Refuse a request whose columns would be much larger than its body: a long key."""
-    if data_bytes + count * RECORD_OVERHEAD_BYTES > PAYLOAD_BYTES_MAX:
-        raise BodyTooLargeError(
-            f"the events with their keys are over {PAYLOAD_BYTES_MAX} bytes; send fewer a request",
-            maxRequestBytes=broker.max_request_bytes,
-        )

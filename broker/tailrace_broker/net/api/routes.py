@@ -29,6 +29,7 @@ from tailrace_broker.net.api import (
     trash,
 )
 from tailrace_broker.net.api.consumer_headers import ConsumerHeaders, RegistrationHeaders
+from tailrace_broker.net.api.produce_bodies import ProduceParameters
 from tailrace_broker.net.api.producer_headers import ProducerHeaders
 from tailrace_broker.net.broker import Broker
 from tailrace_broker.net.http.router import (
@@ -102,7 +103,7 @@ ROUTES: tuple[Route, ...] = (
             ),
         ),
         immediate=produce.produce,
-        parameters=produce.ProduceParameters,
+        parameters=ProduceParameters,
         headers=ProducerHeaders,
         bodies=(
             BodyForm(JSON_CONTENT_TYPE, "One event."),
