@@ -134,6 +134,24 @@ def whole_number(first: int, last: int = 2**63 - 1) -> Callable[[str], int]:
 # --- helpers --------------------------------------------------------------------------------------
 
 
+class _Once(argparse.Action):
+    """Stores the value of an option, and refuses another one."""
+
+    is_given = False
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        if self.is_given:
+            raise argparse.ArgumentError(self, "it is given more than once, and takes one value")
+        self.is_given = True
+        setattr(namespace, self.dest, values)
+
+
 class _Parser(argparse.ArgumentParser):
     """Tells what is wrong by an exception."""
 
@@ -154,7 +172,9 @@ def _parser(name: str, verb: Verb) -> _Parser:
         allow_abbrev=False,
     )
     for each in verb.parameters:
-        parser.add_argument(*each.names, help=each.help.replace("%", "%%"), **each.settings)
+        once = {"action": _Once} if each.is_option else {}
+        help = each.help.replace("%", "%%")
+        parser.add_argument(*each.names, help=help, **{**once, **each.settings})
     return parser
 
 

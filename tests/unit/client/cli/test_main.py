@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.cli.lib.parser import parse
 from tailrace.cli.lib.termination import EXIT_TERMINATED
 from tailrace.cli.main import VERBS, main
 from tests.support.broker.fixtures import free_port_base
@@ -328,3 +329,34 @@ def test_a_file_that_cannot_be_read_is_named(
     assert run(monkeypatch, *arguments.split()) == 1
 
     assert_failed(capsys, error)
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        ("produce t -f a -f b", "-f/--file"),
+        ("produce t -f a --file=a", "-f/--file"),
+        ("produce t --key .a --key .b", "--key"),
+        ("produce t --timestamp 2026-01-01 1 --timestamp 2027-01-01", "--timestamp"),
+        ("--url a:1 topic list --url b:1", "--url"),
+        ("topic list -o json -o yaml", "-o/--output"),
+        ("topic create t --retention 1d --retention 2d", "--retention"),
+        ("consume t --max 1 --max 2", "--max"),
+        ("group reset g --to earliest --to latest", "--to"),
+        ("dev --port 1 --port 2", "--port"),
+        ("context set c a:1 --ca-file a --ca-file b", "--ca-file"),
+    ],
+)
+def test_an_option_with_one_value_that_is_given_twice_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, option: str
+) -> None:
+    assert run(monkeypatch, *words.split()) == 2
+
+    assert_failed(capsys, f"{option}: it is given more than once, and takes one value. See: ")
+
+
+def test_an_option_that_collects_values_can_be_repeated() -> None:
+    words = ["t", "--header", "a=b", "--header", "a=c", "--key", ".k"]
+    found = parse("produce", VERBS["produce"], words)
+
+    assert (found["headers"], found["key"]) == ([(b"a", b"b"), (b"a", b"c")], ".k")
