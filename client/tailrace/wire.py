@@ -81,6 +81,7 @@ __all__ = [
     "JOURNAL_FRAME_MAGIC",
     "JOURNAL_VERSION",
     "JSON_CONTENT_TYPE",
+    "LARGEST_REQUEST_BYTES",
     "NDJSON_CONTENT_TYPE",
     "PAD_HEADER",
     "PAD_MAGIC",
@@ -112,6 +113,8 @@ RECORDS_CONTENT_TYPE = "application/vnd.tailrace.records+binary"
 RECORDS_JSON_CONTENT_TYPE = "application/vnd.tailrace.records+json"
 # 2001-01-01: a request's integer below it most likely counts seconds or milliseconds.
 INTEGER_US_MIN = 978_307_200_000_000
+# What a broker takes in one request at most, however high its own bound is set.
+LARGEST_REQUEST_BYTES = 16 * 1024 * 1024
 
 assert HEADER.size == HEADER_BYTES
 assert PRODUCER_ENTRY.size == 32

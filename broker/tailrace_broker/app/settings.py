@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from tailrace.wire import LARGEST_REQUEST_BYTES
 from tailrace_broker.codec.columns import PAYLOAD_BYTES_MAX
 from tailrace_broker.core.ring.arithmetic import UNITS
 from tailrace_broker.net.broker import ClientView
@@ -77,7 +78,7 @@ class Settings(BaseSettings):
     """Whether the first produce to a topic creates it, and a consumer's registration that asks for
     it: a newcomer's first curl works. The operator sets it off in its pods."""
 
-    max_request_bytes: int = Field(default=16 * MEBIBYTE, ge=1024, le=PAYLOAD_BYTES_MAX // 2)
+    max_request_bytes: int = Field(default=16 * MEBIBYTE, ge=1024, le=LARGEST_REQUEST_BYTES)
     """Bound of one produce body; larger bodies gain nothing in speed."""
 
     header_seconds: float = Field(default=10, gt=0)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.sync import Client
+from tailrace.wire import LARGEST_REQUEST_BYTES
 from tests.support.broker.fixtures import RunningBroker, start_broker
 from tests.support.cli.commands import (
     TIMEOUT_S,
@@ -244,6 +245,19 @@ def test_a_topic_is_named_exactly_when_a_refused_request_has_created_it(
     assert (f"created topic {topic} (4 partitions)\n" in result.stderr.decode()) is exists
 
 
+def test_a_line_that_no_broker_takes_is_to_be_split(tmp_path: Path) -> None:
+    """Neither by a broker with the largest bound, nor by one whose bound could be raised."""
+    line = b'"%s"\n' % (b"x" * LARGEST_REQUEST_BYTES)
+    errors = []
+    for bytes_max in (LARGEST_REQUEST_BYTES, 100_000):
+        with start_broker(tmp_path / str(bytes_max), max_request_bytes=bytes_max) as broker:
+            errors.append(run("produce", "t", url=broker.url, stdin=line).stderr.decode())
+
+    remedy = "a request has at most {:,} (the broker's maxRequestBytes): split it\n"
+    assert errors[0].endswith(remedy.format(LARGEST_REQUEST_BYTES))
+    assert errors[1].endswith(remedy.format(100_000))
+
+
 @pytest.mark.parametrize("words", [[], ["--key-separator", "="]], ids=["plain", "with_key"])
 def test_a_line_that_no_request_may_have_is_named_and_those_before_it_are_stored(
     broker: RunningBroker, topic: str, words: list[str]
@@ -256,5 +270,8 @@ def test_a_line_that_no_request_may_have_is_named_and_those_before_it_are_stored
 
     assert result.returncode == 1
     assert f"error: line 1235 has {len(lines[1_234]) + 1:,} bytes, " in result.stderr.decode()
-    assert "at most 100,000 (the broker's maxRequestBytes): split it" in result.stderr.decode()
+    assert (
+        "at most 100,000 (the broker's maxRequestBytes): split it, or raise"
+        in result.stderr.decode()
+    )
     assert count_of(broker, topic) == 1_234

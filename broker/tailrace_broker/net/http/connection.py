@@ -411,7 +411,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         bytes_max = self._broker.max_request_bytes
         if body_bytes > bytes_max:
             raise BodyTooLargeError(
-                f"the body is over {bytes_max} bytes; send fewer events a request",
+                f"the body is over {bytes_max} bytes; send fewer events a request, or "
+                "split the event",
                 maxRequestBytes=bytes_max,
             )
 

@@ -13,6 +13,7 @@ from tailrace.errors import ProblemError, TailraceError
 from tailrace.request_producer import RequestProducer
 from tailrace.sync import Client
 from tailrace.values import Produced
+from tailrace.wire import LARGEST_REQUEST_BYTES
 
 # Of asking, when a run has failed, which lines belong to the partitions that are not stored.
 ASK_S_MAX = 5.0
@@ -192,13 +193,12 @@ class Run:
 
     def _too_large(self, line: bytes, error: ProblemError) -> TailraceError:
         limit = error.members.get("maxRequestBytes")
-        most = "more than one request may have"
+        most, remedy = "more than one request may have", "split it"
         if isinstance(limit, int):
             most = f"and a request has at most {limit:,} (the broker's maxRequestBytes)"
-        return BadLineError(
-            f"{self.noun} {self._line} has {len(line):,} bytes, {most}: split it, or raise "
-            "TAILRACE_MAX_REQUEST_BYTES of the brokers"
-        )
+            if max(limit, len(line)) < LARGEST_REQUEST_BYTES:
+                remedy += ", or raise TAILRACE_MAX_REQUEST_BYTES of the brokers"
+        return BadLineError(f"{self.noun} {self._line} has {len(line):,} bytes, {most}: {remedy}")
 
     # --- what is known ---
 
