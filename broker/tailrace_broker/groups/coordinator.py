@@ -418,7 +418,7 @@ class Groups:
                 problem = problem or error
             else:
                 if log.lost_end is not None and piece.start >= log.high_watermark:
-                    problem = problem or log.end_is_lost(log.lost_end)
+                    problem = problem or log.lost_end_error(log.lost_end)
                     continue
                 if not log.log_start <= piece.start <= log.high_watermark:
                     group.fit(piece.place, log.log_start, log.high_watermark)

@@ -117,7 +117,7 @@ class GroupLog:
 
     async def _read(self, log: PartitionLog) -> AsyncIterator[tuple[str, Fact]]:
         offset = log.log_start
-        while offset < log.high_watermark or log.lost_end is not None:  # then a read says so
+        while offset < log.high_watermark or log.lost_end is not None:  # whose read raises
             for batch in await log.read(offset, _READ_BYTES):
                 columns = decompress_payload(batch.header, batch.contents())
                 for record in unpack_columns(batch.header, columns):

@@ -224,7 +224,7 @@ async def _open_log(
     )
     resources.quarantine.recovered(log, recovered.damages, recovered.losses)
     if recovered.lost_end is not None:
-        detail = log.end_is_lost(recovered.lost_end).detail
+        detail = log.lost_end_error(recovered.lost_end).detail
         await _report_damage(place, detail, replayed_batches, resources)
         return log
     if rescued and not await log.spilled():

@@ -367,7 +367,7 @@ def _state(broker: Broker, hosted: HostedTopic, partition: Partition) -> dict[st
         "parents": list(partition.parents),
         "children": list(partition.children),
     }
-    if log.lost_end is not None if log else _is_damaged(hosted, partition):
+    if _is_damaged(hosted, partition):
         members["state"] = "damaged"
     elif log is None and not partition.is_sealed:
         members["state"] = _condition(broker, partition)
@@ -420,13 +420,13 @@ def _leader(broker: Broker, partition: Partition) -> int | None:
 
 
 def _is_damaged(hosted: HostedTopic, partition: Partition) -> bool:
+    """Whether its data is damaged, or it has lost its end."""
     try:
-        hosted.log_of(partition.partition)
+        return hosted.log_of(partition.partition).lost_end is not None
     except CorruptPartitionError:
         return True
     except (OverloadError, StoredDataError):
-        pass
-    return False
+        return False
 
 
 def log_or_none(hosted: HostedTopic, partition: int) -> PartitionLog | None:

@@ -110,13 +110,13 @@ PREFLIGHT = Matched(
 
 
 def _is_known(hosts: frozenset[str], host: bytes) -> bool:
-    """Or there is none, which no browser sends."""
+    """Also an empty host is: a browser always sends one."""
     name = host_name(host.decode("latin-1"))
     return not host or name in hosts or is_loopback(name)
 
 
 def _is_own(origin: bytes, host: bytes, fetch_site: bytes) -> bool:
-    """Of a page that this broker itself has served."""
+    """Whether the page is one that this broker has served."""
     is_same = not origin or any(origin == scheme + host.lower() for scheme in _SCHEMES)
     return is_same and fetch_site in _OWN_SITES
 

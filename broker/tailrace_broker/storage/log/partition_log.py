@@ -92,7 +92,7 @@ class PartitionLog:
         self._gone: TailraceError | None = None
         self.lost_end = lost_end
         if lost_end is not None:
-            self._tail.refuse(self.end_is_lost(lost_end))
+            self._tail.refuse(self.lost_end_error(lost_end))
 
     @property
     def settings(self) -> TopicSettings:
@@ -167,7 +167,7 @@ class PartitionLog:
         if self._gone:
             raise self._gone
         if self.lost_end is not None and offset >= self.high_watermark:
-            raise self.end_is_lost(self.lost_end)
+            raise self.lost_end_error(self.lost_end)
         self._check_range(offset)
         if offset == self.high_watermark:
             return []
@@ -324,8 +324,8 @@ class PartitionLog:
                 highWatermark=self.high_watermark,
             )
 
-    def end_is_lost(self, lost: LostEnd) -> CorruptPartitionError:
-        """What to answer who reads on there, or appends."""
+    def lost_end_error(self, lost: LostEnd) -> CorruptPartitionError:
+        """The error of reads behind the end, and of appends."""
         place = self.place
         return place.damaged(
             f"{place.directory}{'' if self.has_segments else ' has lost its segments'}: "
@@ -339,7 +339,7 @@ class PartitionLog:
         return segment_path(self.place.directory, state.base_offset)
 
     async def _read_from_disk(self, offset: int, max_bytes: int) -> list[StoredBatch]:
-        lost = self._resources.quarantine.lost_at(self, offset)
+        lost = self._resources.quarantine.loss_error(self, offset)
         if lost is not None:
             raise lost
         self._resources.counters.log_disk_reads += 1

@@ -78,8 +78,8 @@ class Quarantine:
         for damage in chain(damages, losses):
             _log_damage(log.place, damage)
 
-    def lost_at(self, log: Log, offset: int) -> CorruptPartitionError | None:
-        """What to answer a reader of an offset that no file has."""
+    def loss_error(self, log: Log, offset: int) -> CorruptPartitionError | None:
+        """The error of reading this offset when no file has it; None: one has."""
         for loss in self._losses.get(log, ()):
             if loss.first_offset <= offset < loss.end_offset:
                 return _unreadable(log.place, loss.path, loss.first_offset, loss.end_offset)
