@@ -306,6 +306,9 @@ class Topics:
         if not dry_run:
             loss = Loss(lost.first_offset, lost.next_offset, self._now_us())
             await self._io.run(partial(record_loss, log.place.directory, loss))
+            if not log.has_segments:
+                forget = self._directory.inventory.forget_partition
+                await self._io.run(partial(forget, log.place.topic_id, partition))
             _log.warning(
                 "loss.accepted",
                 topic=name,

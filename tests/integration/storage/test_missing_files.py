@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from random import Random
 
@@ -202,3 +203,32 @@ def test_each_broker_of_a_folder_is_verified_for_itself(
     ]
     assert document["bad"] == 1
     assert told(run("verify", str(top / "0"))).startswith("✓ ")
+
+
+def test_a_partition_without_its_directory_goes_on_when_the_loss_is_accepted(
+    killed: RunningBroker,
+) -> None:
+    topic = topic_of(killed)
+    killed.restart()
+    with Client(killed.url) as client:
+        partition = client.produce_lines("large", b"{}", key="a").partition
+    killed.kill()
+    shutil.rmtree(topic / str(partition))
+    killed.restart()
+    accepted = told(run("topic", "accept-loss", "large", str(partition), url=killed.url))
+    begin = end = int(accepted.split()[-1])
+    from_begin = ("--partition", str(partition), "--from", str(begin), "--format", r"%o\n")
+
+    assert accepted.startswith("✓ large: gave up offsets 0 to ")
+    for events, stop in product((b"{}", EVENTS), (killed.kill, killed.stop)):
+        with Client(killed.url) as client:
+            assert client.produce_lines("large", events, key="a").offset == end
+            end += len(events.splitlines())
+            found = client.topic("large").partition_details[partition]
+            assert (found.state, found.high_watermark) == ("open", end)
+        stop()
+        code, lines = verified(killed.data_dir)
+        assert (code, lines[-1][0]) == (0, "✓"), lines
+        killed.restart()
+        offsets = told(run("consume", "large", *from_begin, url=killed.url)).split()
+        assert offsets == [str(offset) for offset in range(begin, end)]

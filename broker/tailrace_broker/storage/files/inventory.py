@@ -72,6 +72,14 @@ class Inventory:
             added = {each: sorted({*known.get(each, ()), *new[each]}) for each in new}
             self._save(replace(self._known, partitions={**known, **added}))
 
+    def forget_partition(self, topic_id: UUID, partition: int) -> None:
+        """What it had is accepted as lost: it need not have segments until it gets one again."""
+        with self._lock:
+            known = self._known.partitions
+            if self.has(topic_id, partition):
+                left = [each for each in known[topic_id] if each != partition]
+                self._save(replace(self._known, partitions={**known, topic_id: left}))
+
     def forget_topic(self, topic_id: UUID) -> None:
         """Its data is being removed."""
         with self._lock:

@@ -147,7 +147,9 @@ class _Recovery:
         """Recover all segments, then the end."""
         kept, left = self._base_offsets(start.log_start)
         if had_segments and not kept:
-            self._note_lost_segment(start.log_start, None)
+            # One behind a loss that is recorded came later than that loss.
+            loss = self.recorded.loss_at(start.log_start)
+            self._note_lost_segment(loss.end_offset if loss else start.log_start, None)
         self.segments.append(
             SegmentState(
                 start.log_start, start.log_start, start.epoch_before, start.append_time_before_us

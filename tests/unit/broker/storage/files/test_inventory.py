@@ -51,6 +51,16 @@ def test_a_purged_topic_is_in_it_no_more(inventory: Inventory, tmp_path: Path) -
     assert stored(tmp_path).partitions == {OTHER_ID: [0]}
 
 
+def test_a_partition_whose_loss_is_accepted_is_in_it_no_more(
+    inventory: Inventory, tmp_path: Path
+) -> None:
+    inventory.add_partitions([(TOPIC_ID, 1), (TOPIC_ID, 2), (OTHER_ID, 0)])
+    for partition in (2, 3):
+        inventory.forget_partition(TOPIC_ID, partition)
+
+    assert stored(tmp_path).partitions == {TOPIC_ID: [1], OTHER_ID: [0]}
+
+
 def test_what_the_disk_did_not_take_is_not_in_it(
     inventory: Inventory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

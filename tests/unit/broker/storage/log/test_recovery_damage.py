@@ -427,3 +427,14 @@ def test_a_damaged_batch_in_the_journal_tells_where_the_log_goes_on(files: LogFi
 
     assert found.lost_end is None
     assert found.segments[-1].base_offset == 2
+
+
+def test_what_is_gone_from_behind_a_loss_is_missed_as_well(files: LogFiles) -> None:
+    """Else the log would give its offsets out again."""
+    save_damage(files.place.directory, RecordedDamage(9, 0, (Loss(0, 9, TIME_US),)))
+    assert files.recovered().lost_end is None
+    append(files.writer(), [b"a"])
+    (segment,) = files.place.directory.glob("*.log")
+    segment.unlink()
+
+    assert files.recovered().lost_end == LostEnd(9, 10, 10 + UNKNOWN_OFFSETS_MAX)
