@@ -8,10 +8,11 @@ beside such a value stands `"valueEncoding": "base64"`, since it could be JSON a
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from tailrace_broker.codec.columns import EVENTS_MAX, check_header_count
 from tailrace_broker.codec.records_binary import ProducedRecords, RecordHeaders
@@ -37,11 +38,18 @@ class JsonHeader(msgspec.Struct, forbid_unknown_fields=True):
 class JsonRecord(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     """One record; without `value`, or with null, it has a null value."""
 
-    key: str | JsonBytes | None = None
+    key: Annotated[str | JsonBytes | None, Meta(description="Null: no key.")] = None
     value: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    value_encoding: Literal["base64"] | msgspec.UnsetType = msgspec.UNSET
-    headers: list[JsonHeader] | dict[str, str | JsonBytes] | msgspec.UnsetType = msgspec.UNSET
-    timestamp: int | str | None = None
+    value_encoding: Annotated[
+        Literal["base64"] | msgspec.UnsetType, Meta(description="When the value is bytes.")
+    ] = msgspec.UNSET
+    headers: Annotated[
+        list[JsonHeader] | dict[str, str | JsonBytes] | msgspec.UnsetType,
+        Meta(description="By name, or a list when names repeat."),
+    ] = msgspec.UNSET
+    timestamp: Annotated[
+        int | str | None, Meta(description="As the parameter; of all records, or of none.")
+    ] = None
 
 
 class JsonRecords(msgspec.Struct, forbid_unknown_fields=True):

@@ -33,7 +33,7 @@ OUTPUT = parameter(
 )
 
 DRY_RUN = parameter(
-    "--dry-run", action="store_true", help="change nothing, and tell what would be changed"
+    "--dry-run", action="store_true", help="change nothing, and print what would be changed"
 )
 
 
