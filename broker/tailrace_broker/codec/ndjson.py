@@ -15,6 +15,7 @@ from tailrace_broker.model.errors import InvalidBodyError, InvalidRecordError
 
 _RAW = msgspec.json.Decoder(msgspec.Raw)
 _LINE_FEED = 10
+_PART_BYTES = EVENTS_MAX  # it holds no more texts than a request may
 # Group 1 is an escape of half a surrogate pair; whole pairs and other escapes are passed over.
 _HALF_PAIR = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -89,13 +90,15 @@ def is_json(value: bytes) -> bool:
 
 
 def _split_json_texts(unix: bytes | bytearray) -> Lines | None:
-    """Check and cut in one C call; None when a line is not exactly one JSON text, or not bare.
+    """Check and cut in a few C calls; None when a line is not exactly one JSON text, or not bare.
 
-    `decode_lines` takes any JSON texts with white space between them. When no text holds a line
-    feed and one line feed, nothing else, stands behind each, then each line is one text.
+    When no text holds a line feed and one line feed, nothing else, stands behind each, then each
+    line is one text.
     """
     try:
-        texts = _RAW.decode_lines(unix)
+        texts = _json_texts(unix)
+        if texts is None:
+            return None
         values = b"".join(texts)
         values.isascii() or values.decode()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -108,6 +111,27 @@ def _split_json_texts(unix: bytes | bytearray) -> Lines | None:
     text_ends = np.cumsum(lengths, dtype=np.int64) + np.arange(count)
     behind = np.frombuffer(unix, np.uint8)[text_ends if has_last_line_feed else text_ends[:-1]]
     return Lines(values, lengths) if (behind == _LINE_FEED).all() else None
+
+
+def _json_texts(unix: bytes | bytearray) -> list[msgspec.Raw] | None:
+    """The texts; None when they are more than the lines can be. DecodeError.
+
+    `decode_lines` takes any JSON texts, with or without white space between them. It gets parts of
+    whole lines, so that lines of many texts are found before there is an object for each text.
+    """
+    texts: list[msgspec.Raw] = []
+    view, start = memoryview(unix), 0
+    while start < len(unix):
+        end = unix.rfind(b"\n", start, start + _PART_BYTES) + 1
+        if end:
+            texts += _RAW.decode_lines(view[start:end])
+            if len(texts) > EVENTS_MAX:  # there are fewer lines
+                return None
+        else:  # one line, the last or a long one
+            end = unix.find(b"\n", start) + 1 or len(unix)
+            texts.append(_RAW.decode(view[start:end]))
+        start = end
+    return texts
 
 
 def _split_at_line_feeds(unix: bytes | bytearray) -> Lines:

@@ -1,8 +1,12 @@
+import tracemalloc
+
 import pytest
 
 from tailrace_broker.codec.columns import EVENTS_MAX
 from tailrace_broker.codec.ndjson import check_json, is_json, split_lines
 from tailrace_broker.model.errors import BodyTooLargeError, InvalidBodyError, InvalidRecordError
+
+MEBIBYTE = 1024 * 1024
 
 
 def values_of(body: bytes | bytearray, *, json_check: bool = True) -> list[bytes]:
@@ -125,3 +129,21 @@ def test_more_events_than_a_request_may_hold_are_refused_before_they_are_cut(
         split_lines(b"1\n" * (EVENTS_MAX + 1), json_check=json_check)
 
     assert refused.value.members == {"maxEvents": EVENTS_MAX}
+
+
+@pytest.mark.parametrize("text", [b"1 ", b"[]"])
+@pytest.mark.parametrize("line_bytes", [8 * MEBIBYTE, 1024])
+def test_many_texts_on_one_line_are_refused_without_an_object_for_each(
+    text: bytes, line_bytes: int
+) -> None:
+    body = (text * (line_bytes // len(text)) + b"\n") * (8 * MEBIBYTE // line_bytes)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRecordError, match="trailing characters") as refused:
+            split_lines(body, json_check=True)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert refused.value.members["line"] == 1
+    assert peak_bytes < 100 * MEBIBYTE  # an object for each takes 300 MiB and more
