@@ -14,6 +14,7 @@ from tailrace import __version__
 from tailrace.cli.lib import options
 from tailrace.cli.lib.parser import UsageError, Verb, leading_url, parse, shown
 from tailrace.cli.lib.termination import EXIT_TERMINATED, Termination
+from tailrace.cli.lib.variables import check_variables
 from tailrace.cli.verbs import (
     bench,
     completion,
@@ -200,7 +201,9 @@ def _run(words: Sequence[str]) -> None:
     for count in (2, 1):
         name = " ".join(words[:count])
         if name in VERBS:
-            VERBS[name].run(**parse(name, VERBS[name], [*url, *words[count:]]))
+            arguments = parse(name, VERBS[name], [*url, *words[count:]])
+            check_variables(os.environ)
+            VERBS[name].run(**arguments)
             return
     first, *rest = words or ["--help"]
     if first == "--version":

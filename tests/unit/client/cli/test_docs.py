@@ -38,6 +38,9 @@ def page() -> str:
             "|---|---|",
             *(f"| `${name}` | {meaning} |" for name, meaning in ENVIRONMENT.items()),
             "",
+            "A `TAILRACE_…` variable that is neither one of these nor a [broker's](settings.md) or "
+            "the operator's is refused with the nearest name.",
+            "",
             *(line for name, verb in VERBS.items() for line in section(name, verb)),
         ]
     )

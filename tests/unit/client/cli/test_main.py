@@ -9,7 +9,9 @@ import pytest
 
 from tailrace.cli.lib.parser import parse
 from tailrace.cli.lib.termination import EXIT_TERMINATED
-from tailrace.cli.main import VERBS, main
+from tailrace.cli.lib.variables import BROKER_SETTINGS, check_variables
+from tailrace.cli.main import ENVIRONMENT, VERBS, main
+from tailrace_broker.app.settings import Settings
 from tests.support.broker.fixtures import free_port_base
 
 STARTS = "--from, --from-beginning, --at, --since and --last"
@@ -360,3 +362,33 @@ def test_an_option_that_collects_values_can_be_repeated() -> None:
     found = parse("produce", VERBS["produce"], words)
 
     assert (found["headers"], found["key"]) == ([(b"a", b"b"), (b"a", b"c")], ".k")
+
+
+@pytest.mark.parametrize("verb", ["produce t 1", "topic list", "dev"])
+def test_a_mistyped_variable_ends_a_verb_with_the_nearest_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    monkeypatch.setenv("TAILRACE_ULR", "127.0.0.1:33000")
+    assert run(monkeypatch, *verb.split()) == 2
+
+    sentence = "TAILRACE_ULR is no setting of tailrace; did you mean TAILRACE_URL\\? All are in "
+    assert_failed(capsys, f"{sentence}docs/cli.md and docs/settings.md")
+
+
+@pytest.mark.parametrize("words", ["--help", "--version", "produce --help"])
+def test_a_mistyped_variable_does_not_keep_help_away(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str
+) -> None:
+    monkeypatch.setenv("TAILRACE_ULR", "127.0.0.1:33000")
+
+    assert run(monkeypatch, *words.split()) == 0
+    assert "tailrace" in capsys.readouterr().out
+
+
+def test_variables_of_brokers_of_the_operator_and_of_kubernetes_are_no_mistakes() -> None:
+    broker = [f"TAILRACE_{name.upper()}" for name in Settings.model_fields]
+    links = ["TAILRACE_SERVICE_HOST", "TAILRACE_PORT_9250_TCP_ADDR", "TAILRACE_OPERATOR_HTTP_PORT"]
+
+    check_variables(dict.fromkeys([*broker, *links, *ENVIRONMENT, "TAIL"], "1"))
+    check_variables({"TAILRACE_PORT": "tcp://10.96.0.7:9250", "TAILRACE_ULR": ""})
+    assert set(BROKER_SETTINGS) == set(Settings.model_fields)
