@@ -4,23 +4,18 @@ https://github.com/ndjson/ndjson-spec: lines end with LF or CRLF, blank lines ar
 line end is optional; values are stored without their line end.
 """
 
-import re
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from tailrace_broker.codec.columns import EVENTS_MAX, Int32s, check_event_count
+from tailrace_broker.codec.json_syntax import is_blank, syntax_fault
 from tailrace_broker.model.errors import InvalidBodyError, InvalidRecordError
 
 _RAW = msgspec.json.Decoder(msgspec.Raw)
 _LINE_FEED = 10
 _PART_BYTES = EVENTS_MAX  # it holds no more texts than a request may
-# Group 1 is an escape of half a surrogate pair; whole pairs and other escapes are passed over.
-_HALF_PAIR = re.compile(
-    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-    rb"|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
-)
 
 
 class Lines(NamedTuple):
@@ -74,7 +69,10 @@ def check_json(value: bytes | bytearray, *, line: int = 1, body_position: int = 
     except RecursionError:
         reason = "nested too deeply"
     except msgspec.DecodeError as error:
-        reason = _reason(str(error), body_position, value)
+        fault = syntax_fault(value, str(error))
+        reason = f"{fault.reason} at byte {body_position + fault.byte}"
+        if is_blank(value):
+            reason = "the line has no value"
     else:
         return
     raise InvalidRecordError(f"{reason}; nothing was stored", line=line)
@@ -169,18 +167,3 @@ def _with_unix_line_ends(body: bytes | bytearray) -> bytes | bytearray:
 
 def _no_event() -> InvalidBodyError:
     return InvalidBodyError("the body holds no event; nothing was stored")
-
-
-def _reason(message: str, body_position: int, value: bytes | bytearray) -> str:
-    """msgspec's message with the byte counted from the body's start.
-
-    Of half a surrogate pair it says that the data was truncated, among others.
-    """
-    text, _, place = message.removeprefix("JSON is malformed: ").partition(" (byte ")
-    byte = int(place.rstrip(")")) if place else len(value)
-    half_pair = next((found for found in _HALF_PAIR.finditer(value, 0, byte) if found[1]), None)
-    if half_pair is not None:
-        text, byte = f"{half_pair[1].decode()} is half of a surrogate pair", half_pair.start()
-    if text == "trailing characters":
-        byte -= 1  # msgspec names the byte behind the first of them
-    return f"{text[0].lower()}{text[1:]} at byte {body_position + byte}"

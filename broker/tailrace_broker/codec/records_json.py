@@ -3,7 +3,8 @@
     {"records": [{"key": "SFO", "value": {"n": 1}, "headers": {"trace": "7f"}, "timestamp": …}, …]}
 
 Members are those of records as reads answer them: bytes that are no text are `{"base64": "…"}`, and
-beside such a value stands `"valueEncoding": "base64"`, since it could be JSON as well.
+beside such a value stands `"valueEncoding": "base64"`, since it could be JSON as well. Beside a
+text that is not JSON stands `"valueEncoding": "text"`, as `tailrace consume` prints it.
 """
 
 import re
@@ -15,11 +16,18 @@ import numpy as np
 from msgspec import Meta
 
 from tailrace_broker.codec.columns import EVENTS_MAX, check_header_count
+from tailrace_broker.codec.json_body import UnfitBodyError, decode_body
 from tailrace_broker.codec.records_binary import ProducedRecords, RecordHeaders
 from tailrace_broker.model.errors import BodyTooLargeError, InvalidBodyError
 
-_RECORD_INDEX = re.compile(r"`\$\.records\[([0-9]+)\]")
+_RECORD_PATH = re.compile(r"records\[([0-9]+)\]\.?")
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _NULL = b"null"
+_COMMA = ord(",")
+_LIST_DEPTH = 2  # {"records": [ … ]}
+_DEPTHS = np.zeros(256, np.int8)
+_DEPTHS[list(b"{[")] = 1
+_DEPTHS[list(b"}]")] = -1
 
 
 class JsonBytes(msgspec.Struct, forbid_unknown_fields=True):
@@ -41,7 +49,8 @@ class JsonRecord(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     key: Annotated[str | JsonBytes | None, Meta(description="Null: no key.")] = None
     value: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     value_encoding: Annotated[
-        Literal["base64"] | msgspec.UnsetType, Meta(description="When the value is bytes.")
+        Literal["base64", "text"] | msgspec.UnsetType,
+        Meta(description="When the value is not JSON: bytes, or the UTF-8 of a text."),
     ] = msgspec.UNSET
     headers: Annotated[
         list[JsonHeader] | dict[str, str | JsonBytes] | msgspec.UnsetType,
@@ -66,8 +75,11 @@ class ParsedRecords(NamedTuple):
     values_are_json: bool
 
 
-_DECODER = msgspec.json.Decoder(JsonRecords)
-_BYTES_DECODER = msgspec.json.Decoder(JsonBytes)
+# What a value of this encoding is.
+_ENCODINGS: dict[str, tuple[type[str | JsonBytes], str]] = {
+    "base64": (JsonBytes, '{"base64": "…"}'),
+    "text": (str, "text"),
+}
 
 
 def parse_json_records(body: bytes | bytearray) -> ParsedRecords:
@@ -96,28 +108,43 @@ def bad_record(index: int, detail: str) -> InvalidBodyError:
 
 def _decoded(body: bytes | bytearray) -> JsonRecords:
     try:
-        body.isascii() or body.decode()
-        return _DECODER.decode(body)
-    except UnicodeDecodeError as error:
-        detail = f"the body is not UTF-8 at byte {error.start}"
-    except RecursionError:
-        detail = "the body is nested too deeply"
-    except msgspec.DecodeError as error:
-        found = _RECORD_INDEX.search(str(error))
-        if found:
-            raise bad_record(int(found[1]), str(error)) from error
-        detail = str(error)
-    raise InvalidBodyError(f"{detail}; nothing was stored")
+        return decode_body(body, JsonRecords)
+    except UnfitBodyError as error:
+        raise _refused(body, error) from error
+
+
+def _refused(body: bytes | bytearray, error: UnfitBodyError) -> InvalidBodyError:
+    index = None if error.byte is None else _index_at(body, error.byte)
+    if index is not None:
+        return bad_record(index, error.detail)
+    path = _RECORD_PATH.match(error.path)
+    if path:
+        return bad_record(int(path[1]), error.detail.removeprefix(path[0]).lstrip())
+    return InvalidBodyError(f"{error.detail}; nothing was stored")
+
+
+def _index_at(body: bytes | bytearray, byte: int) -> int | None:
+    """Which record the byte is in; None: in none.
+
+    Up to the byte the body is JSON whose only member is `records`, so commas right in that list
+    separate the records.
+    """
+    marks = np.frombuffer(_STRING.sub(b"", body[:byte]), np.uint8)
+    depths = np.cumsum(_DEPTHS[marks], dtype=np.int32)
+    if not len(depths) or depths[-1] <= _LIST_DEPTH:
+        return None
+    return int(np.count_nonzero((marks == _COMMA) & (depths == _LIST_DEPTH)))
 
 
 def _value(record: JsonRecord, index: int) -> bytes | None:
     text = _NULL if isinstance(record.value, msgspec.UnsetType) else bytes(record.value)
-    if record.value_encoding is msgspec.UNSET:
+    if isinstance(record.value_encoding, msgspec.UnsetType):
         return None if text == _NULL else text
+    kind, wanted = _ENCODINGS[record.value_encoding]
     try:
-        return _BYTES_DECODER.decode(text).base64
+        return _bytes_of(msgspec.json.decode(text, type=kind))
     except msgspec.DecodeError as error:
-        detail = 'valueEncoding says base64, but value is not {"base64": "…"}'
+        detail = f"valueEncoding is {record.value_encoding}, but value is not {wanted}"
         raise bad_record(index, detail) from error
 
 

@@ -347,11 +347,15 @@ def refusal_of(answer: Any) -> tuple[int, str, dict[str, Any]]:
     [
         ({}, "invalid-body", "one of to, timestamp and offsets; none is given"),
         ({"to": "latest", "timestamp": 1}, "invalid-body", "to, timestamp is given"),
-        ({"to": "newest"}, "invalid-parameter", "Invalid enum value 'newest'"),
-        ({"offsets": {"TOPIC": {"x": 1}}}, "invalid-parameter", "Expected `int`, got `str`"),
-        ({"offsets": {"TOPIC": {"0": -1}}}, "invalid-parameter", "Expected `int` >= 0"),
+        ({"to": "newest"}, "invalid-parameter", "to is 'newest'; give earliest or latest"),
+        ({"offsets": {"TOPIC": {"x": 1}}}, "invalid-parameter", "is text; give a whole number"),
+        ({"offsets": {"TOPIC": {"0": -1}}}, "invalid-parameter", "is too small; give 0 or more"),
         ({"offsets": {}, "topics": ["TOPIC"]}, "invalid-parameter", "topics beside offsets"),
-        ({"to": "latest", "force": True}, "invalid-parameter", "unknown field `force`"),
+        (
+            {"to": "latest", "force": True},
+            "invalid-parameter",
+            "force is unknown; the fields are to",
+        ),
     ],
 )
 def test_a_reset_that_says_no_place_is_refused(

@@ -2,6 +2,7 @@
 
 import json
 import random
+from base64 import b64encode
 
 import pytest
 
@@ -467,7 +468,8 @@ def test_records_as_json_come_back_as_they_were_sent(
     [
         (b'{"timestamp":1764000000000}', "did you mean 1764000000000000?"),
         (b'{"timestamp":"2125-11-24T16:00Z"}', "is more than an hour ahead"),
-        (b'{"key":1}', "record 0: Expected"),
+        (b'{"key":1}', "record 0: key is a number; give text"),
+        (b'{"value":{"s":"\\ud800"}}', "record 0: \\ud800 is half of a surrogate pair at byte 27"),
     ],
 )
 def test_of_records_as_json_of_which_one_is_wrong_nothing_is_stored(
@@ -483,6 +485,30 @@ def test_of_records_as_json_of_which_one_is_wrong_nothing_is_stored(
     assert answer.status == 400
     assert detail in document(answer)["detail"]
     assert values_of(shared_broker, topic) == []
+
+
+@produce_doors
+def test_a_line_of_spaces_is_refused_for_it_has_no_value(
+    connection: Connection, topic: str
+) -> None:
+    sent = request(messages(topic), b'{"a":1}\n   \n', content_type=NDJSON_CONTENT_TYPE)
+    answer = document(connection.exchange(sent))
+
+    assert (answer["line"], answer["detail"]) == (2, "the line has no value; nothing was stored")
+
+
+@produce_doors
+def test_text_as_consume_prints_it_is_taken_back(
+    shared_broker: RunningBroker, connection: Connection, topic: str
+) -> None:
+    body = '{"records":[{"value":"said \\"é\\"","valueEncoding":"text"}]}'.encode()
+    sent = request(messages(topic), body, content_type=RECORDS_JSON_CONTENT_TYPE)
+
+    assert connection.exchange(sent).status == 200
+    in_base64 = b64encode('said "é"'.encode())
+    assert values_of(shared_broker, topic) == [
+        b'{"base64":"%s"},"valueEncoding":"base64"' % in_base64
+    ]
 
 
 @produce_doors

@@ -257,6 +257,23 @@ def test_what_is_wrong_in_a_new_topic_is_named(public: Connection, body: bytes) 
     assert public.exchange(get("/v1/topics/n")).status == 404
 
 
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        (b'{"name":"\\ud800"}', "\\ud800 is half of a surrogate pair at byte 9"),
+        (
+            b'{"name":"n","partitionsPerRange":"4"}',
+            "partitionsPerRange is text; give a whole number",
+        ),
+        (b'{"name":"n","owner":1}', "owner is unknown; the fields are name, partitionsPerRange"),
+    ],
+)
+def test_a_new_topic_is_refused_in_words_of_json(
+    public: Connection, body: bytes, detail: str
+) -> None:
+    assert document(public.exchange(request("/v1/topics", body)))["detail"].startswith(detail)
+
+
 @pytest.mark.parametrize("content_type", ["text/plain", NDJSON_CONTENT_TYPE, "application/jsonx"])
 def test_a_topic_comes_as_json(public: Connection, topic: str, content_type: str) -> None:
     body = json.dumps({"name": topic}).encode()

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
+from tailrace_broker.codec.json_body import UnfitBodyError, decode_body
 from tailrace_broker.model.errors import (
     CorruptPartitionError,
     InvalidBodyError,
@@ -38,8 +39,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 # Of each event, on the disk of its range's leader.
 COPIES = 1
 
-# How msgspec names the field that does not fit, or what it is in.
-_FIELD = re.compile(r"(?:field `|`\$\.)([^`\[]+)")
+_FIELD_END = re.compile(r"[.\[]")
 
 
 def _bounds(field: str) -> dict[str, int]:
@@ -326,14 +326,12 @@ def json_response(answer: object, *, status: int = 200) -> Response:
 def parse_body(body: bytes | bytearray, kind: type[T]) -> T:
     """InvalidParameterError names a field; InvalidBodyError when it is not even JSON."""
     try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        known = [field.encode_name for field in msgspec.structs.fields(kind)]
-        detail = f"{error}; its fields are {', '.join(known)}"
-        field = _FIELD.search(str(error)) if isinstance(error, msgspec.ValidationError) else None
-        if field:
-            raise InvalidParameterError(detail, parameter=field[1]) from error
-        raise InvalidBodyError(detail) from error
+        return decode_body(body, kind)
+    except UnfitBodyError as error:
+        if error.path:
+            parameter = _FIELD_END.split(error.path)[0]
+            raise InvalidParameterError(error.detail, parameter=parameter) from error
+        raise InvalidBodyError(error.detail) from error
 
 
 def _given(body: msgspec.Struct) -> dict[str, Any]:

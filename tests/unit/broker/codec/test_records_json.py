@@ -63,16 +63,17 @@ def test_times_are_left_as_they_are_written() -> None:
 @pytest.mark.parametrize(
     ("record", "detail"),
     [
-        ({"key": 1}, "Expected `str | object | null`, got `int`"),
-        ({"key": {"base64": "?"}}, "Invalid base64"),
-        ({"key": {}}, "missing required field `base64`"),
-        ({"value": 1, "valueEncoding": "utf-8"}, "Invalid enum value 'utf-8'"),
-        ({"value": "x", "valueEncoding": "base64"}, "valueEncoding says base64, but value is not"),
-        ({"valueEncoding": "base64"}, "valueEncoding says base64, but value is not"),
-        ({"headers": {"a": 1}}, "Expected `str | object`, got `int`"),
-        ({"headers": [{"key": "a"}]}, "missing required field `value`"),
-        ({"offset": 3}, "unknown field `offset`"),
-        ({"timestamp": 1.5}, "Expected `int | str | null`, got `float`"),
+        ({"key": 1}, "key is a number; give text or an object with base64 or null"),
+        ({"key": {"base64": "?"}}, "key.base64: Invalid base64"),
+        ({"key": {}}, "key.base64 is missing"),
+        ({"value": 1, "valueEncoding": "utf-8"}, "valueEncoding is 'utf-8'; give base64 or text"),
+        ({"value": 1, "valueEncoding": "text"}, "valueEncoding is text, but value is not text"),
+        ({"value": "x", "valueEncoding": "base64"}, "valueEncoding is base64, but value is not"),
+        ({"valueEncoding": "base64"}, "valueEncoding is base64, but value is not"),
+        ({"headers": {"a": 1}}, "headers[...] is a number; give text or an object"),
+        ({"headers": [{"key": "a"}]}, "headers[0].value is missing"),
+        ({"offset": 3}, "offset is unknown; the fields are key, value, valueEncoding, headers"),
+        ({"timestamp": 1.5}, "timestamp is a decimal number; give a whole number or text or null"),
         ({"timestamp": 1_764_000_000_000_000}, "give a timestamp to each record, or to none"),
     ],
 )
@@ -89,12 +90,14 @@ def test_what_is_wrong_with_a_record_names_its_index(record: dict[str, Any], det
     ("body", "detail"),
     [
         (b'{"records":[]}', "the body holds no event"),
-        (b'{"records":[{}', "Input data was truncated"),
-        (b'{"records":[{"value":}]}', "JSON is malformed: invalid character (byte 21)"),
-        (b'{"values":[]}', "unknown field `values`"),
-        (b"{}", "missing required field `records`"),
-        (b"[]", "Expected `object`, got `array`"),
-        (b'{"records":[{"value":"\xff"}]}', "the body is not UTF-8 at byte 22"),
+        (b"", "the body is empty; give JSON"),
+        (b'{"records":[{},{}', "the JSON is cut short at byte 17"),
+        (b'{"records":[{}]} {}', "trailing characters at byte 17"),
+        (b"}", "invalid character at byte 0"),
+        (b'{"\\ud800":1}', "\\ud800 is half of a surrogate pair at byte 2"),
+        (b'{"values":[]}', "values is unknown; the fields are records"),
+        (b"{}", "records is missing"),
+        (b"[]", "the body is a list; give an object with records"),
         (b'{"records":[{"value":' + b"[" * 100_000, "the body is nested too deeply"),
     ],
 )
@@ -104,6 +107,31 @@ def test_what_is_wrong_with_the_body_is_said(body: bytes, detail: str) -> None:
     assert detail in error.detail
     assert error.detail.endswith("; nothing was stored")
     assert error.members == {}
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (b'{"value":{"s":"\\ud800"}}', "\\ud800 is half of a surrogate pair at byte 61"),
+        (b'{"key":"\\udc00"}', "\\udc00 is half of a surrogate pair at byte 54"),
+        (b'{"value":}', "invalid character at byte 55"),
+        (b'{"value":[1,', "the JSON is cut short at byte 58"),
+        (b'{"key":"\xff"}', "the body is not UTF-8 at byte 54"),
+    ],
+)
+def test_a_record_that_is_not_json_is_named_by_its_index(record: bytes, reason: str) -> None:
+    before = b'{"records":[{"value":"],\\"["},{"value":[1,2]},'
+    error = refusal_of(before + record + (b"" if record.endswith(b",") else b",{}]}"))
+
+    assert error.detail == f"record 2: {reason}; nothing was stored"
+    assert error.members == {"record": 2}
+
+
+def test_a_value_of_encoding_text_is_the_utf8_of_the_text() -> None:
+    records = parsed({"value": 'said "é"\n', "valueEncoding": "text"}, {"value": "x"})
+
+    assert records.records.values == ['said "é"\n'.encode(), b'"x"']
+    assert not records.values_are_json
 
 
 @pytest.mark.parametrize(
