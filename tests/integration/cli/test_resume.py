@@ -217,19 +217,27 @@ def test_another_input_or_another_option_is_refused_and_nothing_is_stored(
 ) -> None:
     cut = run("produce", "t", *KEYED, url=broker.url, stdin=b'{"k":"a"}\n{"k":"b"}\n1\n')
     token = cut.stderr.decode().split()[-1]
-    resume = ("produce", "t", "--resume", token)
+    resume = ("--resume", token)
+    same = b'{"k":"a"}\n{"k":"b"}\n{"k":"c"}\n'
     for words, stdin in (
-        ((*resume, *KEYED), b'{"k":"A"}\n{"k":"b"}\n{"k":"c"}\n'),
-        ((*resume, "--key-separator", ":"), b'{"k":"a"}\n{"k":"b"}\n{"k":"c"}\n'),
+        (("t", *resume, *KEYED), b'{"k":"A"}\n{"k":"b"}\n{"k":"c"}\n'),
+        (("t", *resume, "--key-separator", ":"), same),
+        (("other", *resume, *KEYED), same),
     ):
-        refused = run(*words, url=broker.url, stdin=stdin)
-        assert refused.returncode == 1
-        assert b"error: the input up to line 2, or an option, is not what it was" in refused.stderr
-    short = run(*resume, *KEYED, url=broker.url, stdin=b'{"k":"a"}\n')
+        refused = run("produce", *words, url=broker.url, stdin=stdin)
+        assert_fails(
+            refused,
+            1,
+            "--resume does not fit: the topic, an option, or the input up to line 2 differs from "
+            "the run that printed it, and nothing was sent. Check them, and give the same",
+        )
+    short = run("produce", "t", *resume, *KEYED, url=broker.url, stdin=b'{"k":"a"}\n')
+    malformed = run("produce", "t", "--resume", token[:-1], url=broker.url, stdin=same)
     with Client(broker.url) as client:
         stored_count = count_of(client, "t")
 
-    assert b"error: the input ends before line 3, where --resume goes on" in short.stderr
+    assert_fails(short, 1, "--resume does not fit: the input has fewer than 2 lines, and nothing")
+    assert_fails(malformed, 2, '--resume: ".*" is no token that tailrace produce has printed; copy')
     assert stored_count == 2
 
 

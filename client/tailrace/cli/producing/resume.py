@@ -16,6 +16,10 @@ from tailrace.errors import TailraceError
 _TOKEN = re.compile(r"([0-9a-f]{32})-(\d{1,18})-(\d{1,15})-(\d{1,7})-([0-9a-f]{8})((?:\.\d{1,9})*)")
 
 
+class ResumeRefusedError(TailraceError):
+    """A token is of another input, topic or option; nothing was sent."""
+
+
 class Token(NamedTuple):
     """`line_count` lines from `line` (from 1) on were sent as request `sequence` of `producer_id`.
 
@@ -39,7 +43,7 @@ def parse_token(text: str) -> Token:
     """What `str` of it gives. ValueError: it is none."""
     found = _TOKEN.fullmatch(text)
     if found is None or int(found[3]) < 1:
-        raise ValueError("is no token that tailrace produce has printed")
+        raise ValueError("is no token that tailrace produce has printed; copy all of it")
     producer_id, sequence, line, line_count, checksum, stored = found.groups()
     partitions = tuple(int(each) for each in stored.split(".")[1:])
     return Token(
@@ -72,7 +76,7 @@ class Replay:
     def take(self, lines: Sequence[bytes]) -> Iterator[tuple[bool, Sequence[bytes]]]:
         """The next lines of the input -> what is to be sent of them.
 
-        True with lines: the token's request. TailraceError: the input differs.
+        True with lines: the token's request. ResumeRefusedError: the input differs.
         """
         skipped, lines = lines[: self._skip_count], lines[self._skip_count :]
         self._skip_count -= len(skipped)
@@ -82,12 +86,26 @@ class Replay:
         if self._skip_count or len(self._begun) < self.token.line_count:
             return
         if crc32(b"".join(self._begun), self.checksum) != self.token.checksum:
-            raise TailraceError(
-                f"the input up to line {self.token.line + len(self._begun) - 1}, or an option, "
-                "is not what it was in the run that --resume goes on with: give the same"
+            raise ResumeRefusedError(
+                f"--resume does not fit: the topic, an option, or the input up to line {self._last}"
+                " differs from the run that printed it, and nothing was sent. Check them, and give "
+                "the same"
             )
         self.is_done = True
         if self._begun:
             yield True, self._begun
         if lines[count:]:
             yield False, lines[count:]
+
+    def end(self) -> None:
+        """End the input. ResumeRefusedError: it had too few lines."""
+        if not self.is_done:
+            raise ResumeRefusedError(
+                f"--resume does not fit: the input has fewer than {self._last:,} lines, and "
+                "nothing was sent. Give the input of the run that printed it, from its first line"
+            )
+
+    @property
+    def _last(self) -> int:
+        """The last line that the token knows."""
+        return self.token.line - 1 + self.token.line_count

@@ -93,11 +93,7 @@ class Run:
         """End the input. TailraceError: it had too few lines, or there is no topic."""
         if self._replay is not None and not self._replay.is_done:
             self.take(())
-            if not self._replay.is_done:
-                raise TailraceError(
-                    f"the input ends before line {self._line}, where --resume goes on: "
-                    "give the same input as before"
-                )
+            self._replay.end()
         if not self.event_count:
             self._client.offsets([self._target.topic])  # TopicNotFoundError
 

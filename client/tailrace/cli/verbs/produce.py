@@ -137,9 +137,10 @@ def _take(run: "Run", lines: Sequence[bytes]) -> None:
 
 def _fail(error: TailraceError, run: "Run") -> NoReturn:
     """Raise the failure, with the events that are stored and the command that goes on."""
+    from tailrace.cli.producing.resume import ResumeRefusedError
     from tailrace.cli.producing.run import BadLineError
 
-    if not run.has_begun:
+    if not run.has_begun or isinstance(error, ResumeRefusedError):
         raise error
     if isinstance(error, ProblemError) and error.type == "sequence-unknown":
         behind, again = run.tokens_of_doubt()

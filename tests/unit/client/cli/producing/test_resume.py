@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.cli.producing.resume import Replay, Token, parse_token, resuming
-from tailrace.errors import TailraceError
+from tailrace.cli.producing.resume import Replay, ResumeRefusedError, Token, parse_token, resuming
 
 ID = "0123456789abcdef" * 2
 SEED = crc32(b"options")
@@ -74,7 +73,7 @@ def test_another_input_is_refused_before_anything_is_sent(changed: int) -> None:
     lines = [*LINES]
     lines[changed] = b"other\n"
 
-    with pytest.raises(TailraceError, match="the input up to line 6, or an option, is not what"):
+    with pytest.raises(ResumeRefusedError, match="or the input up to line 6 differs from"):
         list(replay.take(lines))
     assert not replay.is_done
 
@@ -82,8 +81,24 @@ def test_another_input_is_refused_before_anything_is_sent(changed: int) -> None:
 def test_other_options_are_refused() -> None:
     replay = Replay(token_of(LINES, 1, 0), crc32(b"others"))
 
-    with pytest.raises(TailraceError, match="or an option, is not what it was"):
+    with pytest.raises(ResumeRefusedError, match="does not fit: the topic, an option, or the"):
         list(replay.take(LINES))
+
+
+@pytest.mark.parametrize(("line", "count", "missing"), [(4, 3, 1), (4, 3, 4), (7, 0, 1)])
+def test_an_input_with_too_few_lines_is_refused(line: int, count: int, missing: int) -> None:
+    replay = Replay(token_of(LINES, line, count), SEED)
+
+    assert list(replay.take(LINES[: 6 - missing])) == []
+    with pytest.raises(ResumeRefusedError, match="the input has fewer than 6 lines, and nothing"):
+        replay.end()
+
+
+def test_a_token_behind_the_last_line_needs_no_more_of_them() -> None:
+    replay = Replay(token_of(LINES, 1, 0), SEED)
+
+    assert list(replay.take(())) == []
+    replay.end()
 
 
 @pytest.mark.parametrize(
