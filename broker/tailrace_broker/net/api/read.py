@@ -245,7 +245,9 @@ async def _read(
     else:
         read = partial(_read_for_text, lease, log, offset)
         batches = await broker.read_memory.run(read)
-        next_offset = min(offset + parameters.max_records, high_watermark)
+        next_offset = _end_of_text(
+            log, offset, min(offset + parameters.max_records, high_watermark)
+        )
         part = parameters.partition, offset, next_offset
         lines = _json_lines(broker.read_memory, lease, log, *part, batches)
         body = counted(broker, as_text(lines, content_type))
@@ -257,6 +259,12 @@ async def _read(
     partition = hosted.topic.partitions[parameters.partition]
     headers |= _state_headers(partition, next_offset)
     return Response(body, content_type, 200, headers, lease)
+
+
+def _end_of_text(log: PartitionLog, offset: int, end: int) -> int:
+    """Return where an answer of the records `[offset, end)` ends: before the next known damage."""
+    damages = (each.first_offset for each in log.quarantined)
+    return min([end, *(each for each in damages if each > offset)])
 
 
 async def _read_unchanged(
