@@ -11,10 +11,11 @@ PositionOf = Callable[[Topic, Partition], int]
 
 
 class LogBounds(NamedTuple):
-    """Where the records of a partition begin and end."""
+    """Where the records of a partition begin and end, or where its end is lost."""
 
     log_start: int
     high_watermark: int
+    has_lost_end: bool = False
 
 
 class PartitionProgress(NamedTuple):
@@ -61,7 +62,7 @@ def progress(
     found = []
     for partition, log in zip(topic.partitions, logs, strict=True):
         position = position_of(topic, partition)
-        if log is None:
+        if log is None or log.has_lost_end:
             found.append(PartitionProgress(partition, position, None, "damaged"))
         else:
             lag = max(0, log.high_watermark - max(position, log.log_start))

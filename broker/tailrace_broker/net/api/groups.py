@@ -146,7 +146,10 @@ def _found(view: GroupView) -> list[_Found]:
         topic = hosted.topic
         logs = [log_or_none(hosted, each.partition) for each in topic.partitions]
         bounds = [
-            None if log is None else LogBounds(log.log_start, log.high_watermark) for log in logs
+            None
+            if log is None
+            else LogBounds(log.log_start, log.high_watermark, log.lost_end is not None)
+            for log in logs
         ]
         found += map(_Found, repeat(topic), progress(topic, view.group.position, bounds), logs)
     return found

@@ -38,7 +38,7 @@ def list_groups(*, output: str, url: str | None) -> None:
         ),
         _topics(),
         _number("LAG", "lag"),
-        member("STATE", "state"),
+        Column("STATE", lambda each: each["state"] + (", damaged" if each["lag"] is None else "")),
         _age("OLDEST UNREAD", "oldestUnread"),
     ]
     with connect(url) as client:

@@ -58,7 +58,7 @@ def test_what_is_read_and_what_waits(
         (5, LogBounds(12, 20), 8),
         (21, LogBounds(5, 20), 0),
     ],
-    ids=["all", "none", "what retention has left", "a log that has lost its end"],
+    ids=["all", "none", "what retention has left", "behind the end"],
 )
 def test_the_lag_is_what_can_still_be_read(position: int, log: LogBounds, lag: int) -> None:
     topic = msgspec.structs.replace(SPLIT_TOPIC, partitions=(LOWER,))
@@ -67,8 +67,9 @@ def test_the_lag_is_what_can_still_be_read(position: int, log: LogBounds, lag: i
     assert (found.position, found.lag) == (position, lag)
 
 
-def test_damage_hides_the_lag() -> None:
-    found = progress(TOPIC, at(0, 5, 5, 10, 10), [None, *LOGS[1:]])
+@pytest.mark.parametrize("log", [None, LogBounds(0, 3, has_lost_end=True)])
+def test_damage_hides_the_lag(log: LogBounds | None) -> None:
+    found = progress(TOPIC, at(0, 5, 5, 10, 10), [log, *LOGS[1:]])
 
     assert [each.state for each in found] == ["damaged", *["waiting"] * 4]
     assert [each.lag for each in found] == [None, 5, 15, 0, 20]
