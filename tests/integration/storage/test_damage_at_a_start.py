@@ -65,7 +65,7 @@ def test_a_flipped_byte_takes_its_batch_and_nothing_else(tmp_path: Path, byte: i
             assert found["quarantined"] == [damage]
             produce(broker, 100, 2 + life)
             end_offset += 100
-            problems, offsets = read_all(broker.port, end_offset, max_records=EVENTS_PER_REQUEST)
+            problems, offsets = read_all(broker.port, end_offset, max_records=1_000)
             assert [
                 (each["type"], each["firstOffset"], each["lastOffset"], each["nextOffset"])
                 for each in problems
@@ -117,6 +117,7 @@ def test_a_partition_that_has_lost_its_end_is_read_and_goes_on_when_that_is_acce
             broker.kill()
 
         broker.restart()
+        check_consume(broker, first)
         refused = accept_loss(broker, secret="")
         assert b"TAILRACE_TOKEN" in refused.stderr
         planned = accept_loss(broker, "--dry-run")
@@ -148,6 +149,25 @@ def test_a_partition_that_has_lost_its_end_is_read_and_goes_on_when_that_is_acce
 
     assert sum('"loss.accepted"' in line for line in lines) == 1
     assert segment.read_bytes() == spoilt
+
+
+def check_consume(broker: RunningBroker, first_lost: int) -> None:
+    """All that is there is printed; then it says what is not, with a group too."""
+    form = ("--format", r"%o\n")
+    for options in ((), ("--group", "g")):
+        consumed = run("consume", "t", *options, *form, url=broker.url)
+        assert consumed.stdout.decode().split() == [str(n) for n in range(first_lost)]
+        assert consumed.returncode == 1
+        assert consumed.stderr.decode().endswith("tailrace topic accept-loss t 0\n")
+        if not options:
+            assert consumed.stderr.decode().startswith(
+                'error: the last records are lost of partition 0 of topic "t" (from offset '
+                f"{first_lost} on). Restore the files"
+            )
+    listed = run("group", "list", url=broker.url).stdout.decode().splitlines()
+    described = run("group", "describe", "g", url=broker.url).stdout.decode().splitlines()
+    assert "idle, damaged" in listed[1]
+    assert "damaged" in described[-1].split()
 
 
 def accept_loss(

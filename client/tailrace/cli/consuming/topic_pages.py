@@ -23,6 +23,10 @@ Starts = Mapping[Key, int]  # the first offset to print
 Pages = Iterator[bytes]  # records, a line each
 
 
+class EndLostError(TailraceError):
+    """All that can be read was given, and a partition has lost the records behind that."""
+
+
 class Selection(NamedTuple):
     """Which records: one of `start`, `at_us` and `last`, or all; `partition`: of this one alone."""
 
@@ -58,7 +62,8 @@ def select(
 ) -> Selected:
     """The records of these topics, topic by topic and partition by partition.
 
-    Raised before any page is read: PartitionDamagedError, an offset outside of a partition.
+    Raised before any page is read: PartitionDamagedError, an offset outside of a partition. Raised
+    behind the last page: EndLostError.
     """
     partitions = _wanted_partitions(client, topics, selection)
     ends = {_key(each): each.readable().stop for each in partitions}
@@ -165,9 +170,9 @@ def _wanted_partitions(
 
 
 def _stored_pages(
-    client: "Client", partitions: "Iterable[PartitionOffsets]", starts: Starts, page_records: int
+    client: "Client", partitions: "Sequence[PartitionOffsets]", starts: Starts, page_records: int
 ) -> Iterator[Page]:
-    """What each partition held when it was asked for its offsets."""
+    """What each partition held when it was asked for its offsets; EndLostError behind that."""
     for offsets in partitions:
         position, end = starts[_key(offsets)], offsets.readable().stop
         while position < end:
@@ -184,6 +189,24 @@ def _stored_pages(
                 )
             yield Page(offsets.topic, page.body)
             position = page.next_offset
+    _check_ends(partitions)
+
+
+def _check_ends(partitions: "Iterable[PartitionOffsets]") -> None:
+    """EndLostError when one of them has lost its last records."""
+    lost = [each for each in partitions if each.state == "damaged"]
+    if lost:
+        names = ", ".join(
+            f'{each.partition} of topic "{each.topic}" (from offset {each.high_watermark} on)'
+            for each in lost
+        )
+        commands = ", ".join(
+            f"tailrace topic accept-loss {each.topic} {each.partition}" for each in lost
+        )
+        raise EndLostError(
+            f"the last records are lost of partition {names}. Restore the files that the broker's "
+            f"log names and start it again; or go on without them: {commands}"
+        )
 
 
 def _newest(
