@@ -3,15 +3,13 @@
 The pass that checks a line decodes one field of it and skips the rest.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from operator import attrgetter
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple, cast
 
 import msgspec
-import numpy as np
 
-from tailrace_broker.codec.columns import Int32s
 from tailrace_broker.codec.ndjson import check_lines, split_values
 from tailrace_broker.model.errors import InvalidBodyError
 
@@ -21,15 +19,12 @@ _PATHS_MAX = 64
 _NULL = b"null"
 _NO_SCALAR = (b"{", b"[")
 
-T = TypeVar("T", str, bytes)
-
 
 class KeyedLines(NamedTuple):
-    """The values of a body, and which key each has: `keys` are distinct, at `key_indices`."""
+    """The values of a body, and the key of each."""
 
     values: list[bytes]
     keys: list[bytes]
-    key_indices: Int32s
 
 
 class KeyPath:
@@ -80,19 +75,17 @@ def split_keyed_lines(body: bytes | bytearray, path: KeyPath) -> KeyedLines:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         check_lines(bytes(body))
         return _with_any_keys(body, values, path)
-    indices = _indices(texts)
-    return KeyedLines(values, [text.encode() for text in indices], _places(texts, indices))
+    return KeyedLines(values, list(map(str.encode, texts)))
 
 
 def _with_any_keys(body: bytes | bytearray, values: list[bytes], path: KeyPath) -> KeyedLines:
     """Some are no texts, or there is none."""
     raws = list(map(path.raw, values))
-    indices = _indices(raws)
-    keys = list(map(_key_of, indices))
+    keys = list(map(_key_of, raws))
     if None in keys:
-        bad = next(index for index, raw in enumerate(raws) if keys[indices[raw]] is None)
+        bad = keys.index(None)
         raise _no_key(body, path, raws[bad], bad)
-    return KeyedLines(values, cast(list[bytes], keys), _places(raws, indices))
+    return KeyedLines(values, cast(list[bytes], keys))
 
 
 def _event_decoder(names: Sequence[str], kind: type) -> Callable[[bytes], object]:
@@ -101,15 +94,6 @@ def _event_decoder(names: Sequence[str], kind: type) -> Callable[[bytes], object
             "Event", [("field", kind)], rename={"field": name}, frozen=True, gc=False
         )
     return msgspec.json.Decoder(kind).decode
-
-
-def _indices(keys: Iterable[T]) -> dict[T, int]:
-    """The distinct ones, numbered as they come."""
-    return {key: index for index, key in enumerate(dict.fromkeys(keys))}
-
-
-def _places(keys: Sequence[T], indices: Mapping[T, int]) -> Int32s:
-    return np.fromiter(map(indices.__getitem__, keys), np.int32, len(keys))
 
 
 def _key_of(raw: bytes) -> bytes | None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import structlog
 
 from tailrace_broker.core.log.journal_replay import JournaledBatch
-from tailrace_broker.core.ring.arithmetic import find_slice, token
+from tailrace_broker.core.ring.arithmetic import find_slice, token, tokens
 from tailrace_broker.model.errors import (
     CorruptPartitionError,
     DiskFullError,
@@ -127,8 +127,7 @@ class HostedTopic:
 
     def partitions_of_keys(self, keys: Sequence[bytes]) -> npt.NDArray[np.int32]:
         """Of each key the open partition that has its token."""
-        tokens = np.fromiter(map(token, keys), np.int64, len(keys))
-        slices = np.searchsorted(np.array(self._token_starts), tokens, side="right") - 1
+        slices = np.searchsorted(np.array(self._token_starts), tokens(keys), side="right") - 1
         return np.array(self._open_ids, np.int32)[slices]
 
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import mmh3
+import numpy as np
+import numpy.typing as npt
 
 TOKEN_MIN = -(2**63)
 TOKEN_END = 2**63
@@ -45,6 +47,12 @@ class Range:
 def token(key: bytes) -> int:
     """The signed 64-bit token of a partition key."""
     return mmh3.hash64(key, signed=True)[0]
+
+
+def tokens(keys: Sequence[bytes]) -> npt.NDArray[np.int64]:
+    """The `token` of each key, without a loop in Python over them."""
+    digests = b"".join(map(mmh3.mmh3_x64_128_digest, keys))
+    return np.frombuffer(digests, "<i8")[::2]  # the first half of each
 
 
 def broker_token(ordinal: int) -> int:

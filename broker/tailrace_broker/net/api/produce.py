@@ -32,7 +32,6 @@ from tailrace_broker.model.errors import InvalidBodyError, InvalidParameterError
 from tailrace_broker.model.topic import Topic
 from tailrace_broker.net.api.produce_bodies import (
     EventBody,
-    KeyedBody,
     ProduceParameters,
     RecordsBody,
     read_batch,
@@ -172,29 +171,18 @@ def _append_lines(
     broker: Broker,
     hosted: HostedTopic,
     call: Call,
-    body: RecordColumns | KeyedBody,
+    body: RecordColumns | RecordsBody,
     sender: Sender | None,
     answer: Answer,
 ) -> None:
     """A batch of its own; with keys in the lines, one for each partition that they belong to."""
-    if isinstance(body, KeyedBody):
-        _append_keyed_lines(broker, hosted, body, sender, answer)
+    if isinstance(body, RecordsBody):
+        _append_records(broker, hosted, call, body, sender, answer)
         return
     partition = hosted.partition_of_key(_placing_key(call.parameters.key, sender))
     done = partial(_answer_one, answer, hosted.topic, partition, body.record_count)
     hosted.log_of(partition).append_columns(body, done, sender and sender.producer)
     broker.counters.produced_events += body.record_count
-
-
-def _append_keyed_lines(
-    broker: Broker, hosted: HostedTopic, body: KeyedBody, sender: Sender | None, answer: Answer
-) -> None:
-    lines = body.lines
-    keys = list(map(lines.keys.__getitem__, lines.key_indices.tolist()))
-    times_us = np.full(len(keys), body.timestamp_us, np.int64)
-    records = ProducedRecords([*keys], [*lines.values], times_us, None)
-    partitions = hosted.partitions_of_keys(lines.keys)[lines.key_indices]
-    _append_by_partition(broker, hosted, records, partitions, body.flags, sender, answer)
 
 
 def _append_records(
@@ -207,11 +195,19 @@ def _append_records(
 ) -> None:
     """A batch for each partition that the records' keys belong to."""
     records = body.records
-    partition_by_key = {
-        key: hosted.partition_of_key(_placing_key(key, sender)) for key in set(records.keys)
-    }
-    partitions = np.array([partition_by_key[key] for key in records.keys], np.int32)
+    partitions = _partitions_of(hosted, records.keys, sender)
     _append_by_partition(broker, hosted, records, partitions, body.flags, sender, answer)
+
+
+def _partitions_of(
+    hosted: HostedTopic, keys: Sequence[bytes | None], sender: Sender | None
+) -> npt.NDArray[np.int32]:
+    """Of each record; those without a key have one partition."""
+    partitions = hosted.partitions_of_keys([key or b"" for key in keys])
+    if None in keys:
+        is_null = np.array([key is None for key in keys])
+        partitions[is_null] = hosted.partition_of_key(_placing_key(None, sender))
+    return partitions
 
 
 def _append_by_partition(

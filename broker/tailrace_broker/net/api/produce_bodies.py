@@ -22,7 +22,6 @@ from tailrace_broker.codec.columns import (
     pack_columns,
 )
 from tailrace_broker.codec.keyed_ndjson import (
-    KeyedLines,
     KeyPath,
     parse_key_path,
     split_keyed_lines,
@@ -72,14 +71,6 @@ class ProduceParameters(Parameters, frozen=True):
         return None if key is None else key.encode("utf-8", "surrogateescape")
 
 
-class KeyedBody(NamedTuple):
-    """Lines that have their keys inside, and what all of them share."""
-
-    lines: KeyedLines
-    timestamp_us: int
-    flags: int
-
-
 class RecordsBody(NamedTuple):
     """Records that have their times, and the flags of their batches."""
 
@@ -96,7 +87,7 @@ def read_event(broker: Broker, call: Call, topic: Topic) -> EventBody:
     return bytes(call.body), timestamp_us, flags
 
 
-def read_lines(broker: Broker, call: Call, topic: Topic) -> RecordColumns | KeyedBody:
+def read_lines(broker: Broker, call: Call, topic: Topic) -> RecordColumns | RecordsBody:
     """application/x-ndjson, with one key or a key in each line."""
     parameters: ProduceParameters = call.parameters
     if parameters.key_path is not None:
@@ -114,15 +105,14 @@ def read_lines(broker: Broker, call: Call, topic: Topic) -> RecordColumns | Keye
     )
 
 
-def _read_keyed_lines(broker: Broker, call: Call, topic: Topic) -> KeyedBody:
+def _read_keyed_lines(broker: Broker, call: Call, topic: Topic) -> RecordsBody:
     timestamp_us, flags = _timestamp_of(broker, call.parameters)
-    lines = split_keyed_lines(call.body, _key_path_of(call.parameters))
-    key_lengths = np.fromiter(map(len, lines.keys), np.int64, len(lines.keys))
-    key_bytes = int(key_lengths[lines.key_indices].sum())
-    _check_payload(broker, len(call.body) + key_bytes, len(lines.values))
-    return KeyedBody(
-        lines, timestamp_us, flags | _JSON_VALUES if topic.settings.json_check else flags
-    )
+    values, keys = split_keyed_lines(call.body, _key_path_of(call.parameters))
+    _check_payload(broker, len(call.body) + sum(map(len, keys)), len(keys))
+    if topic.settings.json_check:
+        flags |= _JSON_VALUES
+    times_us = np.full(len(keys), timestamp_us, np.int64)
+    return RecordsBody(ProducedRecords([*keys], [*values], times_us, None), flags)
 
 
 def read_records(broker: Broker, call: Call, _: Topic) -> RecordsBody:

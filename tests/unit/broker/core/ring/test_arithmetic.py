@@ -17,6 +17,7 @@ from tailrace_broker.core.ring.arithmetic import (
     ring_ranges,
     slice_bounds,
     token,
+    tokens,
     zone_class,
 )
 from tests.support.murmur3 import plain_token
@@ -42,6 +43,13 @@ def vector_id(vector: dict[str, Any]) -> str:
 @pytest.mark.parametrize("vector", KEYS, ids=vector_id)
 def test_the_token_of_a_key_never_changes(vector: dict[str, Any]) -> None:
     assert str(token(key_of(vector))) == vector["token"]
+
+
+def test_the_tokens_of_many_keys_are_those_of_each() -> None:
+    keys = [key_of(vector) for vector in KEYS]
+
+    assert tokens(keys).tolist() == [token(key) for key in keys]
+    assert tokens([]).tolist() == []
 
 
 @pytest.mark.parametrize("vector", KEYS, ids=vector_id)
