@@ -35,8 +35,10 @@ told() { # the number in this header of the last poll's answer
 }
 
 leave() {
-    post "$url/v1/consumer/commit" >/dev/null && # what was printed
-        post --url-query commit=false "$url/v1/consumer/goodbye" >/dev/null
+    if [ -n "$epoch" ]; then # else it is not registered, and another process may have its name
+        post "$url/v1/consumer/commit" >/dev/null && # what was printed
+            post --url-query commit=false "$url/v1/consumer/goodbye" >/dev/null
+    fi
     rm -rf "$files"
 }
 

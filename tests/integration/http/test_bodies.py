@@ -91,7 +91,7 @@ def test_a_peer_that_asks_before_it_sends_its_body_is_told_to_go_on(
     [
         (request("/v1/nowhere", content_length=2), 404),
         (request("/v1/topic/t/messages", content_length=2, method="PUT"), 405),
-        (request("/v1/topic/t/messages?timestamp=x", content_length=2), 400),
+        (request("/v1/topic/t/messages?partition=x", content_length=2), 400),
         (request("/v1/topic/t/messages", content_length=99_999_999_999), 413),
         (request("/v1/topic/t/messages", content_length=2, content_type="text/csv"), 415),
         (

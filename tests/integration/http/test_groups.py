@@ -395,7 +395,7 @@ def test_a_goodbye_confirms_the_last_delivery_unless_it_says_otherwise(
     said: dict[str, Any] = {} if commit is None else {"commit": commit}
     answer = connection.exchange(ask("goodbye", topic, **said))
 
-    assert (answer.status, answer.body) == (200, b"{}")
+    assert (answer.status, answer.body) == (200, b"{}\n")
     assert problem(connection.exchange(poll(topic))) == (409, "consumer-not-registered")
     register(connection, f"{topic}2", topic, group=topic)
     assert values(take_all(connection, f"{topic}2")) == left
