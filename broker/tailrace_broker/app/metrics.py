@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import NotReadyError, NotSupportedError
-from tailrace_broker.net.api.groups import lag_of
+from tailrace_broker.net.api.groups import totals_of
 from tailrace_broker.net.broker import RingView
 
 # Groups whose lag is computed in one turn of the event loop.
@@ -237,9 +237,9 @@ async def metrics_text(broker: LocalBroker, *, connection_count: int) -> bytes:
     member_count = 0
     with suppress(NotReadyError, NotSupportedError):
         for number, view in enumerate(broker.groups.views(), start=1):
-            lag = lag_of(view)
-            lag_or_nan = nan if lag is None else lag
-            groups.append(GroupScrape(view.group.name, lag_or_nan, view.group.lost))
+            totals = totals_of(view)
+            lag_or_nan = nan if totals.lag is None else totals.lag
+            groups.append(GroupScrape(view.group.name, lag_or_nan, totals.lost))
             member_count += len(view.group.members)
             if number % _GROUPS_A_TURN == 0:
                 await asyncio.sleep(0)

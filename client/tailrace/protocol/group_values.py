@@ -78,7 +78,8 @@ class GroupPartition:
     """How far a group is in a partition; ends and lag None when it is damaged.
 
     `position`: where it goes on; `committed`: where it would after the broker's restart. `state`:
-    open, sealed, waiting (for its parents), done (sealed, and read to its end), damaged.
+    open, sealed, waiting (for its parents), done (sealed, and read to its end), damaged. `lost`:
+    records from the position on that retention removed; None too when the broker is older.
     """
 
     topic: str
@@ -91,6 +92,7 @@ class GroupPartition:
     lag: int | None
     state: str
     oldest_unread: str | None
+    lost: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from tests.support.cli.commands import (
 
 pytestmark = pytest.mark.integration
 
+MEBIBYTE = 1 << 20
 EPOCH_START = "1970-01-01T00:00Z"
 
 
@@ -320,11 +321,40 @@ def test_groups_are_listed_with_their_lag(shared_broker: RunningBroker, ten: str
         "MEMBERS",
         "TOPICS",
         "LAG",
+        "LOST",
         "STATE",
         "OLDEST UNREAD",
     ]
-    assert re.fullmatch(rf"{ten} +0 +{ten} +6 +idle +\d+[sm]", row)
+    assert re.fullmatch(rf"{ten} +0 +{ten} +6 +0 +idle +\d+[sm]", row)
     assert (document["lag"], document["topics"], document["members"]) == (6, [ten], 0)
+
+
+def test_a_group_that_lost_records_to_retention_shows_them_before_it_reads_again(
+    tmp_path: Path,
+) -> None:
+    with start_broker(tmp_path, segment_bytes=MEBIBYTE) as broker, Client(broker.url) as client:
+        client.create_topic("t", partitions_per_range=1, retention_bytes=MEBIBYTE)
+        client.produce_lines("t", b"0\n")
+        assert read(broker, "t") == [0]
+        while (client.topic("t").partition_details[0].log_start or 0) < 3:
+            client.produce_lines("t", b'"%s"\n' % os.urandom(MEBIBYTE // 2).hex().encode())
+        row = told(run("group", "list", url=broker.url)).splitlines()[1].split()
+        table = told(run("group", "describe", "t", url=broker.url)).splitlines()
+        document = json.loads(told(run("group", "describe", "t", "-o", "json", url=broker.url)))
+        checked = run("doctor", url=broker.url).stdout.decode()
+        read(broker, "t")
+        [caught_up] = client.groups()
+
+    [partition] = document["partitions"]
+    titles = re.split(r"  +", table[1])
+    assert partition["position"] == 1
+    assert partition["lost"] == partition["logStart"] - 1 == document["lost"] >= 2
+    # Retention may have removed more between two commands.
+    assert 2 <= int(row[4]) <= document["lost"] <= caught_up.lost
+    assert "lost to retention" in table[0]
+    assert 2 <= int(table[2].split()[titles.index("LOST")]) <= document["lost"]
+    assert re.search(r"! retention +1 group lost \d+ records to retention: t: keep", checked)
+    assert caught_up.lag == 0
 
 
 def test_a_group_whose_reader_publishes_its_offsets_has_no_members(
@@ -335,7 +365,7 @@ def test_a_group_whose_reader_publishes_its_offsets_has_no_members(
     table = told(run("group", "list", url=shared_broker.url)).splitlines()
     [row] = [line for line in table if line.startswith(f"spark:{ten} ")]
 
-    assert row.split() == [f"spark:{ten}", "-", ten, "0", "spark", "-"]
+    assert row.split() == [f"spark:{ten}", "-", ten, "0", "0", "spark", "-"]
 
 
 def test_a_group_of_spark_is_neither_read_nor_reset(shared_broker: RunningBroker, ten: str) -> None:
@@ -371,7 +401,7 @@ def test_a_group_is_described_by_consumer_and_partition(
     assert headline.startswith(f"GROUP {ten}   active   assignment epoch ")
     assert re.fullmatch(rf"c1 +{ten} +1 +[\d.]+s ago +120s", consumer)
     assert titles.split()[:6] == ["TOPIC", "PARTITION", "POSITION", "STORED", "START", "END"]
-    assert re.fullmatch(rf"{ten} +0 +0 +0 +0 +10 +10 +open +\d+[sm] +c1", partition)
+    assert re.fullmatch(rf"{ten} +0 +0 +0 +0 +10 +10 +0 +open +\d+[sm] +c1", partition)
     assert document["consumers"][0]["partitions"] == [{"topic": ten, "partition": 0}]
     assert document["partitions"][0]["lag"] == 10
 

@@ -111,6 +111,7 @@ def test_a_group_is_described_with_its_consumers_and_partitions(
                 "logStart": 0,
                 "highWatermark": 5,
                 "lag": 3,
+                "lost": 0,
                 "state": "open",
                 "oldestUnread": oldest,
             }

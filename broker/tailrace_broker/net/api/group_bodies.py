@@ -82,6 +82,10 @@ class GroupPartition(msgspec.Struct, rename="camel", kw_only=True):
     log_start: int | None
     high_watermark: int | None
     lag: int | None
+    lost: Annotated[
+        int | None,
+        Meta(description="Records from the position on that retention removed; a poll skips them."),
+    ]
     state: Annotated[
         str,
         Meta(

@@ -134,9 +134,20 @@ class _Found(NamedTuple):
     log: PartitionLog | None
 
 
-def lag_of(view: GroupView) -> int | None:
-    """Records that a group has not dealt with; None: a partition is damaged."""
-    return _total(_found(view))
+class GroupTotals(NamedTuple):
+    """Records of all partitions of a group.
+
+    `lag`: not dealt with, None when a partition is damaged. `lost`: removed by retention before the
+    group read them, those at its positions included.
+    """
+
+    lag: int | None
+    lost: int
+
+
+def totals_of(view: GroupView) -> GroupTotals:
+    """Of a group at one moment."""
+    return _totals(view.group, _found(view))
 
 
 def _found(view: GroupView) -> list[_Found]:
@@ -155,9 +166,18 @@ def _found(view: GroupView) -> list[_Found]:
     return found
 
 
-def _total(found: Sequence[_Found]) -> int | None:
+def _totals(group: Group, found: Sequence[_Found]) -> GroupTotals:
     lags = [each.progress.lag for each in found]
-    return None if None in lags else sum(lag for lag in lags if lag is not None)
+    lag = None if None in lags else sum(lag for lag in lags if lag is not None)
+    return GroupTotals(lag, group.lost + sum(_lost_at_position(group, each) for each in found))
+
+
+def _lost_at_position(group: Group, each: _Found) -> int:
+    """Records that retention removed since the group stands where it is; a poll counts them."""
+    if each.log is None:
+        return 0
+    place = Place(each.topic.topic_id, each.progress.partition.partition)
+    return max(0, each.log.log_start - group.positions.get(place, each.log.log_start))
 
 
 async def _described(broker: Broker, view: GroupView) -> GroupDescription:
@@ -186,25 +206,24 @@ async def _described(broker: Broker, view: GroupView) -> GroupDescription:
 
 def _description(view: GroupView, found: Sequence[_Found]) -> GroupDescription:
     """Without the times."""
-    group = view.group
+    group, totals = view.group, _totals(view.group, found)
     return GroupDescription(
         group=group.name,
         state="active" if group.members else group.source or "idle",
         members=len(group.members),
         topics=sorted(view.topics),
-        lag=_total(found),
+        lag=totals.lag,
         oldest_unread=None,
-        lost=group.lost,
+        lost=totals.lost,
         assignment_epoch=group.epoch,
         coordinator=Coordinator(GROUPS_TOPIC, view.coordinator),
         consumers=_consumers(view),
-        partitions=[_partition(group, *each) for each in found],
+        partitions=[_partition(group, each) for each in found],
     )
 
 
-def _partition(
-    group: Group, topic: Topic, each: PartitionProgress, log: PartitionLog | None
-) -> GroupPartition:
+def _partition(group: Group, found: _Found) -> GroupPartition:
+    topic, each, log = found
     place = Place(topic.topic_id, each.partition.partition)
     return GroupPartition(
         topic=topic.name,
@@ -215,6 +234,7 @@ def _partition(
         log_start=None if log is None else log.log_start,
         high_watermark=None if log is None else log.high_watermark,
         lag=each.lag,
+        lost=None if log is None else _lost_at_position(group, found),
         state=each.state,
         oldest_unread=None,
     )

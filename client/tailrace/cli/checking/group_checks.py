@@ -24,7 +24,7 @@ def group_checks(client: Client, *, now_us: int) -> list[Check]:
         return [] if error.type == "not-supported" else [Check(FAILED, "groups", str(error))]
     except TailraceError as error:
         return [Check(FAILED, "groups", str(error))]
-    return [lag_check(groups, now_us=now_us)]
+    return [lag_check(groups, now_us=now_us), *loss_checks(groups)]
 
 
 def lag_check(groups: Sequence[GroupInfo], *, now_us: int) -> Check:
@@ -38,14 +38,34 @@ def lag_check(groups: Sequence[GroupInfo], *, now_us: int) -> Check:
         return Check(OK, "groups", f"{counted(len(groups), 'group')}, none lags")
     longest = short_duration(late[0][0])
     lags = "1 group lags" if len(late) == 1 else f"{len(late)} groups lag up to"
-    names = ", ".join(_description(group) for _, group in late[:NAMES_SHOWN_MAX])
-    others = f" and {len(late) - NAMES_SHOWN_MAX} more" if len(late) > NAMES_SHOWN_MAX else ""
+    names = _names([_description(group) for _, group in late])
     return Check(
         WARNING,
         "groups",
-        f"{lags} {longest}: {names}{others}: start what reads, or forget the group: "
-        "tailrace group delete",
+        f"{lags} {longest}: {names}: start what reads, or forget the group: tailrace group delete",
     )
+
+
+def loss_checks(groups: Sequence[GroupInfo]) -> list[Check]:
+    """A warning like "1 group lost 2 records to retention: billing"; none when none lost any."""
+    losers = sorted((each for each in groups if each.lost), key=lambda each: -each.lost)
+    if not losers:
+        return []
+    lost = counted(sum(each.lost for each in losers), "record")
+    names = _names([each.group for each in losers])
+    return [
+        Check(
+            WARNING,
+            "retention",
+            f"{counted(len(losers), 'group')} lost {lost} to retention: {names}: keep records for "
+            "longer (tailrace topic alter), or start what reads sooner",
+        )
+    ]
+
+
+def _names(names: Sequence[str]) -> str:
+    others = f" and {len(names) - NAMES_SHOWN_MAX} more" if len(names) > NAMES_SHOWN_MAX else ""
+    return ", ".join(names[:NAMES_SHOWN_MAX]) + others
 
 
 def _unread_s(oldest_unread: str | None, now_us: int) -> float:

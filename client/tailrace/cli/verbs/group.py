@@ -26,6 +26,7 @@ def list_groups(*, output: str, url: str | None) -> None:
     """List all groups: who reads what, and how far behind.
 
     LAG counts the records that are not read yet, and OLDEST UNREAD is the age of the oldest.
+    LOST counts those that retention removed before the group read them.
     """
     from tailrace.cli.lib.output import NONE, Column, as_table, member, show
     from tailrace.values import to_document
@@ -38,6 +39,7 @@ def list_groups(*, output: str, url: str | None) -> None:
         ),
         _topics(),
         _number("LAG", "lag"),
+        _number("LOST", "lost"),
         Column("STATE", lambda each: each["state"] + (", damaged" if each["lag"] is None else "")),
         _age("OLDEST UNREAD", "oldestUnread"),
     ]
@@ -50,6 +52,7 @@ def describe(*, group: str, output: str, url: str | None) -> None:
     """Show a group's consumers, and where it is in each partition.
 
     It goes on at POSITION; after a restart of the broker at STORED, which is not much older.
+    LOST counts the records behind POSITION that retention removed: it goes on at START.
     """
     from tailrace.cli.lib.output import as_table, show
     from tailrace.values import to_document
@@ -170,6 +173,7 @@ def _partition_columns() -> "list[Column]":
         member("START", "logStart"),
         member("END", "highWatermark"),
         _number("LAG", "lag"),
+        _number("LOST", "lost"),
         member("STATE", "state"),
         _age("OLDEST UNREAD", "oldestUnread"),
         member("CONSUMER", "consumer"),

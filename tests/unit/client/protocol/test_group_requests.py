@@ -60,6 +60,7 @@ PARTITION: dict[str, object] = {
     "lag": 3,
     "state": "open",
     "oldestUnread": None,
+    "lost": 0,
 }
 NUMBERED = {"tailrace-delivery": "41", "tailrace-assignment-epoch": "2"}
 
@@ -259,7 +260,7 @@ def test_a_group_is_described() -> None:
     consumer = GroupConsumer(
         "c1", ("flights",), "startFromLatest", 30_000, 12, (TopicPartition("flights", 3),)
     )
-    partition = GroupPartition("flights", 3, "c1", 7, 6, 0, 10, 3, "open", None)
+    partition = GroupPartition("flights", 3, "c1", 7, 6, 0, 10, 3, "open", None, 0)
     assert details == GroupDetails(INFO, 2, (consumer,), (partition,))
     assert to_document(consumer) == CONSUMER
     assert to_document(partition) == PARTITION

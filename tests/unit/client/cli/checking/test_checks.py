@@ -8,7 +8,7 @@ import pytest
 from tailrace import __version__
 from tailrace.cli.checking.check import FAILED, OK, SIGNS, WARNING, Check
 from tailrace.cli.checking.checks import java_check, open_files_check, ring_checks
-from tailrace.cli.checking.group_checks import lag_check
+from tailrace.cli.checking.group_checks import lag_check, loss_checks
 from tailrace.protocol.group_values import GroupInfo
 from tailrace.values import BrokerStatus, Ring, RingStatus
 
@@ -141,9 +141,11 @@ def test_a_broker_needs_files(limit: int, state: str) -> None:
     assert ("ulimit -n 10240" in check.detail) == (state == WARNING)
 
 
-def group_of(name: str, *, state: str = "idle", lag: int | None, oldest: str | None) -> GroupInfo:
+def group_of(
+    name: str, *, state: str = "idle", lag: int | None, oldest: str | None, lost: int = 0
+) -> GroupInfo:
     members = 2 if state == "active" else 0
-    return GroupInfo(name, state, members, ("t",), lag, oldest, 0)
+    return GroupInfo(name, state, members, ("t",), lag, oldest, lost)
 
 
 NOW_US = 1_795_255_763_114_502  # 2026-11-21T10:09:23.114502Z
@@ -181,3 +183,26 @@ def test_a_group_whose_oldest_unread_record_is_old_is_a_warning(
 
     assert (check.state, check.name) == (state, "groups")
     assert detail in check.detail
+
+
+@pytest.mark.parametrize(
+    ("lost", "details"),
+    [
+        ({}, []),
+        ({"a": 0}, []),
+        ({"a": 0, "og": 2}, ["1 group lost 2 records to retention: og: keep records for longer"]),
+        (
+            {"a": 1, "b": 2, "c": 3, "d": 4000},
+            ["4 groups lost 4,006 records to retention: d, c, b and 1 more: keep"],
+        ),
+    ],
+)
+def test_groups_that_lost_records_to_retention_are_a_warning(
+    lost: dict[str, int], details: list[str]
+) -> None:
+    groups = [group_of(name, lag=0, oldest=None, lost=count) for name, count in lost.items()]
+    checks = loss_checks(groups)
+
+    assert [(each.state, each.name) for each in checks] == [(WARNING, "retention")] * len(details)
+    for check, detail in zip(checks, details, strict=True):
+        assert check.detail.startswith(detail)
