@@ -196,6 +196,9 @@ def _exit_code(words: Sequence[str]) -> int:
 def _run(words: Sequence[str]) -> None:
     """The verb that the first word, or the first two, name."""
     url, words = leading_url(words)
+    if words and _family(words[0]):
+        between, seconds = leading_url(words[1:])
+        url, words = [*url, *between], [words[0], *seconds]
     if words and words[0] == "help":
         words = [*words[1:], "--help"]
     for count in (2, 1):

@@ -13,8 +13,10 @@ from tailrace.sync import Client
 from tailrace.wire import LARGEST_REQUEST_BYTES
 from tests.support.broker.fixtures import RunningBroker, start_broker
 from tests.support.cli.commands import (
+    TAILRACE,
     TIMEOUT_S,
     assert_fails,
+    environment,
     ndjson,
     records_of,
     run,
@@ -186,6 +188,67 @@ def test_what_is_not_json_is_named_on_a_topic_that_checks_it(
     assert count_of(broker, topic) == 0
 
 
+@pytest.mark.parametrize(
+    ("event", "remedy"),
+    [
+        ("hello", "quote a text, as '\"hello\"', or give the topic --no-json-check"),
+        ("fa.nd", "the lines of that file are stored by -f fa.nd"),
+        ("{" * 5_000, "or give the topic --no-json-check"),
+    ],
+)
+def test_an_argument_that_is_not_json_is_refused_with_the_remedy(
+    broker: RunningBroker, topic: str, tmp_path: Path, event: str, remedy: str
+) -> None:
+    (tmp_path / "fa.nd").write_text("1\n")
+    result = run("produce", topic, event, url=broker.url, cwd=tmp_path)
+
+    assert_fails(result, 1, rf"event 1 is not JSON \(.*\); .*{remedy}")
+
+
+def test_data_on_a_pipe_beside_events_is_not_passed_over_in_silence(
+    broker: RunningBroker, topic: str
+) -> None:
+    beside = run("produce", topic, "1", url=broker.url, stdin=b"2\n")
+    alone = run("produce", topic, "1", url=broker.url)
+
+    warning = "warning: standard input has data, which was not read, since events are given as"
+    assert beside.stderr.decode().startswith(warning)
+    assert told(beside).startswith("✓ 1 event, ")
+    assert (alone.returncode, alone.stderr) == (0, b"")
+    assert count_of(broker, topic) == 2
+
+
+def test_an_output_that_fails_does_not_hide_what_is_stored(
+    broker: RunningBroker, topic: str
+) -> None:
+    with Path("/dev/full").open("wb") as full:
+        result = subprocess.run(
+            [TAILRACE, "produce", topic, '{"a":1}'],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=environment(broker.url),
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+
+    assert result.returncode == 1
+    assert result.stderr.decode() == (
+        "error: input or output: No space left on device. All is stored: 1 event, 7 bytes\n"
+    )
+    assert count_of(broker, topic) == 1
+
+
+def test_a_time_ahead_of_the_broker_is_shown_as_people_write_times(
+    broker: RunningBroker, topic: str
+) -> None:
+    date = run("produce", topic, "1", "--timestamp", "2130-01-01", url=broker.url)
+    number = run("produce", topic, "1", "--timestamp", "9" * 18, url=broker.url)
+
+    ahead = "is more than an hour ahead of the broker's clock"
+    assert_fails(date, 1, f"--timestamp: 2130-01-01T00:00:00Z {ahead}")
+    assert_fails(number, 1, f"--timestamp: {'9' * 18} µs since 1970 {ahead}")
+
+
 def test_a_topic_that_does_not_check_takes_any_text(broker: RunningBroker, topic: str) -> None:
     told(run("topic", "alter", topic, "--no-json-check", url=broker.url))
     told(run("produce", topic, "hello", "", url=broker.url))
@@ -202,8 +265,9 @@ def test_a_topic_that_was_created_is_named(
     broker: RunningBroker, tmp_path: Path, words: list[str]
 ) -> None:
     topic = f"{tmp_path.name}-typo"
-    created = run("produce", topic, *words, "-o", "json", url=broker.url, stdin=b"1\n")
-    again = run("produce", topic, *words, "-o", "json", url=broker.url, stdin=b"1\n")
+    stdin = b"" if words else b"1\n"
+    created = run("produce", topic, *words, "-o", "json", url=broker.url, stdin=stdin)
+    again = run("produce", topic, *words, "-o", "json", url=broker.url, stdin=stdin)
 
     assert created.stderr.decode() == f"created topic {topic} (4 partitions)\n"
     assert json.loads(told(created))["topicCreated"] is True

@@ -37,7 +37,8 @@ tailrace() {{ python -c 'from tailrace.cli.main import main; main()' "$@"; }}
 CALLS = {
     "no broker": "tailrace topic list --url http://127.0.0.1:FREE",
     "wrong port": "tailrace topic list --url http://127.0.0.1:PORT2",
-    "no such topic": "tailrace produce nosuch </dev/null",
+    "no such topic": "echo 1 | tailrace produce nosuch",
+    "no events": "tailrace produce nosuch </dev/null",
     "no such topic to read": "tailrace consume nosuch",
     "no such group": "tailrace group describe nosuch",
     "reset to nowhere": "tailrace group reset billing",

@@ -40,6 +40,17 @@ def record_time_us(word: str) -> int:
     return number
 
 
+def time_text(time_us: int) -> str:
+    """Of microseconds since the epoch: "2026-11-21T09:00:00Z"."""
+    from datetime import UTC, datetime, timedelta
+
+    try:
+        time = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=time_us)
+    except OverflowError:  # behind the year 9999
+        return f"{time_us} µs since 1970"
+    return time.isoformat().replace("+00:00", "Z")
+
+
 def age_s(time: str) -> float:
     """How long ago, by this machine's clock, that was; 0 when it is ahead of it."""
     from datetime import UTC, datetime

@@ -3,11 +3,14 @@
 import os
 import select
 import stat
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from fcntl import ioctl
 from io import BufferedIOBase, BufferedReader, BytesIO
 from pathlib import Path
+from termios import FIONREAD
 
 from tailrace.cli.lib.interrupts import Interrupts
 from tailrace.errors import TailraceError
@@ -146,6 +149,16 @@ def opened(events: Sequence[str], file: Path, interrupts: Interrupts) -> Iterato
     with open(0, "rb", closefd=False) if file == Path("-") else file.open("rb") as raw:
         is_whole = stat.S_ISREG(os.fstat(raw.fileno()).st_mode) or file.suffix == ".gz"
         yield FileInput(file, raw) if is_whole else LiveInput(raw.fileno(), interrupts)
+
+
+def unread_bytes(descriptor: int) -> int:
+    """What a pipe holds now; 0 of anything else."""
+    try:
+        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            return 0
+        return int.from_bytes(ioctl(descriptor, FIONREAD, bytes(4)), sys.byteorder)
+    except OSError:  # it is closed
+        return 0
 
 
 def read_batches(stream: BufferedIOBase, batch_bytes: int = BATCH_BYTES) -> Iterator[list[bytes]]:

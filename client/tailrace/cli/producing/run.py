@@ -6,10 +6,11 @@ from contextlib import suppress
 from zlib import crc32
 
 from tailrace.cli.lib.options import counted
+from tailrace.cli.lib.parser import shown
 from tailrace.cli.producing.input import BATCH_BYTES
 from tailrace.cli.producing.requests import LineRequest, LineRequests, Target, refused_line
 from tailrace.cli.producing.resume import Replay, Token
-from tailrace.errors import ProblemError, TailraceError
+from tailrace.errors import ProblemError, TailraceError, TopicNotFoundError
 from tailrace.request_producer import RequestProducer
 from tailrace.sync import Client
 from tailrace.values import Produced
@@ -20,7 +21,12 @@ ASK_S_MAX = 5.0
 
 
 class BadLineError(TailraceError):
-    """A line that is no event; all before it is stored."""
+    """Line `number`, from 1 on, is no event; all before it is stored."""
+
+    def __init__(self, noun: str, number: int, reason: str) -> None:
+        super().__init__(f"{noun} {number} {reason}")
+        self.number = number
+        self.is_json = not reason.startswith("is not JSON")
 
 
 class Run:
@@ -95,7 +101,7 @@ class Run:
             self.take(())
             self._replay.end()
         if not self.event_count:
-            self._client.offsets([self._target.topic])  # TopicNotFoundError
+            self._check_topic()
 
     def token(self) -> Token:
         """Where another run goes on."""
@@ -173,7 +179,7 @@ class Run:
         else:
             bad_line = request.bad_line
         if bad_line is not None:
-            raise BadLineError(f"{self.noun} {self._line} {bad_line.reason}")
+            raise BadLineError(self.noun, self._line, bad_line.reason)
 
     def _send(self, request: LineRequest) -> Sequence[Produced]:
         self._under_way = request
@@ -194,7 +200,16 @@ class Run:
             most = f"and a request has at most {limit:,} (the broker's maxRequestBytes)"
             if max(limit, len(line)) < LARGEST_REQUEST_BYTES:
                 remedy += ", or raise TAILRACE_MAX_REQUEST_BYTES of the brokers"
-        return BadLineError(f"{self.noun} {self._line} has {len(line):,} bytes, {most}: {remedy}")
+        return BadLineError(self.noun, self._line, f"has {len(line):,} bytes, {most}: {remedy}")
+
+    def _check_topic(self) -> None:
+        topic = self._target.topic
+        try:
+            self._client.offsets([topic])
+        except TopicNotFoundError as error:
+            raise TailraceError(
+                f"there are no events, and topic {shown(topic)} does not exist: nothing was created"
+            ) from error
 
     # --- what is known ---
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from tailrace.cli.lib.options import OUTPUT, TOPIC, URL, connect, counted, size_text
-from tailrace.cli.lib.parser import UsageError, Verb, parameter, shown, text
-from tailrace.cli.lib.times import record_time_us
+from tailrace.cli.lib.parser import SHOWN_CHARACTERS_MAX, UsageError, Verb, parameter, shown, text
+from tailrace.cli.lib.times import record_time_us, time_text
 from tailrace.errors import ProblemError, TailraceError, TopicNotFoundError
 
 if TYPE_CHECKING:
@@ -43,9 +43,8 @@ def produce(
     import time
 
     from tailrace.cli.lib.interrupts import Interrupts
-    from tailrace.cli.lib.output import show
     from tailrace.cli.producing.form import Form
-    from tailrace.cli.producing.input import opened
+    from tailrace.cli.producing.input import opened, unread_bytes
     from tailrace.cli.producing.requests import Target
     from tailrace.cli.producing.run import Run
 
@@ -75,8 +74,20 @@ def produce(
             reason = error.detail.partition(";")[0]  # behind it: the remedy in HTTP
             raise TailraceError(f"{reason}. Create it: tailrace topic create {topic}") from error
         except TailraceError as error:
-            _fail(error, run)
-    duration_s = time.perf_counter() - start_s
+            _fail(_with_remedy(error, events, timestamp), run)
+    if events and unread_bytes(0):
+        print(
+            "warning: standard input has data, which was not read, since events are given as "
+            "arguments: a command without them stores its lines",
+            file=sys.stderr,
+        )
+    _show(output, topic, run, time.perf_counter() - start_s)
+
+
+def _show(output: str, topic: str, run: "Run", duration_s: float) -> None:
+    """What is stored; an output that fails does not hide it."""
+    from tailrace.cli.lib.output import show
+
     document = {
         "topic": topic,
         "events": run.event_count,
@@ -85,7 +96,13 @@ def produce(
         "topicCreated": run.has_created_topic,
     }
     stored = f"{counted(run.event_count, 'event')}, {size_text(run.sent_bytes)}"
-    show(output, document, f"✓ {stored}, {duration_s:.1f} s")
+    try:
+        show(output, document, f"✓ {stored}, {duration_s:.1f} s")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror}. All is stored: {stored}") from error
 
 
 def _with_key(form: "Form", key: str | None) -> "Form":
@@ -133,6 +150,35 @@ def _take(run: "Run", lines: Sequence[bytes]) -> None:
 
 
 # --- a run that was cut ---------------------------------------------------------------------------
+
+
+def _with_remedy(
+    error: TailraceError, events: Sequence[str], timestamp: int | None
+) -> TailraceError:
+    """The same failure, with what to do where an argument is the reason."""
+    from tailrace.cli.producing.run import BadLineError
+
+    if isinstance(error, BadLineError) and events and not error.is_json:
+        error.args = (f"{error}; {_json_remedy(events[error.number - 1])}",)
+    is_ahead = isinstance(error, ProblemError) and error.members.get("parameter") == "timestamp"
+    if is_ahead and timestamp is not None:
+        return TailraceError(
+            f"--timestamp: {time_text(timestamp)} is more than an hour ahead of the broker's clock"
+        )
+    return error
+
+
+def _json_remedy(event: str) -> str:
+    """Of an event that is not JSON: it is a file's name, or a text."""
+    import json
+    import shlex
+    from contextlib import suppress
+
+    with suppress(OSError):  # a name that is too long
+        if Path(event).is_file():
+            return f"the lines of that file are stored by -f {shlex.quote(event)}"
+    quoted = shlex.quote(json.dumps(event[:SHOWN_CHARACTERS_MAX], ensure_ascii=False))
+    return f"quote a text, as {quoted}, or give the topic --no-json-check"
 
 
 def _fail(error: TailraceError, run: "Run") -> NoReturn:
@@ -248,7 +294,7 @@ VERB = Verb(
             metavar="TIME",
             type=record_time_us,
             help="the time of all events, like 2026-11-21T09:00Z or microseconds since the epoch; "
-            "default: when the broker stores them",
+            "a time without a zone is UTC; default: when the broker stores them",
         ),
         parameter(
             "--resume",

@@ -392,3 +392,14 @@ def test_variables_of_brokers_of_the_operator_and_of_kubernetes_are_no_mistakes(
     check_variables(dict.fromkeys([*broker, *links, *ENVIRONMENT, "TAIL"], "1"))
     check_variables({"TAILRACE_PORT": "tcp://10.96.0.7:9250", "TAILRACE_ULR": ""})
     assert set(BROKER_SETTINGS) == set(Settings.model_fields)
+
+
+@pytest.mark.parametrize("url", [["--url", "FREE"], ["--url=FREE"]])
+def test_a_url_may_stand_between_the_words_of_a_verb(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], url: list[str]
+) -> None:
+    free = f"http://127.0.0.1:{free_port_base()}"
+    words = [word.replace("FREE", free) for word in url]
+    assert run(monkeypatch, "topic", *words, "list") == 1
+
+    assert_failed(capsys, f"no broker answers at {free} ")
