@@ -10,13 +10,13 @@ a wait at once.
 """
 
 import math
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from types import FrameType, TracebackType
+from contextlib import suppress
+from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from tailrace.cli.lib.interrupts import Interrupts
 from tailrace.errors import ConsumerNotRegisteredError, StaleDeliveryError, TailraceError
 from tailrace.sansio.consuming import Consuming, Step
 from tailrace.sansio.retries import PATIENCE_S
@@ -54,7 +54,7 @@ class Deliveries:
         self._follow = follow
         self._note = note
         self._is_unanswered = self._is_left_out = False  # as noted last
-        self._interrupts = _Interrupts()
+        self._interrupts = Interrupts()
         self._printed: set[bytes] = set()  # lines that are not known to be confirmed
         self._delivered: list[bytes] = []  # all lines of the last delivery
         self._state = Consuming(
@@ -69,7 +69,7 @@ class Deliveries:
 
     def __enter__(self) -> Self:
         self._register()
-        self._interrupts.install()
+        self._interrupts.__enter__()
         return self
 
     def __exit__(
@@ -88,7 +88,7 @@ class Deliveries:
                     self._confirm()
                     self._say_goodbye()
         finally:
-            self._interrupts.remove()
+            self._interrupts.__exit__(error_type, error, traceback)
 
     def slices(self, max_records: int | None) -> Iterator[bytes]:
         """Records as NDJSON, `max_records` at most; None: all there are, and with `follow` those
@@ -122,7 +122,7 @@ class Deliveries:
             except TailraceError as error:
                 self._pause_after(error)
         if self._follow and is_empty:
-            self._pause(self._state.idle_s(time.monotonic()))
+            self._interrupts.sleep(self._state.idle_s(time.monotonic()))
         return not is_empty
 
     def _carry_out(self, step: Step) -> bool:
@@ -165,7 +165,7 @@ class Deliveries:
             if not self._is_unanswered:
                 self._note(f"{str(error).partition('. ')[0]}; trying again")
             self._is_unanswered = True
-        self._pause(pause_s)
+        self._interrupts.sleep(pause_s)
 
     def _confirm_all(self) -> None:
         """What was printed, even if this consumer was removed while it was."""
@@ -202,40 +202,3 @@ class Deliveries:
         if is_left_out and not self._is_left_out:
             self._note(f'other consumers of group "{self._state.group}" have all partitions')
         self._is_unanswered, self._is_left_out = False, is_left_out
-
-    def _pause(self, seconds: float) -> None:
-        with self._interrupts.waiting():
-            time.sleep(max(0.0, seconds))
-
-
-class _Interrupts:
-    """Ctrl-C: the first one interrupts only what is `waiting`, each later one anything."""
-
-    def __init__(self) -> None:
-        self._is_waiting = False
-        self._has_come = False
-
-    def install(self) -> None:
-        """Unless it is ignored, as a shell's background jobs do."""
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self._on_signal)
-
-    def remove(self) -> None:
-        if signal.getsignal(signal.SIGINT) == self._on_signal:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """A block that the first one ends too; KeyboardInterrupt, also when it came before."""
-        self._is_waiting = True
-        try:
-            if self._has_come:
-                raise KeyboardInterrupt
-            yield
-        finally:
-            self._is_waiting = False
-
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        if self._is_waiting or self._has_come:
-            raise KeyboardInterrupt
-        self._has_come = True
