@@ -109,6 +109,8 @@ def _allowed(field: Mapping[str, Any]) -> str:
     kind = "a whole number" if field["type"] == "integer" else "a number"
     if "exclusiveMinimum" in field:
         return f"{kind} above {field['exclusiveMinimum']:g}"
+    if "minimum" not in field:
+        return f"{kind} of {field['maximum']:g} or less" if "maximum" in field else kind
     if "maximum" in field:
         return f"{kind} from {field['minimum']} to {field['maximum']}"
     return f"{kind} of {field['minimum']:g} or more"

@@ -69,8 +69,11 @@ def test_what_kubernetes_sets_for_services_is_recognised(
     [
         ({"type": "integer", "minimum": 1, "maximum": 9}, "a whole number from 1 to 9"),
         ({"type": "integer", "minimum": 1}, "a whole number of 1 or more"),
+        ({"type": "integer", "maximum": 9}, "a whole number of 9 or less"),
+        ({"type": "integer"}, "a whole number"),
         ({"type": "number", "exclusiveMinimum": 0}, "a number above 0"),
         ({"type": "number", "minimum": 3}, "a number of 3 or more"),
+        ({"type": "number"}, "a number"),
         ({"type": "boolean"}, "true or false"),
         ({"type": "string", "enum": ["debug", "info", "error"]}, "debug, info or error"),
     ],
