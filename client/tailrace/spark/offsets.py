@@ -49,7 +49,7 @@ class Listing:
         """A sentence for each topic that does not exist, with the nearest name of those that do."""
         known = sorted({row.topic for row in self.partitions})
         return [
-            f'topic "{name}" does not exist{close_to(name, known, end="?") or "."}'
+            f'topic "{name}" does not exist{close_to(name, known, end="?")}'
             for name in self.missing_topics
         ]
 

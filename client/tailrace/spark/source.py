@@ -9,7 +9,7 @@ Source: pyspark 4.3, `pyspark/sql/datasource.py`, `pyspark/sql/streaming/datasou
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
@@ -48,7 +48,7 @@ from tailrace.spark.offsets import Listing, OffsetRange, Plan, plan_ranges, spli
 from tailrace.spark.option_values import InvalidOptionError
 from tailrace.spark.options import Read, ReadOptions, parse_read_options, parse_write_options
 from tailrace.spark.stream_offsets import OffsetsDocument, Reach, read_offsets, write_offsets
-from tailrace.spark.task import read_range, report_loss, report_missing
+from tailrace.spark.task import DataLossError, MissingTopicError, read_range, report_loss
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,7 +117,7 @@ class TailraceReader(DataSourceReader):
         with closing(PatientClient.of(self._options)) as client:
             listing = list_partitions(client, self._options, with_times=True)
         for missing in listing.missing():
-            report_missing(self._options, missing)
+            report_loss(self._options, missing, MissingTopicError)
         return _tasks(self._options, plan_ranges(self._options, listing))
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
@@ -186,8 +186,8 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._publish(start)
         self._listing = self._final_listing or self._list()
         reached = stream_offsets.reach(self._options, read_offsets(start), self._listing)
-        self._report(report_loss, reached.losses)
-        self._report(report_missing, self._listing.missing())
+        self._report(reached.losses, DataLossError)
+        self._report(self._listing.missing(), MissingTopicError)
         if self._is_too_early(reached, limit):
             return start
         end = reached.end
@@ -240,7 +240,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _first_offsets(self) -> OffsetsDocument:
         """Where the query starts; `{}` as long as there is no topic to read."""
         self._listing = self._final_listing or self._list(with_times=True)
-        self._report(report_missing, self._listing.missing())
+        self._report(self._listing.missing(), MissingTopicError)
         options = self._options
         if self._has_waited:  # a topic that is there now is newer than the query
             options = stream_offsets.from_earliest(options)
@@ -257,11 +257,11 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return False
         return time.monotonic() - self._batch_at_s < self._options.trigger_delay_s_max
 
-    def _report(self, report: Callable[[ReadOptions, str], None], sentences: list[str]) -> None:
-        for sentence in sentences:
-            if sentence not in self._reported:
-                report(self._options, sentence)
-                self._reported.add(sentence)
+    def _report(self, losses: list[str], kind: type[DataLossError]) -> None:
+        for loss in losses:
+            if loss not in self._reported:
+                report_loss(self._options, loss, kind)
+                self._reported.add(loss)
 
 
 def row_schema(options: ReadOptions) -> StructType:

@@ -26,26 +26,21 @@ _log = logging.getLogger(__name__)
 class DataLossError(TailraceError):
     """Records that were asked for are not there; option failOnDataLoss=false reads the rest."""
 
-
-class MissingTopicError(TailraceError):
-    """A topic that was asked for does not exist."""
+    remedy = "To read what is left, set failOnDataLoss to false"
 
 
-def report_loss(options: ReadOptions, loss: str) -> None:
+class MissingTopicError(DataLossError):
+    """A topic that was asked for does not exist, most likely a wrong name."""
+
+    remedy = "Correct the name, or create the topic; those that exist: tailrace topic list"
+
+
+def report_loss(options: ReadOptions, loss: str, kind: type[DataLossError] = DataLossError) -> None:
     """Raise, or warn in the log of the process that runs this."""
+    sentence = loss if loss.endswith("?") else f"{loss}."
     if options.fail_on_data_loss:
-        raise DataLossError(f"{loss}. To read what is left, set failOnDataLoss to false")
-    _log.warning("%s; failOnDataLoss is false: reading what is left", loss)
-
-
-def report_missing(options: ReadOptions, missing: str) -> None:
-    """The same for a topic that does not exist, most likely a wrong name."""
-    if options.fail_on_data_loss:
-        raise MissingTopicError(
-            f"{missing} Correct the name, or create the topic; those that exist: "
-            "tailrace topic list"
-        )
-    _log.warning("%s failOnDataLoss is false: reading the other topics", missing)
+        raise kind(f"{sentence} {kind.remedy}")
+    _log.warning("%s failOnDataLoss is false: reading what is left", sentence)
 
 
 def read_range(offsets: OffsetRange, options: ReadOptions) -> "Iterator[pa.RecordBatch]":

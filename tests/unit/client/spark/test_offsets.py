@@ -152,7 +152,7 @@ def test_of_a_topic_that_does_not_exist_the_nearest_name_is_said() -> None:
 
     assert listing.missing() == [
         'topic "flihgts" does not exist; did you mean flights?',
-        'topic "orders" does not exist.',
+        'topic "orders" does not exist',
     ]
 
 
