@@ -6,46 +6,15 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tailrace.local.broker import plain_environment
 from tests.support.broker.fixtures import RunningBroker, free_port_base
-from tests.support.cli.commands import TAILRACE, TIMEOUT_S, assert_fails, run
+from tests.support.cli.commands import TIMEOUT_S, assert_fails, run
+from tests.support.cli.dev import started
 
 pytestmark = pytest.mark.integration
-
-
-@contextmanager
-def running_dev(folder: Path, *arguments: str, port: int) -> Iterator["subprocess.Popen[bytes]"]:
-    """`tailrace dev` in a folder of its own; killed at the end."""
-    process = subprocess.Popen(
-        [TAILRACE, "dev", "--port", str(port), *arguments],
-        cwd=folder,
-        env=plain_environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def read_welcome(process: "subprocess.Popen[bytes]") -> list[str]:
-    """The lines up to the last, which say that the broker is ready."""
-    assert process.stdout is not None
-    lines = []
-    for line in process.stdout:
-        lines.append(line.decode().strip())
-        if lines[-1].startswith("Ctrl-C"):
-            return lines
-    assert process.stderr is not None
-    raise AssertionError(process.stderr.read().decode())
 
 
 def children_of(pid: int) -> list[int]:
@@ -65,16 +34,15 @@ def paste(line: str) -> object:
 
 def test_the_lines_of_dev_work_when_pasted_and_data_stays(tmp_path: Path) -> None:
     port = free_port_base()
-    with running_dev(tmp_path, port=port) as dev:
-        welcome = read_welcome(dev)
-        produce_line, read_line = [line for line in welcome if line.startswith("curl")]
+    with started(tmp_path, "--port", str(port)) as (dev, welcome):
+        lines = map(str.strip, welcome.splitlines())
+        produce_line, read_line = [line for line in lines if line.startswith("curl")]
         produced = paste(produce_line)
         read = paste(read_line)
         dev.send_signal(signal.SIGINT)
         _, errors = dev.communicate(timeout=TIMEOUT_S)
         exit_code = dev.returncode
-    with running_dev(tmp_path, port=port) as dev:
-        read_welcome(dev)
+    with started(tmp_path, "--port", str(port)):
         read_later = paste(read_line)
 
     assert (exit_code, errors) == (130, b"")
@@ -84,14 +52,13 @@ def test_the_lines_of_dev_work_when_pasted_and_data_stays(tmp_path: Path) -> Non
     assert read["value"] == {"origin": "SFO"}
     assert read_later == read
     for door in range(4):
-        assert any(f"http://127.0.0.1:{port + door}" in line for line in welcome)
+        assert f"http://127.0.0.1:{port + door}" in welcome
     assert (tmp_path / ".tailrace" / "0").is_dir()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_dev_and_its_broker(tmp_path: Path, number: signal.Signals) -> None:
-    with running_dev(tmp_path, "--data", "events", port=free_port_base()) as dev:
-        read_welcome(dev)
+    with started(tmp_path, "--data", "events", "--port", str(free_port_base())) as (dev, _):
         [broker_pid] = children_of(dev.pid)
         dev.send_signal(number)
         _, errors = dev.communicate(timeout=TIMEOUT_S)
@@ -103,8 +70,7 @@ def test_a_signal_ends_dev_and_its_broker(tmp_path: Path, number: signal.Signals
 
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
 def test_a_killed_dev_leaves_no_broker(tmp_path: Path) -> None:
-    with running_dev(tmp_path, port=free_port_base()) as dev:
-        read_welcome(dev)
+    with started(tmp_path, "--port", str(free_port_base())) as (dev, _):
         [broker_pid] = children_of(dev.pid)
         broker = os.pidfd_open(broker_pid)
         dev.kill()
@@ -114,8 +80,7 @@ def test_a_killed_dev_leaves_no_broker(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_ends_by_itself_ends_dev(tmp_path: Path) -> None:
-    with running_dev(tmp_path, port=free_port_base()) as dev:
-        read_welcome(dev)
+    with started(tmp_path, "--port", str(free_port_base())) as (dev, _):
         [broker_pid] = children_of(dev.pid)
         os.kill(broker_pid, signal.SIGKILL)
         _, errors = dev.communicate(timeout=TIMEOUT_S)
@@ -167,10 +132,8 @@ def test_an_empty_directory_name_is_not_the_present_directory(tmp_path: Path) ->
 def test_a_link_to_a_directory_holds_the_data(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to("disk")
-    with running_dev(tmp_path, "--data", "link", port=free_port_base()) as dev:
-        read_welcome(dev)
-
-    assert (tmp_path / "disk" / "0" / "data").is_dir()
+    with started(tmp_path, "--data", "link", "--port", str(free_port_base())):
+        assert (tmp_path / "disk" / "0" / "data").is_dir()
 
 
 def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:

@@ -5,44 +5,17 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tailrace.cli.main import VERBS
-from tailrace.local.broker import plain_environment
 from tailrace.sync import Client
 from tests.support.broker.fixtures import free_port_base, free_ring_port
-from tests.support.cli.commands import TAILRACE, TIMEOUT_S, assert_fails, run
-from tests.support.cli.dev import Dev, end_by_hand, running
+from tests.support.cli.commands import TIMEOUT_S, assert_fails, run
+from tests.support.cli.dev import Dev, end_by_hand, running, started
 
 pytestmark = pytest.mark.integration
-
-
-@contextmanager
-def started_alone(folder: Path, ordinal: int) -> Iterator[tuple["subprocess.Popen[bytes]", str]]:
-    """`tailrace dev start`, ready, with what it has printed; killed at the end."""
-    process = subprocess.Popen(
-        [TAILRACE, "dev", "start", str(ordinal), "--data", "ring"],
-        cwd=folder,
-        env=plain_environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    with process:
-        try:
-            assert process.stdout is not None
-            lines: list[str] = []
-            for line in process.stdout:
-                lines.append(line.decode())
-                if lines[-1].startswith("Ctrl-C"):
-                    break
-            assert lines[-1:] == ["Ctrl-C ends it, data stays.\n"], process.communicate()
-            yield process, "".join(lines)
-        finally:
-            process.kill()
 
 
 def is_served(dev: Dev, ordinal: int) -> bool:
@@ -59,7 +32,7 @@ def test_a_killed_broker_of_a_ring_is_started_again_beside_the_others(tmp_path: 
     with running(tmp_path, "--brokers", "3", port=free_ring_port()) as dev:
         os.kill(dev.pid(1), signal.SIGKILL)
         note = dev.noted()
-        with started_alone(tmp_path, 1) as (broker, printed):
+        with started(tmp_path, "start", "1", "--data", "ring") as (broker, printed):
             is_there = is_served(dev, 1)
             os.kill(dev.pid(2), signal.SIGKILL)
             second_note = dev.noted()

@@ -34,10 +34,10 @@ class Dev(NamedTuple):
 
 
 @contextmanager
-def running(folder: Path, *arguments: str, port: int) -> Iterator[Dev]:
-    """Ready; killed at the end, with its brokers."""
+def started(folder: Path, *arguments: str) -> Iterator[tuple["subprocess.Popen[bytes]", str]]:
+    """`tailrace dev` with these arguments, ready, and what it has printed; killed at the end."""
     process = subprocess.Popen(
-        [TAILRACE, "dev", "--data", "ring", "--port", str(port), *arguments],
+        [TAILRACE, "dev", *arguments],
         cwd=folder,
         env=plain_environment(),
         stdout=subprocess.PIPE,
@@ -48,13 +48,21 @@ def running(folder: Path, *arguments: str, port: int) -> Iterator[Dev]:
             assert process.stdout is not None
             lines: list[str] = []
             for line in process.stdout:
-                lines.append(line.decode().strip())
+                lines.append(line.decode())
                 if lines[-1].startswith("Ctrl-C"):
                     break
-            assert lines[-1:] == ["Ctrl-C ends it, data stays."], process.communicate()
-            yield Dev(process, port, folder / "ring", lines)
+            assert lines[-1:] == ["Ctrl-C ends it, data stays.\n"], process.communicate()
+            yield process, "".join(lines)
         finally:
             process.kill()
+
+
+@contextmanager
+def running(folder: Path, *arguments: str, port: int) -> Iterator[Dev]:
+    """Ready; killed at the end, with its brokers."""
+    with started(folder, "--data", "ring", "--port", str(port), *arguments) as (process, printed):
+        lines = [line.strip() for line in printed.splitlines()]
+        yield Dev(process, port, folder / "ring", lines)
 
 
 def end_by_hand(dev: Dev) -> None:
