@@ -60,7 +60,9 @@ class Story:
         self._harm(self._damage_a_block)
 
     def lose_files(self) -> None:
-        """Of acknowledged records the journal, a file of it, a topic or a partition is removed."""
+        """Of acknowledged records the journal, a file of it, a topic, a partition or the last
+        segment of one is removed.
+        """
         self._harm(self._remove_files)
 
     def _harm(self, harm: Callable[[Path], None]) -> None:
@@ -115,7 +117,8 @@ class Story:
         partitions = {path.parent for path in data.glob("*/*/*.log")}
         topics = {path.parent for path in partitions}
         journal = {data / "journal", *data.glob("journal/*.journal")}
-        path = self.generator.choice(sorted(partitions | topics | journal))
+        last = {max(partition.glob("*.log")) for partition in partitions}
+        path = self.generator.choice(sorted(partitions | topics | journal | last))
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _world(self, root: Path, before: Expectation | None, life: int) -> tuple[World, History]:

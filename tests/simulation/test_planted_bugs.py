@@ -209,7 +209,7 @@ def partition_listed_before_it_is_there(patch: pytest.MonkeyPatch) -> None:
     put = SegmentWriter.put
 
     def list_and_put(self: Any, batches: Any, **options: bool) -> Path:
-        self._inventory.add_partitions([self.key])
+        self._inventory.add_segments([self.listed_segment])
         return put(self, batches, **options)
 
     patch.setattr(SegmentWriter, "put", list_and_put)
@@ -226,8 +226,19 @@ def journal_file_listed_before_it_is_there(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Journal, "_begin_round", list_and_begin)
 
 
+def segment_listed_before_it_is_there(patch: pytest.MonkeyPatch) -> None:
+    """That of a roll, when the one before is finished."""
+    roll = SegmentWriter.roll
+
+    def roll_and_list(self: Any) -> None:
+        roll(self)
+        self._inventory.add_segments([self.listed_segment])
+
+    patch.setattr(SegmentWriter, "roll", roll_and_list)
+
+
 def nothing_listed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Inventory, "add_partitions", lambda self, keys: None)
+    patch.setattr(Inventory, "add_segments", lambda self, segments: None)
     patch.setattr(Inventory, "add_journal_file", lambda self, name: None)
 
 
@@ -266,6 +277,7 @@ CRASHES: list[tuple[Plant, int]] = [
     (torn_write_taken_for_damage, 0),
     (partition_listed_before_it_is_there, 0),
     (journal_file_listed_before_it_is_there, 0),
+    (segment_listed_before_it_is_there, 0),
 ]
 DAMAGES: list[tuple[Plant, int]] = [
     (high_watermark_in_the_header_ignored, 4),

@@ -63,10 +63,14 @@ class CleanStop(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class KnownFiles(msgspec.Struct, frozen=True, rename="camel"):
-    """`inventory.json`: what must be on the disk; partitions by topic id, in their order."""
+    """`inventory.json`: what must be on the disk; partitions by topic id, in their order.
+
+    `newest_segments`: by topic id and partition the base offset of the last segment.
+    """
 
     journal_files: tuple[str, ...] = ()
     partitions: dict[UUID, list[int]] = {}
+    newest_segments: dict[UUID, dict[int, int]] = {}
     version: int = FORMAT_VERSION
 
 

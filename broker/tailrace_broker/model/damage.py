@@ -51,3 +51,8 @@ class LostEnd(NamedTuple):
     first_offset: int
     proven_end: int
     next_offset: int
+
+    @property
+    def is_exact(self) -> bool:
+        """The log is known to have ended at `proven_end`."""
+        return self.next_offset == self.proven_end

@@ -135,10 +135,14 @@ class Topics:
         await run(directory.trash.spares.fill)
 
     def _note_stored(self, inventory: Inventory) -> None:
-        """Which partitions have segments, if a killed broker could not note it any more. Blocks."""
-        stored = [log.place for log in self.readable_logs() if log.has_segments]
+        """Which segments there are, if a killed broker could not note it any more. Blocks."""
+        stored = [
+            (log.place.topic_id, log.place.partition, log.newest_segment)
+            for log in self.readable_logs()
+            if log.has_segments
+        ]
         with suppress(StoredDataError):  # the next write to the segment tries again
-            inventory.add_partitions([(each.topic_id, each.partition) for each in stored])
+            inventory.add_segments(stored)
 
     def serve(self) -> None:
         """Let the doors in."""
@@ -306,9 +310,6 @@ class Topics:
         if not dry_run:
             loss = Loss(lost.first_offset, lost.next_offset, self._now_us())
             await self._io.run(partial(record_loss, log.place.directory, loss))
-            if not log.has_segments:
-                forget = self._directory.inventory.forget_partition
-                await self._io.run(partial(forget, log.place.topic_id, partition))
             _log.warning(
                 "loss.accepted",
                 topic=name,

@@ -178,6 +178,78 @@ def test_what_a_deletion_and_retention_have_removed_is_not_missing(tmp_path: Pat
         assert [line[0] for line in verified(broker.data_dir)[1]] == ["✓"]
 
 
+def test_a_missing_last_segment_is_noticed_and_its_offsets_are_not_given_again(
+    tmp_path: Path,
+) -> None:
+    with start_broker(tmp_path, segment_bytes=MEBIBYTE) as broker:
+        with Client(broker.url) as client:
+            client.create_topic("rolled", partitions_per_range=1)
+            for _ in range(10):
+                client.produce_lines("rolled", EVENTS)
+        broker.kill()
+        *_, before, last = sorted(data_of(broker).glob("*/*/*.log"))
+        first_lost, stored = int(last.stem), last.read_bytes()
+        assert before.with_suffix(".idx").exists()
+        last.unlink()
+        for _ in range(2):
+            code, lines = verified(broker.data_dir)
+            assert code == 1
+            assert f"✗ {last}: is missing: it was the last segment; restore it from a copy" in lines
+            broker.restart()
+            with Client(broker.url) as client:
+                (found,) = client.topic("rolled").partition_details
+                assert (found.state, found.high_watermark) == ("damaged", first_lost)
+                with pytest.raises(ProblemError, match=f"offsets from {first_lost} on are missing"):
+                    client.produce("rolled", b"1")
+            broker.kill()
+        last.write_bytes(stored)
+        broker.restart()
+        with Client(broker.url) as client:
+            (found,) = client.topic("rolled").partition_details
+            assert (found.state, found.high_watermark) == ("open", 20_000)
+        broker.kill()
+        last.unlink()
+        broker.restart()
+        with Client(broker.url) as client:
+            lost = client.accept_partition_loss("rolled", 0)
+            assert lost.first_offset == first_lost
+            assert client.produce("rolled", b"1").offset == lost.next_offset > 20_000
+        broker.kill()
+        assert verified(broker.data_dir)[0] == 0
+        broker.restart()
+        with Client(broker.url) as client:
+            assert client.produce("rolled", b"1").offset == lost.next_offset + 1
+
+
+@pytest.mark.parametrize("lost", ["partition", "segment"])
+def test_a_restored_topic_that_has_lost_files_is_damaged_there(
+    killed: RunningBroker, lost: str
+) -> None:
+    killed.restart()
+    with Client(killed.url) as client:
+        client.delete_topic("large")
+    killed.kill()
+    segment = sorted(data_of(killed).glob("trash/*/*/*.log"))[0]
+    partition = segment.parent
+    shutil.rmtree(partition) if lost == "partition" else segment.unlink()
+
+    code, lines = verified(killed.data_dir)
+    assert (code, lines[0]) == (
+        1,
+        f"✗ {partition}: has lost its segments; restore it from a copy",
+    )
+    killed.restart()
+    with Client(killed.url) as client:
+        client.restore_topic("large")
+        details = client.topic("large").partition_details
+        assert [each.partition for each in details if each.state == "damaged"] == [
+            int(partition.name)
+        ]
+        with pytest.raises(ProblemError, match="has lost its segments") as refused:
+            client.read_lines("large", int(partition.name))
+        assert refused.value.type == "corrupt-partition"
+
+
 def test_each_broker_of_a_folder_is_verified_for_itself(
     killed: RunningBroker, tmp_path: Path
 ) -> None:
@@ -219,7 +291,7 @@ def test_a_partition_without_its_directory_goes_on_when_the_loss_is_accepted(
     begin = end = int(accepted.split()[-1])
     from_begin = ("--partition", str(partition), "--from", str(begin), "--format", r"%o\n")
 
-    assert accepted.startswith("✓ large: gave up offsets 0 to ")
+    assert accepted.startswith("✓ large: gave up offsets 0 and above of ")
     for events, stop in product((b"{}", EVENTS), (killed.kill, killed.stop)):
         with Client(killed.url) as client:
             assert client.produce_lines("large", events, key="a").offset == end

@@ -4,7 +4,8 @@ By it a start and `tailrace verify` notice what is gone. A file of the journal i
 there, durably, and has no frame yet. A partition is added when its first segment is there, durably,
 and before anybody relies on it: before the append is acknowledged, or the journal gives up what it
 holds. So what is listed was there, whatever has stopped the broker; and what is not holds nothing
-that was acknowledged. It costs a small write for the first segment of a partition, none afterwards.
+that was acknowledged. Each later segment of a partition is noted in the same way, since nothing
+else on the disk shows that the last one is gone. It costs a small write for each segment.
 """
 
 from collections import defaultdict
@@ -20,8 +21,8 @@ from tailrace_broker.storage.files.direct_file import write_file_atomically
 
 INVENTORY = "inventory.json"
 
-# Topic id and partition.
-LogKey = tuple[UUID, int]
+# Topic id and partition, and the base offset of its last segment.
+ListedSegment = tuple[UUID, int, int]
 
 
 class Inventory:
@@ -35,7 +36,7 @@ class Inventory:
         self._path = path
         self._known = known
         self._lock = Lock()
-        self._waiting: list[LogKey] = []  # whoever writes next takes them along
+        self._waiting: list[ListedSegment] = []  # whoever writes next takes them along
 
     @property
     def journal_files(self) -> tuple[str, ...]:
@@ -45,6 +46,10 @@ class Inventory:
     def has(self, topic_id: UUID, partition: int) -> bool:
         """Whether the partition must have segments, or have lost them to retention."""
         return partition in self._known.partitions.get(topic_id, ())
+
+    def newest_segment(self, topic_id: UUID, partition: int) -> int | None:
+        """Base offset of the last segment that the partition must have; None: nobody noted it."""
+        return self._known.newest_segments.get(topic_id, {}).get(partition)
 
     def add_journal_file(self, name: str) -> None:
         """It is there, durably."""
@@ -56,40 +61,50 @@ class Inventory:
         with self._lock:
             self._save(replace(self._known, journal_files=tuple(sorted(names))))
 
-    def add_partitions(self, keys: Collection[LogKey]) -> None:
-        """They have segments, durably."""
-        if self._has_all(keys):
+    def add_segments(self, segments: Collection[ListedSegment]) -> None:
+        """They are there, durably, the last of their partitions."""
+        if self._has_all(segments):
             return
-        self._waiting.extend(keys)
+        self._waiting.extend(segments)
         with self._lock:
-            if self._has_all(keys):  # another thread took them along
+            if self._has_all(segments):  # another thread took them along
                 return
             waiting, self._waiting = self._waiting, []
-            new = defaultdict(set)
-            for topic_id, partition in (*waiting, *keys):
-                new[topic_id].add(partition)
-            known = self._known.partitions
-            added = {each: sorted({*known.get(each, ()), *new[each]}) for each in new}
-            self._save(replace(self._known, partitions={**known, **added}))
-
-    def forget_partition(self, topic_id: UUID, partition: int) -> None:
-        """What it had is accepted as lost: it need not have segments until it gets one again."""
-        with self._lock:
-            known = self._known.partitions
-            if self.has(topic_id, partition):
-                left = [each for each in known[topic_id] if each != partition]
-                self._save(replace(self._known, partitions={**known, topic_id: left}))
+            newest = defaultdict(dict, self._known.newest_segments)
+            for topic_id, partition, base_offset in (*waiting, *segments):
+                known = newest[topic_id]
+                base_offset = max(base_offset, known.get(partition, base_offset))
+                newest[topic_id] = {**known, partition: base_offset}
+            partitions = {
+                each: sorted({*self._known.partitions.get(each, ()), *newest[each]})
+                for each in {**self._known.partitions, **newest}
+            }
+            known_files = replace(
+                self._known,
+                partitions=partitions,
+                newest_segments={each: dict(sorted(newest[each].items())) for each in newest},
+            )
+            self._save(known_files)
 
     def forget_topic(self, topic_id: UUID) -> None:
         """Its data is being removed."""
         with self._lock:
-            known = self._known.partitions
+            known, newest = self._known.partitions, self._known.newest_segments
             if topic_id in known:
-                kept = {each: known[each] for each in known if each != topic_id}
-                self._save(replace(self._known, partitions=kept))
+                self._save(
+                    replace(
+                        self._known,
+                        partitions={each: known[each] for each in known if each != topic_id},
+                        newest_segments={each: newest[each] for each in newest if each != topic_id},
+                    )
+                )
 
-    def _has_all(self, keys: Collection[LogKey]) -> bool:
-        return all(self.has(*key) for key in keys)
+    def _has_all(self, segments: Collection[ListedSegment]) -> bool:
+        newest = self._known.newest_segments
+        return all(
+            newest.get(topic_id, {}).get(partition, -1) >= base_offset
+            for topic_id, partition, base_offset in segments
+        )
 
     def _save(self, known: KnownFiles) -> None:
         write_file_atomically(self._path, encode_inventory(known))

@@ -144,11 +144,11 @@ class Spiller:
         return None
 
     def _sync(self, put: Sequence[SpillPart]) -> TailraceError | None:
-        """Make durable what was put, and note which partitions are new."""
-        keys = [part.writer.key for part in put if part.batches]
+        """Make durable what was put, and note which segments are new."""
+        segments = [part.writer.listed_segment for part in put if part.batches]
         try:
             sync_file_system(self._data)
-            self._io.with_room(partial(self._inventory.add_partitions, keys))
+            self._io.with_room(partial(self._inventory.add_segments, segments))
         except StoredDataError as error:
             return error
         return None

@@ -143,6 +143,11 @@ class PartitionLog:
         """Something of it has left the journal."""
         return any(state.position for state in self.segments)
 
+    @property
+    def newest_segment(self) -> int:
+        """Base offset of the last segment with a batch; there is one."""
+        return next(each.base_offset for each in reversed(self.segments) if each.position)
+
     # --- appending ---
 
     def append_columns(
@@ -250,8 +255,11 @@ class PartitionLog:
             return self.segments[-1].base_offset
 
     async def spilled(self) -> TailraceError | None:
-        """Once what is pending now is in the segment; or why it is not."""
-        return await self._tail.spilled()
+        """Once what is pending now is in the segment; or why it is not.
+
+        Of a log that has lost its end it stays out: the segment may still be restored.
+        """
+        return await self._tail.spilled() if self.lost_end is None else None
 
     def give_up(self, reason: TailraceError) -> None:
         """The log is going away: answer appends and reads from now on with `reason`.
@@ -276,7 +284,7 @@ class PartitionLog:
         """
         tail, resources = self._tail, self._resources
         await self.drained()
-        is_spilled = await tail.spilled() is None
+        is_spilled = await self.spilled() is None
         if self._gone is None:
             async with tail.turns.turn():
                 await tail.save_producers()
@@ -327,10 +335,14 @@ class PartitionLog:
     def lost_end_error(self, lost: LostEnd) -> CorruptPartitionError:
         """The error of reads behind the end, and of appends."""
         place = self.place
+        missing = (
+            f"to {lost.proven_end - 1} were acknowledged and are missing"
+            if lost.is_exact
+            else "on are missing; how many of them were acknowledged is not known"
+        )
         return place.damaged(
             f"{place.directory}{'' if self.has_segments else ' has lost its segments'}: "
-            f"offsets from {lost.first_offset} to {lost.proven_end - 1} were "
-            "acknowledged and are missing, and more may be. Stop the broker and restore the files "
+            f"offsets from {lost.first_offset} {missing}. Stop the broker and restore the files "
             "from a copy; or, to go on without them: "
             f"tailrace topic accept-loss {place.topic} {place.partition}"
         )

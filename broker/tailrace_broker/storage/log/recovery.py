@@ -22,7 +22,7 @@ from tailrace.wire import BatchHeader
 from tailrace_broker.codec.batch import StoredBatch
 from tailrace_broker.codec.metadata import LogStart
 from tailrace_broker.codec.segment import SegmentIndex, decode_index, encode_index, encode_pad
-from tailrace_broker.core.log.journal_replay import JournaledBatch
+from tailrace_broker.core.log.journal_replay import NO_FILE, JournaledBatch
 from tailrace_broker.core.log.producers import ProducerWindows
 from tailrace_broker.core.log.recovery import (
     LogScan,
@@ -146,10 +146,7 @@ class _Recovery:
     def recover(self, start: LogStart, now_us: int, *, had_segments: bool) -> RecoveredLog:
         """Recover all segments, then the end."""
         kept, left = self._base_offsets(start.log_start)
-        if had_segments and not kept:
-            # One behind a loss that is recorded came later than that loss.
-            loss = self.recorded.loss_at(start.log_start)
-            self._note_lost_segment(loss.end_offset if loss else start.log_start, None)
+        self._look_for_newest(start.log_start, kept, had_segments=had_segments)
         self.segments.append(
             SegmentState(
                 start.log_start, start.log_start, start.epoch_before, start.append_time_before_us
@@ -197,6 +194,19 @@ class _Recovery:
         kept = sorted(segments)
         kept = kept[bisect_left(kept, log_start) :]
         return kept, sorted(each for each in segments | indexes if each < log_start)
+
+    def _look_for_newest(self, log_start: int, kept: Sequence[int], *, had_segments: bool) -> None:
+        """Note the newest segment that was there when it is gone, unless its loss is accepted."""
+        newest = self.inventory.newest_segment(self.place.topic_id, self.place.partition)
+        if newest is None:  # noted by a broker that only noted that there were segments
+            newest = log_start if had_segments else -1
+        ends = (each.end_offset for each in self.recorded.losses)
+        if (
+            newest >= log_start
+            and newest > max([*kept[-1:], -1])
+            and newest >= max(ends, default=0)
+        ):
+            self._note_lost_segment(newest, None)
 
     def _note_lost_segment(self, base_offset: int, index: SegmentIndex | None) -> None:
         """Note one of the last segments, whose file is missing."""
@@ -298,7 +308,9 @@ class _Recovery:
         return pending
 
     def _is_damaged(self, state: SegmentState, pending: Sequence[JournaledBatch]) -> bool:
-        return self.durable_end > (pending[-1].end_offset if pending else state.end_offset)
+        end_offset = pending[-1].end_offset if pending else state.end_offset
+        is_unknown = self.has_lost_segments and self.exact_end is None
+        return is_unknown or self.durable_end > end_offset
 
     def _go_on_after_loss(self, behind: Behind, *, is_last: bool) -> list[JournaledBatch]:
         """Go on with a new segment where the last does not reach the proven end, as far as known.
@@ -308,14 +320,20 @@ class _Recovery:
         while True:
             state = self.segments[-1]
             pending = self._pending(state, Behind())
-            loss = None if pending else self.recorded.loss_at(state.end_offset)
+            end_offset = pending[-1].end_offset if pending else state.end_offset
+            loss = self.recorded.loss_at(end_offset)
             if loss is not None:
+                self._write_pending(pending)
                 self._follow_on(loss.end_offset)
                 continue
             if not self._is_damaged(state, pending):
                 return pending
             next_offset = self._next_offset(behind)
             self._record(RecordedDamage(self.durable_end, next_offset, self.recorded.losses))
+            if self.has_lost_segments:  # nothing goes where a lost segment may be restored
+                proven_end = max(self.durable_end, end_offset + (self.exact_end is None))
+                self.lost_end = LostEnd(end_offset, proven_end, next_offset)
+                return [each._replace(file_index=NO_FILE) for each in pending]
             self._write_pending(pending)
             resumed_at = self._resumed_at(state, is_last=is_last)
             if resumed_at is None:
@@ -326,8 +344,6 @@ class _Recovery:
 
     def _resumed_at(self, state: SegmentState, *, is_last: bool) -> int | None:
         """Where the log goes on behind its segments; None: nobody knows what was lost there."""
-        if self.has_lost_segments:
-            return None
         damaged_end = end_of_damaged(state.end_offset, self.damaged)
         if damaged_end > state.end_offset:
             return damaged_end

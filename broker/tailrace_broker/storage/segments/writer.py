@@ -20,7 +20,7 @@ from tailrace_broker.core.log.recovery import SegmentState
 from tailrace_broker.memory.pool import BufferPool
 from tailrace_broker.model.errors import CorruptPartitionError, TailraceError
 from tailrace_broker.storage.files.direct_file import BLOCK_BYTES, DirectFile, write_file_atomically
-from tailrace_broker.storage.files.inventory import Inventory, LogKey
+from tailrace_broker.storage.files.inventory import Inventory, ListedSegment
 from tailrace_broker.storage.segments.open_segments import OpenSegments
 
 _log = structlog.get_logger()
@@ -64,7 +64,7 @@ class SegmentWriter:
         *,
         segment_bytes: int,
     ) -> None:
-        """`inventory`: gets the partition with its first segment."""
+        """`inventory`: gets each new segment."""
         self._place = place
         self._segments = segments
         self._pool = pool
@@ -81,9 +81,10 @@ class SegmentWriter:
         return segment_path(self._place.directory, self._segments[-1].base_offset)
 
     @property
-    def key(self) -> LogKey:
-        """Of the partition in the inventory."""
-        return self._place.topic_id, self._place.partition
+    def listed_segment(self) -> ListedSegment:
+        """The last segment, as the inventory lists it."""
+        place = self._place
+        return place.topic_id, place.partition, self._segments[-1].base_offset
 
     def write(self, batches: Sequence[StoredBatch], *, is_durable: bool) -> Path:
         """Append batches, which go on at the end of the last segment, in one write; its file.
@@ -101,7 +102,7 @@ class SegmentWriter:
         """The first half of `write`: what is put may still be cut, and else must be taken.
 
         `is_synced_later`: the caller makes it durable, with a new file and its directories, and
-        then notes the partition in the inventory.
+        then notes the segment in the inventory.
         """
         path = self._ready_path(is_synced_later=is_synced_later)
         size_bytes = sum(batch.header.batch_bytes for batch in batches)
@@ -115,7 +116,7 @@ class SegmentWriter:
                     _fill(buffer, batches, padded_bytes - size_bytes)
                     file.write(buffer[:padded_bytes], start, is_durable=is_durable)
                 if not is_synced_later:
-                    self._inventory.add_partitions([self.key])
+                    self._inventory.add_segments([self.listed_segment])
             except TailraceError:
                 self._forget_new_file()
                 self._cut(file)

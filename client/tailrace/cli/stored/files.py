@@ -315,6 +315,11 @@ def _check_inventory(document: Document) -> None:
         UUID(topic_id)
         for partition in partitions:
             _check_number(partition)
+    for topic_id, newest in document.get("newestSegments", {}).items():
+        UUID(topic_id)
+        for partition, base_offset in newest.items():
+            _check_number(int(partition))
+            _check_number(base_offset)
 
 
 def _check_topics(document: Document) -> None:

@@ -4,14 +4,17 @@ What is only there at times, and why it is always there when it is listed: docs/
 "Inventory".
 """
 
+import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tailrace.cli.stored.damage_files import read_damage
 from tailrace.cli.stored.logs import SEGMENT_NAME, Finding
 
 RESTORE = "restore it from a copy"
-TRASH, PURGED = "trash", ".purged"
+TRASH, PURGED, MARK = "trash", ".purged", "topic.json"
 METADATA_LOGS = ("0.blocks", "1.blocks")
 VERSION_WITH_INVENTORY = 3
 
@@ -67,14 +70,32 @@ def _missing_journal(data: Path, inventory: Document, *, is_clean: bool) -> Iter
 
 
 def _missing_partitions(data: Path, inventory: Document) -> Iterator[Finding]:
-    """Retention leaves a file where it has removed all segments, a deletion one in the trash."""
+    """Retention leaves a file where it has removed all segments; a deletion moves the directory."""
     for topic_id, partitions in inventory.get("partitions", {}).items():
-        if any((data / TRASH / f"{topic_id}{suffix}").exists() for suffix in ("", PURGED)):
+        if (data / TRASH / f"{topic_id}{PURGED}").exists():
             continue
+        buried = data / TRASH / topic_id
+        topic = buried if buried.exists() else data / topic_id
+        if topic == buried and not (topic / MARK).exists():
+            yield _gone(topic / MARK, "is missing: without it the topic cannot be restored")
+        newest = inventory.get("newestSegments", {}).get(topic_id, {})
         for partition in partitions:
-            path = data / topic_id / str(partition)
-            if not (path / "log-start.json").exists() and not _has_segments(path):
-                yield _gone(path, "has lost its segments")
+            yield from _missing_segments(topic / str(partition), newest.get(str(partition)))
+
+
+def _missing_segments(partition: Path, newest: int | None) -> Iterator[Finding]:
+    """By the base offset of the last segment that must be there; None: nobody noted it."""
+    found = _segments_in(partition)
+    log_start = _log_start(partition)
+    if newest is None:
+        newest = -1 if found or log_start is not None else 0
+    recorded = read_damage(partition)
+    lost_end = max((each.end_offset for each in recorded.losses), default=0) if recorded else 0
+    is_gone = newest > max(found, default=-1) and newest >= max(log_start or 0, lost_end)
+    if is_gone and not found:
+        yield _gone(partition, "has lost its segments")
+    elif is_gone:
+        yield _gone(partition / f"{newest:020d}.log", "is missing: it was the last segment")
 
 
 def _gone(path: Path, text: str) -> Finding:
@@ -92,5 +113,14 @@ def _holds_data(data: Path) -> bool:
     return has_files or any(SEGMENT_NAME.fullmatch(path.name) for path in data.glob("*/*/*"))
 
 
-def _has_segments(path: Path) -> bool:
-    return path.is_dir() and any(SEGMENT_NAME.fullmatch(each.name) for each in path.iterdir())
+def _segments_in(partition: Path) -> list[int]:
+    """Base offsets of its segments."""
+    names = [each.name for each in partition.iterdir()] if partition.is_dir() else []
+    return [int(Path(name).stem) for name in names if SEGMENT_NAME.fullmatch(name)]
+
+
+def _log_start(partition: Path) -> int | None:
+    """Where retention has moved it; None: nowhere, or it cannot be read, which is a finding."""
+    with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+        return int(json.loads((partition / "log-start.json").read_bytes())["logStart"])
+    return None

@@ -18,7 +18,9 @@ def accept_loss(*, topic: str, partition: int, dry_run: bool, output: str, url: 
 
     with connect(url) as client:
         lost = client.accept_partition_loss(topic, partition, dry_run=dry_run)
-    offsets = f"offsets {lost.first_offset} to {lost.last_offset} of partition {partition}"
+    is_exact = lost.next_offset == lost.last_offset + 1
+    last = f"to {lost.last_offset}" if is_exact else "and above"
+    offsets = f"offsets {lost.first_offset} {last} of partition {partition}"
     if dry_run:
         text = f"would give up {offsets}, and go on at {lost.next_offset}"
     else:

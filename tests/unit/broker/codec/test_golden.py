@@ -184,7 +184,11 @@ IDENTITY = DiskIdentity(
     starts=(Start(UUID(int=3), "clean"), Start(UUID(int=4), "power")),
 )
 EARLIER_IDENTITY = msgspec.structs.replace(IDENTITY, cluster_id=None, starts=(), version=1)
-INVENTORY = KnownFiles(("1.journal", "2.journal"), {TOPIC_ID: [0, 2], UUID(int=1): [1]})
+INVENTORY = KnownFiles(
+    ("1.journal", "2.journal"),
+    {TOPIC_ID: [0, 2], UUID(int=1): [1]},
+    {TOPIC_ID: {0: 0, 2: 4711}, UUID(int=1): {1: 0}},
+)
 CLEAN_STOP = CleanStop(
     boot=7,
     log_ends={TOPIC_ID: [BASE_OFFSET, None, 0]},

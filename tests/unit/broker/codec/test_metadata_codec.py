@@ -45,7 +45,9 @@ CLEAN_STOP = CleanStop(
     log_ends={UUID(int=3): [5, None, 0], UUID(int=4): []},
     first_offsets={UUID(int=3): [0, 5, 0]},
 )
-INVENTORY = KnownFiles(("1.journal", "2.journal"), {UUID(int=3): [0, 2]})
+INVENTORY = KnownFiles(
+    ("1.journal", "2.journal"), {UUID(int=3): [0, 2]}, {UUID(int=3): {0: 0, 2: 17}}
+)
 LOG_START = LogStart(log_start=2**40, epoch_before=3, append_time_before_us=2**50)
 
 

@@ -33,32 +33,37 @@ def test_what_was_added_is_in_the_file_once(
 ) -> None:
     disk = FaultyDisk(monkeypatch)
     for _ in range(2):
-        inventory.add_partitions([(TOPIC_ID, 2), (OTHER_ID, 0)])
-        inventory.add_partitions([(TOPIC_ID, 1)])
+        inventory.add_segments([(TOPIC_ID, 2, 0), (OTHER_ID, 0, 7)])
+        inventory.add_segments([(TOPIC_ID, 1, 0)])
         inventory.add_journal_file("1.journal")
 
-    assert stored(tmp_path) == KnownFiles(("1.journal",), {TOPIC_ID: [1, 2], OTHER_ID: [0]})
+    partitions = {TOPIC_ID: [1, 2], OTHER_ID: [0]}
+    newest = {TOPIC_ID: {1: 0, 2: 0}, OTHER_ID: {0: 7}}
+    assert stored(tmp_path) == KnownFiles(("1.journal",), partitions, newest)
     assert disk.calls["replace"] == 3
     assert inventory.has(TOPIC_ID, 2)
     assert not inventory.has(OTHER_ID, 2)
 
 
 def test_a_purged_topic_is_in_it_no_more(inventory: Inventory, tmp_path: Path) -> None:
-    inventory.add_partitions([(TOPIC_ID, 2), (OTHER_ID, 0)])
+    inventory.add_segments([(TOPIC_ID, 2, 0), (OTHER_ID, 0, 7)])
     inventory.forget_topic(TOPIC_ID)
     inventory.forget_topic(UUID(int=8))
 
-    assert stored(tmp_path).partitions == {OTHER_ID: [0]}
+    assert stored(tmp_path) == KnownFiles((), {OTHER_ID: [0]}, {OTHER_ID: {0: 7}})
 
 
-def test_a_partition_whose_loss_is_accepted_is_in_it_no_more(
-    inventory: Inventory, tmp_path: Path
+def test_a_later_segment_takes_the_place_of_the_one_before(
+    inventory: Inventory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inventory.add_partitions([(TOPIC_ID, 1), (TOPIC_ID, 2), (OTHER_ID, 0)])
-    for partition in (2, 3):
-        inventory.forget_partition(TOPIC_ID, partition)
+    disk = FaultyDisk(monkeypatch)
+    for base_offset in (0, 9, 0, 9):
+        inventory.add_segments([(TOPIC_ID, 1, base_offset)])
 
-    assert stored(tmp_path).partitions == {TOPIC_ID: [1], OTHER_ID: [0]}
+    assert disk.calls["replace"] == 2
+    assert stored(tmp_path).newest_segments == {TOPIC_ID: {1: 9}}
+    assert inventory.newest_segment(TOPIC_ID, 1) == 9
+    assert inventory.newest_segment(TOPIC_ID, 0) is None
 
 
 def test_what_the_disk_did_not_take_is_not_in_it(
@@ -66,10 +71,10 @@ def test_what_the_disk_did_not_take_is_not_in_it(
 ) -> None:
     FaultyDisk(monkeypatch).fail("replace")
     with pytest.raises(StorageFailedError):
-        inventory.add_partitions([(TOPIC_ID, 0)])
+        inventory.add_segments([(TOPIC_ID, 0, 0)])
 
     assert not inventory.has(TOPIC_ID, 0)
-    inventory.add_partitions([(TOPIC_ID, 1)])
+    inventory.add_segments([(TOPIC_ID, 1, 0)])
     assert stored(tmp_path).partitions == {TOPIC_ID: [1]}
 
 
@@ -82,7 +87,7 @@ def test_partitions_that_come_at_the_same_time_share_a_write(
 
     def add(partition: int) -> None:
         together.wait()
-        inventory.add_partitions([(TOPIC_ID, partition)])
+        inventory.add_segments([(TOPIC_ID, partition, 0)])
 
     threads = [threading.Thread(target=add, args=(each,)) for each in range(count)]
     for thread in threads:

@@ -297,7 +297,7 @@ def test_a_log_that_had_segments_and_has_none_is_noticed(files: LogFiles) -> Non
     for _ in range(2):
         assert files.recovered().lost_end is None
         files.place.directory.mkdir(parents=True, exist_ok=True)
-    files.inventory.add_partitions([(files.place.topic_id, files.place.partition)])
+    files.inventory.add_segments([(files.place.topic_id, files.place.partition, 0)])
     for _ in range(2):
         assert files.recovered().lost_end == LostEnd(0, 1, 1 + UNKNOWN_OFFSETS_MAX)
     files.write_segment(b"")  # a power failure took what was never flushed

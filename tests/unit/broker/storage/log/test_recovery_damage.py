@@ -10,6 +10,7 @@ import pytest
 
 from tailrace.wire import BatchHeader
 from tailrace_broker.codec.batch import StoredBatch, stamp_batch
+from tailrace_broker.codec.metadata import KnownFiles
 from tailrace_broker.codec.producers import TableEntry, encode_table
 from tailrace_broker.core.log.journal_replay import NO_FILE, JournaledBatch
 from tailrace_broker.core.log.producers import Duplicate, Producer, Verdict
@@ -20,7 +21,8 @@ from tailrace_broker.model.errors import (
     SequenceUnknownError,
 )
 from tailrace_broker.storage.files.direct_file import BLOCK_BYTES
-from tailrace_broker.storage.log.damage_file import load_damage, save_damage
+from tailrace_broker.storage.files.inventory import Inventory
+from tailrace_broker.storage.log.damage_file import load_damage, record_loss, save_damage
 from tailrace_broker.storage.log.recovery import UNKNOWN_OFFSETS_MAX, RecoveredLog, recover_log
 from tests.support.storage.batches import TIME_US, Event, body_of, place_of
 from tests.support.storage.damaged import stored_batches
@@ -267,21 +269,59 @@ def test_a_log_whose_only_segment_is_gone_has_lost_its_end(files: LogFiles) -> N
     assert files.recovered(exact_end=2).lost_end == LostEnd(0, 2, 2)
 
 
-@pytest.mark.parametrize(("index", "end"), [(None, 5), (b"x", 5)])
-def test_an_index_tells_of_a_last_segment_that_is_gone(
-    files: LogFiles, index: bytes | None, end: int
+@pytest.mark.parametrize("has_index", [False, True])
+def test_a_last_segment_that_is_gone_is_noticed(files: LogFiles, has_index: bool) -> None:
+    """By the inventory, or by its index."""
+    three_segments(files)
+    contents = files.contents()
+    files.segment(4).unlink()
+    if has_index:
+        files.segment(4).with_suffix(".idx").write_bytes(b"x")
+        files.inventory = Inventory(files.directory / "other.json", KnownFiles())
+    for _ in range(2):
+        found = files.recovered()
+        assert found.segments[-1].end_offset == 4
+        assert found.lost_end == LostEnd(4, 5, 5 + UNKNOWN_OFFSETS_MAX)
+    files.segment(4).write_bytes(contents[files.segment(4).name])
+
+    assert offsets_of(files) == ([*range(5)], [])
+
+
+def test_behind_the_accepted_loss_of_a_last_segment_the_next_one_is_missed_too(
+    files: LogFiles,
 ) -> None:
     three_segments(files)
     files.segment(4).unlink()
-    path = files.segment(4).with_suffix(".idx")
-    path.write_bytes(index or files.segment(2).with_suffix(".idx").read_bytes())
-    found = files.recovered()
+    found = files.recovered().lost_end
+    assert found is not None
+    record_loss(files.place.directory, Loss(4, found.next_offset, TIME_US))
+    for _ in range(2):
+        assert files.recovered().lost_end is None
+    append(files.writer(), [b"behind"])
+    assert files.recovered().lost_end is None
+    files.segment(found.next_offset).unlink()
 
-    assert found.segments[-1].end_offset == 4
-    if index is None:  # of the segment before: it tells nothing new
-        assert found.lost_end is None
-    else:
-        assert found.lost_end == LostEnd(4, end, end + UNKNOWN_OFFSETS_MAX)
+    lost = files.recovered().lost_end
+    assert lost is not None
+    assert lost.proven_end == found.next_offset + 1
+
+
+def test_of_a_lost_segment_is_served_what_the_journal_has(files: LogFiles) -> None:
+    """It stays out of the files, where the segment may be restored, until the loss is accepted."""
+    written(files, [[b"a"]], [[b"b"]])
+    files.segment().unlink()
+    batches = [journaled(0, 0), journaled(1, 0)]
+    for _ in range(2):
+        found = recovered_with(files, batches)
+        assert found.lost_end == LostEnd(2, 3, 2 + UNKNOWN_OFFSETS_MAX)
+        assert found.pending == batches
+        assert not files.segment().exists()
+    record_loss(files.place.directory, Loss(2, 2 + UNKNOWN_OFFSETS_MAX, TIME_US))
+
+    found = recovered_with(files, batches)
+    assert found.lost_end is None
+    assert [record.offset for record in records_of(read(files))] == [0, 1]
+    assert found.segments[-1].base_offset == 2 + UNKNOWN_OFFSETS_MAX
 
 
 def test_a_loss_that_was_accepted_is_passed_over(files: LogFiles) -> None:

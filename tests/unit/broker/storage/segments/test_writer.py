@@ -261,6 +261,10 @@ ROLL_STEPS: list[tuple[str, int]] = [
     ("fsync", 4),
     ("fsync", 5),
     ("pwritev", 0),
+    # The inventory.
+    ("replace", 1),
+    ("fsync", 6),
+    ("fsync", 7),
 ]
 
 
@@ -315,7 +319,7 @@ def test_the_steps_of_a_roll_are_all_that_it_asks_of_the_disk(
     append(writer, [b"3"])
 
     asked = disk.calls - before
-    # Four more are opened: each directory that is synced.
-    assert asked == {"ftruncate": 1, "fsync": 6, "replace": 1, "open": 2 + 4, "pwritev": 1}
+    # Five more are opened: each directory that is synced.
+    assert asked == {"ftruncate": 1, "fsync": 8, "replace": 2, "open": 3 + 5, "pwritev": 1}
     for call in ("ftruncate", "fsync", "replace", "pwritev"):
         assert asked[call] == sum(step == call for step, _ in ROLL_STEPS)

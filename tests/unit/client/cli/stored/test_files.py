@@ -9,15 +9,19 @@ from uuid import UUID
 import pytest
 
 from tailrace.cli.stored.files import check_brokers, check_files
+from tailrace_broker.codec.damage import encode_damage
 from tailrace_broker.codec.metadata import (
     CleanStop,
+    DeletedTopic,
     LogStart,
     encode_clean_stop,
+    encode_deleted,
     encode_log_start,
 )
 from tailrace_broker.codec.metadata_log import encode_snapshot
 from tailrace_broker.codec.segment import encode_pad
 from tailrace_broker.model.agreement import GENESIS, Configuration, DiskId
+from tailrace_broker.model.damage import Loss, RecordedDamage
 from tailrace_broker.model.topic import TopicSettings
 from tests.support.storage.batches import TOPIC_ID, Event, batch_of
 from tests.support.storage.earlier import encode_topics, new_topic
@@ -240,7 +244,7 @@ def test_partitions_that_the_inventory_lists_have_segments(files: BrokerFiles) -
     assert files.found(files.data / "metadata") == []
 
 
-@pytest.mark.parametrize("place", ["trash", "being removed", "all to retention"])
+@pytest.mark.parametrize("place", ["being removed", "all to retention"])
 def test_what_was_removed_on_purpose_is_not_missing(files: BrokerFiles, place: str) -> None:
     files.write_json("inventory.json", {**LISTED, "journalFiles": []})
     topic, trash = files.partition.parent, files.data / "trash"
@@ -250,11 +254,53 @@ def test_what_was_removed_on_purpose_is_not_missing(files: BrokerFiles, place: s
     else:
         (files.partition / f"{0:020d}.idx").write_bytes(b"its segment is gone first")
         trash.mkdir()
-        topic.rename(trash / (f"{topic.name}.purged" if place == "being removed" else topic.name))
+        topic.rename(trash / f"{topic.name}.purged")
 
-    found = [each for each in files.found() if each[0] != f"{0:020d}.idx"]
-    assert found == []
-    assert (place == "trash") == (files.found() != [])
+    assert files.found() == []
+
+
+def test_files_of_a_deleted_topic_are_missed_in_the_trash(files: BrokerFiles) -> None:
+    files.write_json("inventory.json", {**LISTED, "journalFiles": []})
+    files.segment(STORED)
+    topic = new_topic("t", TopicSettings(partitions_per_range=1), TOPIC_ID)
+    mark = files.partition.parent / "topic.json"
+    mark.write_bytes(encode_deleted(DeletedTopic(topic, 1)))
+    trash = files.data / "trash"
+    trash.mkdir()
+    files.partition.parent.rename(trash / str(TOPIC_ID))
+    buried = trash / str(TOPIC_ID)
+    whole = files.found()
+    stored = (buried / "topic.json").read_bytes()
+    (buried / "topic.json").unlink()
+    without_mark = files.found()
+    (buried / "topic.json").write_bytes(stored)
+    shutil.rmtree(buried / "0")
+
+    assert whole == []
+    text = "is missing: without it the topic cannot be restored; restore it from a copy"
+    assert without_mark == [("topic.json", text, True)]
+    assert files.found() == [NO_SEGMENTS]
+
+
+def test_the_last_segment_that_the_inventory_names_is_missed(files: BrokerFiles) -> None:
+    newest = {"newestSegments": {str(TOPIC_ID): {"0": 2}}}
+    files.write_json("inventory.json", {**LISTED, "journalFiles": [], **newest})
+    nothing = files.found()
+    files.segment(STORED)
+    gone = files.found()
+    damage = files.partition / "damage"
+    found = []
+    for end_offset in (2, 3):
+        damage.write_bytes(encode_damage(RecordedDamage(end_offset, 0, (Loss(2, end_offset),))))
+        found.append([name for name, _, is_bad in files.found() if is_bad])
+    damage.unlink()
+    (files.partition / f"{2:020d}.log").write_bytes(b"")
+
+    assert nothing == [NO_SEGMENTS]
+    text = "is missing: it was the last segment; restore it from a copy"
+    assert gone == [(f"{2:020d}.log", text, True)]
+    assert found == [[f"{2:020d}.log"], []]
+    assert files.found() == []
 
 
 def test_a_missing_file_of_the_journal_is_damage_unless_nothing_was_in_it(
