@@ -14,6 +14,7 @@ from tailrace import __version__
 from tailrace.cli.lib import options
 from tailrace.cli.lib.parser import UsageError, Verb, leading_url, parse, shown
 from tailrace.cli.lib.termination import EXIT_TERMINATED, Termination
+from tailrace.cli.lib.unreached import with_ring_remedy
 from tailrace.cli.lib.variables import check_variables
 from tailrace.cli.verbs import (
     bench,
@@ -176,7 +177,7 @@ def _exit_code(words: Sequence[str]) -> int:
             f"group {name} does not exist. Those that do: tailrace group list", EXIT_FAILED
         )
     except ConnectionFailedError as error:
-        error = options.with_right_scheme(error)
+        error = with_ring_remedy(options.with_right_scheme(error), error.url)
         return _fail(f"{error}{options.context_note(error.url)}", EXIT_FAILED)
     except TailraceError as error:
         return _fail(str(error), EXIT_FAILED)

@@ -3,10 +3,13 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tailrace.errors import TailraceError
-from tailrace.local.broker import LocalBroker, is_in_use
+from tailrace.local.broker import HOST, LocalBroker, is_in_use
 from tailrace.local.ring import PORT_STRIDE, RING_FILE, SECRET_FILE, begun_with, member_settings
+
+_LOOPBACK = (HOST, "localhost")
 
 
 def member_of(top: Path, ordinal: int, *, settings: Mapping[str, str | float]) -> LocalBroker:
@@ -33,6 +36,20 @@ def member_of(top: Path, ordinal: int, *, settings: Mapping[str, str | float]) -
     if is_in_use(broker.data_dir):
         raise TailraceError(f"broker {ordinal} of {top} runs already: {broker.url}")
     return broker
+
+
+def absent_ordinal(top: Path, url: str) -> int | None:
+    """The broker of the ring below `top` whose URL this is, when it is down and others run."""
+    try:
+        document = json.loads((top / RING_FILE).read_text())
+        count, port = int(document["brokers"]), int(document["port"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    parts = urlsplit(url)
+    ordinals = [n for n in range(count) if port + PORT_STRIDE * n == parts.port]
+    running = [n for n in range(count) if is_in_use(top / str(n))]
+    is_absent = parts.hostname in _LOOPBACK and running and ordinals and ordinals[0] not in running
+    return ordinals[0] if is_absent else None
 
 
 def _port(file: Path, again: str) -> int:

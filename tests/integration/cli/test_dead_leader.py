@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.sync import Client
 from tests.support.broker.fixtures import free_ring_port
-from tests.support.cli.commands import run, told
+from tests.support.cli.commands import assert_fails, run, told
 from tests.support.ring.local_ring import founded_ring
 
 pytestmark = pytest.mark.integration
@@ -46,3 +47,37 @@ def test_status_says_how_many_copies_there_are_and_which_ranges_lack_theirs(
     assert whole[-1].startswith("copies 1: each event is on one broker")
     assert "brokers 2/3   ranges 3   copies 1   under-replicated 1" in lacking[0]
     assert (document["ring"]["copies"], document["ring"]["underReplicated"]) == (1, 1)
+
+
+def test_produce_names_the_broker_of_a_ring_that_does_not_answer(tmp_path: Path) -> None:
+    """Of a ring in .tailrace with its number, of another one with its URL."""
+    port = free_ring_port()
+    top = tmp_path / ".tailrace"
+    with founded_ring(top, port=port) as ring:
+        (top / "ring.json").write_text(json.dumps({"brokers": 3, "port": port}))
+        url, dead = ring.brokers[0].url, ring.brokers[1].url
+        with Client(url) as client:
+            client.create_topic("t", partitions_per_range=1)
+            led_by_1 = next(key for key in map(str, range(100)) if leader_of(client, key) == 1)
+        ring.kill(1)
+        words = ("produce", "t", "1", "--key", led_by_1)
+        local = [run(*words, url=each, cwd=tmp_path) for each in (url, dead)]
+        foreign = run(*words, url=url)
+        ring.kill(0)
+        ring.kill(2)
+        stopped = run(*words, url=dead, cwd=tmp_path)
+
+    for result in local:
+        assert_fails(
+            result,
+            1,
+            rf"broker 1 of the ring in .tailrace does not answer at {dead} \(.*\)\. Start it: "
+            "tailrace dev start 1",
+        )
+    assert_fails(foreign, 1, rf"a broker of the ring does not answer at {dead} \(.*\)\. See which")
+    assert_fails(stopped, 1, "Start one: tailrace dev")
+
+
+def leader_of(client: Client, key: str) -> int | None:
+    partition = client.produce("t", b"1", key=key).partition
+    return client.topic("t").partition_details[partition].leader

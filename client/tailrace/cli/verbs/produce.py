@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NoReturn
 from tailrace.cli.lib.options import OUTPUT, TOPIC, URL, connect, counted, size_text
 from tailrace.cli.lib.parser import SHOWN_CHARACTERS_MAX, UsageError, Verb, parameter, shown, text
 from tailrace.cli.lib.times import record_time_us, time_text
-from tailrace.errors import ProblemError, TailraceError, TopicNotFoundError
+from tailrace.cli.lib.unreached import with_ring_remedy
+from tailrace.errors import ConnectionFailedError, ProblemError, TailraceError, TopicNotFoundError
 
 if TYPE_CHECKING:
     from tailrace.cli.lib.interrupts import Interrupts
@@ -74,6 +75,8 @@ def produce(
             reason = error.detail.partition(";")[0]  # behind it: the remedy in HTTP
             raise TailraceError(f"{reason}. Create it: tailrace topic create {topic}") from error
         except TailraceError as error:
+            if isinstance(error, ConnectionFailedError):
+                error = with_ring_remedy(error, client.url)
             _fail(_with_remedy(error, events, timestamp), run)
     if events and unread_bytes(0):
         print(
