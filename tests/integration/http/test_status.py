@@ -336,11 +336,13 @@ PROVOKED: list[tuple[str, str, int, bytes]] = [
     ("GET", "/v1/trash", 200, get("/v1/trash")),
     ("POST", "/v1/trash/{topic}/restore", 200, request("/v1/trash/t/restore?as=u")),
 ]
-# Some partitions of a request fail alone (test_process.py), brokers are lost (test_ring_doors.py).
+# Some partitions of a request fail alone (process/test_process.py), brokers are lost
+# (ring/test_doors.py), a partition has lost its end (storage/test_damage_at_a_start.py).
 ELSEWHERE = {
     ("POST", "/v1/topic/{topic}/messages", 207),
     ("POST", "/v1/ring/ranges/{range}/accept-loss", 200),
     ("POST", "/v1/ring/metadata/recover", 200),
+    ("POST", "/v1/topics/{topic}/partitions/{partition}/accept-loss", 200),
 }
 
 

@@ -131,12 +131,12 @@ def test_more_events_than_a_request_may_hold_are_refused_before_they_are_cut(
     assert refused.value.members == {"maxEvents": EVENTS_MAX}
 
 
-@pytest.mark.parametrize("text", [b"1 ", b"[]"])
-@pytest.mark.parametrize("line_bytes", [8 * MEBIBYTE, 1024])
+@pytest.mark.timeout(30)  # the allocations are traced, which is slow
+@pytest.mark.parametrize(("text", "line_bytes"), [(b"1 ", 1024), (b"[]", 4 * MEBIBYTE)])
 def test_many_texts_on_one_line_are_refused_without_an_object_for_each(
     text: bytes, line_bytes: int
 ) -> None:
-    body = (text * (line_bytes // len(text)) + b"\n") * (8 * MEBIBYTE // line_bytes)
+    body = (text * (line_bytes // len(text)) + b"\n") * (4 * MEBIBYTE // line_bytes)
     tracemalloc.start()
     try:
         with pytest.raises(InvalidRecordError, match="trailing characters") as refused:
@@ -146,4 +146,4 @@ def test_many_texts_on_one_line_are_refused_without_an_object_for_each(
         tracemalloc.stop()
 
     assert refused.value.members["line"] == 1
-    assert peak_bytes < 100 * MEBIBYTE  # an object for each takes 300 MiB and more
+    assert peak_bytes < 100 * MEBIBYTE  # an object for each takes 130 MiB and more
