@@ -16,6 +16,7 @@ The journal id is random and told to nobody, so that no event's value can pass f
 of an older round has a sequence below the file's first, and is not looked at.
 """
 
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -87,17 +88,22 @@ def encode_frame_header(
 def read_frames(stored: memoryview, journal_id: int, first_sequence: int) -> list[JournalFrame]:
     """The frames of a file's present round, in order; what is damaged as a whole is left out.
 
-    `stored`: the whole file. The batches are views of it, verified.
+    Of a frame whose header alone is damaged the batches are read by their own headers. `stored`:
+    the whole file. The batches are views of it, verified.
     """
     frames: list[JournalFrame] = []
     end, expected = JOURNAL_BLOCK_BYTES, first_sequence
     whole_blocks = stored[: len(stored) // JOURNAL_BLOCK_BYTES * JOURNAL_BLOCK_BYTES]
     magics = np.frombuffer(whole_blocks, "<u4")[:: JOURNAL_BLOCK_BYTES // 4]
-    for block in np.flatnonzero(magics == JOURNAL_FRAME_MAGIC).tolist():
+    ids = np.frombuffer(whole_blocks, "<u8")[2 :: JOURNAL_BLOCK_BYTES // 8]
+    is_frame = (magics == JOURNAL_FRAME_MAGIC) | (ids == np.uint64(journal_id))
+    for block in np.flatnonzero(is_frame).tolist():
         position = block * JOURNAL_BLOCK_BYTES
         if position < end:
             continue
         found = _read_frame(stored[position:], journal_id, expected)
+        if found is None and position == end:
+            found = _walk_frame(stored[position:], journal_id, expected)
         if found is not None:
             frame, frame_bytes = found
             frames.append(frame)
@@ -131,28 +137,59 @@ def _read_frame(
 ) -> tuple[JournalFrame, int] | None:
     """The frame and its size; None when it is not of this round, or its batches cannot be told."""
     raw = stored[:FRAME_HEADER_BYTES]
-    _, version, crc, frame_bytes, found_id, sequence, durable_sequence, count = (
+    magic, version, crc, frame_bytes, found_id, sequence, durable_sequence, count = (
         JOURNAL_FRAME_HEADER.unpack(raw)
     )
-    if (version, found_id, crc) != (JOURNAL_VERSION, journal_id, _crc(raw)):
+    known = JOURNAL_FRAME_MAGIC, JOURNAL_VERSION, journal_id, _crc(raw)
+    if (magic, version, found_id, crc) != known:
         return None
     if sequence < expected_sequence or frame_bytes > len(stored):
         return None
     frame = JournalFrame(sequence, durable_sequence, [], [])
     position = FRAME_HEADER_BYTES
-    for _ in range(count):
-        batch = stored[position:frame_bytes]
-        try:
-            header = read_header(batch)
-        except CorruptBatchError:
-            return None
-        try:
-            verify_batch(batch)
-            frame.batches.append((header, batch[: header.batch_bytes]))
-        except CorruptBatchError:
-            frame.damaged.append(header)
-        position += header.batch_bytes
+    try:
+        for _ in range(count):
+            position += _take_batch(frame, stored[position:frame_bytes])
+    except CorruptBatchError:
+        return None
     return (frame, frame_bytes) if position == frame_bytes else None
+
+
+def _walk_frame(
+    stored: memoryview, journal_id: int, expected_sequence: int
+) -> tuple[JournalFrame, int] | None:
+    """The frame of this sequence and its size, whose header alone is damaged.
+
+    `stored` begins where the frame before ends, so no event's value stands there. Two of magic,
+    journal id and sequence say that it is of this round; zeros up to the next block, that no batch
+    of it is missing.
+    """
+    raw = stored[:FRAME_HEADER_BYTES]
+    magic, _, crc, _, found_id, sequence, _, _ = JOURNAL_FRAME_HEADER.unpack(raw)
+    found = magic == JOURNAL_FRAME_MAGIC, found_id == journal_id, sequence == expected_sequence
+    if sum(found) < len(found) - 1 or crc == _crc(raw):
+        return None
+    frame = JournalFrame(expected_sequence, 0, [], [])
+    position = FRAME_HEADER_BYTES
+    with suppress(CorruptBatchError):
+        while position % JOURNAL_BLOCK_BYTES:
+            position += _take_batch(frame, stored[position:])
+    rest = stored[position : align_up(position, JOURNAL_BLOCK_BYTES)]
+    is_whole = position <= len(stored) and not any(rest)
+    return (frame, position) if is_whole and position > FRAME_HEADER_BYTES else None
+
+
+def _take_batch(frame: JournalFrame, stored: memoryview) -> int:
+    """Add the batch that `stored` begins with, and return its size. CorruptBatchError: its header
+    is damaged.
+    """
+    header = read_header(stored)
+    try:
+        verify_batch(stored)
+        frame.batches.append((header, stored[: header.batch_bytes]))
+    except CorruptBatchError:
+        frame.damaged.append(header)
+    return header.batch_bytes
 
 
 def _with_crc(raw: bytes) -> bytes:

@@ -139,7 +139,7 @@ def _round_findings(
 def _lost(path: Path, position: int, sequence: int, durable_sequence: int, text: str) -> Finding:
     """A frame that is not whole: damage when a later one says that it was."""
     is_bad = sequence < durable_sequence
-    told = "" if is_bad else ": an unfinished write, which the next start leaves out"
+    told = "" if is_bad else ": not proven to have been acknowledged; the next start leaves it out"
     return Finding(path, position, f"frame {sequence} {text}{told}", is_bad)
 
 

@@ -164,7 +164,9 @@ class _Log:
             finding, end_offset = torn[0]
             is_replayed = self._replayed(end_offset) > end_offset
             what = (
-                "brings back from the journal" if is_replayed else "cuts away: it was not finished"
+                "brings back from the journal"
+                if is_replayed
+                else "cuts away: it is not proven to have been acknowledged"
             )
             text = f"{finding.text}; the next start {what}"
             self.findings.append(finding._replace(text=text, is_bad=False))

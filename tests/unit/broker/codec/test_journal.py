@@ -136,10 +136,38 @@ def test_what_is_behind_a_torn_frame_is_found() -> None:
         assert all(frame.batches == [] or spoilt == torn for frame in middle)
 
 
-def test_every_flipped_bit_of_a_frames_header_hides_it_alone() -> None:
-    stored = file_of(frame_of(SMALL), frame_of(SMALL, sequence=8))
-    for bit in range(FRAME_HEADER_BYTES * 8):
-        assert sequences_in(flipped(stored, BLOCK + bit // 8, bit % 8)) == [8]
+def test_whatever_bit_of_a_frames_header_is_flipped_its_batches_are_read() -> None:
+    stored = file_of(
+        frame_of(SMALL), frame_of(SMALL, LARGE, sequence=8), frame_of(SMALL, sequence=9)
+    )
+    whole = [(each.sequence, each.batches) for each in frames_in(stored)]
+    for block in (1, 2, 5):
+        for bit in range(FRAME_HEADER_BYTES * 8):
+            spoilt = flipped(stored, block * BLOCK + bit // 8, bit % 8)
+            assert [(each.sequence, each.batches) for each in frames_in(spoilt)] == whole
+
+
+def test_a_frame_of_a_damaged_header_and_a_damaged_batch_says_which_batch() -> None:
+    frame = flipped(flipped(frame_of(SMALL, OTHER), 9), FRAME_HEADER_BYTES + len(SMALL) + 130)
+    (found,) = frames_in(file_of(frame))
+
+    assert [bytes(batch) for _, batch in found.batches] == [SMALL]
+    assert [header.partition for header in found.damaged] == [4]
+
+
+def test_a_frame_of_a_damaged_header_is_none_when_not_all_its_batches_can_be_told() -> None:
+    """Nor when it may be of an older round, or does not begin where the one before ends."""
+    second = FRAME_HEADER_BYTES + len(SMALL) + 20
+    torn = flipped(frame_of(LARGE), 9)
+    for spoilt in (
+        flipped(flipped(frame_of(SMALL, OTHER), 9), second),
+        flipped(flipped(frame_of(SMALL), 9), FRAME_HEADER_BYTES + 20),
+        flipped(flipped(frame_of(SMALL), 0), 25),
+        flipped(frame_of(SMALL, sequence=3), 0),
+        bytes(BLOCK) + flipped(frame_of(SMALL), 9),
+        torn[: 2 * BLOCK],
+    ):
+        assert frames_in(file_of(spoilt)) == []
 
 
 def test_a_damaged_batch_is_told_and_the_others_of_its_frame_are_read() -> None:

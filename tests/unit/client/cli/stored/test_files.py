@@ -164,7 +164,7 @@ def test_beside_a_running_broker_a_torn_write_is_none(files: BrokerFiles) -> Non
 
         assert files.found() == []
     assert not is_bad
-    assert text.endswith("the next start cuts away: it was not finished")
+    assert text.endswith("the next start cuts away: it is not proven to have been acknowledged")
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_a_damaged_batch_of_a_durable_frame_is_damage(tmp_path: Path, at: int) -
 
 
 def test_a_frame_that_nobody_says_was_durable_may_be_torn(tmp_path: Path) -> None:
-    torn = "an unfinished write, which the next start leaves out"
+    torn = "not proven to have been acknowledged; the next start leaves it out"
     unsynced = journal_of(
         5, frame(5, BATCHES[0], durable=2), b"x" * BLOCK, frame(7, BATCHES[2], durable=2)
     )

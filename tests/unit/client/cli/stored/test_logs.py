@@ -185,7 +185,7 @@ def test_a_torn_write_is_no_damage(find: Find) -> None:
             ".log",
             SECOND_WRITE,
             "the batch of offsets 10 to 14 does not match its checksum; the next start cuts away: "
-            "it was not finished",
+            "it is not proven to have been acknowledged",
             False,
         )
     ]
