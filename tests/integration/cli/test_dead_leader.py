@@ -32,6 +32,32 @@ def test_a_dead_brokers_partitions_are_not_shown_as_open(tmp_path: Path) -> None
     assert states == [each["state"] for each in offsets] == ["open", "waiting", "open"]
 
 
+def test_consume_prints_what_can_be_read_and_then_names_the_partitions_that_cannot(
+    tmp_path: Path,
+) -> None:
+    with founded_ring(tmp_path, port=free_ring_port()) as ring:
+        url = ring.brokers[0].url
+        told(run("topic", "create", "flights", "--partitions-per-range", "1", url=url))
+        for key in map(str, range(20)):
+            told(run("produce", "flights", key, "--key", key, url=url))
+        whole = told(run("consume", "flights", url=url)).splitlines()
+        ring.kill(1)
+        ring.until(lambda: ring.ring(0)["ranges"][1]["state"] == "waiting", TAKEN_FOR_DEAD_S_MAX)
+        part = run("consume", "flights", url=url)
+        unread = run("consume", "flights", "--partition", "1", url=url)
+
+    lines = part.stdout.decode().splitlines()
+    assert len(whole) == 20
+    assert lines == [line for line in whole if json.loads(line)["partition"] != 1]
+    assert 0 < len(lines) < 20
+    assert part.returncode == 1
+    assert part.stderr.decode().endswith(
+        'error: not read: partition 1 of topic "flights": no broker that leads it can be reached: '
+        "see tailrace ring status\n"
+    )
+    assert (unread.returncode, unread.stdout) == (1, b"")
+
+
 def test_status_says_how_many_copies_there_are_and_which_ranges_lack_theirs(
     tmp_path: Path,
 ) -> None:

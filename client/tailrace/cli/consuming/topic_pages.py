@@ -9,7 +9,12 @@ from io import BytesIO
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tailrace.errors import TailraceError, UnexpectedAnswerError
+from tailrace.errors import (
+    PartitionDamagedError,
+    PartitionUnavailableError,
+    TailraceError,
+    UnexpectedAnswerError,
+)
 
 if TYPE_CHECKING:
     from tailrace.sync import Client
@@ -22,9 +27,16 @@ Key = tuple[str, int]  # topic and partition
 Starts = Mapping[Key, int]  # the first offset to print
 Pages = Iterator[bytes]  # records, a line each
 
+_UnreadError = PartitionDamagedError | PartitionUnavailableError
+_REMEDIES: Mapping[type[_UnreadError], str] = {
+    PartitionUnavailableError: "no broker that leads it can be reached: see tailrace ring status",
+    PartitionDamagedError: "its data is damaged: restore the file that the broker's log names and "
+    "start it again",
+}
 
-class EndLostError(TailraceError):
-    """All that can be read was given, and a partition has lost the records behind that."""
+
+class IncompleteError(TailraceError):
+    """All that can be read was given, and a partition has more, or had more before damage."""
 
 
 class Selection(NamedTuple):
@@ -62,10 +74,13 @@ def select(
 ) -> Selected:
     """The records of these topics, topic by topic and partition by partition.
 
-    Raised before any page is read: PartitionDamagedError, an offset outside of a partition. Raised
-    behind the last page: EndLostError.
+    Raised before any page is read: an offset outside of a partition; PartitionDamagedError,
+    PartitionUnavailableError when no partition can be read, or all are needed. Raised behind the
+    last page: IncompleteError.
     """
-    partitions = _wanted_partitions(client, topics, selection)
+    partitions, unread = _readable(_wanted_partitions(client, topics, selection))
+    if unread and (not partitions or follow or selection.last is not None):
+        raise unread[0]
     ends = {_key(each): each.readable().stop for each in partitions}
 
     def lines_in(page: Page) -> bytes:
@@ -85,7 +100,9 @@ def select(
 
         pages = followed(client, partitions, starts, page_records=page_records, note=note)
     else:
-        pages = _stored_pages(client, partitions, starts, page_records)
+        pages = chain(
+            _stored_pages(client, partitions, starts, page_records), _ending(partitions, unread)
+        )
     total = None if follow else sum(ends.values()) - sum(starts.values())
     return Selected(chain(first, map(lines_in, pages)), total)
 
@@ -172,7 +189,7 @@ def _wanted_partitions(
 def _stored_pages(
     client: "Client", partitions: "Sequence[PartitionOffsets]", starts: Starts, page_records: int
 ) -> Iterator[Page]:
-    """What each partition held when it was asked for its offsets; EndLostError behind that."""
+    """What each partition held when it was asked for its offsets."""
     for offsets in partitions:
         position, end = starts[_key(offsets)], offsets.readable().stop
         while position < end:
@@ -189,11 +206,43 @@ def _stored_pages(
                 )
             yield Page(offsets.topic, page.body)
             position = page.next_offset
-    _check_ends(partitions)
 
 
-def _check_ends(partitions: "Iterable[PartitionOffsets]") -> None:
-    """EndLostError when one of them has lost its last records."""
+def _readable(
+    partitions: "Iterable[PartitionOffsets]",
+) -> "tuple[list[PartitionOffsets], list[_UnreadError]]":
+    """Those that can be read, and the errors of the others."""
+    readable, unread = [], []
+    for each in partitions:
+        try:
+            each.readable()
+        except (PartitionDamagedError, PartitionUnavailableError) as error:
+            unread.append(error)
+        else:
+            readable.append(each)
+    return readable, unread
+
+
+def _ending(
+    partitions: "Sequence[PartitionOffsets]", unread: "Sequence[_UnreadError]"
+) -> Iterator[Page]:
+    """No page. IncompleteError names the partitions of which not all was read."""
+    reasons = [*_unread_reasons(unread), *_lost_ends(partitions)]
+    if reasons:
+        raise IncompleteError(". ".join(reasons))
+    yield from ()
+
+
+def _unread_reasons(unread: "Sequence[_UnreadError]") -> Iterator[str]:
+    for kind, remedy in _REMEDIES.items():
+        names = [
+            f'{each.partition} of topic "{each.topic}"' for each in unread if isinstance(each, kind)
+        ]
+        if names:
+            yield f"not read: partition {', '.join(names)}: {remedy}"
+
+
+def _lost_ends(partitions: "Sequence[PartitionOffsets]") -> Iterator[str]:
     lost = [each for each in partitions if each.state == "damaged"]
     if lost:
         names = ", ".join(
@@ -203,7 +252,7 @@ def _check_ends(partitions: "Iterable[PartitionOffsets]") -> None:
         commands = ", ".join(
             f"tailrace topic accept-loss {each.topic} {each.partition}" for each in lost
         )
-        raise EndLostError(
+        yield (
             f"the last records are lost of partition {names}. Restore the files that the broker's "
             f"log names and start it again; or go on without them: {commands}"
         )

@@ -55,6 +55,7 @@ def consume(
 
     With --group those that the group has not read yet, each at least once: what was printed is
     confirmed, and what was not, as after a broken pipe, comes again.
+    Partitions that cannot be read are named at the end, with exit status 1.
     Plain text is shown as text; in JSON such a value has "valueEncoding":"text" behind it.
     """
     if sum([start is not None, is_from_beginning, *map(_is_given, (at_us, since_ms, last))]) > 1:
