@@ -380,7 +380,7 @@ def test_a_group_of_spark_is_neither_read_nor_reset(shared_broker: RunningBroker
             refused = run(*words, url=shared_broker.url)
             assert (refused.returncode, refused.stdout) == (1, b"")
             assert b"its offsets are in Spark's checkpoint" in refused.stderr
-            assert b"delete the checkpoint or set startingOffsets" in refused.stderr
+            assert b"a new checkpointLocation and startingOffsets" in refused.stderr
         with pytest.raises(GroupKindError), Consumer(client, group, ten) as consumer:
             next(iter(consumer))
         assert client.group(group).info.lag == 6

@@ -10,8 +10,8 @@ from tailrace_broker.model.errors import GroupKindError
 SPARK_PREFIX = "spark:"
 _SPARK = "spark"
 _SPARK_REMEDY = (
-    "its offsets are in Spark's checkpoint. To have the query read from elsewhere, delete "
-    "the checkpoint or set startingOffsets; consumers need a group of another name"
+    "its offsets are in Spark's checkpoint. To have the query read from elsewhere, start it with "
+    "a new checkpointLocation and startingOffsets; consumers need a group of another name"
 )
 
 
@@ -30,14 +30,14 @@ def check_consumer_group(name: str, source: str | None) -> None:
         remedy = f'its offsets are kept by its reader, "{reader}"'
         if reader == _SPARK:
             remedy = _SPARK_REMEDY
-        raise GroupKindError(f'group "{name}": {remedy}', group=name, source=reader)
+        raise GroupKindError(f'"{name}": {remedy}', group=name, source=reader)
 
 
 def check_reader_group(name: str, source: str | None, *, has_positions: bool) -> None:
     """GroupKindError for a group that consumers have read by."""
     if has_positions and reader_of(name, source) is None:
         raise GroupKindError(
-            f'group "{name}" has the offsets of its consumers, which would be lost: choose another '
+            f'"{name}" has the offsets of its consumers, which would be lost: choose another '
             "groupId, or delete the group",
             group=name,
         )

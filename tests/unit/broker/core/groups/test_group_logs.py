@@ -301,8 +301,8 @@ def test_a_reader_that_keeps_its_offsets_says_how_far_it_is() -> None:
 @pytest.mark.parametrize(
     ("name", "source", "remedy"),
     [
-        ("g", "spark", "delete the checkpoint or set startingOffsets"),
-        ("spark:archive", "spark", "delete the checkpoint or set startingOffsets"),
+        ("g", "spark", "a new checkpointLocation and startingOffsets"),
+        ("spark:archive", "spark", "a new checkpointLocation and startingOffsets"),
         ("g", "flink", 'kept by its reader, "flink"'),
     ],
 )
