@@ -25,6 +25,12 @@ from tools.version import ROOT, differing_copies, version_of
 FILES = "tailrace-*"
 CHECKSUMS = "SHA256SUMS"
 KIB = 1024
+KINDS = {
+    ".tar.gz": "sdist: the source, for pip",
+    ".whl": "wheel, for pip",
+    ".tgz": "Helm chart",
+    ".tar": "image, for docker load",
+}
 
 
 class DistError(Exception):
@@ -120,13 +126,18 @@ def _build_packages(tree: Path, target: Path, epoch: str) -> None:
     )
 
 
+def _kind_of(name: str) -> str:
+    """What a file of a release is, by the end of its name."""
+    return next(kind for end, kind in KINDS.items() if name.endswith(end))
+
+
 def _write_checksums(target: Path) -> None:
     """Write them as `sha256sum --check` reads them, and print each file with its size."""
     lines = []
     for path in sorted(target.glob(FILES)):
         with path.open("rb") as file:
             lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {path.name}\n")
-        print(f"{path.stat().st_size / KIB:>12,.0f} KiB  {path}")
+        print(f"{path.stat().st_size / KIB:>12,.0f} KiB  {path}  {_kind_of(path.name)}")
     (target / CHECKSUMS).write_text("".join(lines))
     print(f"{'':16}  {target / CHECKSUMS}", flush=True)
 
