@@ -57,7 +57,7 @@ class BrokerEndedError(TailraceError):
         self.exit_code = exit_code
         self.how = _how_it_ended(exit_code)
         said = ""
-        if exit_code < 0:  # it has not said why
+        if exit_code <= 0:  # it has not said why
             said = f"; its data is in {data_dir}, and nothing is served until it is started again"
         elif log_path:
             last_line = log_path.read_text(errors="replace").strip().rpartition("\n")[2]
@@ -256,6 +256,8 @@ def _how_it_ended(exit_code: int) -> str:
         return "was killed by SIGKILL (kill -9, or the machine ran out of memory)"
     if exit_code < 0:
         return f"was killed by {signal.Signals(-exit_code).name}"
+    if exit_code == 0:
+        return "was stopped (SIGTERM or SIGINT)"
     return f"ended by itself with exit code {exit_code}"
 
 

@@ -86,17 +86,26 @@ def test_without_a_ring_the_way_to_one_is_named(tmp_path: Path) -> None:
     assert_fails(single, 1, "ring holds one broker; start it: tailrace dev --data ring")
 
 
-def test_a_broker_alone_that_is_killed_says_by_what_and_where_its_data_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "how"),
+    [
+        (signal.SIGKILL, "was killed by SIGKILL (kill -9, or the machine ran out of memory)"),
+        (signal.SIGTERM, "was stopped (SIGTERM or SIGINT)"),
+    ],
+)
+def test_a_broker_alone_that_ends_says_by_what_where_its_data_is_and_how_to_start_it(
+    tmp_path: Path, number: signal.Signals, how: str
+) -> None:
     with running(tmp_path, port=free_port_base()) as dev:
         tasks = Path(f"/proc/{dev.process.pid}/task")
         [child] = (tasks / str(dev.process.pid) / "children").read_text().split()
-        os.kill(int(child), signal.SIGKILL)
+        os.kill(int(child), number)
         _, errors = dev.process.communicate(timeout=TIMEOUT_S)
 
     assert dev.process.returncode == 1
     assert errors.decode().endswith(
-        "error: the broker was killed by SIGKILL (kill -9, or the machine ran out of memory); its "
-        "data is in ring/0, and nothing is served until it is started again\n"
+        f"error: the broker {how}; its data is in ring/0, and nothing is served until it is "
+        "started again: tailrace dev --data ring\n"
     )
 
 

@@ -201,5 +201,7 @@ def _surplus(word: str, verb: Verb) -> str:
     if not word.startswith("-"):
         return f"{shown(word)} is one argument too many"
     options = [option for each in verb.parameters for option in each.option_names]
+    names = [option.removeprefix("--") for option in options if option.startswith("--")]
     name = word.partition("=")[0]
-    return f"no option {shown(name)}{close_to(name, options)}"
+    # Without the dashes, in which all are alike.
+    return f"no option {shown(name)}{close_to(name.lstrip('-'), names, prefix='--')}"

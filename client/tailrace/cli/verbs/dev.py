@@ -112,14 +112,16 @@ def _watch(ring: "LocalRing", data: Path) -> None:
     while True:
         ended = ring.wait_ended()
         living = ring.living()
+        option = "" if data == DEFAULT_DATA else f" --data {data}"
         if 2 * len(voters.intersection(living)) <= len(voters):
             if len(ring.brokers) == 1:
-                raise ended.error
+                if ended.error.exit_code > 0:  # it has said why
+                    raise ended.error
+                raise TailraceError(f"{ended.error}: tailrace dev{option}") from ended.error
             raise TailraceError(
                 f"broker {ended.ordinal} {ended.error.how} too: most of the voters "
                 f"{_listed(voters)} are away, so the ring is stopped; start it again"
             )
-        option = "" if data == DEFAULT_DATA else f" --data {data}"
         print(
             f"broker {ended.ordinal} {ended.error.how}; its partitions are not served until it "
             f"runs again: tailrace dev start {ended.ordinal}{option}. The ring goes on with "

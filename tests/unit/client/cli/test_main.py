@@ -107,6 +107,7 @@ def test_the_version_is_told(
     [
         ("produce t --nosuch", 'no option "--nosuch"\\. See: tailrace produce --help'),
         ("consume t --form=1", 'no option "--form"; did you mean --format\\. See:'),
+        ("topic create t --slices 8", 'no option "--slices"\\. See: tailrace topic create --help'),
         ("topic create t u", '"u" is one argument too many. See: tailrace topic create --help'),
         ("produce t u -f a.ndjson", "give events or --file, not both"),
         ("nosuch", 'no verb "nosuch"\\. See: tailrace --help'),
