@@ -183,12 +183,15 @@ def test_what_is_wrong_with_a_registration_s_body_is_named(
     assert document(answer)["parameter"] == parameter
 
 
-def test_a_registration_is_in_the_query_or_in_the_body(public: Connection, topic: str) -> None:
+@pytest.mark.parametrize(("name", "value"), [("group", "g"), ("createTopics", "false")])
+def test_a_registration_is_in_the_query_or_in_the_body(
+    public: Connection, topic: str, name: str, value: str
+) -> None:
     body = json.dumps({"id": topic, "topics": [topic]}).encode()
-    answer = public.exchange(request("/v1/consumer/register?group=g", body))
+    answer = public.exchange(request(f"/v1/consumer/register?{name}={value}", body))
 
     assert problem(answer) == (400, "invalid-parameter")
-    assert document(answer)["detail"] == "group is given beside a body; give all in one of them"
+    assert document(answer)["detail"] == f"{name} is given beside a body; give all in one of them"
 
 
 # --- confirming -----------------------------------------------------------------------------------

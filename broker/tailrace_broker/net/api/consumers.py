@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
@@ -63,11 +63,13 @@ WhereNewGroupStarts = Annotated[
         "startFromLatest."
     ),
 ]
-
-_CREATES_TOPICS = (
-    "Whether topics that do not exist are created, where brokers create topics automatically; "
-    "without it they are on port 9252 alone."
-)
+CreatesTopics = Annotated[
+    bool,
+    Meta(
+        description="Whether topics that do not exist are created, where brokers create topics "
+        "automatically; without it they are on port 9252 alone."
+    ),
+]
 
 
 class ConsumerParameters(Parameters, frozen=True):
@@ -88,9 +90,7 @@ class RegisterParameters(Parameters, frozen=True):
     topic: Annotated[tuple[str, ...], Meta(description="Repeatable; one at least.")] = ()
     on_new_group: WhereNewGroupStarts | None = None
     session_ms: SessionMs | None = None
-    create_topics: Annotated[Literal["true", "false"], Meta(description=_CREATES_TOPICS)] | None = (
-        None
-    )
+    create_topics: CreatesTopics | None = None
 
 
 class PollParameters(ConsumerParameters, frozen=True):
@@ -121,9 +121,9 @@ class PollParameters(ConsumerParameters, frozen=True):
 class GoodbyeParameters(ConsumerParameters, frozen=True):
     """Of `POST /v1/consumer/goodbye`."""
 
-    commit: Annotated[
-        Literal["true", "false"], Meta(description="Whether what it got last counts as dealt with.")
-    ] = "true"
+    commit: Annotated[bool, Meta(description="Whether what it got last counts as dealt with.")] = (
+        True
+    )
 
 
 class NewConsumer(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
@@ -134,7 +134,7 @@ class NewConsumer(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw
     topics: list[str]
     on_new_group: WhereNewGroupStarts = "startFromLatest"
     session_ms: SessionMs = SESSION_MS_DEFAULT
-    create_topics: Annotated[bool, Meta(description=_CREATES_TOPICS)] | None = None
+    create_topics: CreatesTopics | None = None
 
 
 class RegisteredAnswer(msgspec.Struct, rename="camel"):
@@ -227,8 +227,7 @@ async def goodbye(broker: Broker, call: Call) -> Response:
     """The consumer is removed; others get its partitions."""
     parameters: GoodbyeParameters = call.parameters
     said = read_confirmation(call.headers)
-    commits = parameters.commit == "true"
-    await broker.groups.goodbye(parameters.consumer_id, said, commits=commits)
+    await broker.groups.goodbye(parameters.consumer_id, said, commits=parameters.commit)
     return json_response({})
 
 
@@ -257,9 +256,7 @@ def _subscription(call: Call) -> tuple[bool | None, Subscription]:
             topics=list(by_query.topic),
             on_new_group=by_query.on_new_group or "startFromLatest",
             session_ms=by_query.session_ms or SESSION_MS_DEFAULT,
-            create_topics=None
-            if by_query.create_topics is None
-            else by_query.create_topics == "true",
+            create_topics=by_query.create_topics,
         )
     check_name(wanted.id, "id" if call.body else "consumerId")
     check_name(wanted.group, "group")
@@ -277,7 +274,7 @@ def _subscription(call: Call) -> tuple[bool | None, Subscription]:
 
 def _by_body(body: bytes | bytearray, by_query: RegisterParameters) -> NewConsumer:
     for field in msgspec.structs.fields(by_query):
-        if getattr(by_query, field.name):
+        if getattr(by_query, field.name) != field.default:
             raise InvalidParameterError(
                 f"{field.encode_name} is given beside a body; give all in one of them",
                 parameter=field.encode_name,

@@ -1,6 +1,6 @@
 """Accepts what a partition has lost, so that it goes on (docs/operations.md)."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -15,9 +15,7 @@ class LossParameters(Parameters, frozen=True):
 
     topic: TopicName
     partition: PartitionId
-    dry_run: Annotated[
-        Literal["true", "false"], Meta(description="`true`: only say what would be lost.")
-    ] = msgspec.field(name="dryRun", default="false")
+    dry_run: Annotated[bool, Meta(description="`true`: only say what would be lost.")] = False
 
 
 class LossAnswer(msgspec.Struct, rename="camel", kw_only=True):
@@ -39,8 +37,9 @@ class LossAnswer(msgspec.Struct, rename="camel", kw_only=True):
 async def accept_loss(broker: Broker, call: Call) -> Response:
     """Answer what is lost, and accept it unless it is a dry run."""
     parameters: LossParameters = call.parameters
-    is_dry_run = parameters.dry_run == "true"
-    lost = await broker.accept_loss(parameters.topic, parameters.partition, dry_run=is_dry_run)
+    lost = await broker.accept_loss(
+        parameters.topic, parameters.partition, dry_run=parameters.dry_run
+    )
     return json_response(
         LossAnswer(
             topic=parameters.topic,
@@ -48,6 +47,6 @@ async def accept_loss(broker: Broker, call: Call) -> Response:
             first_offset=lost.first_offset,
             last_offset=lost.proven_end - 1,
             next_offset=lost.next_offset,
-            dry_run=is_dry_run,
+            dry_run=parameters.dry_run,
         )
     )

@@ -2,7 +2,7 @@
 (docs/operations.md, "A ring of several brokers").
 """
 
-from typing import Annotated, Literal
+from typing import Annotated
 from uuid import UUID
 
 import msgspec
@@ -122,9 +122,9 @@ class RingParameters(Parameters, frozen=True):
     """Of `GET /v1/ring`."""
 
     consistent: Annotated[
-        Literal["true", "false"],
+        bool,
         Meta(description="`true`: all that was agreed up to now; needs a majority of the voters."),
-    ] = "false"
+    ] = False
 
 
 class RangePath(Parameters, frozen=True):
@@ -159,7 +159,7 @@ async def describe_ring(broker: Broker, call: Call) -> Response:
     """The ring; answered by a broker that is in none, too."""
     parameters: RingParameters = call.parameters
     ring = broker.ring
-    state = await ring.current() if parameters.consistent == "true" else ring.state
+    state = await ring.current() if parameters.consistent else ring.state
     return json_response(_description(broker, state))
 
 

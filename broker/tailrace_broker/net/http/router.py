@@ -237,7 +237,10 @@ class _RouteReader:
 
 
 class _FieldReader:
-    """Reads one parameter: a whole number with bounds, one of some words, a text, or several."""
+    """Reads one parameter: a whole number with bounds, one of some words, a text, or several.
+
+    A bool is one of two words.
+    """
 
     def __init__(self, field: msgspec.structs.FieldInfo) -> None:
         self.name = field.name
@@ -260,6 +263,8 @@ class _FieldReader:
         text = texts[0]
         if isinstance(self._info, msgspec.inspect.IntType):
             return self._number(text, self._info)
+        if isinstance(self._info, msgspec.inspect.BoolType):
+            return self._flag(text)
         if isinstance(self._info, msgspec.inspect.LiteralType) and text not in self._info.values:
             raise self._wrong(text, " or ".join(map(str, self._info.values)))
         return text
@@ -272,6 +277,11 @@ class _FieldReader:
             if info.ge <= number <= info.le:
                 return number
         raise self._wrong(text, f"a whole number from {info.ge} to {info.le}")
+
+    def _flag(self, text: str) -> bool:
+        if text not in ("true", "false"):
+            raise self._wrong(text, "false or true")
+        return text == "true"
 
     def _wrong(self, text: str, wanted: str) -> InvalidParameterError:
         return self._error(f"{self._wire_name} is {shortened(text)}; it is {wanted}")

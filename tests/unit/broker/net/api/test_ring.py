@@ -150,8 +150,8 @@ async def _awaited(response: Awaitable[Response]) -> Response:
     return await response
 
 
-def described(broker: Any, consistent: str = "false") -> Any:
-    parameters = ring.RingParameters(consistent=consistent)  # type: ignore[arg-type]
+def described(broker: Any, *, consistent: bool = False) -> Any:
+    parameters = ring.RingParameters(consistent=consistent)
     return answer(ring.describe_ring, broker, parameters=parameters)
 
 
@@ -266,11 +266,11 @@ def test_only_who_asks_for_it_waits_for_the_majority() -> None:
     broker = broker_of(LED)
     described(broker)
     before = list(broker.ring.asked)
-    described(broker, "true")
+    described(broker, consistent=True)
 
     assert (before, broker.ring.asked) == ([], ["current"])
     with pytest.raises(NotReadyError):
-        described(broker_of(None, NOTHING), "true")
+        described(broker_of(None, NOTHING), consistent=True)
 
 
 # --- by hand --------------------------------------------------------------------------------------

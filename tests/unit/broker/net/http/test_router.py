@@ -22,6 +22,7 @@ class ThingParameters(Parameters, frozen=True):
     level: Annotated[int, Meta(ge=1, le=9)] | None = None
     limit: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 5
     word: Literal["yes", "no"] = "no"
+    is_new: bool | None = None
     tag: tuple[str, ...] = ()
 
 
@@ -82,6 +83,18 @@ def test_what_is_given_has_its_type(match: Match) -> None:
     )
 
 
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("false", False)])
+def test_a_flag_is_true_or_false(match: Match, text: str, value: bool) -> None:
+    assert found(match, f"/things/a/parts/0?isNew={text}").is_new is value
+
+
+@pytest.mark.parametrize("text", ["", "True", "1", "yes"])
+def test_a_flag_is_no_other_word(match: Match, text: str) -> None:
+    refused = refusal(match, f"/things/a/parts/0?isNew={text}")
+
+    assert refused == (f"isNew is {text}; it is false or true", "isNew")
+
+
 @pytest.mark.parametrize(
     ("encoded", "text"),
     [
@@ -134,7 +147,7 @@ def test_a_number_is_digits_within_its_bounds(match: Match, text: str) -> None:
         (
             "like_this=a",
             'no parameter "like_this"; GET /things/{name}/parts/{count} takes likeThis, level, '
-            "limit, word, tag",
+            "limit, word, isNew, tag",
             "like_this",
         ),
         (
