@@ -1,8 +1,10 @@
 """Lines -> requests of a `RequestProducer`."""
 
+import json
 from collections.abc import Callable, Collection, Sequence
 from itertools import compress
 from typing import NamedTuple
+from zlib import crc32
 
 from tailrace.cli.producing.form import BadLine, Form, read_event
 from tailrace.errors import ProblemError, TopicNotFoundError
@@ -18,6 +20,21 @@ class Target(NamedTuple):
 
     topic: str
     form: Form
+
+    @property
+    def checksum(self) -> int:
+        """What a token's checksum starts with; of one target the same in every version."""
+        key, key_path, separator, headers, timestamp_us, is_lines = self.form
+        options = [
+            self.topic,
+            None if key is None else key.hex(),
+            key_path,
+            separator.hex(),
+            [(name.hex(), value.hex()) for name, value in headers],
+            timestamp_us,
+            is_lines,
+        ]
+        return crc32(json.dumps(options).encode())
 
 
 class LineRequest(NamedTuple):

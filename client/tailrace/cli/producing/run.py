@@ -41,11 +41,10 @@ class Run:
         sleep: Callable[[float], None],
     ) -> None:
         """`sleep`: between two attempts of a request."""
-        seed = crc32(repr(target).encode())
         self._client = client
         self._target = target
         self.noun = target.form.noun
-        self._replay = None if resume is None else Replay(resume, seed)
+        self._replay = None if resume is None else Replay(resume, target.checksum)
         self._producer = RequestProducer(
             client,
             id=resume and resume.producer_id,
@@ -58,7 +57,7 @@ class Run:
         self.sent_bytes = 0
         # Each line before this one is stored, or is blank; the checksum is that of these lines.
         self._line = 1 if resume is None else resume.line
-        self._checksum = seed
+        self._checksum = target.checksum
         self._under_way = LineRequest((), None)
         self._bytes_max = 2 * BATCH_BYTES  # of a request of several lines
 
