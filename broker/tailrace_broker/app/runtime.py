@@ -110,7 +110,10 @@ async def open_doors(settings: Settings, broker: LocalBroker, spawn: Spawn) -> A
     connections = bounded(connections_max(settings.connections_max, raise_limit()))
     # Its own, so that probes are answered when clients have taken all of the others.
     probes = bounded(PROBE_CONNECTIONS_MAX)
-    matchers = door_matchers(lambda: metrics_text(broker, connection_count=len(connections.open)))
+    matchers = door_matchers(
+        lambda: metrics_text(broker, connection_count=len(connections.open)),
+        public_port=settings.port,
+    )
     async with AsyncExitStack() as stack:
         stack.push_async_callback(connections.end)
         stack.push_async_callback(probes.end)

@@ -197,6 +197,9 @@ def test_without_an_engine_images_are_left_out_and_that_is_said(tmp_path: Path) 
         "make dist DOCKER=…"
     )
     assert (tmp_path / "dist" / WHEEL).exists()
+    kinds = {SDIST: "sdist: the source, for pip", WHEEL: "wheel, for pip", CHART: "Helm chart"}
+    for name, kind in kinds.items():
+        assert f"{tmp_path / 'dist' / name}  {kind}\n" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,7 @@ WINDOW_PRODUCERS = 10_000
 PIPELINED = 100
 # Parts of details that differ from run to run.
 VARYING = {
+    re.compile(r"port \d+ lists"): "port PORT lists",
     re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"): "TOPIC-ID",
     re.compile(r"clock \(\d+\)"): "clock (NOW)",
     re.compile(r"http://127\.0\.0\.1:\d+"): "URL",

@@ -550,8 +550,10 @@ ROUTES: tuple[Route, ...] = (
 )
 
 
-def door_matchers(render_metrics: Callable[[], Awaitable[bytes]]) -> dict[Doors, Match]:
-    """How each door finds its routes; `render_metrics` makes Prometheus' text format."""
+def door_matchers(
+    render_metrics: Callable[[], Awaitable[bytes]], *, public_port: int
+) -> dict[Doors, Match]:
+    """How each port finds its routes; `render_metrics` makes Prometheus' text format."""
     metrics = Route(
         "GET",
         "/metrics",
@@ -564,6 +566,7 @@ def door_matchers(render_metrics: Callable[[], Awaitable[bytes]]) -> dict[Doors,
     return {
         door: matcher(
             [each.at(door) for each in routes if each.doors & door],
+            public_port=public_port,
             takes_untyped=door is Doors.PRODUCE,  # as PolarStreams' clients know it
         )
         for door in Doors

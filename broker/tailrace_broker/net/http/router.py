@@ -33,6 +33,7 @@ _CACHED_TARGETS = 4096
 # Of a 64-bit number; longer texts are not even read.
 DIGITS_MAX = 19
 _AUTHORITY = re.compile(rb"https?://[^/?]*", re.IGNORECASE)
+PUBLIC_PORT_DEFAULT = 9250
 # Of a value that an error quotes.
 _SHOWN_CHARACTERS_MAX = 40
 
@@ -156,11 +157,14 @@ class Matched(NamedTuple):
 Match = Callable[[bytes, bytes], Matched]
 
 
-def matcher(routes: Sequence[Route], *, takes_untyped: bool = False) -> Match:
+def matcher(
+    routes: Sequence[Route], *, public_port: int = PUBLIC_PORT_DEFAULT, takes_untyped: bool = False
+) -> Match:
     """A function of method and request target that finds the route among these.
 
-    `takes_untyped`: a body without a content type is JSON here. PathNotFoundError,
-    MethodNotAllowedError. Short targets are cached: producers repeat the same few, a key each.
+    `public_port`: the one that has all paths. `takes_untyped`: a body without a content type is
+    JSON here. PathNotFoundError, MethodNotAllowedError. Short targets are cached: producers repeat
+    the same few, a key each.
     """
     by_pattern: dict[re.Pattern[bytes], dict[bytes, _RouteReader]] = defaultdict(dict)
     for route in routes:
@@ -182,7 +186,7 @@ def matcher(routes: Sequence[Route], *, takes_untyped: bool = False) -> Match:
                 return Matched(reader.route, parameters, reader.body_types, takes_untyped)
         shown = shortened(path.decode(errors="replace"))
         raise PathNotFoundError(
-            f"no path {shown} at this door; the public door lists all of them: GET /docs"
+            f"no path {shown} on this port; port {public_port} lists all paths: GET /docs"
         )
 
     cached = lru_cache(maxsize=_CACHED_TARGETS)(match)
