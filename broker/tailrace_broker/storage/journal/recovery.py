@@ -25,7 +25,7 @@ from tailrace_broker.storage.journal.presence import ACCEPTED_SUFFIX
 _REMEDY = (
     f"restore the file from a copy, or add {ACCEPTED_SUFFIX} to its name to go on without the "
     "events that only it held: partitions that have later ones in other files of the journal then "
-    "stand still"
+    "take no writes"
 )
 
 

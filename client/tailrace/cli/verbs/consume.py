@@ -231,7 +231,7 @@ VERB = Verb(
             dest="since_ms",
             metavar="DURATION",
             type=duration(1),
-            help="from so long ago on, by this machine's clock, like 90s, 1h or 7d",
+            help="from this long ago on, by this machine's clock, like 90s, 1h or 7d",
         ),
         parameter(
             "--last",

@@ -396,7 +396,7 @@ def test_a_frame_that_cannot_be_told_at_all_keeps_the_broker_from_starting(
     spoil_journal(files, batch=0, at=20)  # its header
     damaged = path.read_bytes()
     with pytest.raises(
-        CorruptMetadataError, match=r"\.journal is damaged: frame 1, which was .* stand still"
+        CorruptMetadataError, match=r"\.journal is damaged: frame 1, which was .* take no writes"
     ):
         files.recover_all()
     assert path.read_bytes() == damaged
@@ -411,7 +411,7 @@ def test_a_journal_whose_only_head_is_damaged_keeps_the_broker_from_starting(
     (path,) = files.journal()
     path.write_bytes(bytes(BLOCK_BYTES) + path.read_bytes()[BLOCK_BYTES:])
     with pytest.raises(
-        CorruptMetadataError, match=r"first block cannot be read; restore .* stand still"
+        CorruptMetadataError, match=r"first block cannot be read; restore .* take no writes"
     ):
         files.recover_all()
 
