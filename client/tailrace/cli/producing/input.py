@@ -11,6 +11,7 @@ from fcntl import ioctl
 from io import BufferedIOBase, BufferedReader, BytesIO
 from pathlib import Path
 from termios import FIONREAD
+from typing import Protocol
 
 from tailrace.cli.lib.interrupts import Interrupts
 from tailrace.errors import TailraceError
@@ -23,7 +24,7 @@ LINGER_S = 0.02
 READ_BYTES = 1 << 20
 
 
-class Input:
+class Input(Protocol):
     """Batches of whole lines with their line ends; only the last line may have none."""
 
     size_bytes: int | None = None
@@ -31,7 +32,6 @@ class Input:
 
     def batches(self) -> Iterator[list[bytes]]:
         """Each is sent as one request at most. TailraceError: the input cannot be read."""
-        raise NotImplementedError
 
     def position(self) -> int:
         """How much of `size_bytes` is read."""
