@@ -28,7 +28,7 @@ class Input(Protocol):
     """Batches of whole lines with their line ends; only the last line may have none."""
 
     size_bytes: int | None = None
-    is_terminal = False
+    is_terminal: bool = False
 
     def batches(self) -> Iterator[list[bytes]]:
         """Each is sent as one request at most. TailraceError: the input cannot be read."""
