@@ -48,12 +48,16 @@ class JournalFileHeader(NamedTuple):
 
 
 class JournalFrame(NamedTuple):
-    """A frame as it was read; `batches` are whole, of `damaged` only the headers are."""
+    """A frame as it was read; `batches` are whole, of `damaged` only the headers are.
+
+    `is_cut`: behind these the header of a batch is damaged, and nobody can say what follows.
+    """
 
     sequence: int
     durable_sequence: int
     batches: list[tuple[BatchHeader, memoryview]]
     damaged: list[BatchHeader]
+    is_cut: bool = False
 
 
 def encode_file_header(header: JournalFileHeader) -> bytes:
@@ -112,6 +116,16 @@ def read_frames(stored: memoryview, journal_id: int, first_sequence: int) -> lis
     return frames
 
 
+def first_frame_id(stored: memoryview) -> int | None:
+    """The journal's id by a file's first frame; None: it has none, or its header is damaged."""
+    raw = stored[JOURNAL_BLOCK_BYTES:][:FRAME_HEADER_BYTES]
+    if len(raw) < FRAME_HEADER_BYTES:
+        return None
+    magic, version, crc, _, journal_id, *_ = JOURNAL_FRAME_HEADER.unpack(raw)
+    is_whole = (magic, version, crc) == (JOURNAL_FRAME_MAGIC, JOURNAL_VERSION, _crc(raw))
+    return int(journal_id) if is_whole else None
+
+
 def has_traces(stored: memoryview, journal_id: int, sequence: int) -> bool:
     """Whether a file shows a frame of this sequence that cannot be read: torn, or damaged.
 
@@ -151,7 +165,7 @@ def _read_frame(
         for _ in range(count):
             position += _take_batch(frame, stored[position:frame_bytes])
     except CorruptBatchError:
-        return None
+        return frame._replace(is_cut=True), frame_bytes
     return (frame, frame_bytes) if position == frame_bytes else None
 
 

@@ -201,6 +201,7 @@ async def _open_log(
             exact_end=partition.sealed_end
             if partition.is_sealed
             else replayed.exact_end(topic.topic_id, partition.partition),
+            is_journal_lossy=replayed.replay.is_lossy,
             now_us=resources.now_us(),
         )
         recovered = await io.run(recover)

@@ -10,11 +10,13 @@ from random import Random
 
 import pytest
 
+from tailrace.cli.stored.journals import read_journal
 from tailrace.errors import ProblemError
 from tailrace.sync import Client
 from tests.support.broker.fixtures import RunningBroker, start_broker
 from tests.support.broker.metrics import wait_for_metric
 from tests.support.cli.commands import ndjson, run, told
+from tests.support.storage.damaged import flip, read_all
 from tests.support.storage.storage import MEBIBYTE
 
 pytestmark = pytest.mark.integration
@@ -86,7 +88,8 @@ def test_a_missing_journal_is_refused_and_found(killed: RunningBroker) -> None:
 def test_the_loss_of_a_journal_is_accepted_once(killed: RunningBroker) -> None:
     journal = data_of(killed) / "journal"
     (path,) = journal.iterdir()
-    path.rename(f"{path}.lost")
+    path.unlink()
+    path.with_name(f"{path.name}.lost").touch()
 
     code, lines = verified(killed.data_dir)
     assert (code, lines[0][0]) == (0, "!")
@@ -98,6 +101,37 @@ def test_the_loss_of_a_journal_is_accepted_once(killed: RunningBroker) -> None:
     (used,) = [each for each in journal.iterdir() if each.suffix == ".journal"]
     used.unlink()
     assert f"{used} is missing" in refusal_of(killed)
+
+
+def test_of_a_damaged_journal_all_is_served_but_what_cannot_be_read(killed: RunningBroker) -> None:
+    """Of three events of one partition the second is lost, by the header of its batch."""
+    killed.restart()
+    with Client(killed.url) as client:
+        client.create_topic("t", partitions_per_range=1)
+        for number in range(3):
+            client.produce("t", b"%d" % number)
+        client.produce("small", b"5")
+    killed.kill()
+    *_, path = sorted((data_of(killed) / "journal").glob("*.journal"))
+    with path.open("rb") as file:
+        journal = read_journal(file, path.stat().st_size)
+    assert journal is not None
+    batches = [piece for each in journal.frames for piece in each.batches]
+    flip(path, batches[-3].position + 20, 0)
+
+    assert f"touch {path}.lost" in refusal_of(killed)
+    path.with_name(f"{path.name}.lost").touch()
+    for _ in range(2):
+        killed.restart()
+        problems, offsets = read_all(killed.port, 3, max_records=10)
+        assert [(each["firstOffset"], each["lastOffset"]) for each in problems] == [(1, 1)]
+        assert offsets == [0, 2]
+        with Client(killed.url) as client:
+            assert client.topic("t").partition_details[0].state == "open"
+            assert len(client.last_lines("small", 9).splitlines()) == 6
+        killed.kill()
+    assert '"journal.loss_accepted"' in killed.log_path.read_text()
+    assert any(f"{path.name}.lost." in line for line in verified(killed.data_dir)[1])
 
 
 def test_after_a_clean_stop_a_missing_journal_held_nothing(killed: RunningBroker) -> None:

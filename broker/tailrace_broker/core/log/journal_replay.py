@@ -6,7 +6,7 @@ lost that were acknowledged. When its batches can still be told, their partition
 the journal is. What a later boot says counts for nothing: it took for the end what it found.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -52,14 +52,18 @@ class JournalReplay:
     batches: dict[LogKey, list[JournaledBatch]] = field(default_factory=dict)
     damaged: dict[LogKey, list[BatchHeader]] = field(default_factory=dict)
     missing: tuple[int, int] | None = None
+    is_lossy: bool = False  # somebody has accepted that some of it is lost
     next_sequence: int = 1
     last_used: int = 0
     last_boot: int = 0
 
 
-def plan_replay(rounds: Sequence[JournalRound]) -> JournalReplay:
-    """`rounds` in the order of the ring, which any of them may begin."""
-    replay = JournalReplay()
+def plan_replay(rounds: Sequence[JournalRound], accepted: Collection[int] = ()) -> JournalReplay:
+    """`rounds` in the order of the ring, which any of them may begin.
+
+    `accepted`: the files of which somebody has accepted that frames are lost.
+    """
+    replay = JournalReplay(is_lossy=bool(accepted))
     frames = [(frame, each) for each in rounds for frame in each.frames]
     frames.sort(key=lambda each: each[0].sequence)
     for each in rounds:
@@ -72,7 +76,8 @@ def plan_replay(rounds: Sequence[JournalRound]) -> JournalReplay:
         if frame.sequence >= replay.next_sequence:
             replay.next_sequence, replay.last_used = frame.sequence + 1, each.file_index
     durable = _durable_sequences(rounds)
-    replay.missing = _first_missing(rounds, durable)
+    missing = (each for each in _missing(rounds, durable) if each[0] not in accepted)
+    replay.missing = next(missing, None)
     for frame, each in frames:
         for header, stored in frame.batches:
             key = header.topic_id, header.partition
@@ -96,20 +101,21 @@ def _durable_sequences(rounds: Sequence[JournalRound]) -> dict[int, int]:
     return durable
 
 
-def _first_missing(
+def _missing(
     rounds: Sequence[JournalRound], durable_sequences: Mapping[int, int]
-) -> tuple[int, int] | None:
-    """The first sequence that was durable, that a file should hold and does not."""
+) -> Iterator[tuple[int, int]]:
+    """Files and sequences that were durable, that the file should hold and does not."""
     for each, following in zip(rounds, [*rounds[1:], *rounds[:1]], strict=True):
         if each.header is None:
             continue  # never used; or torn when it was taken: then nothing was only there
         durable, expected = durable_sequences[each.header.boot], each.header.first_sequence
         for frame in each.frames:
             if frame.sequence != expected and expected < durable:
-                return each.file_index, expected
+                yield each.file_index, expected
+            if frame.is_cut and frame.sequence < durable:
+                yield each.file_index, frame.sequence
             expected = frame.sequence + 1
         # Where the ring went on, all before was in this file.
         end = following.header.first_sequence if following.header is not None else 0
         if expected < min(end, durable):
-            return each.file_index, expected
-    return None
+            yield each.file_index, expected

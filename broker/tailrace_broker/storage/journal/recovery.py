@@ -2,7 +2,7 @@
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ import structlog
 from tailrace.wire import JOURNAL_BLOCK_BYTES
 from tailrace_broker.codec.journal import (
     JournalFileHeader,
+    first_frame_id,
     has_traces,
     read_file_header,
     read_frames,
@@ -20,12 +21,11 @@ from tailrace_broker.core.log.journal_replay import JournalReplay, JournalRound,
 from tailrace_broker.model.errors import CorruptMetadataError
 from tailrace_broker.storage.files.direct_file import DirectFile
 from tailrace_broker.storage.journal.file import JournalFile
-from tailrace_broker.storage.journal.presence import ACCEPTED_SUFFIX
+from tailrace_broker.storage.journal.presence import is_accepted, marker
 
 _REMEDY = (
-    f"restore the file from a copy, or add {ACCEPTED_SUFFIX} to its name to go on without the "
-    "events that only it held: partitions that have later ones in other files of the journal then "
-    "take no writes"
+    "restore the file from a copy, or go on without the events in what cannot be read; all that "
+    "can be read is kept: touch {}"
 )
 
 
@@ -46,7 +46,12 @@ def recover_journal(files: Sequence[JournalFile], *, is_direct: bool) -> Recover
     """
     contents = [_read(file.path, is_direct) for file in files]
     headers = [read_file_header(stored) for stored in contents]
-    journal_id = _journal_id(files, contents, headers)
+    accepted = {
+        index
+        for index, (file, header) in enumerate(zip(files, headers, strict=True))
+        if is_accepted(file.path, header)
+    }
+    journal_id = _journal_id(files, contents, headers, accepted)
     rounds = [
         JournalRound(
             index,
@@ -55,12 +60,12 @@ def recover_journal(files: Sequence[JournalFile], *, is_direct: bool) -> Recover
         )
         for index, (stored, header) in enumerate(zip(contents, headers, strict=True))
     ]
-    replay = plan_replay(rounds)
+    replay = plan_replay(rounds, accepted)
     if replay.missing is not None:
         index, sequence = replay.missing
         raise CorruptMetadataError(
             f"{files[index].path} is damaged: frame {sequence}, which was durable, cannot be read; "
-            f"{_REMEDY}"
+            f"{_REMEDY.format(marker(files[index].path))}"
         )
     newest, frames = contents[replay.last_used], rounds[replay.last_used].frames
     is_torn = has_traces(newest, journal_id, replay.next_sequence)
@@ -89,14 +94,21 @@ def _journal_id(
     files: Sequence[JournalFile],
     contents: Sequence[memoryview],
     headers: Sequence[JournalFileHeader | None],
+    accepted: Collection[int],
 ) -> int:
-    """As the files say; a new one when nothing was ever written."""
+    """As the files say; a new one when nothing was ever written, or the loss of it is accepted."""
     for header in headers:
         if header is not None:
             return header.journal_id
-    for file, stored in zip(files, contents, strict=True):
-        if np.any(np.frombuffer(stored[JOURNAL_BLOCK_BYTES:], np.uint8)):
+    for stored in contents:
+        journal_id = first_frame_id(stored)
+        if journal_id is not None:
+            return journal_id
+    for index, (file, stored) in enumerate(zip(files, contents, strict=True)):
+        is_used = np.any(np.frombuffer(stored[JOURNAL_BLOCK_BYTES:], np.uint8))
+        if is_used and index not in accepted:
             raise CorruptMetadataError(
-                f"{file.path} is damaged: its first block cannot be read; {_REMEDY}"
+                f"{file.path} is damaged: its first block cannot be read; "
+                f"{_REMEDY.format(marker(file.path))}"
             )
     return int.from_bytes(os.urandom(8), "little")

@@ -100,13 +100,15 @@ def recover_log(
     journaled: Sequence[JournaledBatch] = (),
     damaged: Sequence[BatchHeader] = (),
     exact_end: int | None = None,
+    is_journal_lossy: bool = False,
     now_us: int = 0,
 ) -> RecoveredLog:
     """On disk nothing follows the segments afterwards, unless the log is damaged there.
 
     `inventory`: says whether there must be segments; `journaled`: the partition's batches in the
     journal; `damaged`: those that it held durably and that are damaged there; `exact_end`: the log
-    ended there, as a clean stop or its seal says.
+    ended there, as a clean stop or its seal says; `is_journal_lossy`: somebody has accepted that
+    some of the journal is lost.
     CorruptPartitionError: log-start.json or `damage` is damaged, or segments overlap. Nothing is
     changed then.
     """
@@ -118,6 +120,7 @@ def recover_log(
     start = moved_start or LogStart(first_offset, NO_EPOCH, 0)
     recovery = _Recovery(place, pool, inventory, is_direct, journaled, damaged, exact_end, known)
     ends = (header.end_offset for header in damaged)
+    recovery.is_journal_lossy = is_journal_lossy
     recovery.durable_end = max([exact_end or 0, known.proven_end, *ends])
     had_segments = moved_start is None and inventory.has(place.topic_id, place.partition)
     return recovery.recover(start, now_us, had_segments=had_segments)
@@ -135,6 +138,7 @@ class _Recovery:
     damaged: Sequence[BatchHeader]
     exact_end: int | None
     recorded: RecordedDamage
+    is_journal_lossy: bool = False
     durable_end: int = 0
     has_lost_segments: bool = False  # the last ones: how many records they had nobody knows
     segments: list[SegmentState] = field(default_factory=list)
@@ -348,7 +352,11 @@ class _Recovery:
         if damaged_end > state.end_offset:
             return damaged_end
         resumed = resume_journal(state, self.journaled, self.durable_end)
-        return resumed[0].header.base_offset if resumed and is_last else None
+        return (
+            resumed[0].header.base_offset
+            if resumed and (is_last or self.is_journal_lossy)
+            else None
+        )
 
     def _next_offset(self, behind: Behind) -> int:
         """Return an offset that no lost record can have had."""

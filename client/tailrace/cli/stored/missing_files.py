@@ -33,6 +33,7 @@ def missing_files(
     return [
         *_missing_metadata(data, meta),
         *_missing_journal(data, inventory, is_clean=_is_clean(meta, stop)),
+        *_accepted_losses(data),
         *_missing_partitions(data, inventory),
     ]
 
@@ -67,6 +68,12 @@ def _missing_journal(data: Path, inventory: Document, *, is_clean: bool) -> Iter
             yield Finding(path, None, text, is_bad=False)
         else:
             yield _gone(path, "is missing, with events that only it held")
+
+
+def _accepted_losses(data: Path) -> Iterator[Finding]:
+    for path in sorted(data.glob("journal/*.journal.lost.*")):
+        text = "somebody has accepted that events of the journal are lost; of which partitions, "
+        yield Finding(path, None, f"{text}is known where later events show it", is_bad=False)
 
 
 def _missing_partitions(data: Path, inventory: Document) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from tailrace_broker.codec.journal import (
     JournalFrame,
     encode_file_header,
     encode_frame_header,
+    first_frame_id,
     has_traces,
     read_file_header,
     read_frames,
@@ -147,6 +148,14 @@ def test_whatever_bit_of_a_frames_header_is_flipped_its_batches_are_read() -> No
             assert [(each.sequence, each.batches) for each in frames_in(spoilt)] == whole
 
 
+def test_a_frame_of_a_damaged_header_may_end_with_a_block() -> None:
+    room = BLOCK - FRAME_HEADER_BYTES - len(forged_batch(b""))
+    frame = frame_of(forged_batch(bytes(room)))
+    assert len(frame) == BLOCK
+
+    assert sequences_in(file_of(flipped(frame, 9), frame_of(SMALL, sequence=8))) == [7, 8]
+
+
 def test_a_frame_of_a_damaged_header_and_a_damaged_batch_says_which_batch() -> None:
     frame = flipped(flipped(frame_of(SMALL, OTHER), 9), FRAME_HEADER_BYTES + len(SMALL) + 130)
     (found,) = frames_in(file_of(frame))
@@ -181,14 +190,23 @@ def test_a_damaged_batch_is_told_and_the_others_of_its_frame_are_read() -> None:
 
 def test_a_frame_whose_batches_cannot_be_told_is_none() -> None:
     """Whose events it held, nobody can say."""
-    damaged_header = flipped(frame_of(SMALL, OTHER), FRAME_HEADER_BYTES + len(SMALL) + 20)
-    for frame in (
-        damaged_header,
-        frame_of(SMALL, count=2),
-        frame_of(SMALL, SMALL, count=1),
-        frame_of(SMALL, b"\0" * 16, count=1),
-    ):
+    for frame in (frame_of(SMALL, SMALL, count=1), frame_of(SMALL, b"\0" * 16, count=1)):
         assert frames_in(file_of(frame)) == []
+
+
+def test_behind_a_damaged_header_of_a_batch_a_frame_is_cut() -> None:
+    damaged_header = flipped(frame_of(SMALL, OTHER), FRAME_HEADER_BYTES + len(SMALL) + 20)
+    for frame in (damaged_header, frame_of(SMALL, count=2)):
+        first, second = frames_in(file_of(frame, frame_of(OTHER, sequence=8)))
+        assert [bytes(batch) for _, batch in first.batches] == [SMALL]
+        assert (first.is_cut, second.is_cut) == (True, False)
+
+
+def test_the_first_frame_tells_the_journals_id() -> None:
+    stored = file_of(frame_of(SMALL))
+    assert first_frame_id(memoryview(stored)) == ID
+    assert first_frame_id(memoryview(flipped(stored, BLOCK + 9))) is None
+    assert first_frame_id(memoryview(stored[:BLOCK])) is None
 
 
 def test_a_frame_of_another_round_is_none() -> None:

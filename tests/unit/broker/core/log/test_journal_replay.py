@@ -151,6 +151,23 @@ def test_what_an_earlier_boot_says_still_proves_its_own() -> None:
     assert plan_replay([lost, later, *UNUSED[2:]]).missing == (0, 2)
 
 
+def test_of_a_frame_that_is_cut_something_is_missing_when_it_was_durable() -> None:
+    cut = frame(6)._replace(is_cut=True)
+    for durable, missing in ((6, None), (7, (0, 6))):
+        replay = plan_replay([round_of(0, 5, frame(5), cut, frame(7, durable)), *UNUSED[1:]])
+        assert replay.missing == missing
+        assert replayed(replay) == [(5, 0), (6, 0), (7, 0)]
+
+
+def test_what_is_missing_of_a_file_is_passed_over_when_that_is_accepted() -> None:
+    rounds = [round_of(0, 1, frame(2, 2)), round_of(1, 3, frame(5, 5), frame(6, 6)), *UNUSED[2:]]
+    found = [plan_replay(rounds, accepted) for accepted in ((), {0}, {0, 1})]
+
+    assert [each.missing for each in found] == [(0, 1), (1, 3), None]
+    assert [each.is_lossy for each in found] == [False, True, True]
+    assert replayed(found[2]) == [(2, 0), (5, 1), (6, 1)]
+
+
 # --- what is damaged ------------------------------------------------------------------------------
 
 

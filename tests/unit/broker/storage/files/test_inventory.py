@@ -7,11 +7,12 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
+from tailrace_broker.codec.journal import JournalFileHeader, encode_file_header
 from tailrace_broker.codec.metadata import KnownFiles, decode_inventory
 from tailrace_broker.model.errors import CorruptMetadataError, StorageFailedError
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.files.inventory import INVENTORY, Inventory
-from tailrace_broker.storage.journal.presence import check_journal
+from tailrace_broker.storage.journal.presence import check_journal, is_accepted
 from tests.support.storage.batches import TOPIC_ID
 from tests.support.storage.storage import FaultyDisk
 
@@ -123,7 +124,7 @@ def test_a_missing_file_of_the_journal_is_refused(inventory: Inventory, journal:
 
 
 def test_a_loss_is_accepted_by_name_and_once(inventory: Inventory, journal: Path) -> None:
-    (journal / "0.journal.lost").write_bytes(b"damaged")
+    (journal / "0.journal.lost").touch()
     with capture_logs() as logs:
         check_journal(journal, inventory, boot=3, is_clean=False)
 
@@ -136,8 +137,28 @@ def test_a_loss_is_accepted_by_name_and_once(inventory: Inventory, journal: Path
         }
     ]
     assert inventory.journal_files == NAMES[1:]
-    assert (journal / "0.journal.lost.3").read_bytes() == b"damaged"
+    assert (journal / "0.journal.lost.3").read_bytes() == b""
     assert not (journal / "0.journal.lost").exists()
+
+
+@pytest.mark.parametrize("is_renamed", [False, True])
+def test_the_loss_of_a_part_is_accepted_of_one_round_of_a_file(
+    inventory: Inventory, journal: Path, is_renamed: bool
+) -> None:
+    header = JournalFileHeader(boot=1, journal_id=9, first_sequence=7)
+    path, marker = journal / "0.journal", journal / "0.journal.lost"
+    stored = encode_file_header(header).ljust(4096, b"x")
+    (marker if is_renamed else path).write_bytes(stored)
+    marker.touch()
+    for _ in range(2):
+        check_journal(journal, inventory, boot=3, is_clean=False)
+        assert path.read_bytes() == stored
+        assert not marker.exists()
+
+    assert is_accepted(path, header)
+    assert not is_accepted(path, header._replace(first_sequence=8))
+    assert not is_accepted(journal / "1.journal", header)
+    assert not is_accepted(path, None)
 
 
 def test_after_a_clean_stop_nothing_was_in_a_missing_file(

@@ -411,7 +411,11 @@ def journaled(base_offset: int, high_watermark: int) -> JournaledBatch:
 
 
 def recovered_with(
-    files: LogFiles, batches: list[JournaledBatch], damaged: Sequence[BatchHeader] = ()
+    files: LogFiles,
+    batches: list[JournaledBatch],
+    damaged: Sequence[BatchHeader] = (),
+    *,
+    is_lossy: bool = False,
 ) -> RecoveredLog:
     return recover_log(
         files.place,
@@ -421,7 +425,21 @@ def recovered_with(
         is_direct=files.is_direct,
         journaled=batches,
         damaged=damaged,
+        is_journal_lossy=is_lossy,
     )
+
+
+def test_behind_an_accepted_loss_of_the_journal_its_later_batches_are_taken(
+    files: LogFiles,
+) -> None:
+    written(files, [[b"a"]])
+    batches = [journaled(1, 1), journaled(4, 4), journaled(5, 5)]
+    assert recovered_with(files, batches).lost_end is not None
+    for is_lossy in (True, False):  # the next start knows it from what is recorded
+        found = recovered_with(files, batches, is_lossy=is_lossy)
+        assert found.lost_end is None
+        assert [range(each[2], each[3]) for each in found.losses] == [range(2, 4)]
+        assert found.pending == batches[1:]
 
 
 def test_behind_one_damaged_batch_at_a_segments_end_the_journal_goes_on(files: LogFiles) -> None:
