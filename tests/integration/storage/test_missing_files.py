@@ -77,7 +77,8 @@ def test_a_missing_journal_is_refused_and_found(killed: RunningBroker) -> None:
     code, lines = verified(killed.data_dir)
     assert code == 1
     assert lines[0] == (
-        f"✗ {journal / name}: is missing, with events that only it held; restore it from a copy"
+        f"✗ {journal / name}: is missing, with events that only it held; restore it from a copy, "
+        f"or accept the loss: mkdir -p {journal} && touch {journal / name}.lost"
     )
     assert lines[1].endswith(", 1 bad")
     refusal = refusal_of(killed)

@@ -67,7 +67,11 @@ def _missing_journal(data: Path, inventory: Document, *, is_clean: bool) -> Iter
             text = "is missing, which somebody has accepted: the next start goes on without it"
             yield Finding(path, None, text, is_bad=False)
         else:
-            yield _gone(path, "is missing, with events that only it held")
+            lost = path.with_name(f"{name}.lost")
+            accept = f"or accept the loss: mkdir -p {path.parent} && touch {lost}"
+            yield Finding(
+                path, None, f"is missing, with events that only it held; {RESTORE}, {accept}"
+            )
 
 
 def _accepted_losses(data: Path) -> Iterator[Finding]:

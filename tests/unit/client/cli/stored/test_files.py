@@ -320,7 +320,11 @@ def test_a_missing_file_of_the_journal_is_damage_unless_nothing_was_in_it(
         stops.append([is_bad for *_, is_bad in files.found()])
     (files.data / "journal" / "1.journal").touch()
 
-    lost = "is missing, with events that only it held; restore it from a copy"
+    journal = files.data / "journal"
+    lost = (
+        "is missing, with events that only it held; restore it from a copy, or accept the loss: "
+        f"mkdir -p {journal} && touch {journal / '1.journal.lost'}"
+    )
     assert killed == [("1.journal", lost, True)]
     assert [is_bad for *_, is_bad in accepted] == [False]
     assert stops == [[True], [False]]
