@@ -144,9 +144,9 @@ def decode_snapshot(name: str, stored: bytes) -> Snapshot:
 def damaged(name: str, what: str) -> CorruptMetadataError:
     """What a disk said to others may be lost, so that it must not go on as the same voter."""
     return CorruptMetadataError(
-        f"metadata/{name}: {what}; this disk's metadata is damaged: restore the file from a copy, or, "
-        "in a ring of several brokers, start on an empty data directory: the ring admits the broker "
-        "again"
+        f"metadata/{name}: {what}; this disk's metadata is damaged: in a ring of several brokers "
+        "move the data directory away, and the ring admits the broker again with a new one; else "
+        "restore the file from a copy"
     )
 
 
