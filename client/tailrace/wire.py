@@ -61,11 +61,14 @@ __all__ = [
     "BATCH_ALIGNMENT_BYTES",
     "BATCH_CONTENT_TYPE",
     "BATCH_MAGIC",
+    "CLEAN_STOP_FILE",
     "COLUMN_ALIGNMENT_BYTES",
+    "DAMAGE_FILE",
     "DAMAGE_HEADER",
     "DAMAGE_LOSS",
     "DAMAGE_MAGIC",
     "DAMAGE_VERSION",
+    "DELETED_TOPIC_FILE",
     "FORMAT_VERSION",
     "HEADER",
     "HEADER_BYTES",
@@ -74,6 +77,7 @@ __all__ = [
     "INDEX_MAGIC",
     "INDEX_VERSION",
     "INTEGER_US_MIN",
+    "INVENTORY_FILE",
     "JOURNAL_BLOCK_BYTES",
     "JOURNAL_FILE_HEADER",
     "JOURNAL_FILE_MAGIC",
@@ -82,14 +86,19 @@ __all__ = [
     "JOURNAL_VERSION",
     "JSON_CONTENT_TYPE",
     "LARGEST_REQUEST_BYTES",
+    "LOG_START_FILE",
+    "METADATA_LOGS",
+    "META_FILE",
     "NDJSON_CONTENT_TYPE",
     "PAD_HEADER",
     "PAD_MAGIC",
     "PRODUCER_ENTRY",
+    "PURGED_SUFFIX",
     "RECORDS_CONTENT_TYPE",
     "RECORDS_HEADER",
     "RECORDS_JSON_CONTENT_TYPE",
     "RECORDS_MAGIC",
+    "TRASH",
     "BatchHeader",
     "Codec",
     "Flag",
@@ -236,3 +245,16 @@ def align_up(size_bytes: int, alignment_bytes: int) -> int:
 def batch_bytes(producer_table_bytes: int, payload_bytes: int) -> int:
     """Size of a whole batch with these parts."""
     return align_up(HEADER_BYTES + producer_table_bytes + payload_bytes, BATCH_ALIGNMENT_BYTES)
+
+
+# --- names in a broker's data directory; what each holds: docs/formats.md -------------------------
+
+META_FILE = "meta.json"
+CLEAN_STOP_FILE = "clean-stop.json"
+INVENTORY_FILE = "inventory.json"
+LOG_START_FILE = "log-start.json"
+DAMAGE_FILE = "damage"
+DELETED_TOPIC_FILE = "topic.json"
+METADATA_LOGS = ("0.blocks", "1.blocks")
+TRASH = "trash"
+PURGED_SUFFIX = ".purged"

@@ -25,6 +25,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 
+from tailrace.wire import CLEAN_STOP_FILE, INVENTORY_FILE, META_FILE
 from tailrace_broker.codec.metadata import (
     IDENTITY_VERSION,
     CleanStop,
@@ -53,7 +54,7 @@ from tailrace_broker.storage.files.direct_file import (
     translated_errors,
     write_file_atomically,
 )
-from tailrace_broker.storage.files.inventory import INVENTORY, Inventory
+from tailrace_broker.storage.files.inventory import Inventory
 from tailrace_broker.storage.journal.presence import check_journal
 from tailrace_broker.storage.trash import Trash, topic_directories
 
@@ -214,11 +215,11 @@ class DataDirectory:
 
     @property
     def _clean_stop_path(self) -> Path:
-        return self.path / "clean-stop.json"
+        return self.path / CLEAN_STOP_FILE
 
     @property
     def _identity_path(self) -> Path:
-        return self.path / "meta.json"
+        return self.path / META_FILE
 
     @property
     def _topics_path(self) -> Path:
@@ -237,7 +238,7 @@ class DataDirectory:
         return identity
 
     def _load_inventory(self) -> Inventory:
-        path = self.path / INVENTORY
+        path = self.path / INVENTORY_FILE
         with translated_errors(path):
             if path.exists():
                 return Inventory(path, decode_inventory(path.read_bytes()))
@@ -256,7 +257,7 @@ class DataDirectory:
             raise CorruptMetadataError(
                 f"{path} is missing, but the directory holds data; restore the file from a copy"
             )
-        write_file_atomically(self.path / INVENTORY, encode_inventory(KnownFiles()))
+        write_file_atomically(self.path / INVENTORY_FILE, encode_inventory(KnownFiles()))
         identity = DiskIdentity(None, ordinal, uuid4(), boot=0)
         write_file_atomically(path, encode_identity(identity))
         return identity

@@ -21,6 +21,7 @@ from uuid import UUID
 
 import structlog
 
+from tailrace.wire import DELETED_TOPIC_FILE, PURGED_SUFFIX, TRASH
 from tailrace_broker.codec.metadata import DeletedTopic, decode_deleted, encode_deleted
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import (
@@ -36,9 +37,6 @@ from tailrace_broker.storage.files.disk_use import tree_bytes
 from tailrace_broker.storage.files.spare_files import SpareFiles
 
 T = TypeVar("T")
-
-MARK = "topic.json"
-RUBBISH_SUFFIX = ".purged"
 
 _log = structlog.get_logger()
 
@@ -63,7 +61,7 @@ class Trash:
         self.spares = SpareFiles(data)
         self._data = data
         self._forget = forget
-        self._path = data / "trash"
+        self._path = data / TRASH
         # Nothing is removed while another thread removes or restores.
         self._lock = Lock()
         self._emptied_count = 0
@@ -74,11 +72,13 @@ class Trash:
         self.spares.make_directory(directory)  # a topic without a record has none
         with translated_errors(directory):
             sync_directory(self._data)
-        self.spares.write(directory / MARK, encode_deleted(DeletedTopic(topic, deleted_us)))
+        self.spares.write(
+            directory / DELETED_TOPIC_FILE, encode_deleted(DeletedTopic(topic, deleted_us))
+        )
 
     def unmark(self, topic_id: UUID) -> None:
         """The topic stays after all, or again: remove its mark, if it has one."""
-        mark = self._data / str(topic_id) / MARK
+        mark = self._data / str(topic_id) / DELETED_TOPIC_FILE
         with _logged_failures(mark):
             if mark.exists():
                 mark.unlink()
@@ -109,7 +109,7 @@ class Trash:
             topic_id = UUID(directory.name)
             if topic_id in living:
                 self.unmark(topic_id)
-            elif (directory / MARK).exists():
+            elif (directory / DELETED_TOPIC_FILE).exists():
                 self.bury(topic_id)
             elif topic_id in deleted:
                 with _logged_failures(directory):
@@ -136,7 +136,7 @@ class Trash:
         with _logged_failures(self._path):
             for directory in topic_directories(self._path):
                 with _logged_failures(directory):
-                    deleted = decode_deleted((directory / MARK).read_bytes())
+                    deleted = decode_deleted((directory / DELETED_TOPIC_FILE).read_bytes())
                     found.append(Buried(deleted, directory))
         return sorted(found, key=lambda each: each.deleted.deleted_us, reverse=True)
 
@@ -166,7 +166,7 @@ class Trash:
         directory = self._path / str(topic.topic_id)
         with self._lock, translated_errors(directory):
             if not directory.exists():
-                if (self._data / directory.name / MARK).exists():
+                if (self._data / directory.name / DELETED_TOPIC_FILE).exists():
                     return
                 raise not_in_trash(topic.name)
             self._move_back(directory)
@@ -232,7 +232,7 @@ class Trash:
         """First to a name that needs no mark to be known for rubbish after a stop."""
         directory, topic = buried.directory, buried.deleted.topic
         size_bytes = buried.size_bytes()
-        directory.rename(directory.with_suffix(RUBBISH_SUFFIX))
+        directory.rename(directory.with_suffix(PURGED_SUFFIX))
         self.counters.purged_topics += 1
         self.counters.purged_early_topics += is_early
         self.counters.purged_bytes += size_bytes
@@ -246,7 +246,7 @@ class Trash:
 
     def _remove_rubbish(self) -> bool:
         """Whether there was any."""
-        names = self._path.glob(f"*{RUBBISH_SUFFIX}")
+        names = self._path.glob(f"*{PURGED_SUFFIX}")
         rubbish = [directory for directory in names if _is_uuid(directory.stem)]
         for directory in rubbish:
             for path in directory.iterdir():

@@ -14,7 +14,8 @@ from time import monotonic
 
 import pytest
 
-from tailrace_broker.core.raft.metadata_log import LOG_BYTES, LOG_NAMES
+from tailrace.wire import METADATA_LOGS
+from tailrace_broker.core.raft.metadata_log import LOG_BYTES
 from tests.support.broker.fixtures import free_ring_port
 from tests.support.broker.processes import rss_bytes
 from tests.support.http.http11 import Connection, new_topic, request
@@ -40,7 +41,7 @@ KILL_TENTH, START_TENTH = 5, 6
 CHANGE_S_MAX = 120.0  # on a busy machine
 # Two snapshots while one takes the other's place, each of some topics and 1,000 changes' ids.
 SNAPSHOTS_BYTES_MAX = 512 * 1024
-DIRECTORY_BYTES_MAX = len(LOG_NAMES) * LOG_BYTES + SNAPSHOTS_BYTES_MAX
+DIRECTORY_BYTES_MAX = len(METADATA_LOGS) * LOG_BYTES + SNAPSHOTS_BYTES_MAX
 # From a tenth of the changes to their end: 100 bytes that each of 100,000 leaves would be more.
 GROWTH_BYTES_MAX = 8 * 1024 * 1024
 

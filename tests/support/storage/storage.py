@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tailrace.wire import DAMAGE_FILE, INVENTORY_FILE
 from tailrace_broker.codec.batch import BatchBody, StoredBatch, decompress_payload
 from tailrace_broker.codec.metadata import KnownFiles
 from tailrace_broker.codec.records import Record, unpack_columns
@@ -27,13 +28,12 @@ from tailrace_broker.model.errors import TailraceError
 from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.storage.engine import Replayed, open_engine
 from tailrace_broker.storage.files.direct_file import has_direct_io
-from tailrace_broker.storage.files.inventory import INVENTORY, Inventory
+from tailrace_broker.storage.files.inventory import Inventory
 from tailrace_broker.storage.files.io_threads import IoThreads
 from tailrace_broker.storage.journal.file import JOURNAL_FILES, JournalFile, journal_paths
 from tailrace_broker.storage.journal.recovery import recover_journal
 from tailrace_broker.storage.log.appends import LogEnd, stamp
 from tailrace_broker.storage.log.batch_cache import BatchCache
-from tailrace_broker.storage.log.damage_file import DAMAGE
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.storage.log.recovery import RecoveredLog, recover_log
 from tailrace_broker.storage.log.resources import LogResources
@@ -133,7 +133,7 @@ class LogFiles:
         self.place = self.place_of(PARTITION)
         self.pool = BufferPool(pool_bytes)
         self.is_direct = has_direct_io(directory)
-        self.inventory = Inventory(directory / INVENTORY, KnownFiles())
+        self.inventory = Inventory(directory / INVENTORY_FILE, KnownFiles())
 
     def place_of(self, partition: int) -> LogPlace:
         """Of the topic's partitions, which share the journal."""
@@ -154,7 +154,7 @@ class LogFiles:
 
     def damage_file(self) -> Path:
         """Where it is recorded what is damaged."""
-        return self.place.directory / DAMAGE
+        return self.place.directory / DAMAGE_FILE
 
     def write_segment(self, stored: bytes, base_offset: int = 0) -> None:
         """Put bytes there, as something else than a broker could leave them."""

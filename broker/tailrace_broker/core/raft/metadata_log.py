@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tailrace.wire import METADATA_LOGS
 from tailrace_broker.codec.metadata_log import (
     BLOCK_BYTES,
     FRAME_OVERHEAD_BYTES,
@@ -50,7 +51,6 @@ from tailrace_broker.model.agreement import (
 )
 from tailrace_broker.model.errors import StorageFailedError
 
-LOG_NAMES = ("0.blocks", "1.blocks")
 LOG_BYTES = 4 * 1024 * 1024
 SNAPSHOT_SUFFIX = ".snapshot"
 # Of a snapshot that is being written.
@@ -126,7 +126,7 @@ class MetadataLog:
         newest = _newest_generation(files)
         log = MetadataLog(newest, log_bytes=log_bytes)
         snapshot = _find_snapshot(files, newest)
-        name = LOG_NAMES[newest.index]
+        name = METADATA_LOGS[newest.index]
         records = [each for frame in newest.frames for each in decode_records(name, frame)]
         log._held.add(records)
         log._prepare(files)
@@ -226,21 +226,21 @@ class MetadataLog:
         position = self._position
         self._position += len(contents)
         assert self._position <= self._log_bytes, self._position
-        return Write(LOG_NAMES[self._index], position, contents)
+        return Write(METADATA_LOGS[self._index], position, contents)
 
     def _prepare(self, files: Mapping[str, bytes]) -> None:
         is_new = not self._generation
         # What a killed process wrote may have been found, and be lost with the next power failure.
         if not is_new:
-            self._preparation.append(Sync(LOG_NAMES[self._index]))
+            self._preparation.append(Sync(METADATA_LOGS[self._index]))
         self._preparation += [
             Reserve(name, self._log_bytes)
-            for name in LOG_NAMES
+            for name in METADATA_LOGS
             if is_new or len(files[name]) < self._log_bytes
         ]
         if is_new:
             self._preparation.append(self._begin_generation())
-        in_force = {*LOG_NAMES, self.snapshot_name}
+        in_force = {*METADATA_LOGS, self.snapshot_name}
         self._preparation += [
             Remove(name) for name in sorted(files) if owns(name) and name not in in_force
         ]
@@ -248,7 +248,7 @@ class MetadataLog:
 
 def owns(name: str) -> bool:
     """Whether this is a file of the log, among others in its directory."""
-    return name in LOG_NAMES or name.endswith((SNAPSHOT_SUFFIX, TEMPORARY_SUFFIX))
+    return name in METADATA_LOGS or name.endswith((SNAPSHOT_SUFFIX, TEMPORARY_SUFFIX))
 
 
 def snapshot_name(snapshot_id: BlockId) -> str:
@@ -304,12 +304,12 @@ class _Generation:
 
 def _newest_generation(files: Mapping[str, bytes]) -> _Generation:
     """CorruptMetadataError when it is not whole, or nothing is left of it."""
-    found = [list(read_frames(name, files.get(name, b""))) for name in LOG_NAMES]
+    found = [list(read_frames(name, files.get(name, b""))) for name in METADATA_LOGS]
     newest = max((frame.generation for frames in found for frame in frames), default=0)
     if not newest:
         _check_is_new(files)
         return _Generation()
-    for name in LOG_NAMES:
+    for name in METADATA_LOGS:
         if name not in files:
             raise damaged(name, "it is missing")
     index = 0 if any(frame.generation == newest for frame in found[0]) else 1
@@ -317,7 +317,9 @@ def _newest_generation(files: Mapping[str, bytes]) -> _Generation:
     position, sequence = 0, frames[0].sequence
     for frame in frames:
         if (frame.position, frame.sequence) != (position, sequence):
-            raise damaged(LOG_NAMES[index], f"what stands at {position} was acknowledged, and lost")
+            raise damaged(
+                METADATA_LOGS[index], f"what stands at {position} was acknowledged, and lost"
+            )
         position, sequence = frame.end, sequence + 1
     snapshot_id = frames[0].snapshot_id
     return _Generation(index, frames, newest, sequence - 1, snapshot_id, position)
@@ -327,9 +329,9 @@ def _check_is_new(files: Mapping[str, bytes]) -> None:
     """There may be what a stop has left of a log before its first record, and nothing else."""
     for name, stored in files.items():
         # The first frame of all is empty: it takes one block of the first file.
-        torn_bytes = frame_bytes(0) if name == LOG_NAMES[0] else 0
+        torn_bytes = frame_bytes(0) if name == METADATA_LOGS[0] else 0
         is_empty = stored.count(0, torn_bytes) == max(0, len(stored) - torn_bytes)
-        if name.endswith(SNAPSHOT_SUFFIX) or (name in LOG_NAMES and not is_empty):
+        if name.endswith(SNAPSHOT_SUFFIX) or (name in METADATA_LOGS and not is_empty):
             raise damaged(name, "the log has no whole frame, and was in use")
 
 

@@ -4,7 +4,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-TRASH = "trash"
+from tailrace.wire import TRASH
+
 # Of few files each.
 SMALL = ("", "journal", "metadata", "spare")
 # st_blocks counts in these, whatever the file system's blocks are (stat(2)).

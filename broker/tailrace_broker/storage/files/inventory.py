@@ -19,8 +19,6 @@ from msgspec.structs import replace
 from tailrace_broker.codec.metadata import KnownFiles, encode_inventory
 from tailrace_broker.storage.files.direct_file import write_file_atomically
 
-INVENTORY = "inventory.json"
-
 # Topic id and partition, and the base offset of its last segment.
 ListedSegment = tuple[UUID, int, int]
 

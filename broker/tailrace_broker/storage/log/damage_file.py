@@ -6,6 +6,7 @@ once. So damage is recorded before anything else is written.
 
 from pathlib import Path
 
+from tailrace.wire import DAMAGE_FILE
 from tailrace_broker.codec.damage import decode_damage, encode_damage
 from tailrace_broker.model.damage import Loss, RecordedDamage
 from tailrace_broker.model.errors import (
@@ -19,12 +20,10 @@ from tailrace_broker.storage.files.direct_file import (
     write_file_atomically,
 )
 
-DAMAGE = "damage"
-
 
 def load_damage(directory: Path) -> RecordedDamage:
     """Read the file, which most partitions do not have. CorruptMetadataError, ReadFailedError."""
-    path = directory / DAMAGE
+    path = directory / DAMAGE_FILE
     with translated_errors(path, ReadFailedError):
         if not path.exists():
             return RecordedDamage()
@@ -46,4 +45,4 @@ def save_damage(directory: Path, known: RecordedDamage) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         sync_directory(directory.parent)
         sync_directory(directory.parent.parent)
-    write_file_atomically(directory / DAMAGE, encode_damage(known))
+    write_file_atomically(directory / DAMAGE_FILE, encode_damage(known))

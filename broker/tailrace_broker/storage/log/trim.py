@@ -6,17 +6,17 @@ A stop in between leaves segments that the next start removes. Blocks; runs in a
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from tailrace.wire import LOG_START_FILE
 from tailrace_broker.codec.metadata import LogStart, decode_log_start, encode_log_start
 from tailrace_broker.model.errors import ReadFailedError
 from tailrace_broker.storage.files.direct_file import sync_directory, translated_errors
 
 # Beside the segments, once retention has moved the log start.
-LOG_START = "log-start.json"
 
 
 def load_log_start(directory: Path) -> LogStart | None:
     """None: it was never moved. CorruptMetadataError, ReadFailedError."""
-    path = directory / LOG_START
+    path = directory / LOG_START_FILE
     with translated_errors(path, ReadFailedError):
         return decode_log_start(path.read_bytes()) if path.exists() else None
 
@@ -25,7 +25,7 @@ def save_log_start(
     directory: Path, start: LogStart, write_file: Callable[[Path, bytes], None]
 ) -> None:
     """Durable on return; `write_file` as `write_file_atomically`."""
-    write_file(directory / LOG_START, encode_log_start(start))
+    write_file(directory / LOG_START_FILE, encode_log_start(start))
 
 
 def remove_segments(paths: Iterable[Path]) -> None:

@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from tailrace.wire import METADATA_LOGS
 from tailrace_broker.codec.metadata_log import encode_snapshot
 from tailrace_broker.core.raft.metadata_log import (
     LOG_BYTES,
-    LOG_NAMES,
     FileAction,
     MetadataLog,
     WriteSnapshot,
@@ -119,7 +119,7 @@ class MetadataFiles:
     @property
     def size_bytes(self) -> int:
         """What the log and the snapshot take on disk."""
-        log_bytes = 0 if self._log is None else len(LOG_NAMES) * self._log_bytes
+        log_bytes = 0 if self._log is None else len(METADATA_LOGS) * self._log_bytes
         return log_bytes + self._snapshot_bytes
 
     @property

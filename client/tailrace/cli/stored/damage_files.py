@@ -5,9 +5,7 @@ from typing import Any, NamedTuple
 
 from tailrace.cli.stored.segments import BAD, CRC_BYTES, time_text, verdict
 from tailrace.errors import CorruptBatchError
-from tailrace.wire import DAMAGE_HEADER, DAMAGE_LOSS, DAMAGE_MAGIC, DAMAGE_VERSION
-
-DAMAGE = "damage"
+from tailrace.wire import DAMAGE_FILE, DAMAGE_HEADER, DAMAGE_LOSS, DAMAGE_MAGIC, DAMAGE_VERSION
 
 
 class RecordedLoss(NamedTuple):
@@ -47,7 +45,7 @@ def parse_damage(stored: bytes) -> RecordedDamage:
 def read_damage(directory: Path) -> RecordedDamage | None:
     """Of a partition; None: nothing is recorded, or it cannot be read, which its own check says."""
     try:
-        return parse_damage((directory / DAMAGE).read_bytes())
+        return parse_damage((directory / DAMAGE_FILE).read_bytes())
     except (FileNotFoundError, CorruptBatchError):
         return None
 

@@ -15,18 +15,27 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from tailrace.cli.stored.damage_files import DAMAGE, parse_damage, read_damage
+from tailrace.cli.stored.damage_files import parse_damage, read_damage
 from tailrace.cli.stored.journals import journal_findings
 from tailrace.cli.stored.logs import INDEX_NAME, SEGMENT_NAME, Expected, Finding, log_findings
-from tailrace.cli.stored.missing_files import PURGED, TRASH, missing_files
+from tailrace.cli.stored.missing_files import missing_files
 from tailrace.cli.stored.segments import BAD, Piece, pieces, verdict
 from tailrace.errors import CorruptBatchError
 from tailrace.local.broker import is_in_use
-from tailrace.wire import BatchHeader
+from tailrace.wire import (
+    CLEAN_STOP_FILE,
+    DAMAGE_FILE,
+    DELETED_TOPIC_FILE,
+    INVENTORY_FILE,
+    LOG_START_FILE,
+    META_FILE,
+    PURGED_SUFFIX,
+    TRASH,
+    BatchHeader,
+)
 
 NO_EPOCH = 0  # of the batch before a partition's first
 RESCUED = "journaled.batches"
-META, STOP, INVENTORY = "meta.json", "clean-stop.json", "inventory.json"
 TOKEN_MIN, TOKEN_END = -(2**63), 2**63
 
 SNAPSHOT_MAGIC = b"TRLS"
@@ -124,7 +133,7 @@ class _Files:
             path
             for path in sorted(directory.rglob("*"))
             if not any(path.is_relative_to(other) for other in without)
-            and not any(part.endswith(PURGED) for part in path.relative_to(directory).parts)
+            and not any(part.endswith(PURGED_SUFFIX) for part in path.relative_to(directory).parts)
         ]
 
     def named(self, name: re.Pattern[str]) -> list[Path]:
@@ -172,12 +181,12 @@ def _broker_of(directory: Path) -> Path:
 
 def _is_broker(directory: Path) -> bool:
     data = directory / "data"
-    return data.is_dir() and any(each.is_file() for each in (directory / "lock", data / META))
+    return data.is_dir() and any(each.is_file() for each in (directory / "lock", data / META_FILE))
 
 
 def _missing_of(home: Path) -> list[Finding]:
     data = home / "data"
-    names = {"meta": META, "stop": STOP, "inventory": INVENTORY}
+    names = {"meta": META_FILE, "stop": CLEAN_STOP_FILE, "inventory": INVENTORY_FILE}
     return missing_files(data, **{key: _read_json(data / name) for key, name in names.items()})
 
 
@@ -187,7 +196,7 @@ def _expected_logs(home: Path, headers: Iterable[BatchHeader]) -> dict[LogKey, E
     `headers`: of the batches in its journal.
     """
     ends: dict[LogKey, int] = {}
-    stop = _read_json(home / "data" / STOP)
+    stop = _read_json(home / "data" / CLEAN_STOP_FILE)
     for topic_id, log_ends in stop.get("logEnds", {}).items():
         for partition, end in enumerate(log_ends):
             ends[UUID(topic_id), partition] = end or 0
@@ -219,7 +228,7 @@ def _with_own_files(directory: Path, expected: Expected) -> Expected:
     """Also what lies beside the segments tells: where retention has moved the log start, and what
     the journal held of a log that was damaged.
     """
-    start = _read_json(directory / "log-start.json")
+    start = _read_json(directory / LOG_START_FILE)
     if start:
         expected = expected._replace(
             first_offset=start["logStart"], epoch_before=start["epochBefore"]
@@ -371,19 +380,19 @@ def _check_number(value: object) -> None:
 
 
 _JSON_CHECKS: dict[str, Callable[[Document], None]] = {
-    META: _check_identity,
-    INVENTORY: _check_inventory,
+    META_FILE: _check_identity,
+    INVENTORY_FILE: _check_inventory,
     "topics.json": _check_topics,
-    "topic.json": _check_deleted,
-    STOP: _check_stop,
-    "log-start.json": _check_start,
+    DELETED_TOPIC_FILE: _check_deleted,
+    CLEAN_STOP_FILE: _check_stop,
+    LOG_START_FILE: _check_start,
 }
 _JSON_NAME = re.compile("|".join(map(re.escape, _JSON_CHECKS)))
 _SNAPSHOT_NAME = re.compile(r"[0-9]+-[0-9]+\.snapshot")
 _JOURNAL_NAME = re.compile(r"[0-9]+\.journal")
 _FINDERS: dict[re.Pattern[str], Callable[[Path], list[Finding]]] = {
     _JSON_NAME: _json_findings,
-    re.compile(DAMAGE): _damage_findings,
+    re.compile(DAMAGE_FILE): _damage_findings,
     re.compile(re.escape(RESCUED)): _rescued_findings,
     _SNAPSHOT_NAME: _snapshot_findings,
 }

@@ -12,10 +12,17 @@ from typing import Any
 
 from tailrace.cli.stored.damage_files import read_damage
 from tailrace.cli.stored.logs import SEGMENT_NAME, Finding
+from tailrace.wire import (
+    DELETED_TOPIC_FILE,
+    INVENTORY_FILE,
+    LOG_START_FILE,
+    META_FILE,
+    METADATA_LOGS,
+    PURGED_SUFFIX,
+    TRASH,
+)
 
 RESTORE = "restore it from a copy"
-TRASH, PURGED, MARK = "trash", ".purged", "topic.json"
-METADATA_LOGS = ("0.blocks", "1.blocks")
 VERSION_WITH_INVENTORY = 3
 
 Document = dict[str, Any]
@@ -39,11 +46,11 @@ def missing_files(
 
 
 def _missing_metadata(data: Path, meta: Document) -> Iterator[Finding]:
-    path = data / "meta.json"
+    path = data / META_FILE
     if not path.exists() and _holds_data(data):
         yield _gone(path, "is missing: it says whose disk this is, and the broker does not start")
-    if meta.get("version", 0) >= VERSION_WITH_INVENTORY and not (data / "inventory.json").exists():
-        yield _gone(data / "inventory.json", "is missing: it says which files must be here")
+    if meta.get("version", 0) >= VERSION_WITH_INVENTORY and not (data / INVENTORY_FILE).exists():
+        yield _gone(data / INVENTORY_FILE, "is missing: it says which files must be here")
     metadata = data / "metadata"
     if meta.get("clusterId") is None or (metadata / "topics.json").exists():
         return
@@ -83,12 +90,14 @@ def _accepted_losses(data: Path) -> Iterator[Finding]:
 def _missing_partitions(data: Path, inventory: Document) -> Iterator[Finding]:
     """Retention leaves a file where it has removed all segments; a deletion moves the directory."""
     for topic_id, partitions in inventory.get("partitions", {}).items():
-        if (data / TRASH / f"{topic_id}{PURGED}").exists():
+        if (data / TRASH / f"{topic_id}{PURGED_SUFFIX}").exists():
             continue
         buried = data / TRASH / topic_id
         topic = buried if buried.exists() else data / topic_id
-        if topic == buried and not (topic / MARK).exists():
-            yield _gone(topic / MARK, "is missing: without it the topic cannot be restored")
+        if topic == buried and not (topic / DELETED_TOPIC_FILE).exists():
+            yield _gone(
+                topic / DELETED_TOPIC_FILE, "is missing: without it the topic cannot be restored"
+            )
         newest = inventory.get("newestSegments", {}).get(topic_id, {})
         for partition in partitions:
             yield from _missing_segments(topic / str(partition), newest.get(str(partition)))
@@ -133,5 +142,5 @@ def _segments_in(partition: Path) -> list[int]:
 def _log_start(partition: Path) -> int | None:
     """Where retention has moved it; None: nowhere, or it cannot be read, which is a finding."""
     with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
-        return int(json.loads((partition / "log-start.json").read_bytes())["logStart"])
+        return int(json.loads((partition / LOG_START_FILE).read_bytes())["logStart"])
     return None

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from tailrace.wire import LOG_START_FILE
 from tailrace_broker.codec.batch import read_header
 from tailrace_broker.codec.journal import encode_file_header, read_file_header
 from tailrace_broker.core.ring.arithmetic import token
@@ -28,7 +29,6 @@ from tailrace_broker.model.topic import Partition, TopicSettings
 from tailrace_broker.node import ring
 from tailrace_broker.storage.files.direct_file import BLOCK_BYTES
 from tailrace_broker.storage.log.rescued_tail import save_rescued
-from tailrace_broker.storage.log.trim import LOG_START
 from tests.support.broker.brokers import open_broker, started_broker
 from tests.support.ring.ring_disk import put_ring_state, put_topics, ring_state_on
 from tests.support.storage.batches import SPLIT_TOPIC
@@ -148,7 +148,7 @@ def spoil(root: Path, *partitions: int) -> None:
     for partition in partitions:
         directory = root / "data" / str(SPLIT_TOPIC.topic_id) / str(partition)
         directory.mkdir(parents=True)
-        (directory / LOG_START).write_bytes(b"{")
+        (directory / LOG_START_FILE).write_bytes(b"{")
 
 
 def test_events_without_a_key_go_round_damaged_partitions(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_what_the_journal_holds_of_a_damaged_partition_is_kept_until_it_is_resto
     """The journal goes on without it."""
     killed = tmp_path / "killed"
     partition = killed / "data" / str(SPLIT_TOPIC.topic_id) / str(LOW_CHILD)
-    log_start = partition / LOG_START
+    log_start = partition / LOG_START_FILE
 
     async def scenario() -> None:
         await split(tmp_path / "live", VALUES)
@@ -222,10 +222,10 @@ class Killed:
         self.directory = self.root / "data" / str(topic.topic_id) / "0"
         self.rescued = self.directory / "journaled.batches"
         (self._segment,) = self.directory.glob("*.log")
-        (self.directory / LOG_START).write_bytes(b"{")
+        (self.directory / LOG_START_FILE).write_bytes(b"{")
 
     def restore(self) -> None:
-        (self.directory / LOG_START).unlink()
+        (self.directory / LOG_START_FILE).unlink()
 
     def set_segment_aside(self) -> None:
         """As if its batch had been in the journal, too, at an earlier start."""

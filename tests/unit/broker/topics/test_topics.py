@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from tailrace.wire import LOG_START_FILE
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.codec.metadata import decode_deleted
 from tailrace_broker.core.ring.commands import carry_out
@@ -30,7 +31,6 @@ from tailrace_broker.model.ring_state import RingState
 from tailrace_broker.model.topic import Topic, TopicSettings
 from tailrace_broker.node.ring import _Request
 from tailrace_broker.storage.data_directory import DataDirectory
-from tailrace_broker.storage.log.trim import LOG_START
 from tests.support.broker.brokers import open_broker, started_broker, wait_until_gone
 from tests.support.ring.ring_disk import put_ring_state, ring_state_on
 from tests.support.storage.earlier import make_earlier, new_topic
@@ -254,7 +254,7 @@ def test_a_topic_without_a_record_and_one_with_damage_are_deleted_too(tmp_path: 
             damaged, _ = await broker.create_topic("damaged", ONE)
         directory = living_path(tmp_path, damaged) / "0"
         directory.mkdir(parents=True)
-        (directory / LOG_START).write_bytes(b"{")
+        (directory / LOG_START_FILE).write_bytes(b"{")
         async with started_broker(tmp_path) as broker:
             assert broker.damaged_count == 1
             for topic in (empty, damaged):

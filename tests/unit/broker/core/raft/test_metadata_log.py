@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 from crc32c import crc32c
 
+from tailrace.wire import METADATA_LOGS
 from tailrace_broker.codec.metadata_log import (
     BLOCK_BYTES,
     decode_snapshot,
@@ -16,7 +17,6 @@ from tailrace_broker.codec.metadata_log import (
     read_frames,
 )
 from tailrace_broker.core.raft.metadata_log import (
-    LOG_NAMES,
     FileAction,
     MetadataLog,
     Remove,
@@ -48,7 +48,7 @@ LOG_BYTES = 8 * BLOCK_BYTES
 DISK_ID = DiskId(2, UUID(int=5))
 VOTERS = Configuration((DISK_ID,))
 FOUNDED = Snapshot(GENESIS, VOTERS, b"genesis")
-FIRST, SECOND = LOG_NAMES
+FIRST, SECOND = METADATA_LOGS
 
 
 def block_of(height: int, payload: bytes = b"") -> Block:
@@ -223,7 +223,7 @@ def test_a_replacement_leaves_nothing_of_before(disk: Disk) -> None:
     newer = Snapshot(BlockId(2, 8), VOTERS, b"newer")
     disk.do(log.replace(newer, (Term(2),)))
     assert disk.start()[0] == Kept(Term(2), newer, (), newer.id, newer.id)
-    assert set(disk.files) == {*LOG_NAMES, "2-8.snapshot"}
+    assert set(disk.files) == {*METADATA_LOGS, "2-8.snapshot"}
 
 
 def test_a_replacement_by_the_same_snapshot_keeps_its_file(disk: Disk, log: MetadataLog) -> None:
@@ -296,7 +296,7 @@ def test_a_compaction_keeps_both_until_its_end(disk: Disk, log: MetadataLog) -> 
     disk.do(log.end_compaction(base))
     assert not log.is_compacting
     assert disk.start()[0] == Kept(Term(1), snapshot, blocks[4:], head, base)
-    assert set(disk.files) == {*LOG_NAMES, "1-4.snapshot"}
+    assert set(disk.files) == {*METADATA_LOGS, "1-4.snapshot"}
 
 
 def test_the_first_snapshot_has_none_to_remove(disk: Disk) -> None:
@@ -362,7 +362,7 @@ def test_a_lost_frame_is_told(disk: Disk, log: MetadataLog) -> None:
         disk.start()
 
 
-@pytest.mark.parametrize("name", LOG_NAMES)
+@pytest.mark.parametrize("name", METADATA_LOGS)
 def test_a_missing_file_is_told(disk: Disk, log: MetadataLog, name: str) -> None:
     del disk.files[name]
     with pytest.raises(CorruptMetadataError, match=rf"{name}: it is missing"):
@@ -386,7 +386,7 @@ def test_another_snapshot_under_its_name_is_told(disk: Disk, log: MetadataLog) -
 def test_a_log_without_a_whole_frame_was_in_use_if_there_is_more(
     disk: Disk, log: MetadataLog, name: str
 ) -> None:
-    empty = dict.fromkeys(LOG_NAMES, bytes(LOG_BYTES))
+    empty = dict.fromkeys(METADATA_LOGS, bytes(LOG_BYTES))
     disk.files = empty | {name: b"x" * LOG_BYTES}
     with pytest.raises(CorruptMetadataError, match="no whole frame"):
         disk.start()

@@ -8,9 +8,9 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tailrace.wire import METADATA_LOGS
 from tailrace_broker.codec.metadata_log import BLOCK_BYTES, encode_record, encode_snapshot
 from tailrace_broker.core.raft.metadata_log import (
-    LOG_NAMES,
     FileAction,
     MetadataLog,
     Remove,
@@ -270,4 +270,4 @@ def test_a_start_finds_what_was_acknowledged_wherever_the_disk_stopped(seed: int
     broker.disk.fail_power()
     broker.start()
     assert len(broker.disk.seen) <= 3
-    assert all(len(broker.disk.seen[name]) == LOG_BYTES for name in LOG_NAMES)
+    assert all(len(broker.disk.seen[name]) == LOG_BYTES for name in METADATA_LOGS)

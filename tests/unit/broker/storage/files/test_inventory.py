@@ -7,11 +7,12 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
+from tailrace.wire import INVENTORY_FILE
 from tailrace_broker.codec.journal import JournalFileHeader, encode_file_header
 from tailrace_broker.codec.metadata import KnownFiles, decode_inventory
 from tailrace_broker.model.errors import CorruptMetadataError, StorageFailedError
 from tailrace_broker.storage.data_directory import DataDirectory
-from tailrace_broker.storage.files.inventory import INVENTORY, Inventory
+from tailrace_broker.storage.files.inventory import Inventory
 from tailrace_broker.storage.journal.presence import check_journal, is_accepted
 from tests.support.storage.batches import TOPIC_ID
 from tests.support.storage.storage import FaultyDisk
@@ -22,11 +23,11 @@ NAMES = ("0.journal", "1.journal")
 
 @pytest.fixture
 def inventory(tmp_path: Path) -> Inventory:
-    return Inventory(tmp_path / INVENTORY, KnownFiles())
+    return Inventory(tmp_path / INVENTORY_FILE, KnownFiles())
 
 
 def stored(directory: Path) -> KnownFiles:
-    return decode_inventory((directory / INVENTORY).read_bytes())
+    return decode_inventory((directory / INVENTORY_FILE).read_bytes())
 
 
 def test_what_was_added_is_in_the_file_once(
@@ -175,7 +176,7 @@ def test_after_a_clean_stop_nothing_was_in_a_missing_file(
 
 def test_a_missing_inventory_is_refused_and_can_be_made_anew(tmp_path: Path) -> None:
     DataDirectory(tmp_path).close()
-    path = tmp_path / "data" / INVENTORY
+    path = tmp_path / "data" / INVENTORY_FILE
     path.unlink()
     with pytest.raises(CorruptMetadataError, match=r"inventory\.json is missing; .* echo"):
         DataDirectory(tmp_path)
@@ -186,7 +187,7 @@ def test_a_missing_inventory_is_refused_and_can_be_made_anew(tmp_path: Path) -> 
 
 def test_a_disk_of_an_earlier_version_gets_one(tmp_path: Path) -> None:
     DataDirectory(tmp_path).close()
-    (tmp_path / "data" / INVENTORY).unlink()
+    (tmp_path / "data" / INVENTORY_FILE).unlink()
     meta = tmp_path / "data" / "meta.json"
     meta.write_text(json.dumps(json.loads(meta.read_text()) | {"version": 2}))
 

@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.wire import LOG_START_FILE
 from tailrace_broker.codec.metadata import LogStart
 from tailrace_broker.model.errors import CorruptMetadataError, ReadFailedError, StorageFailedError
 from tailrace_broker.storage.files.direct_file import write_file_atomically
 from tailrace_broker.storage.log.trim import (
-    LOG_START,
     load_log_start,
     remove_segments,
     save_log_start,
@@ -23,12 +23,12 @@ def test_a_log_start_that_was_saved_comes_back(tmp_path: Path) -> None:
 
 
 def test_a_log_start_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    (tmp_path / LOG_START).write_bytes(b"{")
+    (tmp_path / LOG_START_FILE).write_bytes(b"{")
     with pytest.raises(CorruptMetadataError, match=r"log-start\.json"):
         load_log_start(tmp_path)
 
-    (tmp_path / LOG_START).unlink()
-    (tmp_path / LOG_START).mkdir()
+    (tmp_path / LOG_START_FILE).unlink()
+    (tmp_path / LOG_START_FILE).mkdir()
     with pytest.raises(ReadFailedError, match=r"log-start\.json"):
         load_log_start(tmp_path)
 

@@ -10,7 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from tailrace_broker.core.raft.metadata_log import LOG_BYTES, LOG_NAMES
+from tailrace.wire import METADATA_LOGS
+from tailrace_broker.core.raft.metadata_log import LOG_BYTES
 from tailrace_broker.model.agreement import (
     Block,
     BlockId,
@@ -155,7 +156,7 @@ def test_a_new_directory_belongs_to_no_ring_and_has_its_space(tmp_path: Path) ->
             assert metadata.files.size_bytes == 2 * SMALL_LOG_BYTES
 
     run(scenario)
-    for name in LOG_NAMES:
+    for name in METADATA_LOGS:
         assert (tmp_path / "metadata" / name).stat().st_size == SMALL_LOG_BYTES
 
 
@@ -201,7 +202,7 @@ def test_a_restart_finds_what_was_kept(tmp_path: Path) -> None:
         head=BlockId(1, 2),
     )
     assert restarted(tmp_path) == restarted(tmp_path) == kept
-    assert names(tmp_path) == {*LOG_NAMES, "topics.json"}
+    assert names(tmp_path) == {*METADATA_LOGS, "topics.json"}
 
 
 def test_what_comes_while_a_write_is_under_way_is_one_write(
@@ -306,7 +307,7 @@ def test_a_compaction_leaves_its_snapshot_and_what_came_since(tmp_path: Path) ->
             assert metadata.files.size_bytes == 2 * SMALL_LOG_BYTES + len(b"state4")
 
     run(scenario)
-    assert names(tmp_path) == {*LOG_NAMES, "1-4.snapshot"}
+    assert names(tmp_path) == {*METADATA_LOGS, "1-4.snapshot"}
     snapshot = Snapshot(BlockId(1, 4), VOTERS, b"state4")
     base, head = BlockId(1, 4), BlockId(1, 5)
     assert restarted(tmp_path) == Kept(Term(1), snapshot, (block_of(5),), head, base)
@@ -319,7 +320,7 @@ def test_a_stop_gives_up_a_snapshot_that_is_not_yet_being_written(tmp_path: Path
             metadata.compact(1, iter([b"state"]), Term(1), Head(BlockId(1, 1)))
 
     run(scenario)
-    assert names(tmp_path) == set(LOG_NAMES)
+    assert names(tmp_path) == set(METADATA_LOGS)
     assert restarted(tmp_path).blocks == (block_of(1),)
 
 
@@ -353,7 +354,7 @@ def test_a_replacement_during_a_compaction_wins(tmp_path: Path) -> None:
             assert metadata.told == kept_all(3)
 
     run(scenario)
-    assert names(tmp_path) == {*LOG_NAMES, "1-5.snapshot"}
+    assert names(tmp_path) == {*METADATA_LOGS, "1-5.snapshot"}
     assert restarted(tmp_path).snapshot == snapshot
 
 
@@ -404,7 +405,7 @@ def test_a_full_disk_gives_a_snapshot_a_spare_file(
                 await metadata.compacted(1)
 
     run(scenario)
-    assert names(tmp_path) == {*LOG_NAMES, "1-1.snapshot"}
+    assert names(tmp_path) == {*METADATA_LOGS, "1-1.snapshot"}
     assert restarted(tmp_path).snapshot == Snapshot(BlockId(1, 1), VOTERS, b"state")
 
 
@@ -426,7 +427,7 @@ def test_what_a_disk_had_room_for_of_a_snapshot_is_removed(tmp_path: Path) -> No
             await metadata.all_told()
 
     run(scenario)
-    assert names(tmp_path) == {*LOG_NAMES, "0-0.snapshot"}
+    assert names(tmp_path) == {*METADATA_LOGS, "0-0.snapshot"}
 
 
 def test_a_stop_on_a_full_disk_does_not_wait_for_room(tmp_path: Path) -> None:
@@ -493,7 +494,7 @@ def test_a_damaged_log_keeps_the_broker_from_starting(tmp_path: Path) -> None:
                 await metadata.all_told()
 
     run(scenario)
-    path = tmp_path / "metadata" / LOG_NAMES[0]
+    path = tmp_path / "metadata" / METADATA_LOGS[0]
     stored = bytearray(path.read_bytes())
     stored[BLOCK_BYTES + 60] ^= 1
     path.write_bytes(stored)
