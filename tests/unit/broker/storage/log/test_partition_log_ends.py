@@ -396,7 +396,8 @@ def test_a_frame_that_cannot_be_told_at_all_keeps_the_broker_from_starting(
     spoil_journal(files, batch=0, at=20)  # its header
     damaged = path.read_bytes()
     with pytest.raises(
-        CorruptMetadataError, match=r"\.journal is damaged: frame 1, which was .* take no writes"
+        CorruptMetadataError,
+        match=r"\.journal is damaged: frame 1, which was .* touch .*\.journal\.lost",
     ):
         files.recover_all()
     assert path.read_bytes() == damaged
@@ -404,16 +405,28 @@ def test_a_frame_that_cannot_be_told_at_all_keeps_the_broker_from_starting(
     assert len(files.recover_all().pending) == 1
 
 
-def test_a_journal_whose_only_head_is_damaged_keeps_the_broker_from_starting(
+def test_a_journal_whose_only_head_is_damaged_is_read_by_its_first_frame(
     files: LogFiles,
 ) -> None:
     run(lambda: append_two(files, spills_first=False))
     (path,) = files.journal()
+    whole = files.recover_all().pending
     path.write_bytes(bytes(BLOCK_BYTES) + path.read_bytes()[BLOCK_BYTES:])
-    with pytest.raises(
-        CorruptMetadataError, match=r"first block cannot be read; restore .* take no writes"
-    ):
+    assert [each.header for each in files.recover_all().pending] == [each.header for each in whole]
+
+
+def test_a_journal_whose_head_and_first_frame_are_damaged_keeps_the_broker_from_starting(
+    files: LogFiles,
+) -> None:
+    run(lambda: append_two(files, spills_first=False))
+    (path,) = files.journal()
+    path.write_bytes(bytes(BLOCK_BYTES + 48) + path.read_bytes()[BLOCK_BYTES + 48 :])
+    with pytest.raises(CorruptMetadataError, match=r"first block cannot be read; .* touch "):
         files.recover_all()
+    accepted = path.with_name(f"{path.name}.lost.1")
+    accepted.touch()
+    assert files.recover_all().pending == []
+    accepted.unlink()
 
     path.unlink()  # as it says: to go on without the events that only it held
     assert files.recover_all().pending == []
