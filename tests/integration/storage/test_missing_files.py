@@ -131,7 +131,7 @@ def test_of_a_damaged_journal_all_is_served_but_what_cannot_be_read(killed: Runn
             assert client.topic("t").partition_details[0].state == "open"
             assert len(client.last_lines("small", 9).splitlines()) == 6
         killed.kill()
-    assert '"journal.loss_accepted"' in killed.log_path.read_text()
+    assert '"journal.accepted"' in killed.log_path.read_text()
     assert any(f"{path.name}.lost." in line for line in verified(killed.data_dir)[1])
 
 

@@ -75,7 +75,7 @@ def _accept_damaged(journal: Path, boot: int) -> None:
             write_file_atomically(found.with_name(f"{found.name}.{boot}"), _round_name(header))
             found.unlink() if path.exists() else found.rename(path)
             sync_directory(journal)
-            _log.warning("journal.loss_accepted", file=str(path))
+            _log.warning("journal.accepted", file=str(path))
 
 
 def _round_name(header: JournalFileHeader | None) -> bytes:
