@@ -364,8 +364,8 @@ def test_whatever_meets_damage_names_the_partition(tmp_path: Path) -> None:
         (segment,) = (broker.data_dir / "data").rglob("*.log")
         flip_a_bit(segment, BLOCK_BYTES + 140)  # of the second batch
         for target in (
+            records("t", offset=0),  # a later batch than the first, met for the first time
             records("t", offset=1),
-            records("t", offset=0),  # a later batch than the first
             records("t", timestamp=TIME_US + 1),
             "/v1/topic/t/records?last=2",
             f"/v1/offsets?topic=t&timestamp={TIME_US + 1}",
@@ -417,6 +417,7 @@ def test_records_for_a_damaged_partition_fail_alone(broker: RunningBroker) -> No
 
 def test_the_lines_of_one_request_are_stored_together_or_not_at_all(broker: RunningBroker) -> None:
     with Connection(broker.port) as connection:
+        assert connection.exchange(new_topic("t")).status == 201
         bad = request("/v1/topic/t/messages", b"1\n2\n{", content_type=NDJSON_CONTENT_TYPE)
         assert connection.exchange(bad).status == 400
     with Client(broker.url) as client:

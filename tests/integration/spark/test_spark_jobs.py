@@ -92,7 +92,7 @@ def mean_of(values: list[int | None]) -> float:
         ("aggregate", ("--topic", "t", "--group-by", "origin"), 2, '"origin" is no path like'),
         ("audit", (), 2, "nothing to audit: give --topic"),
         ("audit", ("--parquet", "x"), 2, "--parquet and --checkpoint go together"),
-        ("audit", ("--topic", "t", "--url", "localhost:9250"), 2, "is not a broker's URL"),
+        ("audit", ("--topic", "t", "--url", "localhost"), 2, "is not a broker's URL"),
         ("audit", ("--topic", "nosuch"), 1, 'error: No such topic: topic "nosuch" does not exist'),
         ("archive", ("--topic", "nosuch", "--path", "x", "--checkpoint", "y"), 1, '"nosuch"'),
         ("archive", ("--topic", "t", "--path", "x"), 2, "required: --checkpoint"),

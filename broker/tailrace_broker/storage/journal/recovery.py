@@ -69,7 +69,7 @@ def recover_journal(files: Sequence[JournalFile], *, is_direct: bool) -> Recover
         )
     newest, frames = contents[replay.last_used], rounds[replay.last_used].frames
     is_torn = has_traces(newest, journal_id, replay.next_sequence)
-    if is_torn or (frames and frames[-1].damaged):
+    if is_torn or (frames and (frames[-1].damaged or frames[-1].is_cut)):
         # The last write before a kill, or damage to it: one cannot be told from the other.
         _log.warning("journal.cut", file=str(files[replay.last_used].path))
     return RecoveredJournal(journal_id, replay)
