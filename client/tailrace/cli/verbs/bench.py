@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tailrace.cli.lib.options import OUTPUT, URL, connect, counted, size_text
 from tailrace.cli.lib.parser import Verb, parameter, shown, text, whole_number
 from tailrace.cli.lib.quantities import size
-from tailrace.errors import TailraceError
+from tailrace.errors import GroupNotFoundError, ProblemError, TailraceError
 
 if TYPE_CHECKING:
     from tailrace.cli.lib.bench_phases import Phase
@@ -23,6 +23,8 @@ PARTITIONS_MIN = 4  # of a range, as any new topic has them
 REQUEST_BYTES = 64 * 1024  # of a request of many events
 REQUEST_EVENTS_MAX = 10_000
 SINGLE_EVENTS_MAX = 1_000  # of --events, those that are sent one by one
+REMOVALS_MAX = 20
+REMOVAL_PAUSE_S = 0.05
 # How much of the time each phase may take; reads end sooner when they have read all.
 SHARES = {"single": 0.2, "produce": 0.4, "group": 0.2, "partitions": 0.2}
 NAMES = {
@@ -149,10 +151,17 @@ def _own_topic(
 
 def _remove(client: "Client", name: str) -> None:
     """Its consumers too: where it was interrupted they have not said goodbye."""
-    with suppress(TailraceError):
-        for each in client.group(name).consumers:
-            client.goodbye(each.consumer_id, commit=False)
-        client.delete_group(name)
+    from time import sleep
+
+    for _ in range(REMOVALS_MAX):
+        try:
+            for each in client.group(name).consumers:
+                client.goodbye(each.consumer_id, commit=False)
+            client.delete_group(name)
+        except GroupNotFoundError:
+            break
+        except ProblemError:  # a request of an interrupted consumer is still on its way
+            sleep(REMOVAL_PAUSE_S)
     client.delete_topic(name)
 
 
