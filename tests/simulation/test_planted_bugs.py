@@ -121,8 +121,8 @@ class Forgotten(dict[Any, None]):
 
 
 def journal_replayed_in_the_wrong_order(patch: pytest.MonkeyPatch) -> None:
-    def replay_backwards(rounds: Any) -> JournalReplay:
-        replay = plan_replay(rounds)
+    def replay_backwards(rounds: Any, accepted: Any) -> JournalReplay:
+        replay = plan_replay(rounds, accepted)
         for batches in replay.batches.values():
             batches.reverse()
         return replay
@@ -139,8 +139,8 @@ def frames_of_an_older_round_accepted(patch: pytest.MonkeyPatch) -> None:
 
 
 def journal_not_replayed(patch: pytest.MonkeyPatch) -> None:
-    def replay_nothing(rounds: Any) -> JournalReplay:
-        replay = plan_replay(rounds)
+    def replay_nothing(rounds: Any, accepted: Any) -> JournalReplay:
+        replay = plan_replay(rounds, accepted)
         replay.batches.clear()
         return replay
 
