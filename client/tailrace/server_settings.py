@@ -46,11 +46,15 @@ class Server(NamedTuple):
 def read_settings(
     server: Server, kind: type[Settings], environment: MutableMapping[str, str]
 ) -> Settings:
-    """Take what Kubernetes sets out of the environment, and read it. WrongSettingsError."""
+    """Take the variables of Services that look like settings out of the environment, and read it.
+
+    KUBERNETES_SERVICE_HOST and the like stay: clients in a pod need them. WrongSettingsError.
+    """
     from pydantic import ValidationError
 
     for name in service_links(environment):
-        del environment[name]
+        if name.upper().startswith(server.prefix):
+            del environment[name]
     mistakes = unknown_settings(server, environment)
     try:
         settings = kind()

@@ -137,3 +137,14 @@ def test_all_mistakes_of_an_environment_are_named_at_once(monkeypatch: pytest.Mo
 
     with pytest.raises(WrongSettingsError, match=r"APP_XYZ is no setting of.*APP_PORT is"):
         read_settings(SERVER, AppSettings, os.environ)
+
+
+def test_what_finds_the_api_of_kubernetes_stays_in_the_environment() -> None:
+    class Nothing(BaseSettings):
+        """No setting is read."""
+
+    kubernetes = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    environment = {"TAILRACE_SERVICE_HOST": "10.96.0.7"} | kubernetes
+    read_settings(Server("a server", "TAILRACE_", "page", ()), Nothing, environment)
+
+    assert environment == kubernetes
