@@ -1,7 +1,7 @@
 """Records as people read them: rows of a table, documents as docs/protocol.md has them, or bytes.
 
 A value that is not JSON comes as `{"base64": …}` with `"valueEncoding":"base64"`. What of that is
-UTF-8 is shown as its text, with `"valueEncoding":"text"`: so it is told from a JSON string.
+UTF-8 is shown as its text, with `"valueEncoding":"text"`: so it differs from a JSON string.
 """
 
 import json
@@ -88,7 +88,7 @@ def _formatted(page: bytes, form: "RecordFormat") -> bytes:
 
 
 def _counted(pages: Pages, progress: Progress) -> Iterator[bytes]:
-    """The same pages; the progress is told of each."""
+    """The same pages; each is reported as progress."""
     record_count = size_bytes = 0
     for page in pages:
         yield page

@@ -65,7 +65,7 @@ def consume(
     selection = Selection("earliest" if is_from_beginning else start, at_us, last, partition)
     form = _form(record_format, output, is_value_only=is_value_only)
     _check_selection(selection, topics, group, consumer)
-    # What several topics have is told apart by their names.
+    # Records of several topics differ by the topic's name.
     names_topics = len(topics) > 1 or any(map(is_pattern, topics))
     with connect(url) as client:
         names = wanted_topics(client, topics)
