@@ -5,6 +5,7 @@ import sys
 
 import uvloop
 
+from tailrace.server_logs import configure_logs
 from tailrace.server_settings import (
     CLIENT_VARIABLES,
     Server,
@@ -12,7 +13,6 @@ from tailrace.server_settings import (
     read_settings,
 )
 from tailrace_broker.app.allocator import keep_freed_memory
-from tailrace_broker.app.logs import configure_logs
 from tailrace_broker.app.runtime import run
 from tailrace_broker.app.settings import Settings
 from tailrace_broker.model.errors import TailraceError

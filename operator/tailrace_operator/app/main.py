@@ -14,13 +14,13 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.config import load_incluster_config, load_kube_config
 from kubernetes.aio.config.config_exception import ConfigException
 
+from tailrace.server_logs import configure_logs
 from tailrace.server_settings import (
     Server,
     WrongSettingsError,
     read_settings,
 )
 from tailrace_operator.app.handlers import watch
-from tailrace_operator.app.logs import configure_logs
 from tailrace_operator.app.metrics import Metrics, served
 from tailrace_operator.app.reconcile import Reconciler
 from tailrace_operator.app.settings import Settings
@@ -44,6 +44,9 @@ OPERATOR = Server(
     names=tuple(Settings.model_fields),
 )
 
+# They log every object that changes, and every connection.
+QUIET = ("kopf", "aiohttp.access")
+
 log = structlog.get_logger()
 
 
@@ -58,7 +61,7 @@ def main() -> int:
         for mistake in error.mistakes:
             print(f"error: {mistake}", file=sys.stderr)
         return 2
-    configure_logs(settings.log_level)
+    configure_logs(settings.log_level, quiet=QUIET)
     try:
         return asyncio.run(_main(settings))
     except* LeaseLostError as lost:

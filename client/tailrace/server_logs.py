@@ -1,17 +1,20 @@
-"""Logging: JSON lines, or pretty on a terminal. Shells log; machines and plans never do.
+"""Logs of a broker or the operator: JSON lines, or pretty on a terminal.
 
-An event's name is constant, `noun.verb`; what else there is to say are fields with their units. On
-a hot path a line is built only when DEBUG is on, which its caller asks first.
+An event's name is constant, `noun.verb`; everything else is a field with its unit. Shells log;
+machines and plans never do. On a hot path the caller first asks whether DEBUG is on.
 """
 
 import logging
 import sys
 
-import structlog
 
+def configure_logs(level: str, *, quiet: tuple[str, ...] = ()) -> None:
+    """Send all records, also those of `logging`, to standard error in one format.
 
-def configure_logs(level: str) -> None:
-    """Send all records, the standard library's too, to standard error in one format."""
+    The loggers in `quiet` log warnings and errors only.
+    """
+    import structlog
+
     level_number = logging.getLevelNamesMapping()[level.upper()]
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
@@ -34,6 +37,8 @@ def configure_logs(level: str) -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=level_number, force=True)
+    for name in quiet:
+        logging.getLogger(name).setLevel(max(level_number, logging.WARNING))
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
