@@ -1,6 +1,7 @@
 """The CRDs and their reference, made from the specs: `python -m tools.crds`.
 
-Run at the root of the repository; it writes crds/, helm/tailrace/ and docs/crds.md.
+Run at the root of the repository; it writes the CRDs into the chart, where crds/ links to them, and
+docs/crds.md.
 """
 
 from pathlib import Path
@@ -14,11 +15,11 @@ from tools.crd_pages import crds_page
 from tools.structural import structural
 
 _HEAD = "# Made by python -m tools.crds from operator/tailrace_operator/api/spec.py.\n"
-_CHART_HEAD = "{{- if .Values.crds.install }}\n"
-_CHART_FOOT = "{{- end }}\n"
+# Helm leaves them when a release goes, since all data depends on them.
+_ANNOTATIONS = {"helm.sh/resource-policy": "keep"}
 
 
-def crd(kind: Kind, *, annotations: dict[str, str] | None = None) -> dict[str, Any]:
+def crd(kind: Kind) -> dict[str, Any]:
     """The CustomResourceDefinition of a kind."""
     names = {
         "kind": kind.kind,
@@ -31,10 +32,7 @@ def crd(kind: Kind, *, annotations: dict[str, str] | None = None) -> dict[str, A
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {
-            "name": f"{kind.plural}.{GROUP}",
-            **({"annotations": annotations} if annotations else {}),
-        },
+        "metadata": {"name": f"{kind.plural}.{GROUP}", "annotations": _ANNOTATIONS},
         "spec": {
             "group": GROUP,
             "names": names,
@@ -56,12 +54,8 @@ def crd(kind: Kind, *, annotations: dict[str, str] | None = None) -> dict[str, A
 def files() -> dict[str, str]:
     """All that is made, by its path."""
     made = {"docs/crds.md": crds_page(KINDS)}
-    keep = {"helm.sh/resource-policy": "keep"}
     for kind in KINDS:
-        name = kind.kind.lower()
-        made[f"crds/{name}.yaml"] = _HEAD + _yaml(crd(kind))
-        in_chart = _HEAD + _CHART_HEAD + _yaml(crd(kind, annotations=keep)) + _CHART_FOOT
-        made[f"helm/tailrace/templates/crd-{name}.yaml"] = in_chart
+        made[f"helm/tailrace/files/crds/{kind.kind.lower()}.yaml"] = _HEAD + _yaml(crd(kind))
     return made
 
 

@@ -75,18 +75,13 @@ def test_the_schema_knows_every_value_and_no_other() -> None:
             assert set(known) == set(value), name
 
 
-@pytest.mark.parametrize("kind", ["streamcluster", "topic"])
-def test_crds_in_the_chart_are_those_of_the_project_and_stay(kind: str) -> None:
-    lines = template(f"crd-{kind}.yaml").splitlines(keepends=True)
-    in_chart = yaml.safe_load("".join(line for line in lines if not line.startswith("{{")))
-    project = yaml.safe_load((ROOT / f"crds/{kind}.yaml").read_text())
+def test_crds_are_links_to_the_files_of_the_chart() -> None:
+    links = sorted((ROOT / "crds").iterdir())
 
-    annotations = in_chart["metadata"].pop("annotations")
-
-    assert in_chart == project
-    assert annotations == {"helm.sh/resource-policy": "keep"}
-    assert sum(line.startswith("{{") for line in lines) == 2
-    assert sum("{{" in line for line in lines) == 2
+    assert [link.resolve() for link in links] == sorted((CHART / "files/crds").iterdir())
+    assert [str(link.readlink()) for link in links] == [
+        f"../helm/tailrace/files/crds/{link.name}" for link in links
+    ]
 
 
 def test_variables_of_the_deployment_are_settings_of_the_operator() -> None:
@@ -212,6 +207,15 @@ def test_a_first_cluster_is_made_after_its_kind_is_known_and_stays() -> None:
     }
     assert later["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
     assert "StreamCluster" not in [each["kind"] for each in rendered()]
+
+
+@pytest.mark.timeout(60)
+def test_the_release_brings_the_crds_as_they_are_in_the_project() -> None:
+    installed = [each for each in rendered() if each["kind"] == "CustomResourceDefinition"]
+
+    assert installed == [
+        yaml.safe_load(path.read_text()) for path in sorted((ROOT / "crds").iterdir())
+    ]
 
 
 @pytest.mark.timeout(60)

@@ -73,9 +73,18 @@ def test_what_is_made_from_the_specs_is_up_to_date(pytestconfig: pytest.Config, 
 
 
 def test_each_kind_has_its_file_and_there_is_no_other() -> None:
-    found = {yaml.safe_load(path.read_text())["metadata"]["name"] for path in ROOT.glob("crds/*")}
+    metadata = [yaml.safe_load(path.read_text())["metadata"] for path in ROOT.glob("crds/*")]
 
-    assert found == {"streamclusters.tailrace.dev", "topics.tailrace.dev"}
+    assert {each["name"] for each in metadata} == {
+        "streamclusters.tailrace.dev",
+        "topics.tailrace.dev",
+    }
+
+
+def test_helm_keeps_the_crds_when_a_release_goes() -> None:
+    for path in ROOT.glob("crds/*"):
+        metadata = yaml.safe_load(path.read_text())["metadata"]
+        assert metadata["annotations"] == {"helm.sh/resource-policy": "keep"}
 
 
 # --- schemas --------------------------------------------------------------------------------------
