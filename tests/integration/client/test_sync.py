@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from tailrace.calls.exchange import blocking
 from tailrace.errors import (
     ConnectionFailedError,
     OffsetOutOfRangeError,
@@ -316,7 +317,7 @@ def test_an_exchange_that_any_error_ends_is_not_met_by_the_next(
     with Client(shared_broker.url) as client:
         client.create_topic(topic)
         with pytest.raises(TypeError):
-            client._exchange(unsendable)
+            blocking(client._exchange.ask)(unsendable)
 
         assert client.produce(topic, b"1").offset == 0
 

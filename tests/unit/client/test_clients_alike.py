@@ -1,7 +1,10 @@
 """The blocking classes and those for asyncio cannot drift apart."""
 
 import ast
+import asyncio
 import inspect
+from types import FunctionType
+from typing import assert_type
 
 import pytest
 
@@ -15,13 +18,17 @@ from tailrace import (
     reading,
     sync,
 )
+from tailrace.calls import groups as calls_of_groups
+from tailrace.calls import records as calls_of_records
+from tailrace.calls import ring as calls_of_ring
+from tailrace.calls import topics as calls_of_topics
+from tailrace.calls.exchange import blocking
+from tailrace.values import Fetched, Produced, TopicInfo
 
 CLIENTS = (sync.Client, aio.Client)
 CONSUMERS = (consumer.Consumer, aio_consumer.Consumer)
 PRODUCERS = (producer.Producer, aio_producer.Producer)
 READINGS = (reading.Reading, aio_reading.Reading)
-# What does not wait in either client: nothing is asked.
-PLAIN = {"twin", "read", "timeout_s"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -49,26 +56,68 @@ def signatures(methods: dict[str, Function]) -> dict[str, str]:
     }
 
 
+def calls() -> dict[str, FunctionType]:
+    """All coroutines of `tailrace.calls` that clients list."""
+    modules = (calls_of_topics, calls_of_records, calls_of_groups, calls_of_ring)
+    return {
+        name: call
+        for module in modules
+        for name, call in vars(module).items()
+        if isinstance(call, FunctionType) and call.__module__ == module.__name__
+    }
+
+
+@pytest.mark.parametrize("name", calls())
+def test_both_clients_list_every_call_and_the_blocking_one_waits_for_it(name: str) -> None:
+    call, run = calls()[name], vars(sync.Client)[name]
+
+    assert vars(aio.Client)[name] is call
+    assert inspect.iscoroutinefunction(call)
+    assert not inspect.iscoroutinefunction(run)
+    assert (run.__name__, run.__doc__, inspect.signature(run)) == (
+        call.__name__,
+        call.__doc__,
+        inspect.signature(call),
+    )
+
+
+def test_a_blocking_call_that_suspends_is_a_bug() -> None:
+    async def suspend() -> None:
+        await asyncio.sleep(0)
+
+    with pytest.raises(AssertionError, match="suspend suspended over a blocking transport"):
+        blocking(suspend)()
+
+
 @pytest.mark.parametrize(
-    ("blocking", "awaited"),
+    ("ours", "theirs"),
     [CLIENTS, CONSUMERS, PRODUCERS],
     ids=["client", "consumer", "producer"],
 )
 def test_both_have_the_same_methods_with_the_same_parameters_and_results(
-    blocking: type, awaited: type
+    ours: type, theirs: type
 ) -> None:
-    assert signatures(methods_of(blocking)) == signatures(methods_of(awaited))
+    assert signatures(methods_of(ours)) == signatures(methods_of(theirs))
 
 
-def test_every_method_that_asks_is_awaited_and_says_the_same() -> None:
-    ours, theirs = map(methods_of, CLIENTS)
-    asking = ours.keys() - PLAIN - {"__init__"}
-    awaited = {n for n, method in theirs.items() if isinstance(method, ast.AsyncFunctionDef)}
+def test_type_checkers_infer_the_parameters_and_results_of_both_clients() -> None:
+    """Checked by mypy, which reads this file."""
 
-    assert awaited == asking
-    assert {name: ast.get_docstring(ours[name]) for name in asking - {"close"}} == {
-        name: ast.get_docstring(theirs[name]) for name in asking - {"close"}
-    }
+    def blocks(client: sync.Client) -> None:
+        assert_type(client.topics(), list[TopicInfo])
+        assert_type(client.create_topic("t", partitions_per_range=4), TopicInfo)
+        assert_type(client.produce("t", b"1", key="k", producer_id="p", sequence=1), Produced)
+        assert_type(client.read_lines("t", 0, "latest", max_records=1, wait_ms=9), Fetched)
+        client.create_topic("t", partition_count=4)  # type: ignore[call-arg]
+        client.produce("t", "1")  # type: ignore[arg-type]
+
+    async def awaits(client: aio.Client) -> None:
+        assert_type(await client.topics(), list[TopicInfo])
+        assert_type(await client.produce("t", b"1", key="k"), Produced)
+        await client.produce("t", "1")  # type: ignore[arg-type]
+
+    assert callable(blocks)
+    assert callable(awaits)
 
 
 def test_consumers_say_the_same() -> None:
