@@ -70,7 +70,6 @@ class LocalBroker:
         self.durable_write_ms: float | None = None
         self.started_us = self.now_us()
         self.client_view = settings.client_view
-        self.address_of = settings.address_of
         self.ring_secret = settings.ring_secret.get_secret_value()
         self.produce_memory_used_bytes = 0
         self.produce_memory_bytes = settings.produce_memory_bytes
@@ -226,6 +225,10 @@ class LocalBroker:
         """Partitions of topics on this broker."""
         logs = chain.from_iterable(hosted.logs for hosted in self._topics.by_name.values())
         return sum(isinstance(each, PartitionLog | CorruptPartitionError) for each in logs)
+
+    def address_of(self, ordinal: int) -> tuple[str, int]:
+        """Host and public port at which clients reach a broker of the ring."""
+        return self._settings.address_of(ordinal)
 
     @property
     def led_range_count(self) -> int:

@@ -6,7 +6,7 @@ out as well.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -47,6 +47,7 @@ from tailrace_broker.storage.files.direct_file import sync_file_system
 from tailrace_broker.storage.files.inventory import Inventory
 from tailrace_broker.storage.files.io_threads import IoThreads
 from tailrace_broker.storage.log.damage_file import record_loss
+from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.storage.log.resources import LogResources
 from tailrace_broker.storage.trash import not_in_trash
 from tailrace_broker.topics.hosted_topic import HostedTopic
@@ -106,8 +107,6 @@ class Topics:
         self._local.on_buried = self._look_into_trash
         self.by_name = self._local.by_name
         self.internal = self._local.internal  # the broker's own: no door knows them
-        self.all_hosted = self._local.all_hosted
-        self.readable_logs = self._local.readable_logs
 
     @property
     def on_changed(self) -> Callable[[str], None]:
@@ -117,6 +116,14 @@ class Topics:
     @on_changed.setter
     def on_changed(self, call: Callable[[str], None]) -> None:
         self._local.on_changed = call
+
+    def all_hosted(self) -> Iterator[HostedTopic]:
+        """The broker's own topics too, whether they are all recovered or not."""
+        return self._local.all_hosted()
+
+    def readable_logs(self) -> Iterator[PartitionLog]:
+        """Of all topics."""
+        return self._local.readable_logs()
 
     @property
     def broker_count(self) -> int:

@@ -51,8 +51,7 @@ class PartitionLog:
     """The log of one partition."""
 
     __slots__ = (
-        "_gone", "_resources", "_tail", "_waiters", "append_event", "log_start", "lost_end",
-        "place", "segments",
+        "_gone", "_resources", "_tail", "_waiters", "log_start", "lost_end", "place", "segments",
     )  # fmt: skip
 
     def __init__(
@@ -86,8 +85,6 @@ class PartitionLog:
             on_advanced=self._wake_waiters,
             on_sealed=partial(resources.on_sealed, self),
         )
-        # The call of every single event, without a step in between.
-        self.append_event = self._tail.append_event
         self._waiters: set[asyncio.Future[None]] | None = None
         self._gone: TailraceError | None = None
         self.lost_end = lost_end
@@ -149,6 +146,18 @@ class PartitionLog:
         return next(each.base_offset for each in reversed(self.segments) if each.position)
 
     # --- appending ---
+
+    def append_event(
+        self,
+        key: bytes | None,
+        value: bytes,
+        timestamp_us: int,
+        flags: int,
+        done: Appended,
+        producer: Producer | None = None,
+    ) -> None:
+        """Append one event, in one batch with others that wait. `done` is called when stored."""
+        self._tail.append_event(key, value, timestamp_us, flags, done, producer)
 
     def append_columns(
         self, columns: RecordColumns, done: Appended, producer: Producer | None = None
