@@ -11,15 +11,15 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 from uuid import uuid4
 
-from tailrace.errors import ConsumerNotRegisteredError, StaleDeliveryError, TailraceError
+from tailrace.calls import consuming
+from tailrace.calls.exchange import blocking
 from tailrace.extras import require_arrow
 from tailrace.protocol.records_ndjson import Record
-from tailrace.sansio.consuming import Assignment, ConsumerOptions, Consuming, Items, Step
+from tailrace.sansio.consuming import Assignment, ConsumerOptions, Consuming, Items
 from tailrace.sync import Client
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Consumer:
     A delivery is confirmed when all its records were handed out and more are asked for, or by
     `commit`. At the end of a `with` block one that was handed out completely is confirmed too,
     unless the block raises: what is not confirmed comes again, to this consumer or to another.
-    `on_assignment` is told which partitions are this consumer's before it gets records of them.
+    `on_assignment` is called with this consumer's partitions before it gets records of them.
     One thread, and one consumer at a time, per client.
     """
 
@@ -75,32 +75,22 @@ class Consumer:
             self.close()
         else:
             self._client.close()  # it may wait for the answer to a poll
-            self._say_goodbye()
+            self._leave()
 
     @property
     def consumer_id(self) -> str:
         """Its name in the group."""
         return self._state.consumer_id
 
-    def close(self) -> None:
-        """Confirm what was handed out completely, and leave the group.
-
-        A later poll joins it again.
-        """
-        try:
-            # What can no more be confirmed comes again, as it may at any time.
-            with suppress(ConsumerNotRegisteredError, StaleDeliveryError):
-                self.commit()
-        finally:
-            self._say_goodbye()
+    close = blocking(consuming.close)
+    poll = blocking(consuming.poll)
+    commit = blocking(consuming.commit)
+    _leave = blocking(consuming.leave)
+    _next_item = blocking(consuming.next_item)
 
     def __iter__(self) -> Iterator[Record]:
         """Records as they come, without end; a loop that is left can be taken up again."""
-        while True:
-            while (record := self._take()) is not None:
-                yield record
-            self._ask("records")
-            self._rest()
+        return self._items("records")
 
     def batches(self, *, include_headers: bool = False) -> Iterator["pa.RecordBatch"]:
         """Arrow record batches as they come, without end (columns: `tailrace.arrow.batches`).
@@ -109,98 +99,19 @@ class Consumer:
         without the extra `arrow`.
         """
         require_arrow("Consumer.batches()")
-        return self._batches(include_headers=include_headers)
+        return self._items("batches", include_headers=include_headers)
 
-    def poll(self) -> list[Record]:
-        """The next delivery, or the rest of one; empty when nothing came within `wait_ms`.
-
-        Confirms the delivery before.
-        """
-        self._ask("records")
-        return self._state.take_records()
-
-    def commit(self) -> bool:
-        """Confirm what was handed out; it is on disk at return, and does not come again.
-
-        False: the last delivery has more records, and is confirmed as a whole after them. Raises
-        ConsumerNotRegisteredError and StaleDeliveryError when it was too late: the records come
-        again.
-        """
-        while (named := self._state.commit_parameters()) is not None:
-            self._state.asked(time.monotonic())
-            try:
-                self._client.commit(self.consumer_id, **named)
-            except TailraceError as error:
-                time.sleep(self._state.commit_failed(error, time.monotonic()))
-            else:
-                self._state.committed()
-        return not self._state.has_items()
-
-    def _batches(self, *, include_headers: bool) -> Iterator["pa.RecordBatch"]:
+    def _items(self, wanted: Items, *, include_headers: bool = False) -> Iterator[Any]:
         while True:
-            while (batch := self._take()) is not None:
-                yield batch
-            self._ask("batches", include_headers=include_headers)
-            self._rest()
+            if (item := consuming.in_hand(self)) is None:
+                item = self._next_item(wanted, include_headers=include_headers)
+            yield item
 
-    def _take(self) -> Any | None:
-        """The next one in hand. A caller that takes its time with them must not be removed."""
-        now_s = time.monotonic()
-        if self._state.is_sign_due(now_s):
-            self._state.asked(now_s)
-            try:
-                self._register()
-            except TailraceError as error:
-                self._state.sign_failed(error)
-        return self._state.take()
-
-    def _ask(self, wanted: Items, *, include_headers: bool = False) -> None:
-        """Until there is an answer; nothing is asked while there are records to hand out."""
-        self._state.ask(wanted, include_headers=include_headers)
-        while (step := self._state.next_step()) is not None:
-            self._state.asked(time.monotonic())
-            try:
-                assignment = self._carry_out(step)
-            except TailraceError as error:
-                time.sleep(self._state.failed(error, time.monotonic()))
-            else:
-                if assignment is not None and self._on_assignment is not None:
-                    self._on_assignment(assignment)
-
-    def _carry_out(self, step: Step) -> Assignment | None:
-        """What `on_assignment` is to be told."""
-        state, client = self._state, self._client
-        match step:
-            case Step.REGISTER:
-                self._register()
-            case Step.LIST_TOPICS:
-                state.listed(client.topics())
-            case Step.DESCRIBE:
-                return state.described(client.group(state.group))
-            case Step.POLL:
-                state.polled(client.poll(self.consumer_id, **state.poll_parameters()))
-        return None
-
-    def _register(self) -> None:
-        wanted = self._state.register_parameters()
-        self._state.registered(self._client.register(**wanted))
-
-    def _rest(self) -> None:
-        """Before the next poll, when nothing came."""
-        idle_s = self._state.idle_s(time.monotonic())
-        if idle_s and not self._state.has_items():
-            time.sleep(idle_s)
-
-    def _say_goodbye(self) -> None:
-        """What is not confirmed goes to others at once; at the session's end without an answer."""
-        if (named := self._state.goodbye_parameters()) is not None:
-            with suppress(TailraceError):
-                self._client.goodbye(self.consumer_id, **named, commit=False)
-        self._state.drop()
-        self._state.forget()
+    async def _sleep(self, pause_s: float) -> None:
+        time.sleep(pause_s)  # noqa: ASYNC251  # it blocks, as all of this client
 
 
 def new_consumer_id() -> str:
-    """A name that nobody else has, and that tells people where the consumer runs."""
+    """A name that nobody else has, and that shows people where the consumer runs."""
     host_name = socket.gethostname()[:_HOST_NAME_CHARACTERS_MAX]
     return f"{host_name}-{os.getpid()}-{uuid4().hex[:8]}"

@@ -18,6 +18,7 @@ from tailrace import (
     reading,
     sync,
 )
+from tailrace.calls import consuming
 from tailrace.calls import groups as calls_of_groups
 from tailrace.calls import records as calls_of_records
 from tailrace.calls import ring as calls_of_ring
@@ -67,11 +68,20 @@ def calls() -> dict[str, FunctionType]:
     }
 
 
-@pytest.mark.parametrize("name", calls())
-def test_both_clients_list_every_call_and_the_blocking_one_waits_for_it(name: str) -> None:
-    call, run = calls()[name], vars(sync.Client)[name]
+LISTED = [(*CLIENTS, call) for call in calls().values()] + [
+    (*CONSUMERS, call) for call in (consuming.close, consuming.poll, consuming.commit)
+]
 
-    assert vars(aio.Client)[name] is call
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "call"), LISTED, ids=[call.__name__ for _, _, call in LISTED]
+)
+def test_both_list_every_call_and_the_blocking_one_waits_for_it(
+    ours: type, theirs: type, call: FunctionType
+) -> None:
+    run = vars(ours)[call.__name__]
+
+    assert vars(theirs)[call.__name__] is call
     assert inspect.iscoroutinefunction(call)
     assert not inspect.iscoroutinefunction(run)
     assert (run.__name__, run.__doc__, inspect.signature(run)) == (
