@@ -22,7 +22,6 @@ from tailrace_operator.plan.actions import (
     DeleteTopic,
     Found,
     GrowClaim,
-    KeepClaims,
     OwnClaim,
     PlacePod,
     RecordFounding,
@@ -63,10 +62,6 @@ async def carry_out(
         case OwnClaim():
             patch = _owners(action)
             await kube.patch("PersistentVolumeClaim", action.name, patch, namespace=namespace)
-        case KeepClaims(set_name, uid):
-            retention = {"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain"}}
-            patch = {"metadata": {"uid": uid}, "spec": retention}
-            await kube.patch("StatefulSet", set_name, patch, namespace=namespace)
         case GrowClaim():
             patch = {"spec": {"resources": {"requests": {"storage": action.size}}}}
             await kube.patch("PersistentVolumeClaim", action.name, patch, namespace=namespace)

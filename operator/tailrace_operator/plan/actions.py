@@ -78,14 +78,6 @@ class OwnClaim:
 
 
 @dataclass(frozen=True, slots=True)
-class KeepClaims:
-    """Have a StatefulSet take no volume along when it goes, as those of earlier versions do."""
-
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True, slots=True)
 class GrowClaim:
     """Ask for a larger volume."""
 
@@ -119,7 +111,6 @@ ClusterAction = (
     | RecordFounding
     | Found
     | OwnClaim
-    | KeepClaims
     | GrowClaim
     | RestartBroker
     | Blocked
@@ -185,8 +176,6 @@ def described(action: ClusterAction | TopicAction) -> str:
         case OwnClaim(name, _, _, is_owned):
             what = "is deleted with" if is_owned else "stays when somebody deletes"
             return f"volume {name}: {what} the StreamCluster"
-        case KeepClaims(name):
-            return f"StatefulSet {name}: its volumes stay when somebody deletes it"
         case GrowClaim(name, size):
             return f"volume {name}: grows to {size}"
         case RestartBroker(ordinal, _, reason):

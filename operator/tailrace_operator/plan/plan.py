@@ -14,7 +14,6 @@ from tailrace_operator.plan.actions import (
     CreateSecret,
     Found,
     GrowClaim,
-    KeepClaims,
     OwnClaim,
     PlacePod,
     RecordFounding,
@@ -69,7 +68,6 @@ def _in_order(
 ) -> Iterator[ClusterAction | None]:
     """What there is to do, the first thing first."""
     yield _ownership(cluster)  # first of all: data that is to stay must not wait for anything
-    yield _retention(cluster)
     yield _placement(cluster)  # a pod that is waiting must not wait for a person too
     yield _secret(cluster)
     memory = _memory(cluster)
@@ -98,17 +96,6 @@ def _ownership(cluster: Cluster) -> OwnClaim | None:
             owners = (*others, owner_reference(owner)) if is_owned else others
             return OwnClaim(claim.name, claim.version, owners, is_owned)
     return None
-
-
-def _retention(cluster: Cluster) -> KeepClaims | None:
-    """A StatefulSet of an earlier version owns its volumes until it is told that they stay."""
-    child = ChildName("StatefulSet", cluster.owner.name)
-    live = cluster.children.get(child)
-    if live is None or is_going(live) or _foreign(cluster.owner, child, live) is not None:
-        return None
-    retention = live["spec"].get("persistentVolumeClaimRetentionPolicy") or {}
-    is_kept = retention.get("whenDeleted", "Retain") == "Retain"
-    return None if is_kept else KeepClaims(child.name, live["metadata"]["uid"])
 
 
 def _is_of_another(owner: Owner, claim: Claim) -> bool:

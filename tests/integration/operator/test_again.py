@@ -112,7 +112,6 @@ def test_a_stateful_set_that_somebody_deletes_takes_no_data_along() -> None:
                 claims = [each["metadata"]["uid"] for each in volumes(kube)]
                 before = kube.get("StatefulSet", "events")["metadata"]["uid"]
 
-                # As an earlier version had it.
                 retention = {"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete"}}
                 kube.edit("StatefulSet", "events", {"spec": retention})
                 await kube.until(lambda: when_deleted(kube) == "Retain")

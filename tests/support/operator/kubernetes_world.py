@@ -16,7 +16,6 @@ from tailrace_operator.plan.actions import (
     CreateSecret,
     Found,
     GrowClaim,
-    KeepClaims,
     OwnClaim,
     PlacePod,
     RecordFounding,
@@ -214,10 +213,6 @@ class World:
                 self.made_count += 1
                 version = str(self.made_count)
                 self.claims[ordinal] = replace(claim, owners=owners, version=version)
-            case KeepClaims(_, uid):
-                live = self.children[STATEFUL_SET]
-                assert live["metadata"]["uid"] == uid
-                live["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] = "Retain"
             case GrowClaim(name, size):
                 self._grow(name, size)
             case RestartBroker(ordinal, uid):

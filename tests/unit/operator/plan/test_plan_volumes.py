@@ -7,7 +7,6 @@ import pytest
 from tailrace_operator.plan.actions import (
     ClusterAction,
     GrowClaim,
-    KeepClaims,
     OwnClaim,
     RecordFounding,
     RestartBroker,
@@ -66,26 +65,6 @@ def test_a_volume_that_stays_is_let_go_before_anything_else() -> None:
     assert owned(world.settle()) == [(f"data-events-{ordinal}", False) for ordinal in range(3)]
 
 
-def test_a_stateful_set_of_an_earlier_version_lets_volumes_go_whatever_else_is_wrong() -> None:
-    world = settled()
-    live = world.children[STATEFUL_SET]
-    live["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] = "Delete"
-    world.has_secret = False
-
-    assert world.settle() == [KeepClaims("events", live["metadata"]["uid"])]
-
-
-def test_a_stateful_set_of_another_is_not_told_what_to_do_with_volumes() -> None:
-    world = settled()
-    live = world.children[STATEFUL_SET]
-    live["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] = "Delete"
-    live["metadata"]["ownerReferences"] = [
-        {"kind": "Other", "name": "events", "uid": "other", "controller": True}
-    ]
-
-    assert blocked(world.observed()).reason == "NameTaken"
-
-
 def test_a_volume_that_is_let_go_may_be_of_a_broker_that_the_ring_has_not() -> None:
     """As when the volumes turned out to be those of a smaller ring."""
     world = settled(brokers=1)
@@ -103,7 +82,6 @@ def test_who_undoes_an_owner_each_time_is_not_answered_as_fast_as_it_goes() -> N
 
 
 def test_other_owners_of_a_volume_stay_its_owners() -> None:
-    """As the StatefulSet does that an earlier version made, until its controller lets go."""
     world = settled()
     stateful_set = {"kind": "StatefulSet", "name": "events", "uid": "set"}
     world.claims[1] = replace(world.claims[1], owners=(stateful_set,))
