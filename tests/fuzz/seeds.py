@@ -54,12 +54,12 @@ from tailrace_broker.net.peers.handshake import (
 from tests.support.http.http11 import chunked, get, messages, new_topic, old, records, request
 from tests.support.storage.batches import Event, batch_of, body_of, log_of, place_of
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden" / "formats"
 JOURNAL_ID = 77
 
 
 def golden(pattern: str) -> list[bytes]:
-    """Files of all versions."""
+    """The files of the formats."""
     return [path.read_bytes() for path in sorted(GOLDEN.glob(pattern))]
 
 

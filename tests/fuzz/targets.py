@@ -21,7 +21,6 @@ from tailrace_broker.codec.metadata import (
     decode_identity,
     decode_inventory,
     decode_log_start,
-    decode_topics,
 )
 from tailrace_broker.codec.peer import FRAME_HEADER, FrameReader, encode_frame
 from tailrace_broker.codec.producers import decode_checkpoint
@@ -171,24 +170,23 @@ def _recovery() -> Iterator[Check]:
 
 TARGETS = [
     Target("http", REQUESTS, http_door),
-    Target("records", golden("*/records*.bin"), _declared(parse_records)),
+    Target("records", golden("records*.bin"), _declared(parse_records)),
     Target("ready-batch", BATCHES, _declared(_produce_ready_batch)),
     Target("stored-batch", BATCHES, _declared(_read_stored_batch)),
     Target("producer-table", [PRODUCER_BATCH], _declared(_replay_producers)),
     Target("answer", [*BATCHES, b"".join(BATCHES[:2])], _declared(_read_answer)),
     Target("segment", SEGMENTS, _recovery),
     Target("journal", [JOURNAL], _declared(_replay_journal)),
-    Target("index", golden("*/*.idx"), _declared(decode_index)),
+    Target("index", golden("*.idx"), _declared(decode_index)),
     Target("producers", [CHECKPOINT], _declared(decode_checkpoint)),
-    Target("meta", golden("*/meta.json"), _declared(decode_identity)),
-    Target("inventory", golden("*/inventory.json"), _declared(decode_inventory)),
-    Target("topics", golden("*/topics.json"), _declared(decode_topics)),
-    Target("topic", golden("*/topic.json"), _declared(decode_deleted)),
+    Target("meta", golden("meta.json"), _declared(decode_identity)),
+    Target("inventory", golden("inventory.json"), _declared(decode_inventory)),
+    Target("topic", golden("topic.json"), _declared(decode_deleted)),
     Target("log-start", [LOG_START], _declared(decode_log_start)),
     Target("clean-stop", [CLEAN_STOP], _declared(decode_clean_stop)),
     Target("peer-message", PEER_MESSAGES, _declared(_read_peer_message)),
     Target("peer-handshake", PEER_HANDSHAKES, _declared(_shake_hands)),
     Target("dump-segment", SEGMENTS, _declared(_dump_segment)),
     Target("dump-journal", [JOURNAL], _declared(_dump_journal)),
-    Target("dump-index", golden("*/*.idx"), _declared(segments.read_index)),
+    Target("dump-index", golden("*.idx"), _declared(segments.read_index)),
 ]

@@ -62,7 +62,7 @@ def test_the_same_seed_gives_the_same_inputs() -> None:
 
 
 def test_checksums_are_put_right() -> None:
-    batch, index = bytearray(BATCHES[1]), bytearray(golden("version_2/segment.idx")[0])
+    batch, index = bytearray(BATCHES[1]), bytearray(golden("segment.idx")[0])
     pad = bytearray(b"TRLP") + (64).to_bytes(4, "little") + bytes(56)
     batch[200] ^= 1
     index[20] ^= 1

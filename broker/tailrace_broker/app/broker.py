@@ -9,7 +9,6 @@ from typing import Any
 from uuid import UUID
 
 import structlog
-from msgspec.structs import replace
 
 from tailrace_broker.app.settings import Settings
 from tailrace_broker.groups.coordinator import Groups
@@ -19,12 +18,10 @@ from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import (
     CorruptPartitionError,
     DiskFullError,
-    InvalidSettingError,
     ProduceMemoryFullError,
     StorageFailedError,
 )
 from tailrace_broker.model.ring_state import Replica
-from tailrace_broker.model.topic import Topic
 from tailrace_broker.net.api.topics import url_at
 from tailrace_broker.node.ring import Ring
 from tailrace_broker.storage.data_directory import DataDirectory
@@ -38,10 +35,6 @@ from tailrace_broker.storage.log.resources import LogResources
 from tailrace_broker.topics.retention import CautiousClock, Retention, passed_us
 from tailrace_broker.topics.scrubber import Scrubber
 from tailrace_broker.topics.topics import Topics
-
-# A broker of an earlier version may have begun so many epochs more than its disk counted starts:
-# when that was too full to count one.
-UNCOUNTED_EPOCHS = 1000
 
 _log = structlog.get_logger()
 
@@ -125,17 +118,11 @@ class LocalBroker:
         self.durable_write_ms = await run(measure)
         await run(directory.check_metadata)  # what is lost is told before anything changes
         await run(directory.check_journal)
-        earlier = await run(directory.earlier_topics)
-        if earlier and settings.peer_host is not None:
-            raise InvalidSettingError(
-                f"TAILRACE_PEER_HOST: {directory.path} holds topics of an earlier version; start "
-                "the broker once without this setting, or give it an empty directory"
-            )
         await self.ring.load()
         restart = await run(directory.begin_boot)  # before anything is appended
         self.restart_kind = restart.kind
         _log.info("broker.recovering", restart=restart.kind, boot=directory.identity.boot)
-        await self._join(earlier)
+        await self._join()
         self._resources, replayed = await open_engine(
             directory.path,
             self._io,
@@ -181,28 +168,15 @@ class LocalBroker:
             with suppress(DiskFullError, StorageFailedError):  # then it counts as killed
                 await self._io.run(partial(self._directory.end_boot, log_ends, first_offsets))
 
-    async def _join(self, earlier: list[Topic]) -> None:
-        """Be registered with the ring; one that this founds has these topics.
-
-        The directory then says whose it is, and which starts the ring knows.
-        """
+    async def _join(self) -> None:
+        """Be registered with the ring; the directory then has the ring and the starts it knows."""
         directory, run = self._directory, self._io.run
-        epoch = directory.identity.boot + UNCOUNTED_EPOCHS
-        deleted: tuple[tuple[Topic, int], ...] = ()
-        if directory.identity.cluster_id is None:
-            buried = await run(directory.trash.buried)
-            deleted = tuple(
-                (_in_epoch(each.deleted.topic, epoch), each.deleted.deleted_us) for each in buried
-            )
-        await self.ring.start(tuple(_in_epoch(each, epoch) for each in earlier), deleted)
+        await self.ring.start()
         state, registration = self.ring.state, self.ring.registration
         assert state is not None
         assert registration is not None
         await run(partial(directory.belong_to, state.cluster_id))
         await run(partial(directory.keep_starts_from, registration.start))
-        if earlier:
-            await run(directory.set_earlier_topics_aside)
-            _log.info("topics.imported", topics=len(earlier))
 
     @property
     def cluster_id(self) -> UUID | None:
@@ -313,9 +287,3 @@ class LocalBroker:
         """The body has been answered."""
         self.produce_memory_used_bytes -= size_bytes
         assert self.produce_memory_used_bytes >= 0
-
-
-def _in_epoch(topic: Topic, epoch: int) -> Topic:
-    """Every epoch that its logs may hold is below this one."""
-    parts = (replace(each, epoch=max(each.epoch, epoch)) for each in topic.partitions)
-    return replace(topic, partitions=tuple(parts))

@@ -26,14 +26,14 @@ class Register(_Command, frozen=True, tag="register"):
     They go back to the last one that the disk knows to be registered, so that the worst loss since
     can be told; when none of them but the last is known to the ring the disk is new, or a copy.
     `replaces`: number of the broker's registration until now, 0 for none, as the process has seen
-    it when it was current; None: of an earlier version, whichever it is.
+    it when it was current.
     """
 
     ordinal: int
     incarnation: UUID
     boot: int
     starts: tuple[Start, ...]
-    replaces: int | None = None
+    replaces: int
 
 
 class Fence(_Command, frozen=True, tag="fence"):

@@ -52,7 +52,6 @@ from tailrace_broker.model.errors import (
 )
 from tailrace_broker.model.messages import Hint, Message
 from tailrace_broker.model.ring_state import Refusal, Registration, RingState
-from tailrace_broker.model.topic import Topic
 from tailrace_broker.net.broker import RingView
 from tailrace_broker.net.peers.peers import Peers
 from tailrace_broker.storage.data_directory import DataDirectory
@@ -186,13 +185,10 @@ class Ring:
 
     # --- life ---
 
-    async def start(
-        self, topics: tuple[Topic, ...] = (), deleted: tuple[tuple[Topic, int], ...] = ()
-    ) -> None:
+    async def start(self) -> None:
         """Until this process is registered, and leads what it should lead at once.
 
-        A broker without peers founds a ring of one, with these `topics`, and `deleted` ones with
-        the time of deletion in µs; one with peers waits to be founded or admitted.
+        A broker without peers founds a ring of one; one with peers waits to be founded or admitted.
         CorruptMetadataError, StorageFailedError, PortInUseError.
         """
         settings, identity = self._settings, self._directory.identity
@@ -227,7 +223,7 @@ class Ring:
             await self.peers.listen(settings.host, settings.peer_port)
         self._step(Woken())
         if settings.is_alone and kept.snapshot is None:
-            await self._found(1, topics, deleted)
+            await self.found(1)
         await self._until(lambda: self.registration is not None)
         await self._lead()
         _log.info("ring.joined", registration=self._registered().number, term=self.view().term)
@@ -274,7 +270,13 @@ class Ring:
 
         RingExistsError, BrokerUnreachableError, RingRefusedError, NotAgreedError, NotReadyError.
         """
-        await self._found(broker_count)
+        try:
+            await self._request(partial(AskFounding, broker_count=broker_count, factor=COPIES))
+        except RingRefusedError as error:
+            kind = FOUNDING_ERRORS.get(error.refusal.reason)
+            if kind is None:
+                raise
+            raise kind(error.detail) from error
 
     async def recover_alone(self) -> None:
         """By hand: most voters are lost for good, and this broker goes on without them.
@@ -283,27 +285,6 @@ class Ring:
         """
         _log.warning("metadata.recovering", reason="asked by hand to go on alone")
         await self._request(AskRecovery)
-
-    async def _found(
-        self,
-        broker_count: int,
-        topics: tuple[Topic, ...] = (),
-        deleted: tuple[tuple[Topic, int], ...] = (),
-    ) -> None:
-        ask = partial(
-            AskFounding,
-            broker_count=broker_count,
-            factor=COPIES,
-            topics=topics,
-            deleted=deleted,
-        )
-        try:
-            await self._request(ask)
-        except RingRefusedError as error:
-            kind = FOUNDING_ERRORS.get(error.refusal.reason)
-            if kind is None:
-                raise
-            raise kind(error.detail) from error
 
     async def _request(self, ask: Callable[[int], ControlEvent], doubt: str = DOUBT) -> None:
         if self._control is None or self._is_stopped:

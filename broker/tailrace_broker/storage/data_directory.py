@@ -27,14 +27,12 @@ import msgspec
 
 from tailrace.wire import CLEAN_STOP_FILE, INVENTORY_FILE, META_FILE
 from tailrace_broker.codec.metadata import (
-    IDENTITY_VERSION,
     CleanStop,
     DiskIdentity,
     KnownFiles,
     decode_clean_stop,
     decode_identity,
     decode_inventory,
-    decode_topics,
     encode_clean_stop,
     encode_identity,
     encode_inventory,
@@ -47,7 +45,6 @@ from tailrace_broker.model.errors import (
     TailraceError,
 )
 from tailrace_broker.model.ring_state import LOSSES, Loss, Start
-from tailrace_broker.model.topic import Topic
 from tailrace_broker.storage.files.direct_file import (
     has_direct_io,
     sync_directory,
@@ -151,7 +148,7 @@ class DataDirectory:
 
     def check_metadata(self) -> None:
         """CorruptMetadataError when data has lost what says whose it is."""
-        if any(self.metadata_path.glob("*.snapshot")) or self._topics_path.exists():
+        if any(self.metadata_path.glob("*.snapshot")):
             return
         if self.identity.cluster_id is not None:
             raise CorruptMetadataError(
@@ -168,20 +165,6 @@ class DataDirectory:
         """CorruptMetadataError when a file is missing that may have held events."""
         boot, is_clean = self.identity.boot, self._restart().kind == "clean"
         check_journal(self.path / "journal", self.inventory, boot=boot, is_clean=is_clean)
-
-    def earlier_topics(self) -> list[Topic]:
-        """What a broker of an earlier version wrote down. CorruptMetadataError."""
-        path = self._topics_path
-        with translated_errors(path):
-            return decode_topics(path.read_bytes()) if path.exists() else []
-
-    def set_earlier_topics_aside(self) -> None:
-        """The ring knows them. StorageFailedError."""
-        path = self._topics_path
-        with translated_errors(path):
-            if path.exists():
-                path.rename(path.with_name(f"{path.name}.imported"))
-                sync_directory(path.parent)
 
     def partition_path(self, topic_id: UUID, partition: int) -> Path:
         """Directory of a partition's segments; made with its first record."""
@@ -221,10 +204,6 @@ class DataDirectory:
     def _identity_path(self) -> Path:
         return self.path / META_FILE
 
-    @property
-    def _topics_path(self) -> Path:
-        return self.path / "metadata" / "topics.json"
-
     def _load_identity(self, ordinal: int) -> DiskIdentity:
         with translated_errors(self._identity_path):
             if not self._identity_path.exists():
@@ -242,13 +221,10 @@ class DataDirectory:
         with translated_errors(path):
             if path.exists():
                 return Inventory(path, decode_inventory(path.read_bytes()))
-        if self.identity.version == IDENTITY_VERSION:
-            raise CorruptMetadataError(
-                f"{path} is missing; restore it from a copy, or make a new one, which can name "
-                f"nothing else that is missing: echo '{{\"version\":1}}' > {path}"
-            )
-        write_file_atomically(path, encode_inventory(KnownFiles()))
-        return Inventory(path, KnownFiles())
+        raise CorruptMetadataError(
+            f"{path} is missing; restore it from a copy, or make a new one, which can name "
+            f"nothing else that is missing: echo '{{\"version\":1}}' > {path}"
+        )
 
     def _found(self, ordinal: int) -> DiskIdentity:
         path, journal = self._identity_path, self.path / "journal"
@@ -258,7 +234,7 @@ class DataDirectory:
                 f"{path} is missing, but the directory holds data; restore the file from a copy"
             )
         write_file_atomically(self.path / INVENTORY_FILE, encode_inventory(KnownFiles()))
-        identity = DiskIdentity(None, ordinal, uuid4(), boot=0)
+        identity = DiskIdentity(None, ordinal, uuid4(), boot=0, kernel_boot_id="", starts=())
         write_file_atomically(path, encode_identity(identity))
         return identity
 

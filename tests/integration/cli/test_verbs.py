@@ -33,7 +33,7 @@ pytestmark = pytest.mark.integration
 MEBIBYTE = 1024 * 1024
 # Index files and producers' checkpoints, which are not counted.
 SMALL_FILES_BYTES = 64 * 1024
-INDEX = Path(__file__).parents[2] / "golden" / "version_2" / "long.idx"
+INDEX = Path(__file__).parents[2] / "golden" / "formats" / "long.idx"
 
 
 @pytest.fixture

@@ -133,7 +133,7 @@ def test_the_wheel_alone_has_the_command_line(base: Installed, tmp_path: Path) -
 def test_what_needs_an_extra_names_the_command_that_adds_it(
     base: Installed, tmp_path: Path, line: str
 ) -> None:
-    stored = ROOT / "tests" / "golden" / "version_1"
+    stored = ROOT / "tests" / "golden" / "formats"
     command = line.replace("FILE", str(stored / "segment.log")).replace("FOLDER", str(stored))
 
     done = base.run(command.replace("PORT", str(free_port_base())), tmp_path)

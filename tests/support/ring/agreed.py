@@ -90,13 +90,19 @@ def refusal_of(state: RingState, command: Command) -> str:
     return refusal.reason
 
 
-def register(ordinal: int, *losses: Loss, first_boot: int = 1) -> Register:
-    """Of a disk that has started, and then again after each of these losses."""
+def register(
+    ordinal: int, *losses: Loss, first_boot: int = 1, replaces: int | None = None
+) -> Register:
+    """Of a disk that has started, and then again after each of these losses.
+
+    `replaces`: None: all starts but the last have been registered.
+    """
     starts = [Start(start_id(ordinal, first_boot), "disk")]
     starts += [
         Start(start_id(ordinal, first_boot + index), loss) for index, loss in enumerate(losses, 1)
     ]
-    return Register(ordinal, incarnation(ordinal), first_boot + len(losses), tuple(starts))
+    seen = len(losses) if replaces is None else replaces
+    return Register(ordinal, incarnation(ordinal), first_boot + len(losses), tuple(starts), seen)
 
 
 def begin(state: RingState, kind: str = "grow") -> RingState:

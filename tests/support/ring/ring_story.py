@@ -193,9 +193,7 @@ class Story:
         if broker is not None:  # back to the last one that is known to be registered
             known = [i for i, each in enumerate(starts) if each.id == broker.start]
             starts = starts[self.chance.randint(0, known[0]) if known else 0 :]
-        seen: int | None = registrations.last_registration(self.state, disk.ordinal)
-        if self.chance.random() < 0.1:
-            seen = None  # of an earlier version
+        seen = registrations.last_registration(self.state, disk.ordinal)
         self._send(Register(disk.ordinal, disk.incarnation, disk.boot, tuple(starts), seen))
 
     def _change_isr(self) -> None:
@@ -329,7 +327,7 @@ class Story:
             self.whole[range_id] = {*ORDINALS}
         if isinstance(command, Register) and self.state.brokers is not before.brokers:
             known = registrations.last_registration(before, command.ordinal)
-            assert command.replaces in (None, known), f"overtaken: {command}"
+            assert command.replaces == known, f"overtaken: {command}"
         if isinstance(command, AcceptLoss) and not refused:
             self.whole[command.range_id] = set()
             self._catch_up(command.range_id, command.ordinal)

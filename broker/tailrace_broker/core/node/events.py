@@ -19,7 +19,6 @@ from tailrace_broker.model.agreement import BlockId, Configuration, Record
 from tailrace_broker.model.commands import Command
 from tailrace_broker.model.messages import Message
 from tailrace_broker.model.ring_state import Refusal, RingState
-from tailrace_broker.model.topic import Topic
 
 # --- in ---
 
@@ -48,17 +47,11 @@ class AskState:
 
 @dataclass(frozen=True, slots=True)
 class AskFounding:
-    """Found a ring of brokers 0 to `broker_count` - 1 with so many copies of each range.
-
-    `topics`, and `deleted` with the time of deletion in µs: of a disk of before there were rings;
-    only a ring of one can begin with some.
-    """
+    """Found a ring of brokers 0 to `broker_count` - 1 with so many copies of each range."""
 
     request: int
     broker_count: int
     factor: int
-    topics: tuple[Topic, ...] = ()
-    deleted: tuple[tuple[Topic, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

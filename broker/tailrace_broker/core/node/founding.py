@@ -257,9 +257,7 @@ class Founding:
             for ordinal, each in sorted(attempt.answers.items())
         ]
         ask = attempt.ask
-        state = founding_state(
-            attempt.id, ask.broker_count, ask.factor, registrations, ask.topics, ask.deleted
-        )
+        state = founding_state(attempt.id, ask.broker_count, ask.factor, registrations)
         voters = disks[: voter_count(ask.broker_count)]
         return Snapshot(GENESIS, Configuration(voters), encode_state(state))
 

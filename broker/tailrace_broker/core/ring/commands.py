@@ -14,18 +14,15 @@ from msgspec.structs import replace
 
 from tailrace_broker.core.ring import range_commands, registrations, step_commands, topic_commands
 from tailrace_broker.core.ring.arithmetic import ring_ranges
-from tailrace_broker.core.ring.topics import topic_state
 from tailrace_broker.model import commands
 from tailrace_broker.model.commands import Command, Stamped
 from tailrace_broker.model.ring_state import (
-    DeletedTopic,
     RangeState,
     Refusal,
     Registration,
     Replica,
     RingState,
 )
-from tailrace_broker.model.topic import Topic
 
 # So many outcomes are remembered; a command that comes again later is up to its conditions.
 RECENT_MAX = 1000
@@ -65,32 +62,16 @@ def founding_state(
     broker_count: int,
     factor: int,
     registrations: Iterable[Registration],
-    topics: Iterable[Topic] = (),
-    deleted: Iterable[tuple[Topic, int]] = (),
 ) -> RingState:
-    """A ring of these brokers, which are all in sync: they have nothing, or are alone.
-
-    `topics` and `deleted`, with the time of deletion in µs: what a broker has that was alone until
-    now. Its epochs go on from theirs.
-    """
+    """A ring of these brokers, which are all in sync: they have nothing."""
     brokers = {each.ordinal: each for each in registrations}
     assert factor >= 1, factor
     assert brokers.keys() >= {*range(broker_count)}, brokers
-    old, old_deleted = list(topics), list(deleted)
-    assert broker_count == 1 or not (old or old_deleted), broker_count
-    epoch = max(
-        (
-            part.epoch
-            for each in (*old, *(each for each, _ in old_deleted))
-            for part in each.partitions
-        ),
-        default=0,
-    )
     ranges: dict[int, RangeState] = {}
     for index, planned in enumerate(ring_ranges(broker_count)):
         empty = step_commands.new_range(index, planned, factor)
         isr = tuple(Replica(each, brokers[each].number) for each in empty.replicas)
-        ranges[index] = replace(empty, isr=isr, epoch=epoch)
+        ranges[index] = replace(empty, isr=isr)
     return RingState(
         cluster_id,
         broker_count,
@@ -98,6 +79,4 @@ def founding_state(
         brokers,
         ranges,
         len(ranges),
-        {each.name: topic_state(each) for each in old},
-        {each.topic_id: DeletedTopic(topic_state(each), when) for each, when in old_deleted},
     )

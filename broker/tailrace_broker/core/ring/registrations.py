@@ -43,7 +43,7 @@ def register(state: RingState, command: Register) -> RingState | Refusal:
                 f"broker {command.ordinal} has been started again since: boot {before.boot}",
             )
     last_number = last_registration(state, command.ordinal)
-    if command.replaces not in (None, last_number):
+    if command.replaces != last_number:
         return Refusal(
             "stale-registration",
             f"another process is broker {command.ordinal} since: registration {last_number}",

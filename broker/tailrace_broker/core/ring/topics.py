@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from itertools import chain, pairwise
+from itertools import chain
 from uuid import UUID
 
 from msgspec.structs import replace
 
 from tailrace_broker.core.ring.arithmetic import slice_bounds
 from tailrace_broker.model.ring_state import RangeState, RingState, Slices, TopicState
-from tailrace_broker.model.topic import FIRST_RANGE_ID, Partition, Topic
+from tailrace_broker.model.topic import Partition, Topic
 
 # What `slice_starts` remembers: topics of a ring share a few shapes of slices.
 _SHAPES_MAX = 65_536
@@ -23,19 +23,6 @@ def topic_of(state: RingState, topic: TopicState) -> Topic:
         for partition in _partitions(state.ranges[slices.range_id], slices)
     ]
     return Topic(topic.name, topic.id, topic.settings, tuple(partitions))
-
-
-def topic_state(topic: Topic) -> TopicState:
-    """A topic of a ring of one, all of whose partitions are open slices of the first range."""
-    parts = topic.partitions
-    assert [each.partition for each in parts] == list(range(len(parts))), topic.name
-    assert all(each.range_id == FIRST_RANGE_ID for each in parts), topic.name
-    assert not any(each.is_sealed or each.parents for each in parts), topic.name
-    assert all(one.token_end == other.token_start for one, other in pairwise(parts)), topic.name
-    firsts = tuple(each.first_offset for each in parts)
-    starts = tuple(each.token_start for each in parts)
-    slices = Slices(FIRST_RANGE_ID, 0, starts, firsts if any(firsts) else ())
-    return TopicState(topic.name, topic.topic_id, topic.settings, (slices,), len(parts))
 
 
 def open_ranges(state: RingState) -> list[RangeState]:

@@ -41,10 +41,6 @@ class Inventory:
         """Names of the journal's files that must be there."""
         return self._known.journal_files
 
-    def has(self, topic_id: UUID, partition: int) -> bool:
-        """Whether the partition must have segments, or have lost them to retention."""
-        return partition in self._known.partitions.get(topic_id, ())
-
     def newest_segment(self, topic_id: UUID, partition: int) -> int | None:
         """Base offset of the last segment that the partition must have; None: nobody noted it."""
         return self._known.newest_segments.get(topic_id, {}).get(partition)
@@ -73,29 +69,16 @@ class Inventory:
                 known = newest[topic_id]
                 base_offset = max(base_offset, known.get(partition, base_offset))
                 newest[topic_id] = {**known, partition: base_offset}
-            partitions = {
-                each: sorted({*self._known.partitions.get(each, ()), *newest[each]})
-                for each in {**self._known.partitions, **newest}
-            }
-            known_files = replace(
-                self._known,
-                partitions=partitions,
-                newest_segments={each: dict(sorted(newest[each].items())) for each in newest},
-            )
-            self._save(known_files)
+            ordered = {each: dict(sorted(newest[each].items())) for each in newest}
+            self._save(replace(self._known, newest_segments=ordered))
 
     def forget_topic(self, topic_id: UUID) -> None:
         """Its data is being removed."""
         with self._lock:
-            known, newest = self._known.partitions, self._known.newest_segments
-            if topic_id in known:
-                self._save(
-                    replace(
-                        self._known,
-                        partitions={each: known[each] for each in known if each != topic_id},
-                        newest_segments={each: newest[each] for each in newest if each != topic_id},
-                    )
-                )
+            newest = self._known.newest_segments
+            if topic_id in newest:
+                kept = {each: newest[each] for each in newest if each != topic_id}
+                self._save(replace(self._known, newest_segments=kept))
 
     def _has_all(self, segments: Collection[ListedSegment]) -> bool:
         newest = self._known.newest_segments

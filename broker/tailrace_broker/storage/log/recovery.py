@@ -122,8 +122,7 @@ def recover_log(
     ends = (header.end_offset for header in damaged)
     recovery.is_journal_lossy = is_journal_lossy
     recovery.durable_end = max([exact_end or 0, known.proven_end, *ends])
-    had_segments = moved_start is None and inventory.has(place.topic_id, place.partition)
-    return recovery.recover(start, now_us, had_segments=had_segments)
+    return recovery.recover(start, now_us)
 
 
 @dataclass(slots=True)
@@ -147,10 +146,10 @@ class _Recovery:
     losses: list[Damage] = field(default_factory=list)
     lost_end: LostEnd | None = None
 
-    def recover(self, start: LogStart, now_us: int, *, had_segments: bool) -> RecoveredLog:
+    def recover(self, start: LogStart, now_us: int) -> RecoveredLog:
         """Recover all segments, then the end."""
         kept, left = self._base_offsets(start.log_start)
-        self._look_for_newest(start.log_start, kept, had_segments=had_segments)
+        self._look_for_newest(start.log_start, kept)
         self.segments.append(
             SegmentState(
                 start.log_start, start.log_start, start.epoch_before, start.append_time_before_us
@@ -199,11 +198,11 @@ class _Recovery:
         kept = kept[bisect_left(kept, log_start) :]
         return kept, sorted(each for each in segments | indexes if each < log_start)
 
-    def _look_for_newest(self, log_start: int, kept: Sequence[int], *, had_segments: bool) -> None:
+    def _look_for_newest(self, log_start: int, kept: Sequence[int]) -> None:
         """Note the newest segment that was there when it is gone, unless its loss is accepted."""
         newest = self.inventory.newest_segment(self.place.topic_id, self.place.partition)
-        if newest is None:  # noted by a broker that only noted that there were segments
-            newest = log_start if had_segments else -1
+        if newest is None:
+            return
         ends = (each.end_offset for each in self.recorded.losses)
         if (
             newest >= log_start

@@ -209,19 +209,12 @@ def _expected_logs(home: Path, headers: Iterable[BatchHeader]) -> dict[LogKey, E
         for partition, offset in enumerate(offsets)
     }
     # Where a log begins only a clean stop tells: it need not be 0.
-    known = {
+    return {
         key: Expected(firsts.get(key, 0), NO_EPOCH, ends[key], journaled[key])
         if key in ends
         else Expected(journaled=journaled[key])
         for key in [*ends, *journaled]
     }
-    # Of a broker of an earlier version.
-    for topic in _read_json(home / "data" / "metadata" / "topics.json").get("topics", []):
-        for each in topic["partitions"]:
-            key = UUID(topic["topicId"]), each["partition"]
-            end = max(each.get("sealedEnd") or 0, ends.get(key, 0))
-            known[key] = Expected(each["firstOffset"], NO_EPOCH, end, journaled[key])
-    return known
 
 
 def _with_own_files(directory: Path, expected: Expected) -> Expected:
@@ -320,21 +313,11 @@ def _check_inventory(document: Document) -> None:
     for name in document.get("journalFiles", ()):
         if not _JOURNAL_NAME.fullmatch(name):
             raise ValueError(f"{name!r}")
-    for topic_id, partitions in document.get("partitions", {}).items():
-        UUID(topic_id)
-        for partition in partitions:
-            _check_number(partition)
     for topic_id, newest in document.get("newestSegments", {}).items():
         UUID(topic_id)
         for partition, base_offset in newest.items():
             _check_number(int(partition))
             _check_number(base_offset)
-
-
-def _check_topics(document: Document) -> None:
-    _check_number(document["version"])
-    for topic in document["topics"]:
-        _check_topic(topic)
 
 
 def _check_deleted(document: Document) -> None:
@@ -382,7 +365,6 @@ def _check_number(value: object) -> None:
 _JSON_CHECKS: dict[str, Callable[[Document], None]] = {
     META_FILE: _check_identity,
     INVENTORY_FILE: _check_inventory,
-    "topics.json": _check_topics,
     DELETED_TOPIC_FILE: _check_deleted,
     CLEAN_STOP_FILE: _check_stop,
     LOG_START_FILE: _check_start,

@@ -23,7 +23,6 @@ from tailrace.wire import (
 )
 
 RESTORE = "restore it from a copy"
-VERSION_WITH_INVENTORY = 3
 
 Document = dict[str, Any]
 
@@ -49,10 +48,10 @@ def _missing_metadata(data: Path, meta: Document) -> Iterator[Finding]:
     path = data / META_FILE
     if not path.exists() and _holds_data(data):
         yield _gone(path, "is missing: it says whose disk this is, and the broker does not start")
-    if meta.get("version", 0) >= VERSION_WITH_INVENTORY and not (data / INVENTORY_FILE).exists():
+    if meta and not (data / INVENTORY_FILE).exists():
         yield _gone(data / INVENTORY_FILE, "is missing: it says which files must be here")
     metadata = data / "metadata"
-    if meta.get("clusterId") is None or (metadata / "topics.json").exists():
+    if meta.get("clusterId") is None:
         return
     lost = "has lost what the ring agreed on, {}, and the broker does not start"
     if not any(metadata.glob("*.snapshot")):
@@ -89,7 +88,7 @@ def _accepted_losses(data: Path) -> Iterator[Finding]:
 
 def _missing_partitions(data: Path, inventory: Document) -> Iterator[Finding]:
     """Retention leaves a file where it has removed all segments; a deletion moves the directory."""
-    for topic_id, partitions in inventory.get("partitions", {}).items():
+    for topic_id, newest in inventory.get("newestSegments", {}).items():
         if (data / TRASH / f"{topic_id}{PURGED_SUFFIX}").exists():
             continue
         buried = data / TRASH / topic_id
@@ -98,17 +97,14 @@ def _missing_partitions(data: Path, inventory: Document) -> Iterator[Finding]:
             yield _gone(
                 topic / DELETED_TOPIC_FILE, "is missing: without it the topic cannot be restored"
             )
-        newest = inventory.get("newestSegments", {}).get(topic_id, {})
-        for partition in partitions:
-            yield from _missing_segments(topic / str(partition), newest.get(str(partition)))
+        for partition, base_offset in newest.items():
+            yield from _missing_segments(topic / partition, base_offset)
 
 
-def _missing_segments(partition: Path, newest: int | None) -> Iterator[Finding]:
-    """By the base offset of the last segment that must be there; None: nobody noted it."""
+def _missing_segments(partition: Path, newest: int) -> Iterator[Finding]:
+    """By the base offset of the last segment that must be there."""
     found = _segments_in(partition)
     log_start = _log_start(partition)
-    if newest is None:
-        newest = -1 if found or log_start is not None else 0
     recorded = read_damage(partition)
     lost_end = max((each.end_offset for each in recorded.losses), default=0) if recorded else 0
     is_gone = newest > max(found, default=-1) and newest >= max(log_start or 0, lost_end)

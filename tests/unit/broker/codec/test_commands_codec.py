@@ -1,7 +1,6 @@
 from contextlib import suppress
 from uuid import UUID
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,16 +53,6 @@ def test_a_command_comes_back_from_the_log(command: Command) -> None:
     stamped = Stamped(2**63 - 1, command)
 
     assert decode_command(encode_command(stamped)) == stamped
-
-
-def test_a_registration_of_an_earlier_version_names_nobody_that_it_replaces() -> None:
-    known = Stamped(1, Register(2, ONE, 7, (Start(ONE, "clean"),)))
-    stored = encode_command(known)
-    command_id, (*fields, replaces) = msgspec.msgpack.decode(stored[1:])
-    earlier = stored[:1] + msgspec.msgpack.encode((command_id, fields))
-
-    assert replaces is None
-    assert decode_command(earlier) == known
 
 
 def test_the_bytes_of_a_command_are_those_that_disks_have() -> None:

@@ -1,6 +1,6 @@
 """Every format, byte for byte: what is on somebody's disk must stay readable.
 
-The files are in `tests/golden/version_1/`; later ones have what is written otherwise since, and
+The files are in `tests/golden/`; later ones have what is written otherwise since, and
 the old files stay, to be read. `pytest --rewrite` writes today's anew; a change to one means that a
 broker of today and one of yesterday do not read each other: review it as that. LZ4's and zstd's
 blocks also change when another version of these compresses otherwise, which harms nobody.
@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-import msgspec
 import pytest
 
 from tailrace.protocol.records_binary import encode_records
@@ -38,7 +37,6 @@ from tailrace_broker.codec.metadata import (
     decode_identity,
     decode_inventory,
     decode_log_start,
-    decode_topics,
     encode_clean_stop,
     encode_deleted,
     encode_identity,
@@ -63,7 +61,6 @@ from tailrace_broker.codec.segment import (
 )
 from tailrace_broker.core.log.recovery import LogScan, SegmentState
 from tailrace_broker.model.damage import Loss, RecordedDamage
-from tailrace_broker.model.errors import CorruptBatchError
 from tailrace_broker.model.group import (
     Committed,
     Deleted,
@@ -76,11 +73,10 @@ from tailrace_broker.model.group import (
     Subscription,
 )
 from tailrace_broker.model.ring_state import Start
-from tailrace_broker.model.topic import NEW_TOPIC, TopicSettings
+from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.storage.segments.writer import index_of
 from tests.support.storage.batches import (
     PARTITION,
-    SPLIT_TOPIC,
     TIME_US,
     TOPIC_ID,
     Event,
@@ -92,10 +88,10 @@ from tests.support.storage.batches import (
     records_body_of,
     records_of,
 )
-from tests.support.storage.earlier import new_topic
 from tests.support.storage.storage import LogFiles
+from tests.support.storage.topics import new_topic
 
-FOLDER = Path(__file__).parents[3] / "golden"
+FOLDER = Path(__file__).parents[3] / "golden" / "formats"
 
 FLIGHTS = [Event(b'{"origin":"SFO","delay":%d}' % delay, key=b"SFO") for delay in (0, -3, 41)]
 NULLS = [
@@ -183,10 +179,8 @@ IDENTITY = DiskIdentity(
     kernel_boot_id="0b8a14ac-7f38-4b2c-9d5a-6a1f6ee1b1c7",
     starts=(Start(UUID(int=3), "clean"), Start(UUID(int=4), "power")),
 )
-EARLIER_IDENTITY = msgspec.structs.replace(IDENTITY, cluster_id=None, starts=(), version=1)
 INVENTORY = KnownFiles(
     ("1.journal", "2.journal"),
-    {TOPIC_ID: [0, 2], UUID(int=1): [1]},
     {TOPIC_ID: {0: 0, 2: 4711}, UUID(int=1): {1: 0}},
 )
 CLEAN_STOP = CleanStop(
@@ -202,12 +196,6 @@ FRAMES = [
     (["batch_lz4.bin"], BASE_OFFSET),
     (["batch_producer_table.bin"], BASE_OFFSET + 2),
 ]
-TOPICS = [
-    new_topic("flights", TopicSettings(), TOPIC_ID),
-    new_topic("raw", TopicSettings(partitions_per_range=1, json_check=False), UUID(int=3)),
-    SPLIT_TOPIC,
-]
-DELETED = DeletedTopic(TOPICS[1], deleted_us=TIME_US)
 OTHER_SETTINGS = TopicSettings(
     partitions_per_range=1,
     json_check=False,
@@ -220,12 +208,7 @@ OTHER_SETTINGS = TopicSettings(
     retention_ms=86_400_000,
     retention_bytes=10 * 1024**3,
 )
-TUNED_TOPICS = [
-    new_topic("flights", NEW_TOPIC, TOPIC_ID),
-    new_topic("tuned", OTHER_SETTINGS, UUID(int=5)),
-    SPLIT_TOPIC,
-]
-TUNED_DELETED = DeletedTopic(TUNED_TOPICS[1], deleted_us=TIME_US)
+DELETED = DeletedTopic(new_topic("tuned", OTHER_SETTINGS, UUID(int=5)), deleted_us=TIME_US)
 
 SUBSCRIPTION = Subscription("c1", "g1", ("flights", "orders"), "startFromEarliest", 30_000)
 OFFSETS = {TOPIC_ID: {0: BASE_OFFSET, 3: 0}}
@@ -263,34 +246,26 @@ def write_journal() -> bytes:
 
 
 ENCODED: dict[str, Callable[[], bytes]] = {
-    **{f"version_1/{name}": partial(write_batch, body) for name, (_, body) in BATCHES.items()},
-    "version_1/segment.log": lambda: log_of(WRITES).stored,
-    "version_1/records.bin": lambda: encode_records(
+    **{name: partial(write_batch, body) for name, (_, body) in BATCHES.items()},
+    "segment.log": lambda: log_of(WRITES).stored,
+    "records.bin": lambda: encode_records(
         [event.key for event in NULLS],
         [event.value for event in NULLS],
         [event.timestamp_us for event in NULLS],
     ),
-    "version_1/records_headers.bin": lambda: records_body_of(HEADERS),
-    "version_1/producers": lambda: encode_checkpoint(PRODUCERS),
-    "version_1/damage": lambda: encode_damage(DAMAGE),
-    "version_1/0.journal": write_journal,
-    "version_1/log-start.json": lambda: encode_log_start(LOG_START),
-    "version_1/groups.ndjson": lambda: b"".join(encode_fact(fact) + b"\n" for fact in FACTS),
-    "version_5/meta.json": lambda: encode_identity(IDENTITY),
-    "version_1/inventory.json": lambda: encode_inventory(INVENTORY),
-    "version_4/clean-stop.json": lambda: encode_clean_stop(CLEAN_STOP),
-    "version_2/segment.idx": lambda: encode_index(SEGMENT_INDEX),
-    "version_2/long.idx": lambda: encode_index(LONG_INDEX),
-    "version_3/topic.json": lambda: encode_deleted(TUNED_DELETED),
+    "records_headers.bin": lambda: records_body_of(HEADERS),
+    "producers": lambda: encode_checkpoint(PRODUCERS),
+    "damage": lambda: encode_damage(DAMAGE),
+    "0.journal": write_journal,
+    "log-start.json": lambda: encode_log_start(LOG_START),
+    "groups.ndjson": lambda: b"".join(encode_fact(fact) + b"\n" for fact in FACTS),
+    "meta.json": lambda: encode_identity(IDENTITY),
+    "inventory.json": lambda: encode_inventory(INVENTORY),
+    "clean-stop.json": lambda: encode_clean_stop(CLEAN_STOP),
+    "segment.idx": lambda: encode_index(SEGMENT_INDEX),
+    "long.idx": lambda: encode_index(LONG_INDEX),
+    "topic.json": lambda: encode_deleted(DELETED),
 }
-# As brokers wrote them before.
-OLD = [
-    *(f"version_1/{name}" for name in ("long.idx", "meta.json", "segment.idx", "topics.json")),
-    "version_1/clean-stop.json",
-    *(f"version_2/{name}" for name in ("meta.json", "topics.json", "topic.json")),
-    *(f"version_3/{name}" for name in ("meta.json", "topics.json")),
-    "version_4/meta.json",
-]
 
 
 def golden(name: str) -> bytes:
@@ -309,15 +284,14 @@ def test_the_encoder_writes_exactly_these_bytes(name: str) -> None:
     assert golden(name) == ENCODED[name]()
 
 
-def test_every_file_of_the_folders_is_tested() -> None:
-    found = [f"{path.parent.name}/{path.name}" for path in FOLDER.glob("version_*/*")]
-    assert sorted(found) == sorted([*ENCODED, *OLD])
+def test_every_file_of_the_folder_is_tested() -> None:
+    assert sorted(path.name for path in FOLDER.iterdir()) == sorted(ENCODED)
 
 
 @pytest.mark.parametrize("name", BATCHES)
 def test_the_broker_reads_the_batches(name: str) -> None:
     events, body = BATCHES[name]
-    batch = golden(f"version_1/{name}")
+    batch = golden(name)
     header = verify_batch(memoryview(batch))
 
     assert header.flags == body.flags
@@ -327,33 +301,33 @@ def test_the_broker_reads_the_batches(name: str) -> None:
 
 @pytest.mark.parametrize("name", BATCHES)
 def test_the_client_reads_the_same_records_as_the_broker(name: str) -> None:
-    batch = golden(f"version_1/{name}")
+    batch = golden(name)
 
     assert read_by_client(batch, BASE_OFFSET) == read_by_broker(batch)
 
 
 def test_the_producer_table_comes_back() -> None:
-    header = verify_batch(memoryview(stored := golden("version_1/batch_producer_table.bin")))
+    header = verify_batch(memoryview(stored := golden("batch_producer_table.bin")))
 
     assert header.producer_table_bytes == PRODUCER_ENTRY.size
     assert PRODUCER_ENTRY.unpack_from(stored, 128) == (UUID(int=9).bytes, 41, 0, 3)
 
 
 def test_the_record_of_damage_is_read() -> None:
-    assert decode_damage(golden("version_1/damage")) == DAMAGE
+    assert decode_damage(golden("damage")) == DAMAGE
 
 
 def test_the_checkpoint_of_producers_is_read() -> None:
-    assert decode_checkpoint(golden("version_1/producers")) == PRODUCERS
+    assert decode_checkpoint(golden("producers")) == PRODUCERS
 
 
 def test_the_segment_holds_what_was_written_and_ends_where_its_index_says() -> None:
-    stored = golden("version_1/segment.log")
+    stored = golden("segment.log")
     scan = LogScan(TOPIC_ID, PARTITION, SegmentState(0, 0))
 
     scan.feed(memoryview(stored), is_last=True)
 
-    assert index_of(scan.state) == decode_index(golden("version_2/segment.idx")) == SEGMENT_INDEX
+    assert index_of(scan.state) == decode_index(golden("segment.idx")) == SEGMENT_INDEX
     starts = [piece.start for piece in SEGMENT.pieces if piece.header]
     records = [record for start in starts for record in read_by_broker(stored, start)]
     assert records == records_of(SEGMENT_EVENTS, 0)
@@ -367,12 +341,12 @@ def test_the_segment_writer_puts_exactly_these_files_on_disk(tmp_path: Path) -> 
     writer.close()
 
     contents = files.contents()
-    assert contents["00000000000000000000.log"] == golden("version_1/segment.log")
-    assert contents["00000000000000000000.idx"] == golden("version_2/segment.idx")
+    assert contents["00000000000000000000.log"] == golden("segment.log")
+    assert contents["00000000000000000000.idx"] == golden("segment.idx")
 
 
 def test_the_journal_holds_what_was_written() -> None:
-    stored = memoryview(golden("version_1/0.journal"))
+    stored = memoryview(golden("0.journal"))
     header = read_file_header(stored)
     frames = read_frames(stored, JOURNAL.journal_id, JOURNAL.first_sequence)
 
@@ -380,20 +354,18 @@ def test_the_journal_holds_what_was_written() -> None:
     assert [frame.sequence - BASE_OFFSET for frame in frames] == [0, 1, 2]
     for frame, (names, durable_sequence) in zip(frames, FRAMES, strict=True):
         assert frame.durable_sequence == durable_sequence
-        assert [bytes(batch) for _, batch in frame.batches] == [
-            golden(f"version_1/{name}") for name in names
-        ]
+        assert [bytes(batch) for _, batch in frame.batches] == [golden(name) for name in names]
 
 
 def test_an_index_of_many_entries_is_read() -> None:
-    assert decode_index(golden("version_2/long.idx")) == LONG_INDEX
+    assert decode_index(golden("long.idx")) == LONG_INDEX
 
 
 @pytest.mark.parametrize(
     ("name", "events"), [("records.bin", NULLS), ("records_headers.bin", HEADERS)]
 )
 def test_a_records_binary_body_is_read(name: str, events: list[Event]) -> None:
-    records = parse_records(golden(f"version_1/{name}"))
+    records = parse_records(golden(name))
 
     assert records.keys == [event.key for event in events]
     assert records.values == [event.value for event in events]
@@ -406,60 +378,13 @@ def test_a_records_binary_body_is_read(name: str, events: list[Event]) -> None:
         assert read.counts.tolist() == [len(event.headers) for event in events]
 
 
-@pytest.mark.parametrize("name", ["segment.idx", "long.idx"])
-def test_an_old_index_is_refused_and_so_built_again(name: str) -> None:
-    with pytest.raises(CorruptBatchError, match="version"):
-        decode_index(golden(f"version_1/{name}"))
-
-
 def test_the_json_files_are_read() -> None:
-    assert decode_identity(golden("version_5/meta.json")) == IDENTITY
-    assert decode_inventory(golden("version_1/inventory.json")) == INVENTORY
-    assert decode_clean_stop(golden("version_4/clean-stop.json")) == CLEAN_STOP
-    assert decode_log_start(golden("version_1/log-start.json")) == LOG_START
-    assert decode_topics(golden("version_3/topics.json")) == TUNED_TOPICS
-    assert decode_deleted(golden("version_3/topic.json")) == TUNED_DELETED
+    assert decode_identity(golden("meta.json")) == IDENTITY
+    assert decode_inventory(golden("inventory.json")) == INVENTORY
+    assert decode_clean_stop(golden("clean-stop.json")) == CLEAN_STOP
+    assert decode_log_start(golden("log-start.json")) == LOG_START
+    assert decode_deleted(golden("topic.json")) == DELETED
 
 
 def test_the_facts_of_groups_are_read() -> None:
-    assert [decode_fact(line) for line in golden("version_1/groups.ndjson").splitlines()] == FACTS
-
-
-def test_topics_of_before_there_were_more_settings_keep_all_that_they_hold() -> None:
-    topics = decode_topics(golden("version_2/topics.json"))
-
-    assert topics == TOPICS
-    assert decode_deleted(golden("version_2/topic.json")) == DELETED
-    assert {topic.settings.retention_ms for topic in topics} == {None}
-
-
-def test_topics_of_before_there_were_sealed_partitions_are_read() -> None:
-    assert decode_topics(golden("version_1/topics.json")) == TOPICS[:2]
-
-
-def test_an_identity_of_before_boots_were_counted_is_of_the_first() -> None:
-    found = decode_identity(golden("version_1/meta.json"))
-
-    assert (found.incarnation, found.boot) == (IDENTITY.incarnation, 1)
-
-
-def test_an_identity_of_before_it_named_the_kernels_boot_is_of_an_unknown_one() -> None:
-    found = decode_identity(golden("version_2/meta.json"))
-
-    assert found == msgspec.structs.replace(EARLIER_IDENTITY, kernel_boot_id="", version=1)
-
-
-def test_an_identity_of_before_rings_agreed_belongs_to_none() -> None:
-    assert decode_identity(golden("version_3/meta.json")) == EARLIER_IDENTITY
-
-
-def test_an_identity_of_before_there_was_an_inventory_is_read() -> None:
-    found = decode_identity(golden("version_4/meta.json"))
-
-    assert found == msgspec.structs.replace(IDENTITY, version=2)
-
-
-def test_a_stop_of_before_it_told_first_offsets_tells_none() -> None:
-    found = decode_clean_stop(golden("version_1/clean-stop.json"))
-
-    assert found == msgspec.structs.replace(CLEAN_STOP, first_offsets={})
+    assert [decode_fact(line) for line in golden("groups.ndjson").splitlines()] == FACTS

@@ -15,7 +15,6 @@ from tailrace_broker.codec.metadata import (
     decode_identity,
     decode_inventory,
     decode_log_start,
-    decode_topics,
     encode_clean_stop,
     encode_deleted,
     encode_identity,
@@ -26,12 +25,14 @@ from tailrace_broker.model.errors import CorruptMetadataError
 from tailrace_broker.model.ring_state import Start
 from tailrace_broker.model.topic import Topic, TopicSettings
 from tests.support.storage.batches import SPLIT_TOPIC
-from tests.support.storage.earlier import encode_topics, new_topic
+from tests.support.storage.topics import new_topic
 
 IDENTITY = DiskIdentity(
     UUID(int=1),
     ordinal=2,
     incarnation=UUID(int=2),
+    boot=7,
+    kernel_boot_id="4f2c",
     starts=(Start(UUID(int=8), "clean"), Start(UUID(int=9), "power")),
 )
 TOPICS = [
@@ -45,9 +46,7 @@ CLEAN_STOP = CleanStop(
     log_ends={UUID(int=3): [5, None, 0], UUID(int=4): []},
     first_offsets={UUID(int=3): [0, 5, 0]},
 )
-INVENTORY = KnownFiles(
-    ("1.journal", "2.journal"), {UUID(int=3): [0, 2]}, {UUID(int=3): {0: 0, 2: 17}}
-)
+INVENTORY = KnownFiles(("1.journal", "2.journal"), {UUID(int=3): {0: 0, 2: 17}})
 LOG_START = LogStart(log_start=2**40, epoch_before=3, append_time_before_us=2**50)
 
 
@@ -59,20 +58,11 @@ def test_the_identity_of_a_disk_comes_back(cluster_id: UUID | None) -> None:
     assert identity.disk == (2, UUID(int=2))
 
 
-def test_a_disk_of_an_earlier_version_belongs_to_no_ring() -> None:
-    """It was a cluster of its own."""
-    stored = encode_identity(IDENTITY).replace(b'"version": 3', b'"version": 1')
+@pytest.mark.parametrize("topic", TOPICS, ids=[each.name for each in TOPICS])
+def test_what_a_deleted_topic_was_comes_back(topic: Topic) -> None:
+    deleted = DeletedTopic(topic, deleted_us=5)
 
-    assert decode_identity(stored) == structs.replace(IDENTITY, cluster_id=None, version=1)
-
-
-@pytest.mark.parametrize("topics", [TOPICS, []])
-def test_topics_come_back_with_their_partitions(topics: list[Topic]) -> None:
-    assert decode_topics(encode_topics(topics)) == topics
-
-
-def test_what_a_deleted_topic_was_comes_back() -> None:
-    assert decode_deleted(encode_deleted(DELETED)) == DELETED
+    assert decode_deleted(encode_deleted(deleted)) == deleted
 
 
 def test_where_the_logs_ended_comes_back() -> None:
@@ -88,30 +78,19 @@ def test_what_must_be_on_the_disk_comes_back() -> None:
     assert decode_inventory(b'{"version":1}') == KnownFiles()
 
 
-def test_the_kernels_boot_comes_back_and_is_unknown_in_an_older_file() -> None:
-    identity = structs.replace(IDENTITY, kernel_boot_id="4f2c")
-    stored = encode_identity(identity)
-    older = b"\n".join(line for line in stored.split(b"\n") if b"kernelBootId" not in line)
-
-    assert decode_identity(stored) == identity
-    assert decode_identity(older) == IDENTITY
-
-
 def test_a_field_that_is_not_known_is_passed_over() -> None:
     stored = encode_identity(IDENTITY).replace(b'"ordinal"', b'"added": [1], "ordinal"')
 
     assert decode_identity(stored) == IDENTITY
 
 
-@pytest.mark.parametrize("version", [0, 4])
+@pytest.mark.parametrize("version", [0, 2, 4])
 def test_a_file_of_another_version_is_refused(version: int) -> None:
     def with_version(stored: bytes) -> bytes:
         return re.sub(rb'"version": ?[123]', b'"version": %d' % version, stored)
 
-    with pytest.raises(CorruptMetadataError, match=f"meta.json: format version {version}"):
+    with pytest.raises(CorruptMetadataError, match=f"meta.json: format version {version}; .* 3"):
         decode_identity(with_version(encode_identity(IDENTITY)))
-    with pytest.raises(CorruptMetadataError, match=f"topics.json: format version {version}"):
-        decode_topics(with_version(encode_topics(TOPICS)))
     with pytest.raises(CorruptMetadataError, match=f"topic.json: format version {version}"):
         decode_deleted(with_version(encode_deleted(DELETED)))
     with pytest.raises(CorruptMetadataError, match=f"clean-stop.json: format version {version}"):
@@ -125,7 +104,6 @@ def test_a_file_of_another_version_is_refused(version: int) -> None:
 def test_every_truncation_is_refused() -> None:
     for stored, decode in (
         (encode_identity(IDENTITY).rstrip(), decode_identity),
-        (encode_topics(TOPICS[:1]).rstrip(), decode_topics),
         (encode_deleted(DELETED).rstrip(), decode_deleted),
         (encode_clean_stop(CLEAN_STOP).rstrip(), decode_clean_stop),
         (encode_log_start(LOG_START).rstrip(), decode_log_start),
@@ -143,12 +121,12 @@ def test_every_truncation_is_refused() -> None:
         pytest.param(b'"flights"', b"5", id="another type"),
         pytest.param(b'"partitionsPerRange": 4', b'"partitionsPerRange": 0', id="out of bounds"),
         pytest.param(b'"partitions": [', b'"partitions": [' + b"[" * 9999, id="another shape"),
-        pytest.param(b'"topics"', b'"added": ' + b"[" * 9999 + b', "topics"', id="nested deeply"),
+        pytest.param(b'"topic"', b'"added": ' + b"[" * 9999 + b', "topic"', id="nested deeply"),
     ],
 )
 def test_damage_is_refused_with_the_name_of_the_file(found: bytes, damaged: bytes) -> None:
-    stored = encode_topics(TOPICS)
+    stored = encode_deleted(DELETED)
     assert found in stored
 
-    with pytest.raises(CorruptMetadataError, match=r"metadata/topics\.json cannot be read"):
-        decode_topics(stored.replace(found, damaged, 1))
+    with pytest.raises(CorruptMetadataError, match=r"topic\.json cannot be read"):
+        decode_deleted(stored.replace(found, damaged, 1))

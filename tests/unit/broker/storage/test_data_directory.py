@@ -14,15 +14,14 @@ from tailrace_broker.model.errors import (
     InvalidSettingError,
     StorageFailedError,
 )
-from tailrace_broker.model.topic import Topic, TopicSettings
+from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.storage import data_directory
 from tailrace_broker.storage.data_directory import DataDirectory, Restart
 from tests.support.storage.batches import TOPIC_ID
-from tests.support.storage.earlier import encode_topics, make_earlier, new_topic
 from tests.support.storage.storage import FaultyDisk
+from tests.support.storage.topics import new_topic
 
 TOPIC = new_topic("orders", TopicSettings(partitions_per_range=3, json_check=False), TOPIC_ID)
-OTHER_TOPIC = new_topic("flights", TopicSettings(), UUID(int=7))
 
 
 @pytest.fixture(autouse=True)
@@ -243,22 +242,6 @@ def test_metadata_that_is_lost_is_told(tmp_path: Path) -> None:
     directory.close()
 
 
-def test_the_topics_of_an_earlier_version_are_read_and_set_aside(tmp_path: Path) -> None:
-    directory = DataDirectory(tmp_path)
-    assert directory.earlier_topics() == []
-    directory.close()
-    make_earlier(tmp_path, TOPIC, OTHER_TOPIC)
-    directory = DataDirectory(tmp_path)
-    directory.check_metadata()
-    assert directory.earlier_topics() == [TOPIC, OTHER_TOPIC]
-    for _ in range(2):
-        directory.set_earlier_topics_aside()
-        assert directory.earlier_topics() == []
-    imported = directory.metadata_path / "topics.json.imported"
-    assert imported.read_bytes() == encode_topics([TOPIC, OTHER_TOPIC])
-    directory.close()
-
-
 def test_a_second_broker_is_refused_until_the_first_has_gone(tmp_path: Path) -> None:
     first = DataDirectory(tmp_path)
     with pytest.raises(DataDirectoryInUseError, match="in use by another broker; stop it"):
@@ -282,21 +265,16 @@ CHANGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-@pytest.mark.parametrize("name", ["meta.json", "metadata/topics.json"])
-def test_a_file_that_is_unreadable_is_refused_and_kept(
-    tmp_path: Path, name: str, change: Callable[[bytes], bytes]
+def test_an_identity_that_is_unreadable_is_refused_and_kept(
+    tmp_path: Path, change: Callable[[bytes], bytes]
 ) -> None:
     DataDirectory(tmp_path).close()
-    make_earlier(tmp_path, TOPIC)
-    path = tmp_path / "data" / name
+    path = tmp_path / "data" / "meta.json"
     changed = change(path.read_bytes())
     path.write_bytes(changed)
 
-    def load() -> list[Topic]:
-        return DataDirectory(tmp_path).earlier_topics()
-
-    with pytest.raises(CorruptMetadataError, match=name):
-        load()
+    with pytest.raises(CorruptMetadataError, match="meta.json"):
+        DataDirectory(tmp_path)
     assert path.read_bytes() == changed
 
 
@@ -321,8 +299,6 @@ def test_lost_metadata_is_refused_when_a_topic_has_data(tmp_path: Path) -> None:
     with pytest.raises(CorruptMetadataError, match=r"metadata is empty, .* restore its files"):
         directory.check_metadata()
 
-    (directory.metadata_path / "topics.json").write_bytes(encode_topics([TOPIC]))
-    directory.check_metadata()
     directory.close()
 
 

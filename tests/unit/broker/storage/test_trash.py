@@ -14,8 +14,8 @@ from tailrace_broker.model.errors import (
 )
 from tailrace_broker.model.topic import Topic, TopicSettings
 from tailrace_broker.storage.trash import Trash, topic_directories
-from tests.support.storage.earlier import new_topic
 from tests.support.storage.storage import FaultyDisk
+from tests.support.storage.topics import new_topic
 
 TOPICS = [new_topic(name, TopicSettings(), UUID(int=n)) for n, name in enumerate("abc", start=1)]
 IDS = [str(topic.topic_id) for topic in TOPICS]

@@ -19,7 +19,6 @@ from tailrace_broker.core.ring.commands import carry_out
 from tailrace_broker.model.commands import CreateTopic, DeleteTopic, RestoreTopic, Stamped
 from tailrace_broker.model.errors import (
     InvalidParameterError,
-    InvalidSettingError,
     InvalidTopicNameError,
     NotAgreedError,
     NotReadyError,
@@ -33,8 +32,8 @@ from tailrace_broker.node.ring import _Request
 from tailrace_broker.storage.data_directory import DataDirectory
 from tests.support.broker.brokers import open_broker, started_broker, wait_until_gone
 from tests.support.ring.ring_disk import put_ring_state, ring_state_on
-from tests.support.storage.earlier import make_earlier, new_topic
 from tests.support.storage.storage import Appends, FaultyDisk, until, values_in
+from tests.support.storage.topics import new_topic
 
 ONE = TopicSettings(partitions_per_range=1)
 HOUR_MS = 3_600_000
@@ -453,83 +452,6 @@ def test_the_ring_forgets_a_deletion_when_its_data_is_purged(tmp_path: Path) -> 
 def ring_of(broker: LocalBroker) -> RingState:
     assert broker.ring.state is not None
     return broker.ring.state
-
-
-# --- a disk of an earlier version -----------------------------------------------------------------
-
-EARLIER = new_topic("earlier", ONE, UUID(int=5))
-DELETED = new_topic("deleted", ONE, UUID(int=6))
-
-
-async def make_earlier_with_records(root: Path) -> None:
-    """Topic "earlier" has a record, "deleted" one in the trash."""
-    make_earlier_disk(root, EARLIER, DELETED)
-    async with started_broker(root) as broker:
-        for name in ("earlier", "deleted"):
-            await Appends(broker.hosted(name).log_of(0)).batch([name.encode()])
-        await broker.delete_topic("deleted")
-    make_earlier(root, EARLIER)
-
-
-def make_earlier_disk(root: Path, *topics: Topic) -> None:
-    DataDirectory(root).close()
-    make_earlier(root, *topics)
-
-
-def test_topics_of_an_earlier_version_are_taken_over(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        await make_earlier_with_records(tmp_path)
-        for count in range(1, 3):
-            async with started_broker(tmp_path) as broker:
-                log = broker.hosted("earlier").log_of(0)
-                await Appends(log).event(b"%d" % count)
-                assert broker.damaged_count == 0
-                values = await values_in(log)
-            assert values == [b"earlier", b"1", b"2"][: 1 + count]
-        metadata = tmp_path / "data" / "metadata"
-        assert not (metadata / "topics.json").exists()
-        assert (metadata / "topics.json.imported").exists()
-
-    run(scenario)
-
-
-def test_the_trash_of_an_earlier_version_is_taken_over(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        await make_earlier_with_records(tmp_path)
-        async with started_broker(tmp_path) as broker:
-            await broker.restore_topic("deleted", None)
-            assert await values_in(broker.hosted("deleted").log_of(0)) == [b"deleted"]
-
-    run(scenario)
-
-
-def test_the_file_of_an_earlier_version_is_set_aside_by_the_next_start_too(tmp_path: Path) -> None:
-    """A stop came between the founding and that."""
-
-    async def scenario() -> None:
-        await make_earlier_with_records(tmp_path)
-        topics = tmp_path / "data" / "metadata" / "topics.json"
-        kept = topics.read_bytes()
-        async with started_broker(tmp_path) as broker:
-            await broker.create_topic("later", ONE)
-        topics.write_bytes(kept)
-        async with started_broker(tmp_path) as broker:
-            assert names_of(broker) == ["earlier", "later"]
-        assert not topics.exists()
-
-    run(scenario)
-
-
-def test_a_disk_of_an_earlier_version_joins_no_ring(tmp_path: Path) -> None:
-    make_earlier_disk(tmp_path, EARLIER)
-
-    async def scenario() -> None:
-        async with open_broker(tmp_path, peer_host="127.0.0.1", port_stride=10) as broker:
-            with pytest.raises(InvalidSettingError, match="start the broker once without"):
-                await broker.start()
-        assert (tmp_path / "data" / "metadata" / "topics.json").exists()
-
-    run(scenario)
 
 
 async def see_that_no_stop_ends(root: Path, go_on: Callable[[], None]) -> None:

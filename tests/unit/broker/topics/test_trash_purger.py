@@ -12,7 +12,7 @@ from tailrace_broker.storage.files.io_threads import IoThreads
 from tailrace_broker.storage.trash import Trash
 from tailrace_broker.topics.trash_purger import TrashPurger
 from tests.support.broker.brokers import wait_until_gone
-from tests.support.storage.earlier import new_topic
+from tests.support.storage.topics import new_topic
 
 RETENTION_US = 3_600_000_000
 FIRST, SECOND = (

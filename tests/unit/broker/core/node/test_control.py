@@ -450,7 +450,7 @@ def test_a_process_that_comes_late_does_not_take_its_broker_back() -> None:
 def test_a_process_whose_registration_is_refused_ends() -> None:
     world = founded()
     incarnation = world.disks[1].id.incarnation
-    newer = Register(1, incarnation, 9, (Start(UUID(int=900), "process"),))
+    newer = Register(1, incarnation, 9, (Start(UUID(int=900), "process"),), 1)
     world.kill(1)
     assert world.answer(world.ask(0, newer)) is None
     world.start(1, "process")

@@ -244,9 +244,9 @@ def test_what_was_found_is_durable_before_it_counts(disk: Disk, log: MetadataLog
 
 
 def test_files_of_others_are_left_alone(disk: Disk) -> None:
-    disk.files["topics.json"] = b"{}"
+    disk.files["other.json"] = b"{}"
     disk.start()
-    assert "topics.json" in disk.files
+    assert "other.json" in disk.files
     assert [owns(name) for name in disk.files] == [False, True, True]
 
 

@@ -4,19 +4,17 @@ import pytest
 
 from tailrace_broker.core.ring.arithmetic import TOKEN_END, TOKEN_MIN
 from tailrace_broker.core.ring.checks import check_state
-from tailrace_broker.core.ring.commands import RECENT_MAX, carry_out, founding_state
-from tailrace_broker.core.ring.topics import topic_of
+from tailrace_broker.core.ring.commands import RECENT_MAX, carry_out
 from tailrace_broker.model.commands import (
     CreateTopic,
     DeleteTopic,
     Fence,
     Lead,
-    RestoreTopic,
     Stamped,
 )
 from tailrace_broker.model.ring_state import Refusal, Replica
-from tailrace_broker.model.topic import Partition, Topic, TopicSettings
-from tests.support.ring.agreed import CLUSTER_ID, done, founded, led, registration, with_topic
+from tailrace_broker.model.topic import TopicSettings
+from tests.support.ring.agreed import done, founded, led, with_topic
 
 
 @pytest.mark.parametrize("broker_count", [1, 2, 3, 5, 12])
@@ -36,34 +34,6 @@ def test_the_first_range_of_a_ring_of_one_is_the_one_that_disks_without_a_ring_h
     (only,) = founded(1).ranges.values()
 
     assert (only.id, only.start, only.end) == (0, TOKEN_MIN, TOKEN_END)
-
-
-def partition(number: int, start: int, end: int, *, epoch: int) -> Partition:
-    return Partition(number, 0, epoch, start, end, first_offset=number)
-
-
-def test_a_ring_of_one_takes_over_topics_and_goes_on_from_their_epochs() -> None:
-    settings = TopicSettings(partitions_per_range=2)
-    halves = (
-        partition(0, TOKEN_MIN, 0, epoch=4),
-        partition(1, 0, TOKEN_END, epoch=9),
-    )
-    orders = Topic("orders", UUID(int=1), settings, halves)
-    gone = Topic("gone", UUID(int=2), settings, (partition(0, TOKEN_MIN, TOKEN_END, epoch=2),))
-
-    state = founding_state(CLUSTER_ID, 1, 1, [registration(0)], [orders], [(gone, 55)])
-    after = done(state, Lead(0, 9, 0, 1), RestoreTopic(gone.topic_id))
-
-    check_state(state)
-    assert state.deleted[gone.topic_id].deleted_us == 55
-    found = topic_of(after, after.topics["orders"])
-    assert [each.epoch for each in found.partitions] == [10, 10]
-    assert [each.first_offset for each in found.partitions] == [0, 1]
-    assert [(each.token_start, each.token_end) for each in found.partitions] == [
-        (TOKEN_MIN, 0),
-        (0, TOKEN_END),
-    ]
-    assert topic_of(after, after.topics["gone"]).partitions[0].epoch == 10
 
 
 def test_a_command_is_carried_out_once_however_often_it_arrives() -> None:

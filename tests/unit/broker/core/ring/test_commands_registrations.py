@@ -54,7 +54,7 @@ MOVED, GHOST = Replica(1, 2), Replica(1, 1, is_ghost=True)
 def test_a_registration_tells_the_worst_of_all_starts_since_the_one_before(
     losses: list[Loss], loss: Loss
 ) -> None:
-    state = done(led(), register(1, *losses))
+    state = done(led(), register(1, *losses, replaces=1))
 
     assert state.brokers[1].loss == loss
     assert state.brokers[1].number == 2
@@ -76,6 +76,7 @@ def test_a_disk_that_does_not_know_its_last_registration_is_a_copy_of_an_older_o
         incarnation(1),
         2,
         (Start(start_id(1, 1), "clean"), Start(start_id(1, 99), "clean")),
+        replaces=2,
     )
 
     assert done(state, copied).brokers[1].loss == "disk"
@@ -93,7 +94,7 @@ def test_a_process_that_another_has_replaced_meanwhile_is_refused() -> None:
 
 
 def test_an_empty_disk_has_lost_all() -> None:
-    empty = Register(1, incarnation(1, 2), 1, (Start(start_id(1, 50), "clean"),))
+    empty = Register(1, incarnation(1, 2), 1, (Start(start_id(1, 50), "clean"),), 1)
 
     after = done(led(), empty)
 
@@ -151,7 +152,7 @@ def test_a_lost_start_in_between_is_not_forgotten() -> None:
     """Power is lost, the start after that dies before it is registered, the next is well."""
     state = with_topic(led(), written=True)
 
-    assert entries(done(state, register(1, "power", "process")), 1) == {GHOST}
+    assert entries(done(state, register(1, "power", "process", replaces=1)), 1) == {GHOST}
 
 
 def test_power_takes_from_a_topic_what_was_written_before_it_was_altered() -> None:
@@ -224,13 +225,13 @@ def test_the_same_start_registers_once() -> None:
 
 
 def test_of_two_processes_the_newer_boot_is_the_broker() -> None:
-    state = done(led(), register(1, "process", "process"))
+    state = done(led(), register(1, "process", "process", replaces=1))
 
     assert refusal_of(state, register(1, "process")) == "superseded"
 
 
 def test_a_registration_without_a_start_or_of_no_broker_is_refused() -> None:
-    assert refusal_of(led(), Register(1, incarnation(1), 2, ())) == "invalid-parameter"
+    assert refusal_of(led(), Register(1, incarnation(1), 2, (), 1)) == "invalid-parameter"
     assert refusal_of(led(), register(12288)) == "invalid-parameter"
     assert refusal_of(led(), replace(register(1), ordinal=-1)) == "invalid-parameter"
 
@@ -281,7 +282,7 @@ def test_a_broker_leaves_that_no_range_names_and_its_disk_never_comes_back() -> 
 def test_a_new_disk_in_its_place_does_not_get_a_number_that_was_there() -> None:
     state = done(founded(registered=1), register(3, "clean"), Retire(3))
 
-    after = done(state, Register(3, incarnation(3, 2), 1, (Start(start_id(3, 50), "disk"),)))
+    after = done(state, Register(3, incarnation(3, 2), 1, (Start(start_id(3, 50), "disk"),), 2))
 
     assert after.brokers[3].number == 3
 

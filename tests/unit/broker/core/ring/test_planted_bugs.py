@@ -115,7 +115,10 @@ def late_registration_takes_its_broker_back(patch: pytest.MonkeyPatch) -> None:
     register = registrations.register
 
     def at_any_time(state: RingState, command: Register) -> RingState | Refusal:
-        return register(state, replace(command, replaces=None))
+        return register(
+            state,
+            replace(command, replaces=registrations.last_registration(state, command.ordinal)),
+        )
 
     patch_handler(patch, register, at_any_time)
 

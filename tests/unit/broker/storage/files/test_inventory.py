@@ -1,4 +1,3 @@
-import json
 import shutil
 import threading
 from pathlib import Path
@@ -39,12 +38,9 @@ def test_what_was_added_is_in_the_file_once(
         inventory.add_segments([(TOPIC_ID, 1, 0)])
         inventory.add_journal_file("1.journal")
 
-    partitions = {TOPIC_ID: [1, 2], OTHER_ID: [0]}
     newest = {TOPIC_ID: {1: 0, 2: 0}, OTHER_ID: {0: 7}}
-    assert stored(tmp_path) == KnownFiles(("1.journal",), partitions, newest)
+    assert stored(tmp_path) == KnownFiles(("1.journal",), newest)
     assert disk.calls["replace"] == 3
-    assert inventory.has(TOPIC_ID, 2)
-    assert not inventory.has(OTHER_ID, 2)
 
 
 def test_a_purged_topic_is_in_it_no_more(inventory: Inventory, tmp_path: Path) -> None:
@@ -52,7 +48,7 @@ def test_a_purged_topic_is_in_it_no_more(inventory: Inventory, tmp_path: Path) -
     inventory.forget_topic(TOPIC_ID)
     inventory.forget_topic(UUID(int=8))
 
-    assert stored(tmp_path) == KnownFiles((), {OTHER_ID: [0]}, {OTHER_ID: {0: 7}})
+    assert stored(tmp_path) == KnownFiles((), {OTHER_ID: {0: 7}})
 
 
 def test_a_later_segment_takes_the_place_of_the_one_before(
@@ -75,9 +71,9 @@ def test_what_the_disk_did_not_take_is_not_in_it(
     with pytest.raises(StorageFailedError):
         inventory.add_segments([(TOPIC_ID, 0, 0)])
 
-    assert not inventory.has(TOPIC_ID, 0)
+    assert inventory.newest_segment(TOPIC_ID, 0) is None
     inventory.add_segments([(TOPIC_ID, 1, 0)])
-    assert stored(tmp_path).partitions == {TOPIC_ID: [1]}
+    assert stored(tmp_path).newest_segments == {TOPIC_ID: {1: 0}}
 
 
 def test_partitions_that_come_at_the_same_time_share_a_write(
@@ -97,7 +93,7 @@ def test_partitions_that_come_at_the_same_time_share_a_write(
     for thread in threads:
         thread.join()
 
-    assert stored(tmp_path).partitions == {TOPIC_ID: list(range(count))}
+    assert stored(tmp_path).newest_segments == {TOPIC_ID: dict.fromkeys(range(count), 0)}
     assert disk.calls["replace"] <= count
 
 
@@ -183,20 +179,6 @@ def test_a_missing_inventory_is_refused_and_can_be_made_anew(tmp_path: Path) -> 
     path.write_text('{"version":1}\n')
 
     DataDirectory(tmp_path).close()
-
-
-def test_a_disk_of_an_earlier_version_gets_one(tmp_path: Path) -> None:
-    DataDirectory(tmp_path).close()
-    (tmp_path / "data" / INVENTORY_FILE).unlink()
-    meta = tmp_path / "data" / "meta.json"
-    meta.write_text(json.dumps(json.loads(meta.read_text()) | {"version": 2}))
-
-    for _ in range(2):
-        directory = DataDirectory(tmp_path)
-        directory.begin_boot()
-        directory.close()
-    assert json.loads(meta.read_text())["version"] == 3
-    assert stored(tmp_path / "data") == KnownFiles()
 
 
 def test_a_journal_without_an_identity_is_data(tmp_path: Path) -> None:

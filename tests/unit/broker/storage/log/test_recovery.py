@@ -30,7 +30,7 @@ KEPT_VALUES = [
     for count in range(len(LAST_WRITE) + 1)
 ]
 # What brokers of before wrote.
-GOLDEN = Path(__file__).parents[4] / "golden" / "version_1"
+GOLDEN = Path(__file__).parents[4] / "golden" / "formats"
 GARBAGE = random.Random(5).randbytes(3 * BLOCK_BYTES)
 
 

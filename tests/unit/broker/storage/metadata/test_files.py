@@ -185,7 +185,7 @@ def test_larger_files_take_over_what_smaller_ones_hold(tmp_path: Path) -> None:
 
 def test_a_restart_finds_what_was_kept(tmp_path: Path) -> None:
     (tmp_path / "metadata").mkdir()
-    (tmp_path / "metadata" / "topics.json").write_text("another's")
+    (tmp_path / "metadata" / "other.json").write_text("another's")
 
     async def scenario() -> None:
         async with started(tmp_path) as metadata:
@@ -202,7 +202,7 @@ def test_a_restart_finds_what_was_kept(tmp_path: Path) -> None:
         head=BlockId(1, 2),
     )
     assert restarted(tmp_path) == restarted(tmp_path) == kept
-    assert names(tmp_path) == {*METADATA_LOGS, "topics.json"}
+    assert names(tmp_path) == {*METADATA_LOGS, "other.json"}
 
 
 def test_what_comes_while_a_write_is_under_way_is_one_write(

@@ -24,7 +24,7 @@ from tailrace_broker.model.agreement import GENESIS, Configuration, DiskId
 from tailrace_broker.model.damage import Loss, RecordedDamage
 from tailrace_broker.model.topic import TopicSettings
 from tests.support.storage.batches import TOPIC_ID, Event, batch_of
-from tests.support.storage.earlier import encode_topics, new_topic
+from tests.support.storage.topics import new_topic
 
 
 def batch(offset: int) -> bytes:
@@ -68,11 +68,6 @@ class BrokerFiles:
     def write_json(self, name: str, document: dict[str, object]) -> None:
         """One of the broker's own."""
         (self.data / name).write_text(json.dumps(document))
-
-    def write_topics(self) -> None:
-        """As a broker of an earlier version did."""
-        topic = new_topic("t", TopicSettings(partitions_per_range=1), TOPIC_ID)
-        (self.data / "metadata" / "topics.json").write_bytes(encode_topics([topic]))
 
     def segment(self, stored: bytes) -> None:
         """The one of the partition."""
@@ -120,15 +115,6 @@ def test_a_clean_stop_tells_where_a_log_begins(files: BrokerFiles) -> None:
     assert found == [[], [True]]
 
 
-def test_the_topics_of_an_earlier_version_tell_where_a_log_begins(files: BrokerFiles) -> None:
-    (files.partition / f"{2:020d}.log").write_bytes(batch(2) + encode_pad(-len(batch(2)) % 4096))
-    unknown = files.found()
-    files.write_topics()
-
-    assert unknown == []
-    assert [is_bad for *_, is_bad in files.found()] == [True]
-
-
 def test_retention_tells_where_a_log_begins(files: BrokerFiles) -> None:
     start = files.partition / "log-start.json"
     start.write_bytes(encode_log_start(LogStart(2, 1, 0)))
@@ -170,14 +156,12 @@ def test_beside_a_running_broker_a_torn_write_is_none(files: BrokerFiles) -> Non
 @pytest.mark.parametrize(
     ("name", "change", "text"),
     [
-        ("metadata/topics.json", {"version": -1}, "ValueError('-1')"),
-        ("metadata/topics.json", {"topics": None}, "TypeError"),
         ("meta.json", {"clusterId": "no"}, "ValueError('badly formed"),
         ("meta.json", {"incarnation": "no"}, "ValueError('badly formed"),
         ("inventory.json", {"version": None}, "ValueError('None')"),
         ("inventory.json", {"journalFiles": ["../x"]}, "ValueError(\"'../x'\")"),
-        ("inventory.json", {"partitions": {"no": []}}, "ValueError('badly formed"),
-        ("inventory.json", {"partitions": {str(TOPIC_ID): [-1]}}, "'-1'"),
+        ("inventory.json", {"newestSegments": {"no": {}}}, "ValueError('badly formed"),
+        ("inventory.json", {"newestSegments": {str(TOPIC_ID): {"-1": 0}}}, "'-1'"),
         ("meta.json", {**IDENTITY, "starts": [[str(TOPIC_ID), "no"]]}, "ValueError(\"'no'\")"),
         ("meta.json", {**IDENTITY, "starts": [["no", "clean"]]}, "ValueError('badly formed"),
         ("clean-stop.json", {"logEnds": {}, "firstOffsets": {str(TOPIC_ID): [-1]}}, "'-1'"),
@@ -191,7 +175,6 @@ def test_what_a_json_file_must_have_is_looked_at(
     files: BrokerFiles, name: str, change: dict[str, object], text: str
 ) -> None:
     files.segment(STORED)
-    files.write_topics()
     path = files.data / name
     document = json.loads(path.read_bytes()) if path.exists() else {"version": 1}
     path.write_text(json.dumps(document | change))
@@ -223,7 +206,7 @@ def test_a_snapshot_of_what_the_ring_agreed_is_checked(files: BrokerFiles) -> No
 LISTED: dict[str, object] = {
     "version": 1,
     "journalFiles": ["1.journal"],
-    "partitions": {str(TOPIC_ID): [0]},
+    "newestSegments": {str(TOPIC_ID): {"0": 0}},
 }
 STORED_IDENTITY: dict[str, object] = {**IDENTITY, "clusterId": str(TOPIC_ID), "boot": 3}
 NO_SEGMENTS = ("0", "has lost its segments; restore it from a copy", True)
@@ -308,7 +291,7 @@ def test_a_missing_file_of_the_journal_is_damage_unless_nothing_was_in_it(
 ) -> None:
     files.segment(STORED)
     files.write_json("meta.json", {**IDENTITY, "boot": 3})
-    files.write_json("inventory.json", {**LISTED, "partitions": {}})
+    files.write_json("inventory.json", {**LISTED, "newestSegments": {}})
     killed = files.found()
     (files.data / "journal").mkdir()
     (files.data / "journal" / "1.journal.lost").touch()
@@ -344,15 +327,14 @@ def test_what_says_whose_disk_it_is_is_missed_when_the_disk_holds_data(files: Br
 def test_the_metadata_of_a_disk_in_a_ring_is_missed(files: BrokerFiles) -> None:
     files.segment(STORED)
     (files.data / "inventory.json").unlink()
-    files.write_json("meta.json", {**IDENTITY, "version": 2})
-    earlier = files.found()
     files.write_json("meta.json", STORED_IDENTITY)
-    found = [name for name, *_ in files.found()]
-    files.write_topics()
 
-    assert earlier == []
-    assert found == ["inventory.json", "metadata", "0.blocks", "1.blocks"]
-    assert [name for name, *_ in files.found()] == ["inventory.json"]
+    assert [name for name, *_ in files.found()] == [
+        "inventory.json",
+        "metadata",
+        "0.blocks",
+        "1.blocks",
+    ]
 
 
 def test_each_broker_of_a_folder_is_looked_at_for_itself(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from tailrace.errors import CorruptBatchError
 from tailrace_broker.codec.segment import encode_pad
 from tests.support.storage.batches import Event, batch_of
 
-GOLDEN = Path(__file__).parents[4] / "golden"
-SEGMENT = (GOLDEN / "version_1" / "segment.log").read_bytes()
-INDEX = (GOLDEN / "version_2" / "long.idx").read_bytes()
+GOLDEN = Path(__file__).parents[4] / "golden" / "formats"
+SEGMENT = (GOLDEN / "segment.log").read_bytes()
+INDEX = (GOLDEN / "long.idx").read_bytes()
 BATCH = batch_of([Event(b"1"), Event(None, key=None)])
 WRITE = BATCH + encode_pad(4096 - len(BATCH))
 
@@ -218,7 +218,7 @@ def test_a_damaged_index_is_told() -> None:
         (b"", "not an index"),
         (SEGMENT[:200], "not an index"),
         (INDEX[:-1], "cut short"),
-        ((GOLDEN / "version_1" / "long.idx").read_bytes(), "of version 1, and this reads 2"),
+        (INDEX.replace(b"\2", b"\1", 1), "of version 1, and this reads 2"),
     ],
 )
 def test_what_is_no_index_says_why(stored: bytes, reason: str) -> None:
