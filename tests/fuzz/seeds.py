@@ -43,7 +43,7 @@ from tailrace_broker.model.agreement import (
     DiskId,
     Snapshot,
 )
-from tailrace_broker.model.messages import Append, Digest, Founded, Hint
+from tailrace_broker.model.messages import Append, Bootstrapped, Digest, Hint
 from tailrace_broker.net.peers.handshake import (
     NONCE_BYTES,
     PROOF_BYTES,
@@ -105,7 +105,7 @@ PEER_MESSAGES = [
     for message in (
         Append(3, PEER_DISK, BlockId(1, 4), (PEER_BLOCK,), BlockId(1, 3), 9),
         Digest(PEER_DISK, (Hint(1, UUID(int=2), 3, 400, 70_000),), 3, 1),
-        Founded(
+        Bootstrapped(
             PEER_DISK, UUID(int=3), Snapshot(BlockId(0, 0), Configuration((PEER_DISK,)), b"state")
         ),
     )

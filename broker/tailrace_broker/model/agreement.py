@@ -16,8 +16,8 @@ class BlockId(NamedTuple):
     height: int
 
 
-# The founding; every chain of a ring starts on it.
-GENESIS = BlockId(0, 0)
+# The bootstrap; every chain of a ring starts on it.
+INITIAL_ID = BlockId(0, 0)
 # Where a disk is that belongs to no ring.
 NOTHING = BlockId(-1, -1)
 
@@ -85,9 +85,9 @@ class Commit(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
 
 
 class Reserved(msgspec.Struct, frozen=True, array_like=True, tag="reserved"):
-    """An empty disk awaits this founding and no other."""
+    """An empty disk awaits this bootstrap and no other."""
 
-    founding: UUID
+    bootstrap: UUID
 
 
 # What a disk keeps, in the order in which it happened; the last of a kind counts.

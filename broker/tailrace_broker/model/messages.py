@@ -125,33 +125,33 @@ class ReadAnswered(_Message, frozen=True, tag=10):
     height: int
 
 
-# --- founding ---
+# --- bootstrap ---
 
 
-class FoundingAsked(_Message, frozen=True, tag=11):
-    """Are you empty? Then await the founding of this id, and no other."""
-
-    sender: DiskId
-    founding: UUID
-
-
-class FoundingAnswered(_Message, frozen=True, tag=12):
-    """`is_empty`: it is, and awaits this founding. Else `genesis` says what it was founded with."""
+class BootstrapAsked(_Message, frozen=True, tag=11):
+    """Are you empty? Then await the bootstrap of this id, and no other."""
 
     sender: DiskId
-    founding: UUID
+    bootstrap: UUID
+
+
+class BootstrapAnswered(_Message, frozen=True, tag=12):
+    """`is_empty`: the sender awaits this bootstrap. Else `initial`: what it was founded with."""
+
+    sender: DiskId
+    bootstrap: UUID
     boot: int
     start: UUID
     is_empty: bool
-    genesis: Snapshot | None = None
+    initial: Snapshot | None = None
 
 
-class Founded(_Message, frozen=True, tag=13):
-    """The founding; taken by who awaits it and is named in it with its present disk."""
+class Bootstrapped(_Message, frozen=True, tag=13):
+    """The bootstrap; taken by who awaits it and is named in it with its present disk."""
 
     sender: DiskId
-    founding: UUID
-    genesis: Snapshot
+    bootstrap: UUID
+    initial: Snapshot
 
 
 # --- gossip ---
@@ -182,8 +182,8 @@ Message = (
     | CommandForwarded
     | ReadAsked
     | ReadAnswered
-    | FoundingAsked
-    | FoundingAnswered
-    | Founded
+    | BootstrapAsked
+    | BootstrapAnswered
+    | Bootstrapped
     | Digest
 )

@@ -21,7 +21,7 @@ from tailrace_broker.core.node.events import (
     Answer,
     Applied,
     Ask,
-    AskFounding,
+    AskBootstrap,
     AskRecovery,
     AskState,
     CompactState,
@@ -62,8 +62,8 @@ from tailrace_broker.storage.metadata.files import MetadataFiles
 COPIES = 1
 CHANGE_S_MAX = 10.0
 LEAD_S_MAX = 2.0
-# What the agreement's refusals of a founding are to callers.
-FOUNDING_ERRORS = {
+# What the agreement's refusals of a bootstrap are to callers.
+BOOTSTRAP_ERRORS = {
     "ring-exists": RingExistsError,
     "broker-unreachable": BrokerUnreachableError,
     "founding-under-way": NotAgreedError,
@@ -271,9 +271,9 @@ class Ring:
         RingExistsError, BrokerUnreachableError, RingRefusedError, NotAgreedError, NotReadyError.
         """
         try:
-            await self._request(partial(AskFounding, broker_count=broker_count, factor=COPIES))
+            await self._request(partial(AskBootstrap, broker_count=broker_count, factor=COPIES))
         except RingRefusedError as error:
-            kind = FOUNDING_ERRORS.get(error.refusal.reason)
+            kind = BOOTSTRAP_ERRORS.get(error.refusal.reason)
             if kind is None:
                 raise
             raise kind(error.detail) from error

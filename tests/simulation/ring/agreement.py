@@ -20,7 +20,7 @@ from tailrace_broker.core.ring.checks import check_state
 from tailrace_broker.core.ring.commands import carry_out
 from tailrace_broker.model.agreement import (
     COMMAND,
-    GENESIS,
+    INITIAL_ID,
     VOTERS,
     Block,
     BlockId,
@@ -46,7 +46,7 @@ class Agreement:
     """The agreed chain and its states, who led when, and what each process was last seen at."""
 
     def __init__(self, registrations: Registrations) -> None:
-        self.genesis: Configuration | None = None
+        self.initial: Configuration | None = None
         self.configuration: Configuration | None = None  # agreed
         self.agreed: list[BlockId] = []
         self.commands: list[tuple[int, Stamped, Refusal | None]] = []  # with height and outcome
@@ -110,7 +110,7 @@ class Agreement:
         disk = process.disk
         check(raft.applied >= disk.applied or before is not None, f"forgot: {disk.applied}")
         disk.applied = max(disk.applied, raft.applied)
-        if raft.applied >= GENESIS and self._is_of_the_ring(control):
+        if raft.applied >= INITIAL_ID and self._is_of_the_ring(control):
             self._follow(process, raft.commit)
             self._check_chain(raft.commit, "takes for agreed")
             if before is None or before[3] != raft.applied:
@@ -131,12 +131,12 @@ class Agreement:
             check(not is_followed, f"the leader of the older term {message.term} is followed")
 
     def _is_of_the_ring(self, control: Control) -> bool:
-        """Not of one whose founding came to nothing, since only disks that are gone took it."""
+        """Not of one whose bootstrap came to nothing, since only disks that are gone took it."""
         state = control.state
         assert state is not None
         if self.state is not None and self.state.cluster_id != state.cluster_id:
             if state.cluster_id in self._stillborn:
-                check(control.raft.commit == GENESIS, "a founding that had ended goes on")
+                check(control.raft.commit == INITIAL_ID, "a bootstrap that had ended goes on")
                 return False
             check(self.height == 0, "two rings were founded")
             self._stillborn.add(self.state.cluster_id)
@@ -144,11 +144,13 @@ class Agreement:
             self.agreed.clear()
             self._encoded.clear()
         if self.state is None:
-            check(control.raft.applied == GENESIS, "a ring begins with more than its genesis")
-            self.genesis = control.raft.configuration
+            check(
+                control.raft.applied == INITIAL_ID, "a ring begins with more than its initial state"
+            )
+            self.initial = control.raft.configuration
             self.state = state
             self.configuration = control.raft.configuration
-            self.agreed.append(GENESIS)
+            self.agreed.append(INITIAL_ID)
             self._encoded.append(_encode_state(state))
             self._registrations.founded(state)
         return True
@@ -236,14 +238,14 @@ class Agreement:
 
     def _configuration_below(self, block: Block) -> Configuration | None:
         parent = block.parent
-        while parent != GENESIS:
+        while parent != INITIAL_ID:
             below = self._blocks.get(parent)
             if below is None:
                 return None  # what a snapshot has replaced
             if below.kind == VOTERS:
                 return decode_configuration(below.payload)
             parent = below.parent
-        return self.genesis
+        return self.initial
 
 
 def stored_blocks(records: Iterable[object]) -> list[Block]:

@@ -7,7 +7,7 @@ reads are linear: a state that was asked for holds all that any broker had appli
 from collections import Counter
 from typing import NamedTuple
 
-from tailrace_broker.core.node.events import Ask, AskFounding, AskRecovery, AskState
+from tailrace_broker.core.node.events import Ask, AskBootstrap, AskRecovery, AskState
 from tailrace_broker.model.commands import Command
 from tailrace_broker.model.ring_state import Refusal
 from tests.simulation.ring.agreement import Agreement
@@ -51,7 +51,7 @@ class Clients:
         """Have a ring founded."""
         self._next_request += 1
         self._waited_for.add(self._next_request)
-        process.step(AskFounding(self._next_request, broker_count, factor))
+        process.step(AskBootstrap(self._next_request, broker_count, factor))
         return self._next_request
 
     def recover(self, process: Process) -> int:

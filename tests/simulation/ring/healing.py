@@ -33,12 +33,12 @@ def recover(world: World) -> None:
     """Violation when the ring is not whole within the time that it has."""
     healed_us = world.schedule.now_us
     deadline_us = healed_us + HEALED_WITHIN_S * US_PER_S
-    next_founding_us = healed_us
+    next_bootstrap_us = healed_us
     while (lacking := missing(world)) is not None:
         now_us = world.schedule.now_us
         check(now_us < deadline_us, f"{HEALED_WITHIN_S} s after everything was mended: {lacking}")
-        if now_us >= next_founding_us and _is_unfounded(world):
-            next_founding_us = now_us + FOUND_EVERY_US
+        if now_us >= next_bootstrap_us and _is_unfounded(world):
+            next_bootstrap_us = now_us + FOUND_EVERY_US
             _found(world)
         world.schedule.run(now_us + LOOK_EVERY_US)
     _use(world, deadline_us)

@@ -4,9 +4,9 @@ import pytest
 from msgspec.structs import replace
 
 from tailrace_broker.core.node import control
+from tailrace_broker.core.node.bootstrap import Bootstrap
 from tailrace_broker.core.node.control import Control
 from tailrace_broker.core.node.events import Answer
-from tailrace_broker.core.node.founding import Founding
 from tailrace_broker.core.node.gossip import Gossip
 from tailrace_broker.core.raft.events import ReadReady
 from tailrace_broker.core.raft.leading import Leading
@@ -14,7 +14,7 @@ from tailrace_broker.core.ring import commands as ring_commands
 from tailrace_broker.core.ring import registrations
 from tailrace_broker.model.agreement import Snapshot
 from tailrace_broker.model.commands import Register, Stamped
-from tailrace_broker.model.messages import FoundingAnswered
+from tailrace_broker.model.messages import BootstrapAnswered
 from tailrace_broker.model.ring_state import RangeState, Registration, Replica, RingState
 
 
@@ -82,17 +82,19 @@ def commands_done_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("tests.simulation.ring.agreement.carry_out", carry_out)
 
 
-def founding_decided_by_its_founder(patch: pytest.MonkeyPatch) -> None:
+def bootstrap_decided_by_its_founder(patch: pytest.MonkeyPatch) -> None:
     """Broker 0 need not have taken what another founder has all answers for."""
-    patch.setattr(Founding, "decides", True)
+    patch.setattr(Bootstrap, "decides", True)
 
 
-def founding_by_majority(patch: pytest.MonkeyPatch) -> None:
+def bootstrap_by_majority(patch: pytest.MonkeyPatch) -> None:
     """Two empty brokers of three are enough; who is not empty is not asked, nor is gossip."""
 
-    def answered(self: Founding, answer: FoundingAnswered) -> tuple[Snapshot | None, Answer | None]:
+    def answered(
+        self: Bootstrap, answer: BootstrapAnswered
+    ) -> tuple[Snapshot | None, Answer | None]:
         attempt = self._attempt
-        if attempt is None or not answer.is_empty or answer.founding != attempt.id:
+        if attempt is None or not answer.is_empty or answer.bootstrap != attempt.id:
             return None, None
         attempt.answers[answer.sender.ordinal] = answer
         if 2 * len(attempt.answers) <= attempt.ask.broker_count:
@@ -100,7 +102,7 @@ def founding_by_majority(patch: pytest.MonkeyPatch) -> None:
         for ordinal in range(attempt.ask.broker_count):
             absent = replace(answer, sender=answer.sender._replace(ordinal=ordinal))
             attempt.answers.setdefault(ordinal, absent)
-        return self._made_genesis(attempt), None
+        return self._made_initial(attempt), None
 
-    patch.setattr(Founding, "answered", answered)
+    patch.setattr(Bootstrap, "answered", answered)
     patch.setattr(Gossip, "leader_hint", lambda self: None)

@@ -33,7 +33,7 @@ class Registrations:
         self._lives[disk.identity.starts[-1].id] = _Life(disk, len(disk.ends))
 
     def founded(self, state: RingState) -> None:
-        """The genesis; one before it, if there was one, came to nothing."""
+        """The initial state; one before it, if there was one, came to nothing."""
         self._numbers.clear()
         self._epochs.clear()
         for registration in state.brokers.values():

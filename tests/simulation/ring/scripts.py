@@ -52,7 +52,7 @@ def two_wiped_voters(seed: int = 0) -> Story:
     return Story(seed, 3, 3, CALM, 26_000, happenings)
 
 
-def foundings_of_any_size(seed: int) -> Story:
+def bootstraps_of_any_size(seed: int) -> Story:
     """One of all brokers, of which one is late, a smaller one meanwhile, and others or none."""
     generator = Random(f"foundings {seed}")
     broker_count = generator.choice((2, 3, 4))

@@ -51,7 +51,7 @@ def make_story(seed: int) -> Story:
             late=generator.choice((0.0, 0.001, 0.02)),
         )
     happenings = [
-        *_founding(generator, broker_count, factor),
+        *_bootstrap(generator, broker_count, factor),
         *make_troubles(generator, broker_count, trouble_ms=trouble_ms),
         *_work(generator, broker_count, trouble_ms),
     ]
@@ -60,7 +60,7 @@ def make_story(seed: int) -> Story:
     return Story(seed, broker_count, factor, weather, trouble_ms, tuple(happenings))
 
 
-def _founding(generator: random.Random, broker_count: int, factor: int) -> list[Happening]:
+def _bootstrap(generator: random.Random, broker_count: int, factor: int) -> list[Happening]:
     """By one broker, or by two at once."""
     founders = [0] if generator.random() < 0.7 else [generator.randrange(broker_count)]
     if generator.random() < 0.2:

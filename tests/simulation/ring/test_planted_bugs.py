@@ -4,13 +4,13 @@ import pytest
 
 from tests.simulation.ring.plants import PLANTS, SEEDS_MAX, Plant, find
 from tests.simulation.ring.plants_of_the_ring import (
-    founding_by_majority,
-    founding_decided_by_its_founder,
+    bootstrap_by_majority,
+    bootstrap_decided_by_its_founder,
 )
-from tests.simulation.ring.scripts import foundings_of_any_size, two_wiped_voters
+from tests.simulation.ring.scripts import bootstraps_of_any_size, two_wiped_voters
 from tests.simulation.ring.tale import tell
 
-FOUNDING_COUNT = 100
+BOOTSTRAP_COUNT = 100
 
 
 @pytest.mark.timeout(300)
@@ -22,15 +22,15 @@ def test_every_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.timeout(300)
-def test_a_founding_by_majority_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    founding_by_majority(monkeypatch)
+def test_a_bootstrap_by_majority_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    bootstrap_by_majority(monkeypatch)
 
     assert "two rings were founded" in str(tell(two_wiped_voters()).failure)
 
 
 @pytest.mark.timeout(300)
-def test_a_founding_that_its_founder_decides_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    founding_decided_by_its_founder(monkeypatch)
-    failures = (tell(foundings_of_any_size(seed)).failure for seed in range(FOUNDING_COUNT))
+def test_a_bootstrap_that_its_founder_decides_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    bootstrap_decided_by_its_founder(monkeypatch)
+    failures = (tell(bootstraps_of_any_size(seed)).failure for seed in range(BOOTSTRAP_COUNT))
 
     assert any("two rings were founded" in str(failure) for failure in failures)

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.ring.chronicle import Chronicle
-from tests.simulation.ring.scripts import foundings_of_any_size, two_wiped_voters, wiped_voter
+from tests.simulation.ring.scripts import bootstraps_of_any_size, two_wiped_voters, wiped_voter
 from tests.simulation.ring.story import Story
 from tests.simulation.ring.tale import tell
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "agreement"
 STORIES = {"two_wiped_voters_of_a_ring": two_wiped_voters, "wiped_voter_of_a_ring": wiped_voter}
 SEED_COUNT = 5
-FOUNDING_COUNT = 100
+BOOTSTRAP_COUNT = 100
 
 
 @pytest.mark.timeout(300)
@@ -39,12 +39,12 @@ def test_a_story_ends_well_at_whatever_moments(name: str) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_of_foundings_of_any_size_at_once_one_comes_to_be() -> None:
-    told = [tell(foundings_of_any_size(seed)) for seed in range(FOUNDING_COUNT)]
+def test_of_bootstraps_of_any_size_at_once_one_comes_to_be() -> None:
+    told = [tell(bootstraps_of_any_size(seed)) for seed in range(BOOTSTRAP_COUNT)]
 
-    assert [each.failure for each in told] == [None] * FOUNDING_COUNT
+    assert [each.failure for each in told] == [None] * BOOTSTRAP_COUNT
     rules = sum((each.rules for each in told), Counter[str]())
-    assert {"founding.gave_way", "founding.own_first", "founding.vetoed"} <= rules.keys()
+    assert {"bootstrap.gave_way", "bootstrap.own_first", "bootstrap.vetoed"} <= rules.keys()
 
 
 @pytest.mark.timeout(300)

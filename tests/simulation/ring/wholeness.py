@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tailrace_broker.core.node.founding import voter_count
+from tailrace_broker.core.node.bootstrap import voter_count
 from tailrace_broker.model.agreement import DiskId
 
 if TYPE_CHECKING:

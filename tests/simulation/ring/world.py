@@ -5,11 +5,11 @@ from collections import Counter
 from functools import partial
 from uuid import UUID
 
+from tailrace_broker.core.node.bootstrap import voter_count
 from tailrace_broker.core.node.control import ControlTiming
 from tailrace_broker.core.node.events import Applied, CompactState, ControlEffect, ControlEvent
-from tailrace_broker.core.node.founding import voter_count
 from tailrace_broker.core.raft.events import Keep, Replace, Send
-from tailrace_broker.model.agreement import GENESIS
+from tailrace_broker.model.agreement import INITIAL_ID
 from tailrace_broker.model.messages import Append
 from tailrace_broker.model.ring_state import Refusal
 from tests.simulation.ring.agreement import Agreement, stored_blocks
@@ -128,10 +128,10 @@ class World:
         return True
 
     def _never_reached(self, voters: int) -> set[int]:
-        """By the founding, of those that vote: what the others lose is nowhere else."""
-        if self.agreement.genesis is None:
+        """By the bootstrap, of those that vote: what the others lose is nowhere else."""
+        if self.agreement.initial is None:
             return set()
-        return {each for each in range(voters) if self.disks[each].applied < GENESIS}
+        return {each for each in range(voters) if self.disks[each].applied < INITIAL_ID}
 
     def say(self, line: str) -> None:
         """For the trace."""

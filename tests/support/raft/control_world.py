@@ -16,7 +16,7 @@ from tailrace_broker.core.node.control import Control, ControlTiming, Identity
 from tailrace_broker.core.node.events import (
     Answer,
     Ask,
-    AskFounding,
+    AskBootstrap,
     AskState,
     CompactState,
     ControlEffect,
@@ -89,8 +89,8 @@ class TestDisk:
                     head = block_id
                 case Commit(block_id):
                     commit = block_id
-                case Reserved(founding):
-                    reserved = founding
+                case Reserved(bootstrap):
+                    reserved = bootstrap
         above = tuple(block for block in blocks.values() if block.id.height > base.height)
         return Kept(term, self.snapshot, above, max(head, base), max(commit, base), reserved)
 
@@ -163,7 +163,7 @@ class World:
     def found(self, ordinal: int, broker_count: int, factor: int = 3) -> int:
         """As `ask`."""
         number = next(self._requests)
-        self.do(self.controls[ordinal], AskFounding(number, broker_count, factor))
+        self.do(self.controls[ordinal], AskBootstrap(number, broker_count, factor))
         return number
 
     def answer(self, number: int) -> Refusal | None:

@@ -17,7 +17,7 @@ from tailrace_broker.core.raft.events import (
     Compact,
     Compacted,
     Durable,
-    Found,
+    Initialize,
     Install,
     Keep,
     Propose,
@@ -33,7 +33,7 @@ from tailrace_broker.core.raft.events import (
 from tailrace_broker.core.raft.raft import Raft, RaftTiming
 from tailrace_broker.model.agreement import (
     COMMAND,
-    GENESIS,
+    INITIAL_ID,
     NOTHING,
     Block,
     BlockId,
@@ -60,9 +60,9 @@ def disk_id(ordinal: int, incarnation: int = 1) -> DiskId:
     return DiskId(ordinal, UUID(int=100 * ordinal + incarnation))
 
 
-def genesis_of(*disks: DiskId, state: bytes = b"") -> Snapshot:
+def initial_of(*disks: DiskId, state: bytes = b"") -> Snapshot:
     """What a ring of these begins with."""
-    return Snapshot(GENESIS, Configuration(disks), state)
+    return Snapshot(INITIAL_ID, Configuration(disks), state)
 
 
 @dataclass(slots=True)
@@ -233,9 +233,9 @@ class World:
         self.blocks: dict[int, BlockId] = {}  # agreed, by height
         self.states: dict[BlockId, bytes] = {}
         self.asked: dict[int, int] = {}  # what was agreed when a read was asked, by request
-        genesis = genesis_of(*map(disk_id, range(voter_count)))
+        initial = initial_of(*map(disk_id, range(voter_count)))
         for ordinal in range(voter_count):
-            self.add(MemoryDisk(disk_id(ordinal), genesis))
+            self.add(MemoryDisk(disk_id(ordinal), initial))
 
     def add(self, disk: MemoryDisk) -> Node:
         """Start a broker; another one of its ordinal is gone with its disk."""
@@ -269,7 +269,7 @@ class World:
         if raft.role == "leader":
             assert self.leaders.setdefault(raft.term, raft.me) == raft.me, raft.term
         self.voters |= raft.configuration.disks
-        if node.applied >= GENESIS:
+        if node.applied >= INITIAL_ID:
             assert self.states.setdefault(node.applied, node.state) == node.state, node.applied
 
     # --- time passes, nothing is lost ---
@@ -362,8 +362,8 @@ class World:
         self.asked[request] = max(self.blocks, default=0)
         return self.nodes[ordinal].step(AskRead(request))
 
-    def found(self, ordinal: int, genesis: Snapshot) -> list[RaftEffect]:
-        return self.nodes[ordinal].step(Found(genesis))
+    def found(self, ordinal: int, initial: Snapshot) -> list[RaftEffect]:
+        return self.nodes[ordinal].step(Initialize(initial))
 
     def lose_connection(self, ordinal: int, to: int) -> None:
         self.nodes[ordinal].step(Unreachable(to))

@@ -5,7 +5,7 @@ from itertools import count
 from uuid import UUID
 
 from tailrace_broker.core.ring.checks import check_state
-from tailrace_broker.core.ring.commands import carry_out, founding_state
+from tailrace_broker.core.ring.commands import carry_out, initial_state
 from tailrace_broker.core.ring.topics import slices_in
 from tailrace_broker.model.commands import (
     BeginStep,
@@ -47,7 +47,7 @@ def registration(ordinal: int) -> Registration:
 def founded(broker_count: int = 3, factor: int = 3, *, registered: int = 0) -> RingState:
     """A new ring; `registered`: so many brokers have registered that are not of it."""
     brokers = [registration(each) for each in range(broker_count + registered)]
-    return founding_state(CLUSTER_ID, broker_count, factor, brokers)
+    return initial_state(CLUSTER_ID, broker_count, factor, brokers)
 
 
 def led(broker_count: int = 3, factor: int = 3, *, registered: int = 0) -> RingState:

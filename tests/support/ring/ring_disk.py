@@ -14,7 +14,7 @@ from tailrace_broker.core.ring.arithmetic import UNIT_TOKENS
 from tailrace_broker.core.ring.commands import carry_out
 from tailrace_broker.model.agreement import (
     COMMAND,
-    GENESIS,
+    INITIAL_ID,
     Block,
     Commit,
     Configuration,
@@ -66,13 +66,13 @@ def put_ring_state(root: Path, state: RingState) -> None:
     directory = DataDirectory(root)
     voters = Configuration((directory.identity.disk,))
     directory.close()
-    genesis = Snapshot(GENESIS, voters, b"".join(encode_slices(state)))
+    initial = Snapshot(INITIAL_ID, voters, b"".join(encode_slices(state)))
 
     async def replace(files: MetadataFiles) -> None:
         kept = await files.load()
-        records = (Term(kept.term.term), Head(GENESIS), Commit(GENESIS))
+        records = (Term(kept.term.term), Head(INITIAL_ID), Commit(INITIAL_ID))
         done: asyncio.Future[TailraceError | None] = asyncio.get_running_loop().create_future()
-        files.replace(1, genesis, records, lambda _, error: done.set_result(error))
+        files.replace(1, initial, records, lambda _, error: done.set_result(error))
         assert await done is None
 
     _with_files(root, replace)

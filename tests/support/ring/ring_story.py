@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tailrace_broker.core.ring import commands as ring_commands
 from tailrace_broker.core.ring import registrations
 from tailrace_broker.core.ring.checks import check_state
-from tailrace_broker.core.ring.commands import founding_state
+from tailrace_broker.core.ring.commands import initial_state
 from tailrace_broker.core.ring.topics import open_ranges, topic_of
 from tailrace_broker.model.commands import (
     AbortStep,
@@ -88,7 +88,7 @@ class Story:
             for each, disk in self.disks.items()
             if each < count
         ]
-        self.state = founding_state(self._id(), count, factor, founders)
+        self.state = initial_state(self._id(), count, factor, founders)
         self.numbers = dict.fromkeys(range(count), 1)
         self._look(self.state)
         check_state(self.state)

@@ -1,7 +1,7 @@
 """One broker's part in the ring: what it does so that the brokers agree, and what follows.
 
 It joins the consensus machine (`core.raft`), the agreed state (`core.ring_commands`), gossip and
-the founding, and adds a broker's duties: to register before it does anything else, to lead what it
+the bootstrap, and adds a broker's duties: to register before it does anything else, to lead what it
 should, and, as the metadata's leader, to fence who is silent and to let the right disks vote.
 
 Duties are done by looking, not by remembering: every `duty_ms`, and whenever the state changes,
@@ -16,6 +16,7 @@ from uuid import UUID
 
 from tailrace_broker.codec.commands import decode_command
 from tailrace_broker.codec.ring_snapshot import decode_state
+from tailrace_broker.core.node.bootstrap import Bootstrap, spread
 from tailrace_broker.core.node.duties import (
     brokers_to_fence,
     ranges_to_lead,
@@ -26,7 +27,7 @@ from tailrace_broker.core.node.events import (
     Answer,
     Applied,
     Ask,
-    AskFounding,
+    AskBootstrap,
     AskState,
     CompactState,
     ControlEffect,
@@ -34,7 +35,6 @@ from tailrace_broker.core.node.events import (
     Heard,
     Superseded,
 )
-from tailrace_broker.core.node.founding import Founding, spread
 from tailrace_broker.core.node.gossip import Gossip, GossipTiming
 from tailrace_broker.core.node.requests import Requests
 from tailrace_broker.core.raft import events as raft_events
@@ -56,7 +56,7 @@ from tailrace_broker.core.ring.commands import carry_out
 from tailrace_broker.core.ring.registrations import last_registration
 from tailrace_broker.model.agreement import (
     COMMAND,
-    GENESIS,
+    INITIAL_ID,
     Block,
     DiskId,
     Kept,
@@ -67,12 +67,12 @@ from tailrace_broker.model.commands import Command, Register
 from tailrace_broker.model.errors import CorruptMetadataError
 from tailrace_broker.model.generator import Generator
 from tailrace_broker.model.messages import (
+    BootstrapAnswered,
+    BootstrapAsked,
+    Bootstrapped,
     CommandForwarded,
     Digest,
     Follow,
-    Founded,
-    FoundingAnswered,
-    FoundingAsked,
     Message,
     ReadAnswered,
     ReadAsked,
@@ -137,8 +137,8 @@ class Control:
         )
         self.gossip = Gossip(self.disk, identity.boot, timing.gossip, generator, now_ms, rules)
         start = identity.starts[-1].id
-        me = FoundingAnswered(self.disk, UUID(int=0), identity.boot, start, is_empty=True)
-        self._founding = Founding(me, kept, generator, rules)
+        me = BootstrapAnswered(self.disk, UUID(int=0), identity.boot, start, is_empty=True)
+        self._bootstrap = Bootstrap(me, kept, generator, rules)
         self._founded_request: int | None = None
         # The registration of this broker that the process replaces; None: it is not current yet.
         self._replaces: int | None = None
@@ -195,13 +195,13 @@ class Control:
         if self._is_superseded:
             return NEVER_MS
         wakes = [self.raft.wake_at_ms, self.gossip.wake_at_ms, self._next_duty_ms]
-        founding = self._founding.wake_at_ms
-        return min(wakes) if founding is None else min(*wakes, founding)
+        bootstrap = self._bootstrap.wake_at_ms
+        return min(wakes) if bootstrap is None else min(*wakes, bootstrap)
 
     def validate(self) -> None:
         """What is always true; for the simulator."""
         self.raft.validate()
-        assert (self.state is None) == (self.raft.applied < GENESIS)
+        assert (self.state is None) == (self.raft.applied < INITIAL_ID)
 
     # --- the machine ---
 
@@ -227,7 +227,7 @@ class Control:
                 effects += self._ask(command, request, now_ms)
             case AskState(request):
                 effects += self._ask_state(request, now_ms)
-            case AskFounding():
+            case AskBootstrap():
                 effects += self._found(event, now_ms)
             case _:
                 effects += self._recover(event.request, now_ms)
@@ -257,7 +257,7 @@ class Control:
                 leader=None if leader is None else leader.ordinal,
             )
             effects += self.gossip.wake(now_ms)
-        sends, answer = self._founding.wake(now_ms)
+        sends, answer = self._bootstrap.wake(now_ms)
         effects += sends
         if answer is not None:
             effects.append(answer)
@@ -279,11 +279,11 @@ class Control:
                 if self.registration is None:
                     self._next_duty_ms = now_ms  # it may be current now
                 return self._answers() if self.state is not None else []
-            case FoundingAsked():
-                return self._founding_asked(message)
-            case FoundingAnswered():
-                return self._founding_answered(message, now_ms)
-            case Founded():
+            case BootstrapAsked():
+                return self._bootstrap_asked(message)
+            case BootstrapAnswered():
+                return self._bootstrap_answered(message, now_ms)
+            case Bootstrapped():
                 return self._founded(message, now_ms)
             case _:
                 return self._raft(raft_events.Received(message), now_ms)
@@ -312,7 +312,7 @@ class Control:
                 return [raft_events.Replace(mine, snapshot, records)]
             case raft_events.Compact(number, block_id, configuration, records):
                 assert self.state is not None
-                self._founding.genesis = None
+                self._bootstrap.initial = None
                 mine = self._keep(self._raft_durable(number))
                 return [CompactState(mine, block_id, configuration, self.state, records)]
             case raft_events.Apply(blocks):
@@ -354,8 +354,8 @@ class Control:
 
     def _install(self, snapshot: Snapshot) -> None:
         self.state = decode_state(snapshot.state)
-        self._founding.genesis = snapshot if snapshot.id == GENESIS else None
-        self._founding.is_member = True
+        self._bootstrap.initial = snapshot if snapshot.id == INITIAL_ID else None
+        self._bootstrap.is_member = True
 
     def _apply(self, change: Callable[[], None], now_ms: int) -> list[ControlEffect]:
         before = self.state
@@ -489,8 +489,8 @@ class Control:
             effects += self._to_leader(follow, now_ms)
         if self.state is None:
             return effects
-        if self._founding.genesis is not None and self.raft.leader is None:
-            effects += spread(self._founding.genesis, self.disk, self.state)
+        if self._bootstrap.initial is not None and self.raft.leader is None:
+            effects += spread(self._bootstrap.initial, self.disk, self.state)
         is_late = self.registration is None and self._replaces is None
         if is_late and not self._requests.is_under_way(None):
             effects += self._ask_state(None, now_ms)
@@ -531,10 +531,10 @@ class Control:
         incarnation, boot, starts = self.disk.incarnation, self.identity.boot, self.identity.starts
         return [Register(self.ordinal, incarnation, boot, starts, self._replaces)]
 
-    # --- founding and recovery ---
+    # --- bootstrap and recovery ---
 
-    def _found(self, ask: AskFounding, now_ms: int) -> list[ControlEffect]:
-        if not self._founding.is_member:
+    def _found(self, ask: AskBootstrap, now_ms: int) -> list[ControlEffect]:
+        if not self._bootstrap.is_member:
             if not self.ordinal < ask.broker_count:
                 last = ask.broker_count - 1
                 detail = f"brokers 0 to {last} found the ring: ask one of them"
@@ -544,7 +544,7 @@ class Control:
             if self.gossip.leader_hint() is not None:
                 detail = "there is a ring, and this broker waits to be admitted to it"
                 return [Answer(ask.request, Refusal("ring-exists", detail))]
-            sends, gave_way = self._founding.begin(ask, now_ms)
+            sends, gave_way = self._bootstrap.begin(ask, now_ms)
             return [*sends, *([] if gave_way is None else [gave_way])]
         assert self.state is not None
         if self.state.broker_count != ask.broker_count:
@@ -553,38 +553,38 @@ class Control:
             return [Answer(ask.request, Refusal("ring-exists", detail))]
         return [Answer(ask.request)]
 
-    def _founding_asked(self, message: FoundingAsked) -> list[ControlEffect]:
-        match self._founding.asked(message):
+    def _bootstrap_asked(self, message: BootstrapAsked) -> list[ControlEffect]:
+        match self._bootstrap.asked(message):
             case Reserved() as reserved:
-                number = self._keep(lambda _: [*self._founding.noted(message)])
+                number = self._keep(lambda _: [*self._bootstrap.noted(message)])
                 return [Keep(number, (reserved,))]
             case None:
                 return []
             case veto:
                 return [veto]
 
-    def _founding_answered(self, message: FoundingAnswered, now_ms: int) -> list[ControlEffect]:
-        genesis, answer = self._founding.answered(message)
-        if genesis is None:
+    def _bootstrap_answered(self, message: BootstrapAnswered, now_ms: int) -> list[ControlEffect]:
+        initial, answer = self._bootstrap.answered(message)
+        if initial is None:
             return [] if answer is None else [answer]
-        return self._take_genesis(genesis, message.founding, now_ms)
+        return self._take_initial(initial, message.bootstrap, now_ms)
 
-    def _founded(self, message: Founded, now_ms: int) -> list[ControlEffect]:
-        if not self._founding.is_named(message):
-            self.rules["founding.refused"] += 1
+    def _founded(self, message: Bootstrapped, now_ms: int) -> list[ControlEffect]:
+        if not self._bootstrap.is_named(message):
+            self.rules["bootstrap.refused"] += 1
             return []
-        return self._take_genesis(message.genesis, message.founding, now_ms)
+        return self._take_initial(message.initial, message.bootstrap, now_ms)
 
-    def _take_genesis(self, genesis: Snapshot, founding: UUID, now_ms: int) -> list[ControlEffect]:
-        self._founded_request = self._founding.request_of(founding)
-        self._founding.genesis = genesis
-        self.rules["founding.founded"] += 1
-        return [*self._raft(raft_events.Found(genesis), now_ms), *self._say_founded()]
+    def _take_initial(self, initial: Snapshot, bootstrap: UUID, now_ms: int) -> list[ControlEffect]:
+        self._founded_request = self._bootstrap.request_of(bootstrap)
+        self._bootstrap.initial = initial
+        self.rules["bootstrap.founded"] += 1
+        return [*self._raft(raft_events.Initialize(initial), now_ms), *self._say_founded()]
 
     def _say_founded(self) -> list[ControlEffect]:
         """Once the ring has agreed on something; it may have before this founder knew."""
         request = self._founded_request
-        if request is None or self.raft.applied <= GENESIS:
+        if request is None or self.raft.applied <= INITIAL_ID:
             return []
         self._founded_request = None
         return [Answer(request)]

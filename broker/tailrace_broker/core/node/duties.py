@@ -6,7 +6,7 @@ refused: gossip and silence are hints, and the state decides.
 
 from collections.abc import Callable, Iterator, Mapping
 
-from tailrace_broker.core.node.founding import voter_count
+from tailrace_broker.core.node.bootstrap import voter_count
 from tailrace_broker.model.agreement import Configuration, DiskId
 from tailrace_broker.model.commands import Fence, Lead
 from tailrace_broker.model.ring_state import RangeState, Registration, Replica, RingState

@@ -46,7 +46,7 @@ class AskState:
 
 
 @dataclass(frozen=True, slots=True)
-class AskFounding:
+class AskBootstrap:
     """Found a ring of brokers 0 to `broker_count` - 1 with so many copies of each range."""
 
     request: int
@@ -62,7 +62,7 @@ class AskRecovery:
 
 
 ControlEvent = (
-    Woken | Unreachable | Durable | Compacted | Heard | Ask | AskState | AskFounding | AskRecovery
+    Woken | Unreachable | Durable | Compacted | Heard | Ask | AskState | AskBootstrap | AskRecovery
 )
 
 # --- out ---

@@ -73,10 +73,10 @@ class Compacted:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Initialize:
     """A disk without a ring begins with this."""
 
-    genesis: Snapshot
+    initial: Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ RaftEvent = (
     | ChangeVoters
     | AskRead
     | Compacted
-    | Found
+    | Initialize
     | RecoverAlone
 )
 

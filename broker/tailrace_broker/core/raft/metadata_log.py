@@ -364,5 +364,5 @@ def _kept(snapshot: Snapshot | None, records: Iterable[Record]) -> Kept:
             case Commit(block_id):
                 commit = block_id
             case _:
-                reserved = record.founding
+                reserved = record.bootstrap
     return Kept(term, snapshot, tuple(blocks.values()), head, commit, reserved)

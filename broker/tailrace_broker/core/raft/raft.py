@@ -27,7 +27,7 @@ from tailrace_broker.core.raft.events import (
     ChangeVoters,
     Compacted,
     Durable,
-    Found,
+    Initialize,
     Propose,
     RaftEffect,
     RaftEvent,
@@ -204,8 +204,8 @@ class Raft:
                 self._unreachable(ordinal)
             case Compacted(snapshot):
                 self._compacted(snapshot)
-            case Found(genesis):
-                self._found(genesis)
+            case Initialize(initial):
+                self._found(initial)
             case RecoverAlone():
                 self._recover_alone()
             case _:
@@ -428,14 +428,14 @@ class Raft:
         state.snapshot = snapshot
         state.chain.rebase(snapshot.id)
 
-    def _found(self, genesis: Snapshot) -> None:
+    def _found(self, initial: Snapshot) -> None:
         state = self._state
         if state.snapshot is not None:
             state.rules["found.refused"] += 1
             return
         state.rules["founded"] += 1
-        state.install(genesis)
-        if genesis.configuration.disks == {state.me}:
+        state.install(initial)
+        if initial.configuration.disks == {state.me}:
             state.election_at_ms = state.now_ms
         else:
             state.wait_for_leader()

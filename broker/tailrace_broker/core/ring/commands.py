@@ -57,7 +57,7 @@ def carry_out(state: RingState, stamped: Stamped) -> RingState:
     return replace(after, recent=recent)
 
 
-def founding_state(
+def initial_state(
     cluster_id: UUID,
     broker_count: int,
     factor: int,

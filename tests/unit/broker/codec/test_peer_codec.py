@@ -33,12 +33,12 @@ from tailrace_broker.model.errors import CorruptFrameError
 from tailrace_broker.model.messages import (
     Append,
     Appended,
+    BootstrapAnswered,
+    BootstrapAsked,
+    Bootstrapped,
     CommandForwarded,
     Digest,
     Follow,
-    Founded,
-    FoundingAnswered,
-    FoundingAsked,
     Hint,
     Message,
     ReadAnswered,
@@ -75,9 +75,9 @@ KINDS: dict[type, st.SearchStrategy[Message]] = {
     CommandForwarded: st.builds(CommandForwarded, disks, payloads),
     ReadAsked: st.builds(ReadAsked, disks, counts),
     ReadAnswered: st.builds(ReadAnswered, disks, counts, terms),
-    FoundingAsked: st.builds(FoundingAsked, disks, st.uuids()),
-    FoundingAnswered: st.builds(
-        FoundingAnswered,
+    BootstrapAsked: st.builds(BootstrapAsked, disks, st.uuids()),
+    BootstrapAnswered: st.builds(
+        BootstrapAnswered,
         disks,
         st.uuids(),
         counts,
@@ -85,7 +85,7 @@ KINDS: dict[type, st.SearchStrategy[Message]] = {
         st.booleans(),
         st.none() | snapshots,
     ),
-    Founded: st.builds(Founded, disks, st.uuids(), snapshots),
+    Bootstrapped: st.builds(Bootstrapped, disks, st.uuids(), snapshots),
     Digest: st.builds(
         Digest, disks, st.lists(hints, max_size=20).map(tuple), terms, st.none() | counts
     ),

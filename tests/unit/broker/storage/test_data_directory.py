@@ -273,7 +273,7 @@ def test_an_identity_that_is_unreadable_is_refused_and_kept(
     changed = change(path.read_bytes())
     path.write_bytes(changed)
 
-    with pytest.raises(CorruptMetadataError, match="meta.json"):
+    with pytest.raises(CorruptMetadataError, match=r"meta\.json"):
         DataDirectory(tmp_path)
     assert path.read_bytes() == changed
 

@@ -3,7 +3,7 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from tailrace_broker.core.ring.commands import carry_out, founding_state
+from tailrace_broker.core.ring.commands import carry_out, initial_state
 from tailrace_broker.core.ring.topics import topic_of
 from tailrace_broker.model.commands import CreateTopic, Lead, Stamped
 from tailrace_broker.model.errors import NoLeaderError, NotLeaderError
@@ -19,7 +19,7 @@ def registration(ordinal: int) -> Registration:
 def ring(*, broker_count: int = 3) -> RingState:
     """All its ranges are led by their natural leaders; it has a topic."""
     brokers = [registration(ordinal) for ordinal in range(broker_count)]
-    state = founding_state(UUID(int=7), broker_count, 1, brokers)
+    state = initial_state(UUID(int=7), broker_count, 1, brokers)
     created = CreateTopic("t", UUID(int=9), TopicSettings(partitions_per_range=1))
     state = carry_out(state, Stamped(1, created))
     for each in state.ranges.values():

@@ -4,9 +4,9 @@ from uuid import UUID
 
 import pytest
 
+from tailrace_broker.core.node.bootstrap import GIVE_UP_MS
 from tailrace_broker.core.node.control import ControlTiming
 from tailrace_broker.core.node.events import AskRecovery, Heard
-from tailrace_broker.core.node.founding import GIVE_UP_MS
 from tailrace_broker.core.raft.state import NEVER_MS
 from tailrace_broker.core.ring.arithmetic import ring_order
 from tailrace_broker.model.commands import (
@@ -18,9 +18,9 @@ from tailrace_broker.model.commands import (
     Register,
 )
 from tailrace_broker.model.messages import (
+    BootstrapAsked,
     CommandForwarded,
     Digest,
-    FoundingAsked,
     ReadAnswered,
     ReadAsked,
 )
@@ -47,7 +47,7 @@ def follower_of(world: World) -> int:
     return next(each for each, control in world.controls.items() if control.raft.role != "leader")
 
 
-# --- founding ---
+# --- bootstrap ---
 
 
 def test_three_brokers_found_a_ring_and_lead_a_range_each() -> None:
@@ -100,7 +100,7 @@ def test_brokers_that_do_not_answer_are_named() -> None:
     assert refusal.detail.startswith("broker 1 did not answer")
 
 
-def test_of_two_foundings_at_once_one_comes_to_be() -> None:
+def test_of_two_bootstraps_at_once_one_comes_to_be() -> None:
     world = World()
     for ordinal in range(3):
         world.start(ordinal)
@@ -115,7 +115,7 @@ def test_of_two_foundings_at_once_one_comes_to_be() -> None:
 
 @pytest.mark.parametrize("founder", [1, 2])
 @pytest.mark.parametrize("size", [1, 2])
-def test_of_two_foundings_of_different_size_one_comes_to_be(founder: int, size: int) -> None:
+def test_of_two_bootstraps_of_different_size_one_comes_to_be(founder: int, size: int) -> None:
     """Broker 0 has answered the larger one, which lacks another answer, and founds its own."""
     world = World()
     absent = 3 - founder
@@ -144,7 +144,7 @@ def test_of_two_foundings_of_different_size_one_comes_to_be(founder: int, size: 
     assert {*state.brokers} == {0, 1, 2}  # whom it was not founded with it admits
 
 
-def stalled_with_a_genesis() -> tuple[World, int]:
+def stalled_with_an_initial_state() -> tuple[World, int]:
     """Broker 0 has taken what broker 1 has made, and its disk has it not."""
     world = World()
     for ordinal in range(3):
@@ -152,13 +152,13 @@ def stalled_with_a_genesis() -> tuple[World, int]:
     number = world.found(1, 3)
     world.until(lambda: bool(world.disks[0].records))
     world.stall(0)
-    world.until(lambda: world.rules["founding.founded"] > 0)
+    world.until(lambda: world.rules["bootstrap.founded"] > 0)
     world.pass_ms(1000)
     return world, number
 
 
 def test_what_broker_0_loses_nobody_has_taken() -> None:
-    world, large = stalled_with_a_genesis()
+    world, large = stalled_with_an_initial_state()
     world.kill(0)
     world.lose_writes(0)
     world.start(0)
@@ -169,8 +169,8 @@ def test_what_broker_0_loses_nobody_has_taken() -> None:
     assert len({c.state.cluster_id for c in world.controls.values() if c.state is not None}) == 1
 
 
-def test_broker_0_is_asked_again_while_its_disk_takes_the_genesis() -> None:
-    world, first = stalled_with_a_genesis()
+def test_broker_0_is_asked_again_while_its_disk_takes_the_initial_state() -> None:
+    world, first = stalled_with_an_initial_state()
     again = world.found(0, 3)
     world.pass_ms(300)
     world.end_stall(0)
@@ -203,11 +203,11 @@ def test_an_attempt_is_given_up_for_another_of_the_same_broker() -> None:
     assert world.answer(second) is None
 
 
-def test_who_was_asked_while_it_took_a_genesis_is_not_empty() -> None:
+def test_who_was_asked_while_it_took_an_initial_state_is_not_empty() -> None:
     world = World()
     control = world.start(0)
     world.found(0, 1)
-    asked = FoundingAsked(TestDisk(1).id, UUID(int=2**128 - 1))
+    asked = BootstrapAsked(TestDisk(1).id, UUID(int=2**128 - 1))
     world.do(control, Heard(asked))
     world.until(world.settled)
 
@@ -215,7 +215,7 @@ def test_who_was_asked_while_it_took_a_genesis_is_not_empty() -> None:
     assert control.state.broker_count == 1
 
 
-def test_a_founding_goes_on_when_its_founder_dies_with_the_genesis() -> None:
+def test_a_bootstrap_goes_on_when_its_founder_dies_with_the_initial_state() -> None:
     world = World()
     for ordinal in range(3):
         world.start(ordinal)
@@ -232,27 +232,27 @@ def test_a_founding_goes_on_when_its_founder_dies_with_the_genesis() -> None:
     }
 
 
-def test_its_own_founding_goes_first_when_its_id_is_the_greater() -> None:
+def test_its_own_bootstrap_goes_first_when_its_id_is_the_greater() -> None:
     world = World()
     control = world.start(0)
     world.found(0, 3)
 
-    for founding in (UUID(int=0), UUID(int=2**128 - 1)):
-        world.do(control, Heard(FoundingAsked(TestDisk(1).id, founding)))
+    for bootstrap in (UUID(int=0), UUID(int=2**128 - 1)):
+        world.do(control, Heard(BootstrapAsked(TestDisk(1).id, bootstrap)))
     world.pass_ms(100)
 
-    assert world.rules["founding.own_first"] == 1
-    assert world.rules["founding.gave_way"] == 1
+    assert world.rules["bootstrap.own_first"] == 1
+    assert world.rules["bootstrap.gave_way"] == 1
 
 
 def test_a_reservation_that_was_overtaken_is_not_told() -> None:
     world = World()
     control = world.start(0)
-    world.do(control, Heard(FoundingAsked(TestDisk(1).id, UUID(int=0))))
+    world.do(control, Heard(BootstrapAsked(TestDisk(1).id, UUID(int=0))))
     world.found(0, 3)
     world.pass_ms(100)
 
-    assert world.rules["founding.gave_way"] == 0
+    assert world.rules["bootstrap.gave_way"] == 0
 
 
 def test_an_empty_broker_that_knows_of_a_ring_founds_none() -> None:
@@ -425,7 +425,7 @@ def test_another_process_of_the_broker_ends_the_older_one() -> None:
     world.controls[1] = old
     world.until(lambda: world.superseded == [1])
 
-    assert old.step(Heard(FoundingAsked(TestDisk(2).id, UUID(int=1))), world.now_ms) == []
+    assert old.step(Heard(BootstrapAsked(TestDisk(2).id, UUID(int=1))), world.now_ms) == []
     assert old.wake_at_ms == NEVER_MS
 
 

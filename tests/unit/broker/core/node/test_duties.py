@@ -5,7 +5,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from tailrace_broker.core.node.duties import brokers_to_fence, ranges_to_lead, wanted_voters
-from tailrace_broker.core.ring.commands import founding_state
+from tailrace_broker.core.ring.commands import initial_state
 from tailrace_broker.model.agreement import Configuration, DiskId
 from tailrace_broker.model.commands import Fence, Lead
 from tailrace_broker.model.ring_state import RangeState, Registration, Replica, RingState
@@ -24,7 +24,7 @@ def registration_of(ordinal: int, *, is_fenced: bool = False) -> Registration:
 
 def ring_of(broker_count: int, factor: int = 3) -> RingState:
     registrations = map(registration_of, range(broker_count))
-    return founding_state(UUID(int=9), broker_count, factor, registrations)
+    return initial_state(UUID(int=9), broker_count, factor, registrations)
 
 
 def led_by(state: RingState, range_id: int, ordinal: int | None) -> RingState:

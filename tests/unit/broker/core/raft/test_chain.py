@@ -4,7 +4,7 @@ from tailrace_broker.codec.configuration import decode_configuration, encode_con
 from tailrace_broker.core.raft.chain import BLOCK_OVERHEAD_BYTES, Chain, recover_chain
 from tailrace_broker.core.raft.quorum import agreed_height, is_quorum
 from tailrace_broker.model.agreement import (
-    GENESIS,
+    INITIAL_ID,
     VOTERS,
     Block,
     BlockId,
@@ -28,7 +28,7 @@ def voters(term: int, height: int, parent: tuple[int, int], *disks: DiskId) -> B
 
 
 def chain_of(*blocks: Block, head: tuple[int, int]) -> Chain:
-    chain = Chain(GENESIS, Configuration((A,)))
+    chain = Chain(INITIAL_ID, Configuration((A,)))
     for each in blocks:
         chain.add(each)
     chain.move_head(BlockId(*head))
@@ -64,7 +64,7 @@ def test_a_head_that_moves_to_another_branch_cuts_the_chain_there() -> None:
 
     assert not chain.move_head(BlockId(1, 3))
     assert chain.move_head(BlockId(2, 3))
-    assert chain.between(GENESIS, chain.head) == (TREE[0], TREE[3], TREE[4])
+    assert chain.between(INITIAL_ID, chain.head) == (TREE[0], TREE[3], TREE[4])
     chain.validate()
 
 
@@ -93,8 +93,8 @@ def test_blocks_behind_one_come_in_messages_of_bounded_size() -> None:
     chain = chain_of(*blocks, head=(1, 5))
     each_bytes = 100 + BLOCK_OVERHEAD_BYTES
 
-    assert chain.after(GENESIS, 1) == ((blocks[0],), each_bytes)
-    assert chain.after(GENESIS, 2 * each_bytes) == (tuple(blocks[:2]), 2 * each_bytes)
+    assert chain.after(INITIAL_ID, 1) == ((blocks[0],), each_bytes)
+    assert chain.after(INITIAL_ID, 2 * each_bytes) == (tuple(blocks[:2]), 2 * each_bytes)
     assert chain.after(BlockId(1, 2), 10_000) == (tuple(blocks[2:]), 3 * each_bytes)
     assert chain.after(BlockId(1, 5), 10_000) == ((), 0)
 
@@ -134,7 +134,7 @@ def test_a_snapshot_takes_the_place_of_the_chain_up_to_it() -> None:
 def test_a_start_finds_the_chain_among_dead_branches_and_blocks_told_twice() -> None:
     old = block(0, 0, (0, -1))
     chain = recover_chain(
-        GENESIS,
+        INITIAL_ID,
         Configuration((A,)),
         [old, *TREE, *TREE[:2]],
         head=BlockId(2, 3),

@@ -13,7 +13,7 @@ from tailrace_broker.core.raft.events import (
 from tailrace_broker.core.raft.state import NEVER_MS
 from tailrace_broker.model.agreement import (
     EMPTY,
-    GENESIS,
+    INITIAL_ID,
     NOTHING,
     VOTERS,
     Block,
@@ -37,7 +37,7 @@ def kept(effects: list[RaftEffect]) -> list[object]:
 
 
 def append(
-    term: int, *blocks: Block, parent: BlockId = GENESIS, commit: BlockId = GENESIS
+    term: int, *blocks: Block, parent: BlockId = INITIAL_ID, commit: BlockId = INITIAL_ID
 ) -> Append:
     return Append(term, A, parent, blocks, commit, round=1)
 
@@ -52,7 +52,7 @@ def test_who_votes_alone_leads_at_once() -> None:
 
     first = node.step(Woken())
 
-    empty = Block(BlockId(1, 1), GENESIS, EMPTY)
+    empty = Block(BlockId(1, 1), INITIAL_ID, EMPTY)
     assert first == [Keep(1, (Term(1, A), Stored(empty), Head(BlockId(1, 1))))]
     assert (world[0].role, world[0].leader, world[0].is_established) == ("leader", A, False)
 
@@ -67,7 +67,7 @@ def test_who_votes_alone_leads_at_once() -> None:
 def test_who_votes_alone_by_what_is_not_agreed_leads_when_its_vote_is_on_disk() -> None:
     """Others may count votes in the old way, in the very same term."""
     world = World()
-    alone = Block(FIRST, GENESIS, VOTERS, encode_configuration(Configuration((C,))))
+    alone = Block(FIRST, INITIAL_ID, VOTERS, encode_configuration(Configuration((C,))))
     world.nodes[2].step(Received(append(1, alone)))
     world.nodes[2].write()
     world.now_ms = world[2].wake_at_ms
@@ -86,7 +86,7 @@ def test_it_asks_whether_it_would_win_before_any_term_changes() -> None:
 
     effects = world.nodes[0].step(Woken())
 
-    assert sent(effects) == [VoteAsked(1, A, GENESIS, is_pre=True)] * 2
+    assert sent(effects) == [VoteAsked(1, A, INITIAL_ID, is_pre=True)] * 2
     assert world[0].role == "candidate"
     world.deliver()
     assert [message for _, _, message in world.mail] == [
@@ -104,7 +104,7 @@ def test_votes_are_asked_for_and_given_when_that_is_on_disk() -> None:
 
     assert world.mail == []
     assert world[0].term == 1
-    assert sent(world.nodes[0].write()) == [VoteAsked(1, A, GENESIS)] * 2
+    assert sent(world.nodes[0].write()) == [VoteAsked(1, A, INITIAL_ID)] * 2
     world.deliver()
     assert world.mail == []
     assert sent(world.nodes[1].write()) == [VoteAnswered(1, B, True)]
@@ -115,13 +115,13 @@ def test_votes_are_asked_for_and_given_when_that_is_on_disk() -> None:
 def test_a_disk_votes_once_in_a_term_over_a_restart_too() -> None:
     world = World()
     node = world.nodes[2]
-    node.step(Received(VoteAsked(1, A, GENESIS)))
+    node.step(Received(VoteAsked(1, A, INITIAL_ID)))
     node.write()
     node.stop()
     node.start()
 
-    other = node.step(Received(VoteAsked(1, B, GENESIS)))
-    same = node.step(Received(VoteAsked(1, A, GENESIS)))
+    other = node.step(Received(VoteAsked(1, B, INITIAL_ID)))
+    same = node.step(Received(VoteAsked(1, A, INITIAL_ID)))
 
     assert sent(other) == [VoteAnswered(1, C, False)]
     assert sent(same) == [VoteAnswered(1, C, True)]
@@ -131,10 +131,10 @@ def test_a_vote_that_did_not_reach_the_disk_was_never_told() -> None:
     world = World()
     node = world.nodes[2]
 
-    first = node.step(Received(VoteAsked(1, A, GENESIS)))
+    first = node.step(Received(VoteAsked(1, A, INITIAL_ID)))
     node.stop()
     node.start()
-    node.step(Received(VoteAsked(1, B, GENESIS)))
+    node.step(Received(VoteAsked(1, B, INITIAL_ID)))
 
     assert sent(first) == []
     assert sent(node.write()) == [VoteAnswered(1, C, True)]
@@ -143,8 +143,8 @@ def test_a_vote_that_did_not_reach_the_disk_was_never_told() -> None:
 def test_a_promise_of_a_term_that_is_over_is_not_sent() -> None:
     world = World()
     node = world.nodes[2]
-    node.step(Received(VoteAsked(1, A, GENESIS)))
-    node.step(Received(VoteAsked(2, B, GENESIS)))
+    node.step(Received(VoteAsked(1, A, INITIAL_ID)))
+    node.step(Received(VoteAsked(2, B, INITIAL_ID)))
 
     assert sent(node.write(2)) == [VoteAnswered(2, C, True)]
     assert world.rules["promise.dropped"] == 1
@@ -153,7 +153,7 @@ def test_a_promise_of_a_term_that_is_over_is_not_sent() -> None:
 def test_an_answer_of_a_term_that_is_over_is_not_sent() -> None:
     world = World()
     node = world.nodes[2]
-    node.step(Received(append(1, block(1, 1, GENESIS))))
+    node.step(Received(append(1, block(1, 1, INITIAL_ID))))
     node.step(Received(VoteAsked(2, B, BlockId(1, 1))))
 
     assert sent(node.write(2)) == [VoteAnswered(2, C, True)]
@@ -168,7 +168,7 @@ def test_a_vote_needs_a_head_as_new_by_term_then_height(
 ) -> None:
     world = World()
     node = world.nodes[2]
-    first = block(1, 1, GENESIS)
+    first = block(1, 1, INITIAL_ID)
     node.step(Received(append(1, first, block(1, 2, first.id))))
     node.write()
 
@@ -198,11 +198,11 @@ def test_who_hears_a_leader_says_nothing_to_who_would_be_one() -> None:
 def test_an_older_head_calls_the_newer_one_to_the_election() -> None:
     world = World()
     node = world.nodes[2]
-    node.step(Received(append(1, block(1, 1, GENESIS))))
+    node.step(Received(append(1, block(1, 1, INITIAL_ID))))
     node.write()
     world.now_ms += TIMING.election_ms
 
-    assert node.step(Received(VoteAsked(2, B, GENESIS, is_pre=True))) == []
+    assert node.step(Received(VoteAsked(2, B, INITIAL_ID, is_pre=True))) == []
     assert world[2].wake_at_ms <= world.now_ms + TIMING.heartbeat_ms // 2
     assert world.rules["prevote.old_head"] == 1
 
@@ -251,7 +251,7 @@ def test_a_candidate_in_its_term_is_not_ended_by_who_asks_for_the_next() -> None
     node.step(Woken())
     node.step(Received(VoteAnswered(1, A, True, is_pre=True)))
 
-    answer = node.step(Received(VoteAsked(2, C, GENESIS, is_pre=True)))
+    answer = node.step(Received(VoteAsked(2, C, INITIAL_ID, is_pre=True)))
 
     assert sent(answer) == [VoteAnswered(2, B, True, is_pre=True)]
     assert (world[1].role, world[1].term) == ("candidate", 1)
@@ -276,7 +276,7 @@ def test_who_is_refused_a_vote_stands_again_soon() -> None:
 
 def test_who_has_a_vote_may_die_before_it_says_that_it_leads() -> None:
     world = World()
-    world.nodes[1].step(Received(VoteAsked(1, C, GENESIS)))
+    world.nodes[1].step(Received(VoteAsked(1, C, INITIAL_ID)))
     assert world[1].wake_at_ms >= world.now_ms + TIMING.election_ms
 
     world.lose_connection(1, 0)  # somebody else: no matter
@@ -288,7 +288,7 @@ def test_who_has_a_vote_may_die_before_it_says_that_it_leads() -> None:
 
 def test_a_candidate_of_an_older_term_learns_the_newer_and_tries_again_soon() -> None:
     world = World()
-    world.nodes[1].step(Received(VoteAsked(4, C, GENESIS)))
+    world.nodes[1].step(Received(VoteAsked(4, C, INITIAL_ID)))
     world.now_ms += 2 * TIMING.election_ms
     world.nodes[0].step(Woken())
 
@@ -304,10 +304,10 @@ def test_a_candidate_of_an_older_term_learns_the_newer_and_tries_again_soon() ->
 def test_a_candidate_of_an_older_term_is_refused_with_the_newer() -> None:
     world = World()
     node = world.nodes[2]
-    node.step(Received(VoteAsked(4, A, GENESIS)))
+    node.step(Received(VoteAsked(4, A, INITIAL_ID)))
     node.write()
 
-    refused = node.step(Received(VoteAsked(3, B, GENESIS)))
+    refused = node.step(Received(VoteAsked(3, B, INITIAL_ID)))
 
     assert sent(refused) == [VoteAnswered(4, C, False)]
     assert world.rules["stale.refused"] == 1
@@ -341,7 +341,7 @@ def test_who_only_asks_whether_it_would_win_votes_for_another() -> None:
     node.step(Woken())
     assert world[2].role == "candidate"
 
-    node.step(Received(VoteAsked(1, A, GENESIS)))
+    node.step(Received(VoteAsked(1, A, INITIAL_ID)))
 
     assert world[2].role == "follower"
     assert VoteAnswered(1, C, True) in sent(node.write(9))
@@ -364,7 +364,7 @@ def test_a_candidate_follows_who_leads_its_term() -> None:
 def test_the_own_vote_counts_when_it_is_on_disk_and_not_before() -> None:
     world = World(2)
     node = world.nodes[1]
-    node.step(Received(append(1, block(1, 1, GENESIS))))
+    node.step(Received(append(1, block(1, 1, INITIAL_ID))))
     world.now_ms += 2 * TIMING.election_ms
     node.step(Woken())
     node.step(Received(VoteAnswered(2, A, True, is_pre=True)))
@@ -372,7 +372,7 @@ def test_the_own_vote_counts_when_it_is_on_disk_and_not_before() -> None:
     node.step(Received(VoteAnswered(2, A, True)))
     assert sent(node.write()) == []
     assert world[1].role == "candidate"
-    assert Append(2, B, FIRST, (block(2, 2, FIRST),), GENESIS, 0) in sent(node.write())
+    assert Append(2, B, FIRST, (block(2, 2, FIRST),), INITIAL_ID, 0) in sent(node.write())
 
 
 def test_votes_of_another_question_are_not_counted() -> None:
@@ -498,7 +498,7 @@ def test_nobody_else_leads_in_a_term() -> None:
     world = World()
     world.elect(0)
     world.settle()
-    second = Append(1, B, GENESIS, (block(1, 1, GENESIS),), GENESIS, 1)
+    second = Append(1, B, INITIAL_ID, (block(1, 1, INITIAL_ID),), INITIAL_ID, 1)
 
     assert world.nodes[0].step(Received(second)) == []
     assert world.nodes[2].step(Received(second)) == []
@@ -508,7 +508,7 @@ def test_nobody_else_leads_in_a_term() -> None:
 def test_what_a_broker_seems_to_hear_of_itself_is_of_a_disk_before() -> None:
     world = World()
 
-    assert world.nodes[0].step(Received(VoteAsked(9, disk_id(0, 2), GENESIS))) == []
+    assert world.nodes[0].step(Received(VoteAsked(9, disk_id(0, 2), INITIAL_ID))) == []
     assert world[0].term == 0
 
 
@@ -516,7 +516,7 @@ def test_an_empty_disk_neither_votes_nor_wakes() -> None:
     world = World()
     node = world.add(MemoryDisk(disk_id(3)))
 
-    assert node.step(Received(VoteAsked(9, A, GENESIS))) == []
+    assert node.step(Received(VoteAsked(9, A, INITIAL_ID))) == []
     assert world[3].wake_at_ms == NEVER_MS
     assert node.step(Woken()) == []
     assert (world[3].head, world[3].is_voter, world[3].me) == (NOTHING, False, disk_id(3))
@@ -557,7 +557,7 @@ def test_a_late_acknowledgement_of_the_disk_changes_nothing() -> None:
 def test_a_restart_finds_the_whole_chain() -> None:
     world = World()
     node = world.nodes[2]
-    first = block(1, 1, GENESIS)
+    first = block(1, 1, INITIAL_ID)
     second = block(1, 2, first.id)
     node.step(Received(append(1, first, second, commit=first.id)))
     node.write()

@@ -27,7 +27,7 @@ from tailrace_broker.core.raft.metadata_log import (
     owns,
 )
 from tailrace_broker.model.agreement import (
-    GENESIS,
+    INITIAL_ID,
     NOTHING,
     Block,
     BlockId,
@@ -47,7 +47,7 @@ from tailrace_broker.model.errors import CorruptMetadataError, StorageFailedErro
 LOG_BYTES = 8 * BLOCK_BYTES
 DISK_ID = DiskId(2, UUID(int=5))
 VOTERS = Configuration((DISK_ID,))
-FOUNDED = Snapshot(GENESIS, VOTERS, b"genesis")
+FOUNDED = Snapshot(INITIAL_ID, VOTERS, b"initial")
 FIRST, SECOND = METADATA_LOGS
 
 
@@ -160,7 +160,7 @@ def test_a_snapshot_is_laid_out_as_specified() -> None:
 )
 def test_a_damaged_snapshot_is_refused(damage: Callable[[bytes], bytes], says: str) -> None:
     stored = b"".join(encode_snapshot(FOUNDED.id, FOUNDED.configuration, (b"state",)))
-    assert decode_snapshot("s", stored) == Snapshot(GENESIS, VOTERS, b"state")
+    assert decode_snapshot("s", stored) == Snapshot(INITIAL_ID, VOTERS, b"state")
     with pytest.raises(CorruptMetadataError, match=says):
         decode_snapshot("s", damage(stored))
 
@@ -219,7 +219,7 @@ def test_a_replacement_leaves_nothing_of_before(disk: Disk) -> None:
     disk.do(log.keep([Reserved(UUID(int=9)), block(1)]))
     disk.do(log.replace(FOUNDED, (Term(0),)))
     assert log.snapshot_name == "0-0.snapshot"
-    assert disk.start()[0] == Kept(Term(0), FOUNDED, (), GENESIS, GENESIS)
+    assert disk.start()[0] == Kept(Term(0), FOUNDED, (), INITIAL_ID, INITIAL_ID)
     newer = Snapshot(BlockId(2, 8), VOTERS, b"newer")
     disk.do(log.replace(newer, (Term(2),)))
     assert disk.start()[0] == Kept(Term(2), newer, (), newer.id, newer.id)
@@ -228,7 +228,7 @@ def test_a_replacement_leaves_nothing_of_before(disk: Disk) -> None:
 
 def test_a_replacement_by_the_same_snapshot_keeps_its_file(disk: Disk, log: MetadataLog) -> None:
     disk.do(log.replace(FOUNDED, (Term(3),)))
-    assert disk.start()[0] == Kept(Term(3), FOUNDED, (), GENESIS, GENESIS)
+    assert disk.start()[0] == Kept(Term(3), FOUNDED, (), INITIAL_ID, INITIAL_ID)
 
 
 def test_what_was_found_is_durable_before_it_counts(disk: Disk, log: MetadataLog) -> None:
@@ -301,8 +301,8 @@ def test_a_compaction_keeps_both_until_its_end(disk: Disk, log: MetadataLog) -> 
 
 def test_the_first_snapshot_has_none_to_remove(disk: Disk) -> None:
     _, log = disk.start()
-    log.begin_compaction(GENESIS, [Term(0)])
-    assert [type(each) for each in log.end_compaction(GENESIS)] == [Write]
+    log.begin_compaction(INITIAL_ID, [Term(0)])
+    assert [type(each) for each in log.end_compaction(INITIAL_ID)] == [Write]
 
 
 def test_a_compaction_that_was_overtaken_leaves_no_snapshot(log: MetadataLog) -> None:

@@ -135,8 +135,8 @@ class Model:
         assert isinstance(head, Head)
         assert isinstance(commit, Commit)
         assert isinstance(reserved, Reserved)
-        founding = reserved.founding if reserved.founding.int else None
-        return Kept(term, self.snapshot, tuple(blocks.values()), head.id, commit.id, founding)
+        bootstrap = reserved.bootstrap if reserved.bootstrap.int else None
+        return Kept(term, self.snapshot, tuple(blocks.values()), head.id, commit.id, bootstrap)
 
     def with_(self, records: Sequence[Record]) -> "Model":
         return Model(self.snapshot, [*self.records, *records])

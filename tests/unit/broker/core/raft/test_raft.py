@@ -13,7 +13,7 @@ from tailrace_broker.core.raft.feeding import MESSAGE_BYTES_MAX
 from tailrace_broker.core.raft.leading import OPEN_BYTES_MAX, READS_MAX
 from tailrace_broker.model.agreement import (
     COMMAND,
-    GENESIS,
+    INITIAL_ID,
     NOTHING,
     VOTERS,
     Block,
@@ -47,7 +47,7 @@ def block(term: int, height: int, parent: BlockId, payload: bytes = b"") -> Bloc
 
 
 def append(
-    term: int, *blocks: Block, parent: BlockId = GENESIS, commit: BlockId = GENESIS
+    term: int, *blocks: Block, parent: BlockId = INITIAL_ID, commit: BlockId = INITIAL_ID
 ) -> Append:
     """Of A, a leader."""
     return Append(term, A, blocks[0].parent if blocks else parent, blocks, commit, round=1)
@@ -178,7 +178,7 @@ def test_blocks_on_an_unknown_one_are_refused_with_what_is_durable(world: World)
     ],
 )
 def test_what_is_no_chain_is_not_answered(world: World, blocks: tuple[Block, ...]) -> None:
-    assert hear(world, 1, Append(1, A, FIRST, blocks, GENESIS, 1)) == []
+    assert hear(world, 1, Append(1, A, FIRST, blocks, INITIAL_ID, 1)) == []
     assert world.rules["append.malformed"] == 1
 
 
@@ -188,7 +188,7 @@ def test_a_late_message_moves_nothing_back(world: World) -> None:
     world.propose(0, b"two")
     world.settle()
 
-    first = Append(1, A, GENESIS, (), GENESIS, 1)
+    first = Append(1, A, INITIAL_ID, (), INITIAL_ID, 1)
     assert replies(hear(world, 1, first)) == [(True, BlockId(1, 3))]
     assert replies(hear(world, 1, late)) == [(True, BlockId(1, 3))]
     assert world.rules["append.old"] == 2
@@ -220,7 +220,7 @@ def test_blocks_that_are_on_their_way_to_the_disk_are_not_kept_again(world: Worl
 
 
 def test_what_contradicts_what_is_agreed_is_refused(world: World) -> None:
-    other = block(0, 1, GENESIS)
+    other = block(0, 1, INITIAL_ID)
 
     assert replies(hear(world, 1, append(1, other))) == [(False, FIRST)]
     assert replies(hear(world, 1, append(1, parent=other.id))) == [(False, FIRST)]

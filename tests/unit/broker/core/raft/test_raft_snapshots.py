@@ -14,7 +14,7 @@ from tailrace_broker.core.raft.feeding import MESSAGE_BYTES_MAX
 from tailrace_broker.core.raft.following import SNAPSHOT_BYTES_MAX
 from tailrace_broker.model.agreement import (
     COMMAND,
-    GENESIS,
+    INITIAL_ID,
     NOTHING,
     Block,
     BlockId,
@@ -38,8 +38,8 @@ from tests.support.raft.raft_world import (
     Node,
     World,
     disk_id,
-    genesis_of,
     hear,
+    initial_of,
     sent,
 )
 
@@ -52,7 +52,7 @@ def block(term: int, height: int, parent: BlockId, payload: bytes = b"") -> Bloc
 
 
 def append(
-    term: int, *blocks: Block, parent: BlockId = GENESIS, commit: BlockId = GENESIS
+    term: int, *blocks: Block, parent: BlockId = INITIAL_ID, commit: BlockId = INITIAL_ID
 ) -> Append:
     """Of A, a leader."""
     return Append(term, A, blocks[0].parent if blocks else parent, blocks, commit, round=1)
@@ -129,31 +129,31 @@ def test_a_follower_that_lost_its_slices_gets_them_from_the_first_on() -> None:
 def test_a_snapshot_is_in_force_when_it_is_on_disk() -> None:
     world = World()
     node = world.add(MemoryDisk(D))
-    snapshot = genesis_of(A, B, C, state=b"x\n")
-    message = SnapshotSlice(1, A, GENESIS, snapshot.configuration, 0, 2, b"x\n", 1)
+    snapshot = initial_of(A, B, C, state=b"x\n")
+    message = SnapshotSlice(1, A, INITIAL_ID, snapshot.configuration, 0, 2, b"x\n", 1)
 
     first = hear(world, 3, message)
 
     assert first == [Replace(1, snapshot, (Term(1),))]
-    assert (world[3].applied, world[3].commit) == (NOTHING, GENESIS)
-    assert hear(world, 3, append(1, block(1, 1, GENESIS))) == []  # nothing is built on it yet
-    assert node.write() == [Install(snapshot), Send(0, SliceTaken(1, D, GENESIS, 2, 1))]
-    assert world[3].applied == GENESIS
+    assert (world[3].applied, world[3].commit) == (NOTHING, INITIAL_ID)
+    assert hear(world, 3, append(1, block(1, 1, INITIAL_ID))) == []  # nothing is built on it yet
+    assert node.write() == [Install(snapshot), Send(0, SliceTaken(1, D, INITIAL_ID, 2, 1))]
+    assert world[3].applied == INITIAL_ID
 
 
 def test_who_takes_slices_on_a_disk_that_stands_still_is_silent() -> None:
     world = World()
     node = world.add(MemoryDisk(D))
-    first = SnapshotSlice(1, A, GENESIS, Configuration((A, B, C)), 0, 3, b"x", 1)
-    second = SnapshotSlice(1, A, GENESIS, Configuration((A, B, C)), 1, 3, b"y", 2)
+    first = SnapshotSlice(1, A, INITIAL_ID, Configuration((A, B, C)), 0, 3, b"x", 1)
+    second = SnapshotSlice(1, A, INITIAL_ID, Configuration((A, B, C)), 1, 3, b"y", 2)
     hear(world, 3, first)
     world.now_ms += TIMING.disk_stall_ms + 1
 
     assert hear(world, 3, second) == []
 
     assert world.rules["disk.silent"] == 1
-    assert sent(node.write()) == [SliceTaken(1, D, GENESIS, 1, 1)]
-    assert sent(hear(world, 3, second)) == [SliceTaken(1, D, GENESIS, 2, 2)]
+    assert sent(node.write()) == [SliceTaken(1, D, INITIAL_ID, 1, 1)]
+    assert sent(hear(world, 3, second)) == [SliceTaken(1, D, INITIAL_ID, 2, 2)]
 
 
 def test_an_empty_snapshot_is_one_slice() -> None:
@@ -194,7 +194,9 @@ def test_a_snapshot_of_a_branch_moves_the_head_to_it(world: World) -> None:
 def test_a_snapshot_beyond_all_measure_is_not_taken() -> None:
     world = World()
     world.add(MemoryDisk(D))
-    message = SnapshotSlice(1, A, GENESIS, Configuration((A,)), 0, SNAPSHOT_BYTES_MAX + 1, b"x", 1)
+    message = SnapshotSlice(
+        1, A, INITIAL_ID, Configuration((A,)), 0, SNAPSHOT_BYTES_MAX + 1, b"x", 1
+    )
 
     assert sent(hear(world, 3, message)) == []
     assert world.rules["snapshot.too_large"] == 1
@@ -300,21 +302,21 @@ def test_an_answer_about_another_snapshot_is_old(world: World) -> None:
     hear(world, 0, Follow(1, D, NOTHING))
 
     assert hear(world, 0, SliceTaken(1, D, BlockId(7, 7), 5, 0)) == []
-    assert hear(world, 0, SliceTaken(1, B, GENESIS, 5, 0)) == []
+    assert hear(world, 0, SliceTaken(1, B, INITIAL_ID, 5, 0)) == []
 
 
 # --- rings ---
 
 
-def test_an_empty_disk_begins_with_a_genesis() -> None:
+def test_an_empty_disk_begins_with_an_initial_state() -> None:
     world = World(0)
     node = world.add(MemoryDisk(A))
-    genesis = genesis_of(A, state=b"x\n")
+    initial = initial_of(A, state=b"x\n")
 
-    assert world.found(0, genesis) == [Replace(1, genesis, (Term(0),))]
+    assert world.found(0, initial) == [Replace(1, initial, (Term(0),))]
     assert node.step(Woken()) == []
-    assert node.write() == [Install(genesis)]
-    assert world.found(0, genesis) == []
+    assert node.write() == [Install(initial)]
+    assert world.found(0, initial) == []
     world.settle()
     node.step(Woken())
     assert world[0].role == "leader"
@@ -325,7 +327,7 @@ def test_some_found_a_ring_together() -> None:
     for disk in (A, B, C):
         world.add(MemoryDisk(disk))
     for ordinal in range(3):
-        world.found(ordinal, genesis_of(A, B, C))
+        world.found(ordinal, initial_of(A, B, C))
 
     assert world.elect().applied == FIRST
     assert world.rules["founded"] == 3

@@ -6,7 +6,7 @@ from tailrace_broker.core.raft.events import (
 )
 from tailrace_broker.core.raft.feeding import LEARNER_SILENT_MS
 from tailrace_broker.model.agreement import (
-    GENESIS,
+    INITIAL_ID,
     VOTERS,
     Block,
     BlockId,
@@ -179,7 +179,7 @@ def test_a_wiped_broker_leads_though_its_old_disk_still_votes() -> None:
         VOTERS,
         encode_configuration(Configuration((A, B), (disk_id(1, 2),))),
     )
-    hear(world, 1, Append(3, A, joint.parent, (joint,), GENESIS, 1))
+    hear(world, 1, Append(3, A, joint.parent, (joint,), INITIAL_ID, 1))
     world.nodes[0].stop()
     world.now_ms += 3 * TIMING.election_ms
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from tailrace_broker.core.ring.arithmetic import broker_token
-from tailrace_broker.core.ring.commands import carry_out, founding_state
+from tailrace_broker.core.ring.commands import carry_out, initial_state
 from tailrace_broker.model.commands import AcceptLoss, Command, CreateTopic, Lead, Stamped
 from tailrace_broker.model.errors import (
     InvalidParameterError,
@@ -42,7 +42,7 @@ def registration(ordinal: int, *, number: int = 1) -> Registration:
 
 def state_of(*commands: Command, brokers: int = 3) -> RingState:
     """A new ring in which these were carried out."""
-    state = founding_state(CLUSTER, brokers, 1, map(registration, range(brokers)))
+    state = initial_state(CLUSTER, brokers, 1, map(registration, range(brokers)))
     for number, command in enumerate(commands):
         state = carry_out(state, Stamped(number, command))
         assert state.recent[number] is None, state.recent[number]

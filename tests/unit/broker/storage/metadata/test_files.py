@@ -421,7 +421,7 @@ def test_what_a_disk_had_room_for_of_a_snapshot_is_removed(tmp_path: Path) -> No
     async def scenario() -> None:
         nonlocal is_full
         async with started(tmp_path, write_file=write_file) as metadata:
-            metadata.replace(Snapshot(BlockId(0, 0), VOTERS, b"genesis"), Term(0))
+            metadata.replace(Snapshot(BlockId(0, 0), VOTERS, b"initial"), Term(0))
             await asyncio.to_thread(lambda: None)
             is_full = False
             await metadata.all_told()

@@ -20,7 +20,7 @@ from tailrace_broker.codec.metadata import (
 )
 from tailrace_broker.codec.metadata_log import encode_snapshot
 from tailrace_broker.codec.segment import encode_pad
-from tailrace_broker.model.agreement import GENESIS, Configuration, DiskId
+from tailrace_broker.model.agreement import INITIAL_ID, Configuration, DiskId
 from tailrace_broker.model.damage import Loss, RecordedDamage
 from tailrace_broker.model.topic import TopicSettings
 from tests.support.storage.batches import TOPIC_ID, Event, batch_of
@@ -187,7 +187,7 @@ def test_what_a_json_file_must_have_is_looked_at(
 
 def test_a_snapshot_of_what_the_ring_agreed_is_checked(files: BrokerFiles) -> None:
     voters = Configuration((DiskId(0, TOPIC_ID),))
-    stored = b"".join(encode_snapshot(GENESIS, voters, [b"state"]))
+    stored = b"".join(encode_snapshot(INITIAL_ID, voters, [b"state"]))
     path = files.data / "metadata" / "0-0.snapshot"
     path.write_bytes(stored)
     whole = files.found()

@@ -1,18 +1,18 @@
-"""How a ring begins: once, and only when every broker that it begins with is empty.
+"""The bootstrap of a ring: it happens once, and only when every broker of the ring is empty.
 
-The founder asks all of them. An empty one answers when it has noted on its disk that it awaits this
-founding; a later one takes its place, unless it is itself the founder of one with a greater id.
-When all have answered, the founder makes the genesis: the state with all of them registered, and
-who votes. Broker 0 takes it first, whoever the founder is, and hands it on; so does each other that
-awaits this founding with the very disk that it answered with. One that is not empty is a veto, so
-wiped brokers cannot found a ring beside the one that they were in; it shows the genesis if it has
-nothing else yet, and when that names the disks of all who are asked, a founding whose founder died
-is finished with it. Until the genesis is on its disk, it is silent.
+The founder asks all brokers. An empty one notes on its disk that it awaits this bootstrap, and then
+answers. A later bootstrap takes its place, unless the broker is the founder of one with a greater
+id. When all have answered, the founder makes the initial state: all of them registered, and the
+voters. Broker 0 takes it first, whoever the founder is, and sends it on; so does each other broker
+that awaits this bootstrap with the disk that it answered with. A broker that is not empty is a
+veto, so wiped brokers cannot found a ring beside the one that they were in. It shows the initial
+state if it has nothing else yet; when that names the disks of all who are asked, a bootstrap whose
+founder died is finished with it. Until the initial state is on its disk, a broker does not answer.
 
-Why there are never two, of whatever size: each needs broker 0, whose disk takes one genesis, and
-what others take it has taken. (A founder that decided by itself could have the answer of a broker
-that founds a smaller ring meanwhile, which that founder has no part in.) A founder that answers
-another founding gives up its own.
+There are never two rings, of whatever size: each bootstrap needs broker 0, whose disk takes one
+initial state, and all others take the same. (A founder that decided alone could have the answer of
+a broker that founds a smaller ring meanwhile, in which that founder has no part.) A founder that
+answers another bootstrap gives up its own.
 """
 
 from collections import Counter
@@ -22,13 +22,20 @@ from uuid import UUID
 from msgspec import structs
 
 from tailrace_broker.codec.ring_snapshot import decode_state, encode_state
-from tailrace_broker.core.node.events import Answer, AskFounding
+from tailrace_broker.core.node.events import Answer, AskBootstrap
 from tailrace_broker.core.raft.events import Send
-from tailrace_broker.core.ring.commands import founding_state
-from tailrace_broker.model.agreement import GENESIS, Configuration, DiskId, Kept, Reserved, Snapshot
+from tailrace_broker.core.ring.commands import initial_state
+from tailrace_broker.model.agreement import (
+    INITIAL_ID,
+    Configuration,
+    DiskId,
+    Kept,
+    Reserved,
+    Snapshot,
+)
 from tailrace_broker.model.errors import CorruptMetadataError
 from tailrace_broker.model.generator import Generator
-from tailrace_broker.model.messages import Founded, FoundingAnswered, FoundingAsked
+from tailrace_broker.model.messages import BootstrapAnswered, BootstrapAsked, Bootstrapped
 from tailrace_broker.model.ring_state import Refusal, Registration, RingState
 
 ASK_AGAIN_MS = 200
@@ -48,25 +55,25 @@ def voter_count(broker_count: int) -> int:
 
 @dataclass(slots=True)
 class _Attempt:
-    ask: AskFounding
+    ask: AskBootstrap
     id: UUID
     give_up_ms: int
     ask_again_ms: int
-    genesis: Snapshot | None = None  # of a founding that is to be finished
+    initial: Snapshot | None = None  # of a bootstrap that is to be finished
     made: Snapshot | None = None  # broker 0 is to take it
-    answers: dict[int, FoundingAnswered] = field(default_factory=dict)
+    answers: dict[int, BootstrapAnswered] = field(default_factory=dict)
 
 
-class Founding:
-    """A broker's part in founding a ring, as founder and as one of the founded, while it is empty.
+class Bootstrap:
+    """A broker's part in bootstrap a ring, as founder and as one of the founded, while it is empty.
 
-    `reserved`: the founding that its disk awaits. `genesis`: the one that it has taken, while that
+    `reserved`: the bootstrap that its disk awaits. `initial`: the one that it has taken, while that
     is all it has. `is_member`: it is in a ring, as far as its disk goes.
     """
 
     def __init__(
         self,
-        me: FoundingAnswered,
+        me: BootstrapAnswered,
         kept: Kept,
         generator: Generator,
         rules: Counter[str],
@@ -74,7 +81,7 @@ class Founding:
         """`me`: what this broker answers, but for the id."""
         snapshot = kept.snapshot
         self.reserved = kept.reserved
-        self.genesis = snapshot if snapshot is not None and snapshot.id == GENESIS else None
+        self.initial = snapshot if snapshot is not None and snapshot.id == INITIAL_ID else None
         self.is_member = snapshot is not None
         self._me = me
         self._generator = generator
@@ -88,7 +95,7 @@ class Founding:
         attempt = self._attempt
         return None if attempt is None else min(attempt.ask_again_ms, attempt.give_up_ms)
 
-    def begin(self, ask: AskFounding, now_ms: int) -> tuple[list[Send], Answer | None]:
+    def begin(self, ask: AskBootstrap, now_ms: int) -> tuple[list[Send], Answer | None]:
         """Ask all; an attempt under way gives way."""
         self._given_up = None if self._attempt is None else self._attempt.id
         answer = self._gave_way()
@@ -118,82 +125,82 @@ class Founding:
         attempt.ask_again_ms = now_ms + ASK_AGAIN_MS
         return self._ask(), None
 
-    def asked(self, message: FoundingAsked) -> Reserved | Send | None:
+    def asked(self, message: BootstrapAsked) -> Reserved | Send | None:
         """What the disk is to note before this broker answers; or a veto; or its own goes first."""
         if self.is_member:
             return self._veto(message)
         if self.is_taken:  # whoever saw it now could keep what this disk may still lose
             return None
-        if not self._may_reserve(message.founding):
-            self._rules["founding.own_first"] += 1
+        if not self._may_reserve(message.bootstrap):
+            self._rules["bootstrap.own_first"] += 1
             return None
-        return Reserved(message.founding)
+        return Reserved(message.bootstrap)
 
-    def noted(self, message: FoundingAsked) -> list[Send | Answer]:
+    def noted(self, message: BootstrapAsked) -> list[Send | Answer]:
         """It is on disk: the answer, and one to whoever asked for an attempt that ends by this."""
-        founding = message.founding
-        if self.is_taken or not self._may_reserve(founding):  # meanwhile
+        bootstrap = message.bootstrap
+        if self.is_taken or not self._may_reserve(bootstrap):  # meanwhile
             return []
-        self.reserved = founding
-        answered = Send(message.sender.ordinal, structs.replace(self._me, founding=founding))
-        is_own = self._attempt is None or self._attempt.id == founding
+        self.reserved = bootstrap
+        answered = Send(message.sender.ordinal, structs.replace(self._me, bootstrap=bootstrap))
+        is_own = self._attempt is None or self._attempt.id == bootstrap
         gave_way = None if is_own else self._gave_way()
         return [answered] if gave_way is None else [gave_way, answered]
 
     @property
     def is_taken(self) -> bool:
-        """It is in a ring, or about to be: it has taken a genesis that is not on disk yet."""
-        return self.is_member or self.genesis is not None
+        """Whether it is in a ring, or has taken an initial state that is not on disk yet."""
+        return self.is_member or self.initial is not None
 
-    def _may_reserve(self, founding: UUID) -> bool:
-        """Whether this empty broker is to await that founding; else its own goes first."""
+    def _may_reserve(self, bootstrap: UUID) -> bool:
+        """Whether this empty broker is to await that bootstrap; else its own goes first."""
         attempt = self._attempt
-        if attempt is None or founding == attempt.id:
+        if attempt is None or bootstrap == attempt.id:
             return True
-        return founding > attempt.id and founding != self._given_up
+        return bootstrap > attempt.id and bootstrap != self._given_up
 
-    def _veto(self, message: FoundingAsked) -> Send:
+    def _veto(self, message: BootstrapAsked) -> Send:
         veto = structs.replace(
-            self._me, founding=message.founding, is_empty=False, genesis=self.genesis
+            self._me, bootstrap=message.bootstrap, is_empty=False, initial=self.initial
         )
         return Send(message.sender.ordinal, veto)
 
-    def answered(self, answer: FoundingAnswered) -> tuple[Snapshot | None, Answer | None]:
-        """The genesis, when that was the last answer missing; or why there is none."""
+    def answered(self, answer: BootstrapAnswered) -> tuple[Snapshot | None, Answer | None]:
+        """The initial state, when that was the last answer missing; or why there is none."""
         attempt, ordinal = self._attempt, answer.sender.ordinal
         is_asked = attempt is not None and 0 <= ordinal < attempt.ask.broker_count
-        if attempt is None or answer.founding != attempt.id or not is_asked:
-            self._rules["founding.late_answer"] += 1
+        if attempt is None or answer.bootstrap != attempt.id or not is_asked:
+            self._rules["bootstrap.late_answer"] += 1
             return None, None
-        shows_genesis = attempt.genesis is not None and answer.genesis == attempt.genesis
-        if not answer.is_empty and not shows_genesis:
+        shows_initial = attempt.initial is not None and answer.initial == attempt.initial
+        if not answer.is_empty and not shows_initial:
             return None, self._vetoed(attempt, answer)
         attempt.answers[ordinal] = answer
         if len(attempt.answers) < attempt.ask.broker_count or attempt.made is not None:
             return None, None
-        genesis = self._made_genesis(attempt)
-        if genesis is None:
+        initial = self._made_initial(attempt)
+        if initial is None:
             return None, self._refused(attempt, ordinal)
-        if attempt.genesis is None and not self.decides:
-            attempt.made, attempt.ask_again_ms = genesis, 0
+        if attempt.initial is None and not self.decides:
+            attempt.made, attempt.ask_again_ms = initial, 0
             return None, None
-        return genesis, None
+        return initial, None
 
-    def is_named(self, founded: Founded) -> bool:
-        """Whether this broker awaits that genesis, which knows this very disk."""
-        if self.is_taken or self.reserved != founded.founding:
+    def is_named(self, founded: Bootstrapped) -> bool:
+        """Whether this broker awaits that initial state, which knows this very disk."""
+        if self.is_taken or self.reserved != founded.bootstrap:
             return False
-        return _names(founded.genesis, self._me.sender)
+        return _names(founded.initial, self._me.sender)
 
     @property
     def decides(self) -> bool:
-        """What this broker makes is the genesis; what another makes is, once broker 0 has it."""
+        """Whether this broker is broker 0: others need it to take their initial state first."""
         return self._me.sender.ordinal == DECIDER
 
-    def request_of(self, founding: UUID) -> int | None:
-        """Who asked here for the founding that has come to be."""
+    def request_of(self, bootstrap: UUID) -> int | None:
+        """Who asked here for the bootstrap that has come to be."""
         attempt = self._attempt
-        if attempt is None or attempt.id != founding:
+        if attempt is None or attempt.id != bootstrap:
             return None
         self._attempt = None
         return attempt.ask.request
@@ -201,9 +208,9 @@ class Founding:
     def _ask(self) -> list[Send]:
         attempt = self._attempt
         assert attempt is not None
-        asked = FoundingAsked(self._me.sender, attempt.id)
+        asked = BootstrapAsked(self._me.sender, attempt.id)
         if attempt.made is not None:  # a veto says that it has taken another, or just this one
-            founded = Founded(self._me.sender, attempt.id, attempt.made)
+            founded = Bootstrapped(self._me.sender, attempt.id, attempt.made)
             return [Send(DECIDER, asked), Send(DECIDER, founded)]
         missing = [each for each in range(attempt.ask.broker_count) if each not in attempt.answers]
         return [Send(ordinal, asked) for ordinal in missing]
@@ -212,18 +219,18 @@ class Founding:
         attempt, self._attempt = self._attempt, None
         if attempt is None:
             return None
-        self._rules["founding.gave_way"] += 1
+        self._rules["bootstrap.gave_way"] += 1
         detail = "another founding is under way; look at GET /v1/ring, and found again if need be"
         return Answer(attempt.ask.request, Refusal("founding-under-way", detail))
 
-    def _vetoed(self, attempt: _Attempt, answer: FoundingAnswered) -> Answer | None:
-        """Finish the founding that the other broker shows, or give up."""
-        genesis = answer.genesis
-        founded = None if genesis is None else _state_of(genesis)
+    def _vetoed(self, attempt: _Attempt, answer: BootstrapAnswered) -> Answer | None:
+        """Finish the bootstrap that the other broker shows, or give up."""
+        initial = answer.initial
+        founded = None if initial is None else _state_of(initial)
         if founded is not None and self._can_finish(attempt, founded):
-            self._rules["founding.finished"] += 1
+            self._rules["bootstrap.finished"] += 1
             attempt.id = founded.cluster_id
-            attempt.genesis = genesis
+            attempt.initial = initial
             attempt.made = None
             attempt.answers = {answer.sender.ordinal: answer}
             attempt.ask_again_ms = 0
@@ -233,7 +240,7 @@ class Founding:
     def _refused(self, attempt: _Attempt, ordinal: int) -> Answer:
         """There is a ring, which broker `ordinal` is not empty for, or not in with its disk."""
         self._attempt = None
-        self._rules["founding.vetoed"] += 1
+        self._rules["bootstrap.vetoed"] += 1
         detail = (
             f"there is a ring, as broker {ordinal} shows; an empty broker is admitted to it by "
             "itself. To begin anew, stop all brokers and move their data directories away"
@@ -245,30 +252,30 @@ class Founding:
         known = {each.sender for each in attempt.answers.values()} | {self._me.sender}
         return founded.broker_count == attempt.ask.broker_count and known <= disks
 
-    def _made_genesis(self, attempt: _Attempt) -> Snapshot | None:
+    def _made_initial(self, attempt: _Attempt) -> Snapshot | None:
         """None: the one that is to be finished with does not name one of these disks."""
         disks = tuple(attempt.answers[each].sender for each in range(attempt.ask.broker_count))
-        if attempt.genesis is not None:
-            if all(_names(attempt.genesis, disk) for disk in disks):
-                return attempt.genesis
+        if attempt.initial is not None:
+            if all(_names(attempt.initial, disk) for disk in disks):
+                return attempt.initial
             return None
         registrations = [
             Registration(ordinal, 1, each.sender.incarnation, each.boot, each.start, "disk")
             for ordinal, each in sorted(attempt.answers.items())
         ]
         ask = attempt.ask
-        state = founding_state(attempt.id, ask.broker_count, ask.factor, registrations)
+        state = initial_state(attempt.id, ask.broker_count, ask.factor, registrations)
         voters = disks[: voter_count(ask.broker_count)]
-        return Snapshot(GENESIS, Configuration(voters), encode_state(state))
+        return Snapshot(INITIAL_ID, Configuration(voters), encode_state(state))
 
 
-def spread(genesis: Snapshot, me: DiskId, state: RingState) -> list[Send]:
+def spread(initial: Snapshot, me: DiskId, state: RingState) -> list[Send]:
     """While there is no leader, which would send what it has to those that have nothing.
 
-    A voter that the founding never reached could not vote, and its vote may be needed. They are
-    asked to await it, too: one may by now await another founding, which has ended.
+    A voter that the bootstrap never reached could not vote, and its vote may be needed. They are
+    asked to await it, too: one may by now await another bootstrap, which has ended.
     """
-    messages = (FoundingAsked(me, state.cluster_id), Founded(me, state.cluster_id, genesis))
+    messages = (BootstrapAsked(me, state.cluster_id), Bootstrapped(me, state.cluster_id, initial))
     others = [ordinal for ordinal in state.brokers if ordinal != me.ordinal]
     return [Send(ordinal, message) for ordinal in others for message in messages]
 
@@ -281,16 +288,16 @@ def _undecided() -> Refusal:
     return Refusal("founding-under-way", detail)
 
 
-def _names(genesis: Snapshot, disk: DiskId) -> bool:
-    """Whether the genesis knows the broker with this disk."""
-    founded = _state_of(genesis)
+def _names(initial: Snapshot, disk: DiskId) -> bool:
+    """Whether the initial state knows the broker with this disk."""
+    founded = _state_of(initial)
     registration = None if founded is None else founded.brokers.get(disk.ordinal)
     return registration is not None and registration.incarnation == disk.incarnation
 
 
-def _state_of(genesis: Snapshot) -> RingState | None:
+def _state_of(initial: Snapshot) -> RingState | None:
     """None: it is of another version, and so of no ring that this broker can be in."""
     try:
-        return decode_state(genesis.state)
+        return decode_state(initial.state)
     except CorruptMetadataError:
         return None
