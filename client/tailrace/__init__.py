@@ -1,7 +1,7 @@
 """Tailrace's client: reach a broker by HTTP from Python, the shell and Spark.
 
-Charter: `aio*`, `arrow*` and `spark` add their extras; all else, the base, imports the standard
-library alone. Nothing here imports the broker. What stands here is loaded when it is used, so that
+Charter: `aio*`, `arrow` and `spark` add their extras; all else, the base, imports the standard
+library alone. Nothing here imports the broker. These names are loaded when they are used, so that
 the command line starts fast.
 
     import tailrace
@@ -15,12 +15,15 @@ the command line starts fast.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from tailrace.consumer import Consumer
     from tailrace.errors import TailraceError
     from tailrace.producer import Producer
+    from tailrace.protocol.endpoint import ClientOptions
     from tailrace.protocol.records_ndjson import Record
     from tailrace.reading import Reading
     from tailrace.sansio.consuming import Assignment
@@ -52,15 +55,7 @@ _MODULES = {
 }
 
 
-class ClientOptions(TypedDict, total=False):
-    """What every client takes: see `tailrace.sync.Client`."""
-
-    timeout_s: float
-    token: str | None
-    ca_file: str | None
-
-
-def connect(url: str | None = None, **options: Unpack[ClientOptions]) -> "Client":
+def connect(url: str | None = None, **options: "Unpack[ClientOptions]") -> "Client":
     """A blocking client; it connects when it is first used. ValueError: a bad URL or option.
 
     What is not given: `url` is $TAILRACE_URL or http://127.0.0.1:9250, `token` $TAILRACE_TOKEN,

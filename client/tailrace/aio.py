@@ -10,14 +10,19 @@ from io import BytesIO
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
-from tailrace import ClientOptions
 from tailrace.calls import groups as group_calls
 from tailrace.calls import records as record_calls
 from tailrace.calls import ring as ring_calls
 from tailrace.calls import topics as topic_calls
 from tailrace.calls.exchange import Exchange
 from tailrace.extras import require
-from tailrace.protocol.endpoint import authorization, connection_failed, parse_endpoint, tls_context
+from tailrace.protocol.endpoint import (
+    ClientOptions,
+    authorization,
+    connection_failed,
+    parse_endpoint,
+    tls_context,
+)
 from tailrace.protocol.requests import Answer, Request
 
 require("aiohttp", purpose="tailrace.aio", extra="aio")

@@ -17,9 +17,9 @@ from typing import Self, Unpack
 
 from tailrace.aio import Client
 from tailrace.errors import BufferFullError, NotStoredError, ProblemError, TailraceError
+from tailrace.produced import Produced
 from tailrace.sansio.batching import Batch, Outgoing
 from tailrace.sansio.sending import Headers, Outcome, ProducerOptions, Sending, Settled, Stored
-from tailrace.values import Produced
 
 Sent = asyncio.Future[Stored]
 # So often a task that sends without waiting lets others run.

@@ -26,10 +26,8 @@ The problem types and their members: docs/protocol.md.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tailrace.values import Produced
+from tailrace.produced import Produced
 
 PROBLEM_TYPE_PREFIX = "/v1/problems/"
 

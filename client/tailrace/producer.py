@@ -17,10 +17,10 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from tailrace.errors import BufferFullError, NotStoredError, ProblemError, TailraceError
+from tailrace.produced import Produced
 from tailrace.sansio.batching import Batch, Outgoing
 from tailrace.sansio.sending import Headers, Outcome, ProducerOptions, Sending, Settled, Stored
 from tailrace.sync import Client
-from tailrace.values import Produced
 
 Sent = Future[Stored]
 OnOutcome = Callable[[Outgoing[Sent], Outcome], object]

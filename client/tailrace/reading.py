@@ -12,6 +12,8 @@ from datetime import UTC, datetime, timedelta
 from heapq import nlargest
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack
 
+from tailrace.calls import records, topics
+from tailrace.calls.exchange import Caller, blocking
 from tailrace.errors import TailraceError, UnexpectedAnswerError
 from tailrace.extras import require, require_arrow
 from tailrace.protocol.records_ndjson import Record, decode_lines
@@ -20,10 +22,12 @@ from tailrace.values import Fetched, PartitionOffsets
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tailrace.sync import Client
 
 PAGE_BYTES = 4 * 1024 * 1024
 PAGE_RECORDS = 10_000
+_offsets = blocking(topics.offsets)
+_read_batches = blocking(records.read_batches)
+_read_lines = blocking(records.read_lines)
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 # An offset in every partition, one for each of some, a time, or an end of what a partition holds.
@@ -86,9 +90,7 @@ class Reading:
     What the broker refuses, and a damaged partition, are raised when it is used.
     """
 
-    def __init__(
-        self, client: "Client", topic: str, **parameters: Unpack[ReadingParameters]
-    ) -> None:
+    def __init__(self, client: Caller, topic: str, **parameters: Unpack[ReadingParameters]) -> None:
         """Nothing is asked yet."""
         self._client = client
         self._topic = topic
@@ -147,7 +149,7 @@ class Reading:
         """What there is to read now."""
         starts_of_time = self._offsets_of_time(self._start)
         ends_of_time = self._offsets_of_time(self._end)
-        listing = self._client.offsets([self._topic])  # last: no time's offset is behind its ends
+        listing = _offsets(self._client, [self._topic])  # last: no time's offset is behind its ends
         return plan(
             self._chosen(listing),
             self._start if self._last is None else -self._last,
@@ -160,7 +162,7 @@ class Reading:
         if not isinstance(bound, datetime):
             return {}
         time_us = max(0, (bound - _EPOCH) // timedelta(microseconds=1))
-        listing = self._client.offsets([self._topic], time_us)
+        listing = _offsets(self._client, [self._topic], time_us)
         return {each.partition: each.timestamp_offset for each in listing}
 
     def _chosen(self, listing: Sequence[PartitionOffsets]) -> Sequence[PartitionOffsets]:
@@ -178,8 +180,8 @@ class Reading:
         position = stretch.start
         while position < stretch.end:
             count = min(PAGE_RECORDS, stretch.end - position)
-            page = self._client.read_lines(
-                self._topic, stretch.partition, position, max_records=count
+            page = _read_lines(
+                self._client, self._topic, stretch.partition, position, max_records=count
             )
             yield from decode_lines(page.body, self._topic)
             position = _after(page, stretch, position)
@@ -190,8 +192,8 @@ class Reading:
         for stretch in self._stretches():
             position = stretch.start
             while position < stretch.end:
-                page = self._client.read_batches(
-                    self._topic, stretch.partition, position, max_bytes=PAGE_BYTES
+                page = _read_batches(
+                    self._client, self._topic, stretch.partition, position, max_bytes=PAGE_BYTES
                 )
                 yield from decode_batches(
                     page.body,

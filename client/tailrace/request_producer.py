@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
 from tailrace.errors import TailraceError
+from tailrace.produced import Produced
 from tailrace.protocol.records_binary import Header
 from tailrace.protocol.requests import Numbered
 from tailrace.sansio.retries import PATIENCE_S, Retries, first_sequence
 from tailrace.sync import Client
-from tailrace.values import Produced
 
 
 @dataclass(frozen=True, slots=True)

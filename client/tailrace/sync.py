@@ -14,13 +14,18 @@ from socket import socket
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
-from tailrace import ClientOptions
 from tailrace.calls import groups as group_calls
 from tailrace.calls import records as record_calls
 from tailrace.calls import ring as ring_calls
 from tailrace.calls import topics as topic_calls
 from tailrace.calls.exchange import Exchange, blocking
-from tailrace.protocol.endpoint import authorization, connection_failed, parse_endpoint, tls_context
+from tailrace.protocol.endpoint import (
+    ClientOptions,
+    authorization,
+    connection_failed,
+    parse_endpoint,
+    tls_context,
+)
 from tailrace.protocol.requests import Answer, Request
 
 if TYPE_CHECKING:

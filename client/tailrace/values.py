@@ -209,23 +209,6 @@ class RingStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Produced:
-    """Records that are stored: offsets [`offset`, `offset + count`) of `partition`.
-
-    `duplicate`: since an earlier request of this producer and sequence. `topic_created`: the
-    request that stored them created the topic.
-    """
-
-    partition: int
-    offset: int
-    count: int
-    durability: str
-    copies: int
-    duplicate: bool = False
-    topic_created: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Fetched:
     """A read's body as sent; `next_offset` continues it, `high_watermark` is the readable end.
 

@@ -65,7 +65,7 @@ def _name(node: ast.AST) -> str:
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             return node.name
-        case ast.AnnAssign(target=ast.Name(id=name)):
+        case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
             return name
         case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
             return name

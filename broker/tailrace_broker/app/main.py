@@ -5,8 +5,8 @@ import sys
 
 import uvloop
 
-from tailrace.server_logs import configure_logs
-from tailrace.server_settings import (
+from tailrace.servers.logs import configure_logs
+from tailrace.servers.settings import (
     CLIENT_VARIABLES,
     Server,
     WrongSettingsError,

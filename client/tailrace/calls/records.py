@@ -8,12 +8,13 @@ from tailrace.calls.exchange import Caller
 from tailrace.calls.topics import brokers, offsets
 from tailrace.calls.topics import topic as topic_details
 from tailrace.errors import ProblemError, TailraceError
+from tailrace.produced import Produced
 from tailrace.protocol import requests
 from tailrace.protocol.records_binary import Header
 from tailrace.protocol.requests import Numbered, ReadParameters
 from tailrace.sansio.leaders import newest_lines
 from tailrace.sansio.scattering import Records, Scattering
-from tailrace.values import Fetched, Produced
+from tailrace.values import Fetched
 from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
 
 

@@ -40,7 +40,7 @@ from tailrace.errors import (
     TailraceError,
     TopicNotFoundError,
 )
-from tailrace.near_names import close_to
+from tailrace.settings.near_names import close_to
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2

@@ -7,7 +7,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 from socket import create_connection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 from urllib.parse import urlsplit
 
 from tailrace.errors import ConnectionFailedError, UntrustedCertificateError, WrongSchemeError
@@ -29,6 +29,14 @@ class OptionError(ValueError):
     def __init__(self, option: str, message: str) -> None:
         super().__init__(message)
         self.option = option
+
+
+class ClientOptions(TypedDict, total=False):
+    """What every client takes: see `tailrace.sync.Client`."""
+
+    timeout_s: float
+    token: str | None
+    ca_file: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast
 from urllib.parse import quote, urlencode
 
 from tailrace.errors import ProblemError, UnexpectedAnswerError, problem_error
+from tailrace.produced import Produced
 from tailrace.values import (
     BrokerStatus,
     DeletedTopic,
@@ -20,7 +21,6 @@ from tailrace.values import (
     PartitionDetails,
     PartitionLoss,
     PartitionOffsets,
-    Produced,
     Ring,
     RingStatus,
     TopicDetails,

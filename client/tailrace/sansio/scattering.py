@@ -15,10 +15,11 @@ from tailrace.errors import (
     TailraceError,
     UnexpectedAnswerError,
 )
+from tailrace.produced import Produced
 from tailrace.protocol.murmur3 import token
 from tailrace.protocol.records_binary import Header, encode_records
 from tailrace.sansio.routing import Routing, shows_stale_routing
-from tailrace.values import Produced, RingStatus, TopicDetails
+from tailrace.values import RingStatus, TopicDetails
 
 # Leaders may change on the way; then it is the caller's to try again.
 ROUNDS_MAX = 3

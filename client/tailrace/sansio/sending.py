@@ -16,13 +16,14 @@ from typing import Generic, TypedDict, TypeVar, Unpack
 from uuid import uuid4
 
 from tailrace.errors import ConnectionFailedError, NotStoredError, ProblemError, TailraceError
+from tailrace.produced import Produced
 from tailrace.protocol.murmur3 import token
 from tailrace.protocol.records_binary import Header
 from tailrace.protocol.requests import Numbered
 from tailrace.sansio.batching import Batch, Batching, Limits, Outgoing
 from tailrace.sansio.retries import PATIENCE_S, Retries, first_sequence
 from tailrace.sansio.routing import Routing, shows_stale_routing
-from tailrace.values import Produced, RingStatus, TopicDetails
+from tailrace.values import RingStatus, TopicDetails
 
 # What Python needs for a record on its way beside its bytes: itself, its future, its places.
 RECORD_BYTES = 2048

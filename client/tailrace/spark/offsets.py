@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tailrace.near_names import close_to
+from tailrace.settings.near_names import close_to
 from tailrace.spark.option_values import EARLIEST, LATEST, Bound, InvalidOptionError
 from tailrace.spark.options import ReadOptions
 from tailrace.values import PartitionOffsets

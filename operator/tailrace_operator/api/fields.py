@@ -12,7 +12,7 @@ from pydantic import ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from tailrace.quantities import (
+from tailrace.settings.quantities import (
     DIGITS_MAX,
     DURATION,
     DURATION_UNITS,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from tailrace.quantities import DURATION, DURATION_UNITS, SIZE_UNITS
+from tailrace.settings.quantities import DURATION, DURATION_UNITS, SIZE_UNITS
 from tailrace_operator.api.fields import (
     NoneTwice,
     ResourceQuantity,

@@ -14,8 +14,8 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.config import load_incluster_config, load_kube_config
 from kubernetes.aio.config.config_exception import ConfigException
 
-from tailrace.server_logs import configure_logs
-from tailrace.server_settings import (
+from tailrace.servers.logs import configure_logs
+from tailrace.servers.settings import (
     Server,
     WrongSettingsError,
     read_settings,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tailrace.quantities import duration_quantity
+from tailrace.settings.quantities import duration_quantity
 from tailrace_operator.api.kinds import PARTITIONS_LISTED_MAX
 from tailrace_operator.plan.actions import Blocked, TopicAction, described
 from tailrace_operator.plan.conditions import Condition, condition_documents, paused_condition

@@ -14,10 +14,10 @@ from typing import Literal
 
 import pytest
 
+from tailrace.produced import Produced
 from tailrace.protocol.records_binary import encode_records
 from tailrace.protocol.requests import Request, parse_produced, produce_request
 from tailrace.sync import Client
-from tailrace.values import Produced
 from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE, RECORDS_CONTENT_TYPE
 from tests.support.broker.fixtures import RunningBroker, start_broker
 from tests.support.broker.history import Acknowledged, History, Place, Read, violations

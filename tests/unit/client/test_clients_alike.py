@@ -24,7 +24,8 @@ from tailrace.calls import records as calls_of_records
 from tailrace.calls import ring as calls_of_ring
 from tailrace.calls import topics as calls_of_topics
 from tailrace.calls.exchange import blocking
-from tailrace.values import Fetched, Produced, TopicInfo
+from tailrace.produced import Produced
+from tailrace.values import Fetched, TopicInfo
 
 CLIENTS = (sync.Client, aio.Client)
 CONSUMERS = (consumer.Consumer, aio_consumer.Consumer)

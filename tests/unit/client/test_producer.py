@@ -9,11 +9,11 @@ import pytest
 
 from tailrace import aio, aio_producer
 from tailrace.errors import NotStoredError, TailraceError
+from tailrace.produced import Produced
 from tailrace.producer import Producer
 from tailrace.sansio.batching import Outgoing
 from tailrace.sansio.sending import Outcome, Stored
 from tailrace.sync import Client
-from tailrace.values import Produced
 
 
 class MadeUpClient(Client):

@@ -6,7 +6,7 @@ from operator import itemgetter
 
 from tailrace.cli.checking.check import FAILED, OK, WARNING, Check
 from tailrace.cli.lib.options import counted
-from tailrace.cli.verbs.status import short_duration
+from tailrace.cli.lib.output import short_duration
 from tailrace.errors import ProblemError, TailraceError
 from tailrace.protocol.group_values import GroupInfo
 from tailrace.sync import Client

@@ -12,7 +12,7 @@ from queue import Queue
 from threading import Thread
 from typing import NamedTuple
 
-from tailrace.cli.consuming.topic_pages import Key, Page
+from tailrace.cli.consuming.pages import Key, Page
 from tailrace.errors import TailraceError
 from tailrace.sync import Client
 from tailrace.values import Fetched, PartitionOffsets

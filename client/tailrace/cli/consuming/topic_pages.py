@@ -9,6 +9,7 @@ from io import BytesIO
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tailrace.cli.consuming.pages import Key, Page
 from tailrace.errors import (
     PartitionDamagedError,
     PartitionUnavailableError,
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 PAGE_RECORDS_MAX = 1_000  # bounds memory: a page is held as a whole
 LAST_RECORDS_MAX = 1_000  # docs/protocol.md, "Read"
 
-Key = tuple[str, int]  # topic and partition
 Starts = Mapping[Key, int]  # the first offset to print
 Pages = Iterator[bytes]  # records, a line each
 
@@ -46,13 +46,6 @@ class Selection(NamedTuple):
     at_us: int | None
     last: int | None
     partition: int | None
-
-
-class Page(NamedTuple):
-    """Some records of a topic, as the broker writes them."""
-
-    topic: str
-    lines: bytes
 
 
 class Selected(NamedTuple):

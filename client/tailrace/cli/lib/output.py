@@ -24,6 +24,14 @@ class Column(NamedTuple):
     cell: Callable[[Any], str]
 
 
+def short_duration(seconds: float) -> str:
+    """In its largest whole unit: "45s", "2m", "3h", "12d"."""
+    for unit_seconds, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= unit_seconds:
+            return f"{seconds // unit_seconds:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
 def show(output: str, document: object, text: str) -> None:
     """One document; `text` is what people read."""
     if output == "json":

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from tailrace.near_names import close_to
-from tailrace.quantities import DIGITS_MAX
+from tailrace.settings.near_names import close_to
+from tailrace.settings.quantities import DIGITS_MAX
 
 WIDTH = 100  # of a help text
 SHOWN_CHARACTERS_MAX = 40  # of what an error quotes

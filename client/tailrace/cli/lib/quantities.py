@@ -1,10 +1,10 @@
-"""Types of arguments: durations and sizes as people write them (`tailrace.quantities`)."""
+"""Types of arguments: durations and sizes as people write them (`tailrace.settings.quantities`)."""
 
 import argparse
 from collections.abc import Callable
 
 from tailrace.cli.lib.parser import shown
-from tailrace.quantities import DURATION, SIZE, Quantity
+from tailrace.settings.quantities import DURATION, SIZE, Quantity
 
 
 def duration(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tailrace.cli.lib.options import counted, size_text
 from tailrace.cli.lib.parser import shown
 from tailrace.errors import TailraceError, TopicNotFoundError
-from tailrace.quantities import duration_quantity, size_quantity
+from tailrace.settings.quantities import duration_quantity, size_quantity
 from tailrace.values import wire_name
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from tailrace.cli.lib.parser import UsageError
-from tailrace.server_settings import CLIENT_VARIABLES, Server, unknown_settings
+from tailrace.servers.settings import CLIENT_VARIABLES, Server, unknown_settings
 
 PREFIX = "TAILRACE_"
 # `tailrace dev` hands them on, and in a broker's pod they are set. A client cannot import them.

@@ -8,11 +8,11 @@ from zlib import crc32
 
 from tailrace.cli.producing.form import BadLine, Form, read_event
 from tailrace.errors import ProblemError, TopicNotFoundError
+from tailrace.produced import Produced
 from tailrace.protocol.murmur3 import token
 from tailrace.request_producer import RequestProducer
 from tailrace.sansio.routing import Routing
 from tailrace.sync import Client
-from tailrace.values import Produced
 
 
 class Target(NamedTuple):

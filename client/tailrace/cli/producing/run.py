@@ -11,9 +11,9 @@ from tailrace.cli.producing.input import BATCH_BYTES
 from tailrace.cli.producing.requests import LineRequest, LineRequests, Target, refused_line
 from tailrace.cli.producing.resume import Replay, Token
 from tailrace.errors import ProblemError, TailraceError, TopicNotFoundError
+from tailrace.produced import Produced
 from tailrace.request_producer import RequestProducer
 from tailrace.sync import Client
-from tailrace.values import Produced
 from tailrace.wire import LARGEST_REQUEST_BYTES
 
 # Of asking, when a run has failed, which lines belong to the partitions that are not stored.

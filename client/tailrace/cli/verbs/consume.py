@@ -19,7 +19,7 @@ from tailrace.cli.lib.options import OUTPUT, URL, connect, group_name
 from tailrace.cli.lib.parser import UsageError, Verb, parameter, shown, text, whole_number
 from tailrace.cli.lib.quantities import duration
 from tailrace.cli.lib.times import TIME_HELP, time_us
-from tailrace.quantities import DIGITS_MAX
+from tailrace.settings.quantities import DIGITS_MAX
 
 if TYPE_CHECKING:
     from tailrace.cli.consuming.record_format import RecordFormat

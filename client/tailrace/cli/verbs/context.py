@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tailrace.cli.lib.options import OUTPUT
 from tailrace.cli.lib.parser import UsageError, Verb, parameter, shown, text
 from tailrace.errors import TailraceError
-from tailrace.near_names import close_to
+from tailrace.settings.near_names import close_to
 
 if TYPE_CHECKING:
     from tailrace.cli.lib.context_file import Context, Contexts

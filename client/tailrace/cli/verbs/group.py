@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tailrace.cli.lib.options import DRY_RUN, OUTPUT, URL, connect, counted, group_name
 from tailrace.cli.lib.parser import UsageError, Verb, parameter, shown, text
 from tailrace.cli.lib.times import TIME_EXAMPLE, TIME_HELP, age_s, time_us
-from tailrace.quantities import DIGITS_MAX
+from tailrace.settings.quantities import DIGITS_MAX
 
 if TYPE_CHECKING:
     from tailrace.cli.lib.output import Column
@@ -199,8 +199,7 @@ def _number(title: str, name: str) -> "Column":
 
 
 def _age(title: str, name: str) -> "Column":
-    from tailrace.cli.lib.output import NONE, Column
-    from tailrace.cli.verbs.status import short_duration
+    from tailrace.cli.lib.output import NONE, Column, short_duration
 
     def cell(document: Any) -> str:
         return NONE if document[name] is None else short_duration(age_s(document[name]))

@@ -52,14 +52,6 @@ def copies_note(status: "RingStatus") -> list[str]:
     return ["copies 1: each event is on one broker, and cannot be read while that one is away"]
 
 
-def short_duration(seconds: float) -> str:
-    """In its largest whole unit: "45s", "2m", "3h", "12d"."""
-    for unit_seconds, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
-        if seconds >= unit_seconds:
-            return f"{seconds // unit_seconds:.0f}{unit}"
-    return f"{seconds:.0f}s"
-
-
 def short_incarnation(incarnation: str | None) -> str:
     """Enough of it to tell one disk from another."""
     from tailrace.cli.lib.output import NONE
@@ -90,6 +82,8 @@ def _columns() -> "list[Column]":
 def _up(broker: dict[str, Any]) -> str:
     """Only a broker itself tells since when it is."""
     if broker["upSeconds"] is not None:
+        from tailrace.cli.lib.output import short_duration
+
         return short_duration(broker["upSeconds"])
     return "away" if broker["alive"] else "down"
 

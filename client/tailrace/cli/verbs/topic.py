@@ -7,7 +7,7 @@ from tailrace.cli.lib.options import DRY_RUN, OUTPUT, TOPIC, URL, connect, count
 from tailrace.cli.lib.parser import Parameter, UsageError, Verb, parameter, whole_number
 from tailrace.cli.lib.quantities import duration, size
 from tailrace.cli.verbs import trash
-from tailrace.quantities import duration_quantity, size_quantity
+from tailrace.settings.quantities import duration_quantity, size_quantity
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,8 +10,8 @@ import pytest
 from tailrace.cli.consuming.topic_pages import limited, start_offset
 from tailrace.cli.lib.json_texts import number_or_text, parse_json
 from tailrace.cli.lib.options import counted, short_size, size_text
+from tailrace.cli.lib.output import short_duration
 from tailrace.cli.verbs.dev import BROKER_PACKAGES
-from tailrace.cli.verbs.status import short_duration
 from tailrace.errors import PartitionDamagedError, TailraceError
 from tailrace.values import PartitionOffsets
 

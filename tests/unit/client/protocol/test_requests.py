@@ -12,10 +12,11 @@ from tailrace.errors import (
     TopicNotFoundError,
     UnexpectedAnswerError,
 )
+from tailrace.produced import Produced
 from tailrace.protocol import requests
 from tailrace.protocol.group_requests import poll_request
 from tailrace.protocol.requests import Answer, Request
-from tailrace.values import Fetched, PartitionOffsets, Produced, TopicInfo, to_document
+from tailrace.values import Fetched, PartitionOffsets, TopicInfo, to_document
 from tailrace.wire import (
     BATCH_CONTENT_TYPE,
     JSON_CONTENT_TYPE,

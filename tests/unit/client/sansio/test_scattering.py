@@ -10,11 +10,11 @@ from tailrace.errors import (
     TailraceError,
     UnexpectedAnswerError,
 )
+from tailrace.produced import Produced
 from tailrace.protocol.murmur3 import token
 from tailrace.protocol.records_binary import encode_records
 from tailrace.sansio.routing import Routing
 from tailrace.sansio.scattering import ROUNDS_MAX, Records, Scattering
-from tailrace.values import Produced
 from tests.support.ring.rings import partition, ring, topic
 
 A, B = "http://a:9250", "http://b:9250"

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from tailrace.errors import ConnectionFailedError, ProblemError, TailraceError
+from tailrace.produced import Produced
 from tailrace.protocol.murmur3 import token
 from tailrace.sansio.batching import Batch
 from tailrace.sansio.sending import ASK_AGAIN_S, Outcome, Sending, Settled, Stored
-from tailrace.values import Produced
 from tests.support.ring.rings import partition, ring, topic
 
 URL = "http://a:9250"

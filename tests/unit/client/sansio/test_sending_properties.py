@@ -12,10 +12,10 @@ from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from tailrace.errors import ConnectionFailedError, ProblemError, TailraceError
+from tailrace.produced import Produced
 from tailrace.protocol.murmur3 import token
 from tailrace.sansio.batching import Batch
 from tailrace.sansio.sending import Sending, Stored
-from tailrace.values import Produced
 from tests.support.ring.rings import partition, ring, topic
 
 KEYS = [b"hello", b"SFO", b"ATL", b"k4", b"k5"]

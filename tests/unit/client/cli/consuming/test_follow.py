@@ -1,7 +1,7 @@
 """Which partitions may be followed when: never a child before all its parents are at their ends."""
 
 from tailrace.cli.consuming.follow import Lineage
-from tailrace.cli.consuming.topic_pages import Key
+from tailrace.cli.consuming.pages import Key
 
 
 def lineage(parents_by_partition: dict[int, tuple[int, ...]]) -> Lineage:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.cli.lib.quantities import duration, size
-from tailrace.quantities import duration_quantity, size_quantity
+from tailrace.settings.quantities import duration_quantity, size_quantity
 
 
 def refusal_of(read: object, word: str) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from tailrace.near_names import close_to
+from tailrace.settings.near_names import close_to
 
 if TYPE_CHECKING:
     from pydantic_settings import BaseSettings

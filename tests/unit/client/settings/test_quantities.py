@@ -1,6 +1,6 @@
 import pytest
 
-from tailrace.quantities import DURATION, SIZE, Quantity
+from tailrace.settings.quantities import DURATION, SIZE, Quantity
 
 
 def test_a_quantity_says_what_it_can_be() -> None:

@@ -8,7 +8,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tailrace.cli.main import ENVIRONMENT
-from tailrace.server_settings import (
+from tailrace.servers.settings import (
     CLIENT_VARIABLES,
     Server,
     WrongSettingsError,
