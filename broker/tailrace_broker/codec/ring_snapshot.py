@@ -22,7 +22,7 @@ Fields are only ever added at the end of a struct, with a default.
 import struct
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TypeVar
+from typing import TypeVar, assert_never
 from uuid import UUID
 
 import msgspec
@@ -88,7 +88,8 @@ class _End(_Part, frozen=True, tag="end"):
     part_count: int
 
 
-_AnyPart = _Ring | _Brokers | _Ranges | _Topics | _Ends | _Recent | _End
+_StatePart = _Ring | _Brokers | _Ranges | _Topics | _Ends | _Recent
+_AnyPart = _StatePart | _End
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 _decoder: msgspec.msgpack.Decoder[_AnyPart] = msgspec.msgpack.Decoder(_AnyPart)
 
@@ -119,7 +120,7 @@ def decode_state(stored: bytes) -> RingState:
 # --- writing ---
 
 
-def _parts(state: RingState) -> Iterator[_AnyPart]:
+def _parts(state: RingState) -> Iterator[_StatePart]:
     step = state.step
     yield _Ring(
         replace(
@@ -204,7 +205,7 @@ class _Reading:
         # Topics of a ring share a few shapes: in memory they are one object each.
         self._starts: dict[tuple[int, ...], tuple[int, ...]] = {}
 
-    def take(self, part: _AnyPart) -> None:
+    def take(self, part: _StatePart) -> None:
         """The next part."""
         match part:
             case _Ring():
@@ -218,9 +219,10 @@ class _Reading:
                     self._take_topic(deleted_us, topic)
             case _Ends():
                 self._ends.setdefault(part.range_id, {}).update(part.ends)
-            case _:
-                assert isinstance(part, _Recent)  # what ends a snapshot is no part of it
+            case _Recent():
                 self._recent |= dict(part.outcomes)
+            case _:
+                assert_never(part)
 
     def state(self) -> RingState:
         """What the parts were made of."""
@@ -253,7 +255,7 @@ class _Reading:
         return slices if starts is slices.starts else replace(slices, starts=starts)
 
 
-def _read_parts(stored: bytes) -> Iterator[_AnyPart]:
+def _read_parts(stored: bytes) -> Iterator[_StatePart]:
     """All but the last, which must be there and right."""
     view = memoryview(stored)
     if len(view) < _FILE.size:

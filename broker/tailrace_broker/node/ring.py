@@ -10,13 +10,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, assert_never
 from uuid import UUID
 
 import structlog
 
 from tailrace_broker.codec.ring_snapshot import encode_slices
-from tailrace_broker.core.node.control import Control, ControlTiming, Identity
+from tailrace_broker.core.node.applied import Identity
+from tailrace_broker.core.node.control import Control, ControlTiming
 from tailrace_broker.core.node.events import (
     Answer,
     Applied,
@@ -380,6 +381,8 @@ class Ring:
                 self._answer(request, refusal)
             case Superseded(detail):
                 self._on_failed(SupersededError(detail))
+            case _:
+                assert_never(effect)
 
     def _answer(self, request: int, refusal: Refusal | None) -> None:
         found = self._requests.get(request)

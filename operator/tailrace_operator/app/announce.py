@@ -1,18 +1,24 @@
 """Which Event a change is worth, for `kubectl describe`: pure."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, assert_never
 
 from tailrace_operator.api.spec import GROUP
 from tailrace_operator.plan.actions import (
+    AddFinalizer,
     AlterTopic,
     Apply,
     Blocked,
     ClusterAction,
+    CreateSecret,
     CreateTopic,
     DeleteTopic,
     Found,
     GrowClaim,
+    OwnClaim,
     PlacePod,
+    RecordFounding,
+    Remove,
+    RemoveFinalizer,
     ReplaceStatefulSet,
     RestartBroker,
     TopicAction,
@@ -65,8 +71,12 @@ def announcement(
             return Announcement("TopicAltered", "Alter", f"topic {action.name}: {action.reason}")
         case DeleteTopic():
             return Announcement("TopicDeleted", "Delete", f"topic {action.name}, with its records")
-        case _:
+        case Apply() | CreateSecret() | Remove() | RecordFounding() | OwnClaim():
             return None
+        case AddFinalizer() | RemoveFinalizer():
+            return None
+        case _:
+            assert_never(action)
 
 
 def event_manifest(

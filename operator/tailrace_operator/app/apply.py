@@ -3,6 +3,7 @@
 import base64
 import secrets
 from collections.abc import Mapping
+from typing import assert_never
 
 from tailrace_operator.kube.client import (
     AlreadyExistsError,
@@ -71,6 +72,8 @@ async def carry_out(
             return await admin.found(broker_count)
         case RecordFounding() | Blocked():
             pass  # said by the status
+        case _:
+            assert_never(action)
     return None
 
 
@@ -89,6 +92,8 @@ async def carry_out_topic(
             await set_finalizer(kube, document, is_wanted=isinstance(action, AddFinalizer))
         case Blocked():
             pass  # said by the status
+        case _:
+            assert_never(action)
 
 
 async def set_finalizer(kube: Kube, document: Document, *, is_wanted: bool) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, assert_never
 
 from tailrace_operator.plan.observed import ChildName, Document
 
@@ -190,4 +190,7 @@ def described(action: ClusterAction | TopicAction) -> str:
             return "its deletion will wait until the topic is deleted"
         case RemoveFinalizer():
             return "its deletion waits for nothing any more"
-    return action.message
+        case Blocked(_, message):
+            return message
+        case _:
+            assert_never(action)

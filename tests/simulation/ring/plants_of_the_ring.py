@@ -3,16 +3,15 @@
 import pytest
 from msgspec.structs import replace
 
-from tailrace_broker.core.node import control
+from tailrace_broker.core.node import applied
+from tailrace_broker.core.node.applied import AppliedState
 from tailrace_broker.core.node.bootstrap import Bootstrap
-from tailrace_broker.core.node.control import Control
-from tailrace_broker.core.node.events import Answer
+from tailrace_broker.core.node.events import BootstrapEffect
 from tailrace_broker.core.node.gossip import Gossip
 from tailrace_broker.core.raft.events import ReadReady
 from tailrace_broker.core.raft.leading import Leading
 from tailrace_broker.core.ring import commands as ring_commands
 from tailrace_broker.core.ring import registrations
-from tailrace_broker.model.agreement import Snapshot
 from tailrace_broker.model.commands import Register, Stamped
 from tailrace_broker.model.messages import BootstrapAnswered
 from tailrace_broker.model.ring_state import RangeState, Registration, Replica, RingState
@@ -63,11 +62,11 @@ def power_loss_stays_in_the_isr(patch: pytest.MonkeyPatch) -> None:
 def older_process_not_fenced(patch: pytest.MonkeyPatch) -> None:
     """Two processes of one ordinal take themselves for the registered one."""
 
-    def registration(self: Control) -> Registration | None:
-        return None if self.state is None else self.state.brokers.get(self.ordinal)
+    def registration(self: AppliedState) -> Registration | None:
+        return None if self.state is None else self.state.brokers.get(self._ordinal)
 
-    patch.setattr(Control, "registration", property(registration))
-    patch.setattr(Control, "_superseded", lambda self, before: [])
+    patch.setattr(AppliedState, "registration", property(registration))
+    patch.setattr(AppliedState, "is_superseded_since", lambda self, before: False)
 
 
 def commands_done_twice(patch: pytest.MonkeyPatch) -> None:
@@ -78,7 +77,7 @@ def commands_done_twice(patch: pytest.MonkeyPatch) -> None:
         return shipped(replace(state, recent=recent), stamped)
 
     shipped = ring_commands.carry_out
-    patch.setattr(control, "carry_out", carry_out)
+    patch.setattr(applied, "carry_out", carry_out)
     patch.setattr("tests.simulation.ring.agreement.carry_out", carry_out)
 
 
@@ -90,19 +89,19 @@ def bootstrap_decided_by_its_founder(patch: pytest.MonkeyPatch) -> None:
 def bootstrap_by_majority(patch: pytest.MonkeyPatch) -> None:
     """Two empty brokers of three are enough; who is not empty is not asked, nor is gossip."""
 
-    def answered(
-        self: Bootstrap, answer: BootstrapAnswered
-    ) -> tuple[Snapshot | None, Answer | None]:
+    def answered(self: Bootstrap, answer: BootstrapAnswered) -> list[BootstrapEffect]:
         attempt = self._attempt
         if attempt is None or not answer.is_empty or answer.bootstrap != attempt.id:
-            return None, None
+            return []
         attempt.answers[answer.sender.ordinal] = answer
         if 2 * len(attempt.answers) <= attempt.ask.broker_count:
-            return None, None
+            return []
         for ordinal in range(attempt.ask.broker_count):
             absent = replace(answer, sender=answer.sender._replace(ordinal=ordinal))
             attempt.answers.setdefault(ordinal, absent)
-        return self._made_initial(attempt), None
+        initial = self._made_initial(attempt)
+        assert initial is not None
+        return [self._take(initial, answer.bootstrap)]
 
-    patch.setattr(Bootstrap, "answered", answered)
+    patch.setattr(Bootstrap, "_answered", answered)
     patch.setattr(Gossip, "leader_hint", lambda self: None)

@@ -12,8 +12,8 @@ from functools import partial
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
+from tailrace_broker.core.node.applied import Identity as ProcessIdentity
 from tailrace_broker.core.node.control import Control, ControlTiming
-from tailrace_broker.core.node.control import Identity as ProcessIdentity
 from tailrace_broker.core.node.events import (
     Answer,
     Applied,

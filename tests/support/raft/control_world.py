@@ -12,7 +12,8 @@ from itertools import count
 from uuid import UUID
 
 from tailrace_broker.codec.ring_snapshot import encode_slices
-from tailrace_broker.core.node.control import Control, ControlTiming, Identity
+from tailrace_broker.core.node.applied import Identity
+from tailrace_broker.core.node.control import Control, ControlTiming
 from tailrace_broker.core.node.events import (
     Answer,
     Ask,

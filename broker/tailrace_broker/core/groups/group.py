@@ -20,7 +20,7 @@ of what is stored: `uncommitted` tells by how much.
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, assert_never
 from uuid import UUID
 
 from tailrace_broker.core.groups.assignment import assign
@@ -384,8 +384,10 @@ class Group:
                 self._is_moving = False
                 if not self.members:  # none has come meanwhile
                     self._apply_moved(fact)
-            case _:
+            case Snapshot():
                 self._apply_snapshot(fact, now_us)
+            case _:
+                assert_never(fact)
 
     # --- questions ---
 

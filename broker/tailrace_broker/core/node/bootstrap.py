@@ -17,16 +17,28 @@ answers another bootstrap gives up its own.
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import assert_never
 from uuid import UUID
 
 from msgspec import structs
 
 from tailrace_broker.codec.ring_snapshot import decode_state, encode_state
-from tailrace_broker.core.node.events import Answer, AskBootstrap
-from tailrace_broker.core.raft.events import Send
+from tailrace_broker.core.node.events import (
+    Answer,
+    AppliedUpTo,
+    AskBootstrap,
+    BootstrapEffect,
+    BootstrapEvent,
+    Noted,
+    Reserve,
+    Take,
+)
+from tailrace_broker.core.raft.events import Send, Woken
+from tailrace_broker.core.raft.state import NEVER_MS
 from tailrace_broker.core.ring.commands import initial_state
 from tailrace_broker.model.agreement import (
     INITIAL_ID,
+    BlockId,
     Configuration,
     DiskId,
     Kept,
@@ -65,10 +77,10 @@ class _Attempt:
 
 
 class Bootstrap:
-    """A broker's part in bootstrap a ring, as founder and as one of the founded, while it is empty.
+    """A machine: a broker's part, as founder and as one of the founded, while it is empty.
 
-    `reserved`: the bootstrap that its disk awaits. `initial`: the one that it has taken, while that
-    is all it has. `is_member`: it is in a ring, as far as its disk goes.
+    `reserved`: the bootstrap that its disk awaits. `initial`: the state that it has taken, while
+    that is all it has. `is_member`: it is in a ring, as far as its disk goes.
     """
 
     def __init__(
@@ -88,55 +100,119 @@ class Bootstrap:
         self._rules = rules
         self._attempt: _Attempt | None = None
         self._given_up: UUID | None = None  # its own, for another of its own
+        self._done_request: int | None = None  # to be answered once a block is committed
 
     @property
-    def wake_at_ms(self) -> int | None:
-        """When `wake` has something to do."""
+    def wake_at_ms(self) -> int:
+        """When `Woken` is due."""
         attempt = self._attempt
-        return None if attempt is None else min(attempt.ask_again_ms, attempt.give_up_ms)
+        return NEVER_MS if attempt is None else min(attempt.ask_again_ms, attempt.give_up_ms)
 
-    def begin(self, ask: AskBootstrap, now_ms: int) -> tuple[list[Send], Answer | None]:
-        """Ask all; an attempt under way gives way."""
+    @property
+    def is_taken(self) -> bool:
+        """Whether it is in a ring, or has taken an initial state that is not on disk yet."""
+        return self.is_member or self.initial is not None
+
+    @property
+    def decides(self) -> bool:
+        """Whether this broker is broker 0: others need it to take their initial state first."""
+        return self._me.sender.ordinal == DECIDER
+
+    def validate(self) -> None:
+        """What is always true."""
+        assert self._done_request is None or self.is_taken
+
+    def installed(self, snapshot: Snapshot) -> None:
+        """The disk is in a ring; it has the initial state alone, or a later one."""
+        self.initial = snapshot if snapshot.id == INITIAL_ID else None
+        self.is_member = True
+
+    def compacted(self) -> None:
+        """A later snapshot takes the place of the initial state."""
+        self.initial = None
+
+    def step(self, event: BootstrapEvent, now_ms: int) -> list[BootstrapEffect]:
+        """Take in what happened; the effects are to be applied in their order."""
+        match event:
+            case Woken():
+                return self._wake(now_ms)
+            case AskBootstrap():
+                return self._begin(event, now_ms)
+            case BootstrapAsked():
+                return self._asked(event)
+            case Noted(asked):
+                return self._noted(asked)
+            case BootstrapAnswered():
+                return self._answered(event)
+            case Bootstrapped():
+                return self._bootstrapped(event)
+            case AppliedUpTo(block_id):
+                return self._applied(block_id)
+            case _:
+                assert_never(event)
+
+    # --- as the founder ---
+
+    def _begin(self, ask: AskBootstrap, now_ms: int) -> list[BootstrapEffect]:
+        """Ask all brokers; an attempt under way gives way."""
         self._given_up = None if self._attempt is None else self._attempt.id
-        answer = self._gave_way()
+        answers = self._give_way()
         self._attempt = _Attempt(
             ask,
             UUID(int=self._generator.getrandbits(128), version=4),
             now_ms + GIVE_UP_MS,
             now_ms + ASK_AGAIN_MS,
         )
-        return self._ask(), answer
+        return [*self._ask(), *answers]
 
-    def wake(self, now_ms: int) -> tuple[list[Send], Answer | None]:
+    def _wake(self, now_ms: int) -> list[BootstrapEffect]:
         """Ask again who has not answered; give up at last."""
         attempt = self._attempt
         if attempt is None:
-            return [], None
+            return []
         if now_ms >= attempt.give_up_ms:
             self._attempt = None
-            if attempt.made is not None:
-                return [], Answer(attempt.ask.request, _undecided())
-            missing = sorted({*range(attempt.ask.broker_count)} - {*attempt.answers})
-            who = ", ".join(map(str, missing))
-            detail = f"broker {who} did not answer; start it, or look at its log, and found again"
-            return [], Answer(attempt.ask.request, Refusal("broker-unreachable", detail))
+            return [Answer(attempt.ask.request, _given_up(attempt))]
         if now_ms < attempt.ask_again_ms:
-            return [], None
+            return []
         attempt.ask_again_ms = now_ms + ASK_AGAIN_MS
-        return self._ask(), None
+        return [*self._ask()]
 
-    def asked(self, message: BootstrapAsked) -> Reserved | Send | None:
-        """What the disk is to note before this broker answers; or a veto; or its own goes first."""
+    def _answered(self, answer: BootstrapAnswered) -> list[BootstrapEffect]:
+        """The last answer that was missing makes the initial state, unless one is a veto."""
+        attempt, ordinal = self._attempt, answer.sender.ordinal
+        is_asked = attempt is not None and 0 <= ordinal < attempt.ask.broker_count
+        if attempt is None or answer.bootstrap != attempt.id or not is_asked:
+            self._rules["bootstrap.late_answer"] += 1
+            return []
+        shows_initial = attempt.initial is not None and answer.initial == attempt.initial
+        if not answer.is_empty and not shows_initial:
+            return self._vetoed(attempt, answer)
+        attempt.answers[ordinal] = answer
+        if len(attempt.answers) < attempt.ask.broker_count or attempt.made is not None:
+            return []
+        initial = self._made_initial(attempt)
+        if initial is None:
+            return [self._refused(attempt, ordinal)]
+        if attempt.initial is None and not self.decides:
+            attempt.made, attempt.ask_again_ms = initial, 0
+            return []
+        return [self._take(initial, answer.bootstrap)]
+
+    # --- as one of the founded ---
+
+    def _asked(self, message: BootstrapAsked) -> list[BootstrapEffect]:
+        """Await this bootstrap on disk before answering; or veto it; or the own one goes first."""
         if self.is_member:
-            return self._veto(message)
+            return [self._veto(message)]
         if self.is_taken:  # whoever saw it now could keep what this disk may still lose
-            return None
+            return []
         if not self._may_reserve(message.bootstrap):
             self._rules["bootstrap.own_first"] += 1
-            return None
-        return Reserved(message.bootstrap)
+            return []
+        return [Reserve(Reserved(message.bootstrap), message)]
 
-    def noted(self, message: BootstrapAsked) -> list[Send | Answer]:
+    def _noted(self, message: BootstrapAsked) -> list[BootstrapEffect]:
         """It is on disk: the answer, and one to whoever asked for an attempt that ends by this."""
         bootstrap = message.bootstrap
         if self.is_taken or not self._may_reserve(bootstrap):  # meanwhile
@@ -144,13 +220,31 @@ class Bootstrap:
         self.reserved = bootstrap
         answered = Send(message.sender.ordinal, structs.replace(self._me, bootstrap=bootstrap))
         is_own = self._attempt is None or self._attempt.id == bootstrap
-        gave_way = None if is_own else self._gave_way()
-        return [answered] if gave_way is None else [gave_way, answered]
+        return [answered] if is_own else [*self._give_way(), answered]
 
-    @property
-    def is_taken(self) -> bool:
-        """Whether it is in a ring, or has taken an initial state that is not on disk yet."""
-        return self.is_member or self.initial is not None
+    def _bootstrapped(self, message: Bootstrapped) -> list[BootstrapEffect]:
+        """Take the initial state that this broker awaits, if it knows this very disk."""
+        is_awaited = not self.is_taken and self.reserved == message.bootstrap
+        if not is_awaited or not _names(message.initial, self._me.sender):
+            self._rules["bootstrap.refused"] += 1
+            return []
+        return [self._take(message.initial, message.bootstrap)]
+
+    def _take(self, initial: Snapshot, bootstrap: UUID) -> Take:
+        attempt = self._attempt
+        if attempt is not None and attempt.id == bootstrap:
+            self._attempt, self._done_request = None, attempt.ask.request
+        self.initial = initial
+        self._rules["bootstrap.founded"] += 1
+        return Take(initial)
+
+    def _applied(self, block_id: BlockId) -> list[BootstrapEffect]:
+        """Answer once the ring has committed something; it may have before this founder knew."""
+        request = self._done_request
+        if request is None or block_id <= INITIAL_ID:
+            return []
+        self._done_request = None
+        return [Answer(request)]
 
     def _may_reserve(self, bootstrap: UUID) -> bool:
         """Whether this empty broker is to await that bootstrap; else its own goes first."""
@@ -165,46 +259,6 @@ class Bootstrap:
         )
         return Send(message.sender.ordinal, veto)
 
-    def answered(self, answer: BootstrapAnswered) -> tuple[Snapshot | None, Answer | None]:
-        """The initial state, when that was the last answer missing; or why there is none."""
-        attempt, ordinal = self._attempt, answer.sender.ordinal
-        is_asked = attempt is not None and 0 <= ordinal < attempt.ask.broker_count
-        if attempt is None or answer.bootstrap != attempt.id or not is_asked:
-            self._rules["bootstrap.late_answer"] += 1
-            return None, None
-        shows_initial = attempt.initial is not None and answer.initial == attempt.initial
-        if not answer.is_empty and not shows_initial:
-            return None, self._vetoed(attempt, answer)
-        attempt.answers[ordinal] = answer
-        if len(attempt.answers) < attempt.ask.broker_count or attempt.made is not None:
-            return None, None
-        initial = self._made_initial(attempt)
-        if initial is None:
-            return None, self._refused(attempt, ordinal)
-        if attempt.initial is None and not self.decides:
-            attempt.made, attempt.ask_again_ms = initial, 0
-            return None, None
-        return initial, None
-
-    def is_named(self, founded: Bootstrapped) -> bool:
-        """Whether this broker awaits that initial state, which knows this very disk."""
-        if self.is_taken or self.reserved != founded.bootstrap:
-            return False
-        return _names(founded.initial, self._me.sender)
-
-    @property
-    def decides(self) -> bool:
-        """Whether this broker is broker 0: others need it to take their initial state first."""
-        return self._me.sender.ordinal == DECIDER
-
-    def request_of(self, bootstrap: UUID) -> int | None:
-        """Who asked here for the bootstrap that has come to be."""
-        attempt = self._attempt
-        if attempt is None or attempt.id != bootstrap:
-            return None
-        self._attempt = None
-        return attempt.ask.request
-
     def _ask(self) -> list[Send]:
         attempt = self._attempt
         assert attempt is not None
@@ -215,27 +269,28 @@ class Bootstrap:
         missing = [each for each in range(attempt.ask.broker_count) if each not in attempt.answers]
         return [Send(ordinal, asked) for ordinal in missing]
 
-    def _gave_way(self) -> Answer | None:
+    def _give_way(self) -> list[Answer]:
+        """End the attempt under way, if there is one."""
         attempt, self._attempt = self._attempt, None
         if attempt is None:
-            return None
+            return []
         self._rules["bootstrap.gave_way"] += 1
         detail = "another founding is under way; look at GET /v1/ring, and found again if need be"
-        return Answer(attempt.ask.request, Refusal("founding-under-way", detail))
+        return [Answer(attempt.ask.request, Refusal("founding-under-way", detail))]
 
-    def _vetoed(self, attempt: _Attempt, answer: BootstrapAnswered) -> Answer | None:
+    def _vetoed(self, attempt: _Attempt, answer: BootstrapAnswered) -> list[BootstrapEffect]:
         """Finish the bootstrap that the other broker shows, or give up."""
         initial = answer.initial
         founded = None if initial is None else _state_of(initial)
-        if founded is not None and self._can_finish(attempt, founded):
-            self._rules["bootstrap.finished"] += 1
-            attempt.id = founded.cluster_id
-            attempt.initial = initial
-            attempt.made = None
-            attempt.answers = {answer.sender.ordinal: answer}
-            attempt.ask_again_ms = 0
-            return None
-        return self._refused(attempt, answer.sender.ordinal)
+        if founded is None or not self._can_finish(attempt, founded):
+            return [self._refused(attempt, answer.sender.ordinal)]
+        self._rules["bootstrap.finished"] += 1
+        attempt.id = founded.cluster_id
+        attempt.initial = initial
+        attempt.made = None
+        attempt.answers = {answer.sender.ordinal: answer}
+        attempt.ask_again_ms = 0
+        return []
 
     def _refused(self, attempt: _Attempt, ordinal: int) -> Answer:
         """There is a ring, which broker `ordinal` is not empty for, or not in with its disk."""
@@ -280,7 +335,37 @@ def spread(initial: Snapshot, me: DiskId, state: RingState) -> list[Send]:
     return [Send(ordinal, message) for ordinal in others for message in messages]
 
 
-def _undecided() -> Refusal:
+def answer_at_once(
+    ask: AskBootstrap, me: DiskId, state: RingState | None, *, is_ring_heard: bool
+) -> Answer | None:
+    """What this broker answers without asking others; None: it is to bootstrap the ring.
+
+    `is_ring_heard`: gossip says that a ring has a leader.
+    """
+    if state is not None and state.broker_count == ask.broker_count:
+        return Answer(ask.request)
+    if state is not None:
+        size = f"of {state.broker_count} brokers"
+        detail = f"this broker belongs to a ring {size}; nothing was changed"
+        return Answer(ask.request, Refusal("ring-exists", detail))
+    if me.ordinal >= ask.broker_count:
+        last = ask.broker_count - 1
+        detail = f"brokers 0 to {last} found the ring: ask one of them"
+        if last == 0:
+            detail = "broker 0 founds the ring: ask it"
+        return Answer(ask.request, Refusal("invalid-parameter", detail))
+    if is_ring_heard:
+        detail = "there is a ring, and this broker waits to be admitted to it"
+        return Answer(ask.request, Refusal("ring-exists", detail))
+    return None
+
+
+def _given_up(attempt: _Attempt) -> Refusal:
+    if attempt.made is None:
+        missing = sorted({*range(attempt.ask.broker_count)} - {*attempt.answers})
+        who = ", ".join(map(str, missing))
+        detail = f"broker {who} did not answer; start it, or look at its log, and found again"
+        return Refusal("broker-unreachable", detail)
     detail = (
         "broker 0, which takes a ring's state first, has not said that it did; look at "
         "GET /v1/ring, and found again if need be"

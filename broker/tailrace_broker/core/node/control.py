@@ -1,44 +1,48 @@
-"""One broker's part in the ring: what it does so that the brokers agree, and what follows.
+"""One broker's part in the ring: a machine that routes events to its parts, and their effects.
 
-It joins the consensus machine (`core.raft`), the agreed state (`core.ring_commands`), gossip and
-the bootstrap, and adds a broker's duties: to register before it does anything else, to lead what it
-should, and, as the metadata's leader, to fence who is silent and to let the right disks vote.
-
-Duties are done by looking, not by remembering: every `duty_ms`, and whenever the state changes,
-what is not as it should be is asked for (`core.duties`). Asking twice does no harm: commands are
-conditional, and carry an id.
+| part | what it does |
+|---|---|
+| `core.raft` | the consensus: terms, votes, blocks |
+| `applied` | the replicated state that the committed blocks make |
+| `gossip` | who seems to be alive |
+| `bootstrap` | how an empty broker comes to be in a ring |
+| `duties` | what this broker owes the ring |
+| `requests` | what this broker has asked the ring for |
+| `proposals` | what others ask of this broker while it leads |
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, assert_never
 from uuid import UUID
 
-from tailrace_broker.codec.commands import decode_command
-from tailrace_broker.codec.ring_snapshot import decode_state
-from tailrace_broker.core.node.bootstrap import Bootstrap, spread
-from tailrace_broker.core.node.duties import (
-    brokers_to_fence,
-    ranges_to_lead,
-    takeovers,
-    wanted_voters,
-)
+from tailrace_broker.core.node.applied import AppliedState, Identity
+from tailrace_broker.core.node.bootstrap import Bootstrap, answer_at_once
+from tailrace_broker.core.node.duties import Duties, Duty, ReadState, Submit, ToLeader, takeovers
 from tailrace_broker.core.node.events import (
     Answer,
     Applied,
+    AppliedUpTo,
     Ask,
     AskBootstrap,
+    AskRecovery,
     AskState,
+    BootstrapEvent,
     CompactState,
     ControlEffect,
     ControlEvent,
     Heard,
+    Noted,
+    Reserve,
     Superseded,
+    Take,
 )
 from tailrace_broker.core.node.gossip import Gossip, GossipTiming
+from tailrace_broker.core.node.proposals import Proposals
 from tailrace_broker.core.node.requests import Requests
 from tailrace_broker.core.raft import events as raft_events
 from tailrace_broker.core.raft.events import (
+    ChangeVoters,
     Compacted,
     Durable,
     Keep,
@@ -48,25 +52,16 @@ from tailrace_broker.core.raft.events import (
     Unreachable,
     Woken,
 )
-from tailrace_broker.core.raft.leading import READS_MAX
 from tailrace_broker.core.raft.raft import COMPACT_BYTES, Raft, RaftTiming
 from tailrace_broker.core.raft.state import NEVER_MS
-from tailrace_broker.core.raft.ticks import TICK_MS, next_tick_ms
-from tailrace_broker.core.ring.commands import carry_out
+from tailrace_broker.core.raft.ticks import TICK_MS
 from tailrace_broker.core.ring.registrations import last_registration
-from tailrace_broker.model.agreement import (
-    COMMAND,
-    INITIAL_ID,
-    Block,
-    DiskId,
-    Kept,
-    Reserved,
-    Snapshot,
-)
+from tailrace_broker.model.agreement import INITIAL_ID, Block, Kept, Snapshot
 from tailrace_broker.model.commands import Command, Register
-from tailrace_broker.model.errors import CorruptMetadataError
 from tailrace_broker.model.generator import Generator
 from tailrace_broker.model.messages import (
+    Append,
+    Appended,
     BootstrapAnswered,
     BootstrapAsked,
     Bootstrapped,
@@ -76,17 +71,19 @@ from tailrace_broker.model.messages import (
     Message,
     ReadAnswered,
     ReadAsked,
+    SliceTaken,
+    SnapshotSlice,
+    VoteAnswered,
+    VoteAsked,
 )
-from tailrace_broker.model.ring_state import Refusal, Registration, RingState, Start
-
-FOLLOW_MS = 1000
+from tailrace_broker.model.ring_state import Refusal, Registration, RingState
 
 
 class ControlTiming(NamedTuple):
-    """`session_ms`: a broker that the metadata's leader has not heard for so long is fenced.
+    """`session_ms`: a broker that the metadata's leader has not heard for this long is fenced.
 
     `ask_again_ms`: what got no answer is asked again; `give_up_ms`: and then no more.
-    `compact_bytes`: so much is kept, about, until a snapshot takes its place.
+    `compact_bytes`: about this much is kept until a snapshot takes its place.
     """
 
     raft: RaftTiming = RaftTiming()
@@ -98,16 +95,8 @@ class ControlTiming(NamedTuple):
     compact_bytes: int = COMPACT_BYTES
 
 
-class Identity(NamedTuple):
-    """A process: its disk, which start of it this is, and the starts to register it by."""
-
-    disk: DiskId
-    boot: int
-    starts: tuple[Start, ...]
-
-
 class Control:
-    """The machine. `state` is what is agreed and applied; None: this disk belongs to no ring."""
+    """The machine."""
 
     def __init__(
         self,
@@ -119,13 +108,9 @@ class Control:
         rules: Counter[str],
     ) -> None:
         """`generator`: of ids and of the moments of elections; `rules` counts what was needed."""
-        self.identity = identity
         self.disk = identity.disk
         self.ordinal = identity.disk.ordinal
-        self.state: RingState | None = None
         self.rules = rules
-        self._timing = timing
-        self._generator = generator
         self.raft = Raft(
             self.disk,
             kept,
@@ -139,13 +124,17 @@ class Control:
         start = identity.starts[-1].id
         me = BootstrapAnswered(self.disk, UUID(int=0), identity.boot, start, is_empty=True)
         self._bootstrap = Bootstrap(me, kept, generator, rules)
-        self._founded_request: int | None = None
-        # The registration of this broker that the process replaces; None: it is not current yet.
-        self._replaces: int | None = None
-        self._in_office_ms = now_ms  # as the metadata's leader, since then
-        self._next_duty_ms = now_ms
-        self._next_follow_ms = now_ms
-        self._readers: dict[int, int] = {}  # as the leader: ordinals by the id of a read
+        self._applied = AppliedState(identity)
+        self._duties = Duties(
+            identity,
+            self._applied,
+            self.raft,
+            self.gossip,
+            self._bootstrap,
+            duty_ms=timing.duty_ms,
+            session_ms=timing.session_ms,
+            now_ms=now_ms,
+        )
         self._requests = Requests(
             self.disk,
             generator,
@@ -153,88 +142,91 @@ class Control:
             ask_again_ms=timing.ask_again_ms,
             give_up_ms=timing.give_up_ms,
         )
-        self._proposed: set[int] = set()  # ids of commands, by this broker in its term as leader
-        self._proposed_term = -1
+        self._proposals = Proposals(rules)
         self._asked_term = -1  # of the leader that was last asked for everything
-        self._kept_number = 0
-        # What waits for a disk, in order: what to do when it is durable, by our number.
-        self._keeping: deque[tuple[int, Callable[[int], list[ControlEffect]]]] = deque()
+        # The writes under way, by our number: the events that follow when each is durable.
+        self._written_number = 0
+        self._writes: deque[tuple[int, Durable | Noted]] = deque()
         self._is_superseded = False
         if kept.snapshot is not None:
-            self.state = decode_state(kept.snapshot.state)
-            self._carry_out(self.raft.applied_blocks_at_start())
+            self._applied.install(kept.snapshot)
+            self._applied.apply(self.raft.applied_blocks_at_start())
+            assert self.state is not None
             self.gossip.set_ring(self.state.broker_count)
 
     # --- views ---
 
     @property
+    def state(self) -> RingState | None:
+        """What is committed and applied; None: this disk belongs to no ring."""
+        return self._applied.state
+
+    @property
     def registration(self) -> Registration | None:
-        """Of this very process, once it is agreed and applied."""
-        if self.state is None:
-            return None
-        found = self.state.brokers.get(self.ordinal)
-        if found is None or found.start != self.identity.starts[-1].id:
-            return None
-        return found
+        """The one of this very process, once it is committed and applied."""
+        return self._applied.registration
+
+    @property
+    def leader_ordinal(self) -> int | None:
+        """The metadata's leader: as gossip has it, if that is newer than what this disk knows."""
+        hint, known = self.gossip.leader_hint(), self.raft.leader
+        if hint is not None and (known is None or hint[0] > self.raft.term):
+            return hint[1]
+        return None if known is None else known.ordinal
 
     def leads(self, range_id: int) -> int | None:
         """The epoch in which this process leads the range; None: it does not."""
-        mine = self.registration
-        if mine is None or self.state is None:
-            return None
-        found = self.state.ranges.get(range_id)
-        leader = found.leader if found is not None else None
-        if leader is None or leader[:2] != (self.ordinal, mine.number):
-            return None
-        assert found is not None
-        return found.epoch
+        return self._applied.leads(range_id)
 
     @property
     def wake_at_ms(self) -> int:
         """When `Woken` is due."""
         if self._is_superseded:
             return NEVER_MS
-        wakes = [self.raft.wake_at_ms, self.gossip.wake_at_ms, self._next_duty_ms]
-        bootstrap = self._bootstrap.wake_at_ms
-        return min(wakes) if bootstrap is None else min(*wakes, bootstrap)
+        parts = (self.raft, self.gossip, self._bootstrap, self._duties)
+        return min(part.wake_at_ms for part in parts)
 
     def validate(self) -> None:
-        """What is always true; for the simulator."""
+        """What is always true."""
         self.raft.validate()
+        self._bootstrap.validate()
         assert (self.state is None) == (self.raft.applied < INITIAL_ID)
 
     # --- the machine ---
 
     def step(self, event: ControlEvent, now_ms: int) -> list[ControlEffect]:
-        """Take in what happened; the effects are to be done in their order."""
+        """Take in what happened; the effects are to be applied in their order."""
         if self._is_superseded:
             return []
-        effects: list[ControlEffect] = []
+        return self._to_itself(self._routed(event, now_ms), now_ms)
+
+    def _routed(self, event: ControlEvent, now_ms: int) -> list[ControlEffect]:
         match event:
             case Woken():
-                effects += self._wake(now_ms)
+                return self._wake(now_ms)
             case Heard(message):
-                effects += self._heard(message, now_ms)
+                return self._heard(message, now_ms)
             case Durable(number):
-                effects += self._durable(number, now_ms)
+                return self._durable(number, now_ms)
             case Unreachable(ordinal):
                 self.gossip.unreachable(ordinal, now_ms)
-                self._next_duty_ms = now_ms
-                effects += self._raft(event, now_ms)
+                self._duties.hurry(now_ms)
+                return self._raft(event, now_ms)
             case Compacted():
-                effects += self._raft(event, now_ms)
+                return self._raft(event, now_ms)
             case Ask(request, command):
-                effects += self._ask(command, request, now_ms)
+                return self._ask(command, request, now_ms)
             case AskState(request):
-                effects += self._ask_state(request, now_ms)
+                return self._ask_state(request, now_ms)
             case AskBootstrap():
-                effects += self._found(event, now_ms)
+                return self._ask_bootstrap(event, now_ms)
+            case AskRecovery(request):
+                return self._recover(request, now_ms)
             case _:
-                effects += self._recover(event.request, now_ms)
-        return self._to_itself(effects, now_ms)
+                assert_never(event)
 
     def _to_itself(self, effects: list[ControlEffect], now_ms: int) -> list[ControlEffect]:
-        """What it sends to itself, as founder, it hears at once."""
+        """Hear at once what it sends to itself, as founder."""
         done: list[ControlEffect] = []
         pending = deque(effects)
         while pending:
@@ -257,11 +249,8 @@ class Control:
                 leader=None if leader is None else leader.ordinal,
             )
             effects += self.gossip.wake(now_ms)
-        sends, answer = self._bootstrap.wake(now_ms)
-        effects += sends
-        if answer is not None:
-            effects.append(answer)
-        if now_ms >= self._next_duty_ms:
+        effects += self._step_bootstrap(Woken(), now_ms)
+        if now_ms >= self._duties.wake_at_ms:
             effects += self._do_duties(now_ms)
         return effects
 
@@ -277,16 +266,22 @@ class Control:
             case ReadAnswered(_, request, height):
                 self._requests.read_answered(request, height)
                 if self.registration is None:
-                    self._next_duty_ms = now_ms  # it may be current now
-                return self._answers() if self.state is not None else []
-            case BootstrapAsked():
-                return self._bootstrap_asked(message)
-            case BootstrapAnswered():
-                return self._bootstrap_answered(message, now_ms)
-            case Bootstrapped():
-                return self._founded(message, now_ms)
-            case _:
+                    self._duties.hurry(now_ms)  # it may know the current state now
+                return [] if self.state is None else self._answers()
+            case BootstrapAsked() | BootstrapAnswered() | Bootstrapped():
+                return self._step_bootstrap(message, now_ms)
+            case (
+                VoteAsked()
+                | VoteAnswered()
+                | Append()
+                | Appended()
+                | SnapshotSlice()
+                | SliceTaken()
+                | Follow()
+            ):
                 return self._raft(raft_events.Received(message), now_ms)
+            case _:
+                assert_never(message)
 
     # --- the consensus machine ---
 
@@ -296,127 +291,101 @@ class Control:
         for effect in self.raft.step(event, now_ms):
             effects += self._of_raft(effect, now_ms)
         if not self.raft.is_established:
-            self._readers.clear()
+            self._proposals.forget_readers()
         elif not was_leader:
-            self._in_office_ms = now_ms
-            self._next_duty_ms = now_ms
+            self._duties.elected(now_ms)
             effects += self._ask_again(now_ms, everything=True)
         return effects
 
     def _of_raft(self, effect: RaftEffect, now_ms: int) -> list[ControlEffect]:
         match effect:
-            case raft_events.Keep(number, records):
-                return [Keep(self._keep(self._raft_durable(number)), records)]
+            case Send():
+                return [effect]
+            case Keep(number, records):
+                return [Keep(self._written(Durable(number)), records)]
             case raft_events.Replace(number, snapshot, records):
-                mine = self._keep(self._raft_durable(number))
+                mine = self._written(Durable(number))
                 return [raft_events.Replace(mine, snapshot, records)]
             case raft_events.Compact(number, block_id, configuration, records):
                 assert self.state is not None
-                self._bootstrap.initial = None
-                mine = self._keep(self._raft_durable(number))
+                self._bootstrap.compacted()
+                mine = self._written(Durable(number))
                 return [CompactState(mine, block_id, configuration, self.state, records)]
             case raft_events.Apply(blocks):
-                return self._apply(lambda: self._carry_out(blocks), now_ms)
+                return self._changed(lambda: self._apply(blocks), now_ms)
             case raft_events.Install(snapshot):
-                return self._apply(lambda: self._install(snapshot), now_ms)
+                return self._changed(lambda: self._install(snapshot), now_ms)
             case raft_events.ReadReady(request, height):
-                return self._read_ready(request, height)
+                answer = ReadAnswered(self.disk, request, height)
+                return [Send(self._proposals.pop_reader(request), answer)]
             case _:
-                return [effect]
+                assert_never(effect)
 
-    def _raft_durable(self, number: int) -> Callable[[int], list[ControlEffect]]:
-        return lambda now_ms: self._raft(Durable(number), now_ms)
-
-    def _keep(self, then: Callable[[int], list[ControlEffect]]) -> int:
-        """The number by which a disk will say that something is durable."""
-        self._kept_number += 1
-        self._keeping.append((self._kept_number, then))
-        return self._kept_number
+    def _written(self, then: Durable | Noted) -> int:
+        """The number of one more write, and the event that follows when it is durable."""
+        self._written_number += 1
+        self._writes.append((self._written_number, then))
+        return self._written_number
 
     def _durable(self, number: int, now_ms: int) -> list[ControlEffect]:
         effects: list[ControlEffect] = []
-        while self._keeping and self._keeping[0][0] <= number:
-            _, then = self._keeping.popleft()
-            effects += then(now_ms)
+        while self._writes and self._writes[0][0] <= number:
+            _, event = self._writes.popleft()
+            if isinstance(event, Durable):
+                effects += self._raft(event, now_ms)
+            else:
+                effects += self._step_bootstrap(event, now_ms)
         return effects
 
     # --- the state ---
 
-    def _carry_out(self, blocks: Iterable[Block]) -> None:
-        state = self.state
-        assert state is not None
-        for block in blocks:
-            if block.kind == COMMAND:
-                stamped = decode_command(block.payload)
-                state = carry_out(state, stamped)
-                self._proposed.discard(stamped.id)
-        self.state = state
+    def _apply(self, blocks: tuple[Block, ...]) -> None:
+        self._proposals.applied(self._applied.apply(blocks))
 
     def _install(self, snapshot: Snapshot) -> None:
-        self.state = decode_state(snapshot.state)
-        self._bootstrap.initial = snapshot if snapshot.id == INITIAL_ID else None
-        self._bootstrap.is_member = True
+        self._applied.install(snapshot)
+        self._bootstrap.installed(snapshot)
 
-    def _apply(self, change: Callable[[], None], now_ms: int) -> list[ControlEffect]:
+    def _changed(self, change: Callable[[], None], now_ms: int) -> list[ControlEffect]:
         before = self.state
         change()
         after = self.state
         assert after is not None
         effects: list[ControlEffect] = []
-        if self.raft.applied.term != self._asked_term:  # a leader that takes what it is asked now
+        if self.raft.applied.term != self._asked_term:  # its leader takes requests from now on
             self._asked_term = self.raft.applied.term
             effects += self._ask_again(now_ms, everything=True)
         if after is not before:
             self.gossip.set_ring(after.broker_count)
-            for each in takeovers(before, after):
-                self.gossip.took_over(each, now_ms)
+            for ordinal in takeovers(before, after):
+                self.gossip.took_over(ordinal, now_ms)
             effects.append(Applied(before, after))
-            effects += self._superseded(before)
-        effects += self._say_founded()
+            if self._applied.is_superseded_since(before):
+                detail = "another process is broker {} now, or it was retired: this one ends"
+                effects += self._end(detail.format(self.ordinal))
+        effects += self._step_bootstrap(AppliedUpTo(self.raft.applied), now_ms)
         effects += self._answers()
-        self._next_duty_ms = now_ms
+        self._duties.hurry(now_ms)
         return effects
-
-    def _superseded(self, before: RingState | None) -> list[ControlEffect]:
-        """Another process has been registered as this broker since this one was."""
-        state, start = self.state, self.identity.starts[-1].id
-        was = None if before is None else before.brokers.get(self.ordinal)
-        assert state is not None
-        now = state.brokers.get(self.ordinal)
-        if was is None or was.start != start or (now is not None and now.start == start):
-            return []
-        return self._end(
-            f"another process is broker {self.ordinal} now, or it was retired: this one ends"
-        )
 
     def _end(self, detail: str) -> list[ControlEffect]:
         self._is_superseded = True
         self.rules["superseded"] += 1
         return [Superseded(detail)]
 
-    def _answers(self) -> list[ControlEffect]:
-        """To what was asked here, and is settled."""
-        assert self.state is not None
-        effects: list[ControlEffect] = []
-        for number, command, refusal in self._requests.settled(
-            self.state, self.raft.applied.height
-        ):
-            if number is not None:
-                effects.append(Answer(number, refusal))
-            elif command is None:
-                self._replaces = last_registration(self.state, self.ordinal)
-            elif isinstance(command, Register) and refusal is not None:
-                effects += self._end(refusal.detail)
-        return effects
-
-    # --- commands and reads ---
+    # --- requests ---
 
     def _ask(self, command: Command, number: int | None, now_ms: int) -> list[ControlEffect]:
-        """Have a command carried out wherever the leader is."""
         return self._to_leader(self._requests.command(command, number, now_ms), now_ms)
 
     def _ask_state(self, number: int | None, now_ms: int) -> list[ControlEffect]:
         return self._to_leader(self._requests.read(number, now_ms), now_ms)
+
+    def _ask_again(self, now_ms: int, *, everything: bool = False) -> list[ControlEffect]:
+        effects: list[ControlEffect] = [*self._requests.given_up(now_ms)]
+        for message in self._requests.due(now_ms, everything=everything):
+            effects += self._to_leader(message, now_ms)
+        return effects
 
     def _to_leader(
         self, message: CommandForwarded | ReadAsked | Follow, now_ms: int
@@ -429,165 +398,87 @@ class Control:
             return []
         return [Send(leader, message)]
 
-    @property
-    def leader_ordinal(self) -> int | None:
-        """The metadata's leader: as gossip has it, if that is newer than what this disk knows."""
-        hint, known = self.gossip.leader_hint(), self.raft.leader
-        if hint is not None and (known is None or hint[0] > self.raft.term):
-            return hint[1]
-        return None if known is None else known.ordinal
-
-    def _ask_again(self, now_ms: int, *, everything: bool = False) -> list[ControlEffect]:
-        effects: list[ControlEffect] = [*self._requests.given_up(now_ms)]
-        for message in self._requests.due(now_ms, everything=everything):
-            effects += self._to_leader(message, now_ms)
+    def _answers(self) -> list[ControlEffect]:
+        """To all that was asked here and is settled."""
+        assert self.state is not None
+        effects: list[ControlEffect] = []
+        applied_height = self.raft.applied.height
+        for number, command, refusal in self._requests.settled(self.state, applied_height):
+            if number is not None:
+                effects.append(Answer(number, refusal))
+            elif command is None:
+                self._duties.replaces = last_registration(self.state, self.ordinal)
+            elif isinstance(command, Register) and refusal is not None:
+                effects += self._end(refusal.detail)
         return effects
 
+    # --- as the metadata's leader ---
+
     def _propose(self, command: bytes, now_ms: int) -> list[ControlEffect]:
-        """As leader; each command once a term, unless it is known already."""
         if not self.raft.is_established:
             return []
         assert self.state is not None
-        if self._proposed_term != self.raft.term:
-            self._proposed_term = self.raft.term
-            self._proposed.clear()
-        try:
-            command_id = decode_command(command).id
-        except CorruptMetadataError:  # of a newer version; once agreed, nobody here could read it
-            self.rules["command.unknown"] += 1
-            return []
-        if command_id in self._proposed or command_id in self.state.recent:
-            self.rules["command.known"] += 1
+        command_id = self._proposals.new_id(command, self.raft.term, self.state.recent)
+        if command_id is None:
             return []
         head = self.raft.head
         effects = self._raft(raft_events.Propose(command), now_ms)
         if self.raft.head != head:  # else there was no room: it is asked again
-            self._proposed.add(command_id)
+            self._proposals.proposed(command_id)
         return effects
 
     def _read_asked(self, message: ReadAsked, now_ms: int) -> list[ControlEffect]:
-        """As leader: the answer is `ReadReady`'s, with the same id, to that ordinal."""
-        is_asked = message.request in self._readers
-        if not self.raft.is_established or is_asked or len(self._readers) >= READS_MAX:
+        if not self.raft.is_established or not self._proposals.add_reader(message):
             return []
-        self._readers[message.request] = message.sender.ordinal
         return self._raft(raft_events.AskRead(message.request), now_ms)
-
-    def _read_ready(self, request: int, height: int) -> list[ControlEffect]:
-        answer = ReadAnswered(self.disk, request, height)
-        return [Send(self._readers.pop(request), answer)]
 
     # --- duties ---
 
     def _do_duties(self, now_ms: int) -> list[ControlEffect]:
-        self._next_duty_ms = next_tick_ms(now_ms, self._timing.duty_ms)
+        self._duties.begin_pass(now_ms)
         effects = self._ask_again(now_ms)
-        is_fed = self.raft.is_voter and self.raft.leader is not None
-        if not is_fed and now_ms >= self._next_follow_ms:
-            self._next_follow_ms = now_ms + FOLLOW_MS
-            follow = Follow(self.raft.term, self.disk, self.raft.applied)
-            effects += self._to_leader(follow, now_ms)
-        if self.state is None:
-            return effects
-        if self._bootstrap.initial is not None and self.raft.leader is None:
-            effects += spread(self._bootstrap.initial, self.disk, self.state)
-        is_late = self.registration is None and self._replaces is None
-        if is_late and not self._requests.is_under_way(None):
-            effects += self._ask_state(None, now_ms)
-        for command in self._commands_due(self.state, now_ms):
-            if not self._requests.is_under_way(command):
-                effects += self._ask(command, None, now_ms)
-        if self.raft.is_established:
-            voters = wanted_voters(self.state, self.raft.configuration)
-            if voters is not None:
-                effects += self._raft(raft_events.ChangeVoters(voters), now_ms)
+        for duty in self._duties.due(now_ms):
+            effects += self._do(duty, now_ms)
         return effects
 
-    def _commands_due(self, state: RingState, now_ms: int) -> list[Command]:
-        commands: list[Command] = []
-        mine = self.registration
-        if mine is None:
-            commands += self._registration_due()
-        elif not mine.is_fenced:
-            commands += ranges_to_lead(state, mine, lambda o: self.gossip.is_alive(o, now_ms))
-        if self.raft.is_established:
-            commands += brokers_to_fence(
-                state,
-                self.raft.heard_at_ms,
-                me=self.ordinal,
-                since_ms=self._in_office_ms,
-                session_ms=self._timing.session_ms,
-                now_ms=now_ms,
-            )
-        return commands
-
-    def _registration_due(self) -> list[Command]:
-        """Once the process is current: what it asks for while it only catches up may be long over.
-
-        A refusal then says that another process has become this broker since: this one ends.
-        """
-        if self._replaces is None:
-            return []
-        incarnation, boot, starts = self.disk.incarnation, self.identity.boot, self.identity.starts
-        return [Register(self.ordinal, incarnation, boot, starts, self._replaces)]
+    def _do(self, duty: Duty, now_ms: int) -> list[ControlEffect]:
+        match duty:
+            case Send():
+                return [duty]
+            case ToLeader(message):
+                return self._to_leader(message, now_ms)
+            case ReadState():
+                is_under_way = self._requests.is_under_way(None)
+                return [] if is_under_way else self._ask_state(None, now_ms)
+            case Submit(command):
+                is_under_way = self._requests.is_under_way(command)
+                return [] if is_under_way else self._ask(command, None, now_ms)
+            case ChangeVoters():
+                return self._raft(duty, now_ms)
+            case _:
+                assert_never(duty)
 
     # --- bootstrap and recovery ---
 
-    def _found(self, ask: AskBootstrap, now_ms: int) -> list[ControlEffect]:
-        if not self._bootstrap.is_member:
-            if not self.ordinal < ask.broker_count:
-                last = ask.broker_count - 1
-                detail = f"brokers 0 to {last} found the ring: ask one of them"
-                if last == 0:
-                    detail = "broker 0 founds the ring: ask it"
-                return [Answer(ask.request, Refusal("invalid-parameter", detail))]
-            if self.gossip.leader_hint() is not None:
-                detail = "there is a ring, and this broker waits to be admitted to it"
-                return [Answer(ask.request, Refusal("ring-exists", detail))]
-            sends, gave_way = self._bootstrap.begin(ask, now_ms)
-            return [*sends, *([] if gave_way is None else [gave_way])]
-        assert self.state is not None
-        if self.state.broker_count != ask.broker_count:
-            size = f"of {self.state.broker_count} brokers"
-            detail = f"this broker belongs to a ring {size}; nothing was changed"
-            return [Answer(ask.request, Refusal("ring-exists", detail))]
-        return [Answer(ask.request)]
+    def _ask_bootstrap(self, ask: AskBootstrap, now_ms: int) -> list[ControlEffect]:
+        is_ring_heard = self.gossip.leader_hint() is not None
+        answer = answer_at_once(ask, self.disk, self.state, is_ring_heard=is_ring_heard)
+        return self._step_bootstrap(ask, now_ms) if answer is None else [answer]
 
-    def _bootstrap_asked(self, message: BootstrapAsked) -> list[ControlEffect]:
-        match self._bootstrap.asked(message):
-            case Reserved() as reserved:
-                number = self._keep(lambda _: [*self._bootstrap.noted(message)])
-                return [Keep(number, (reserved,))]
-            case None:
-                return []
-            case veto:
-                return [veto]
-
-    def _bootstrap_answered(self, message: BootstrapAnswered, now_ms: int) -> list[ControlEffect]:
-        initial, answer = self._bootstrap.answered(message)
-        if initial is None:
-            return [] if answer is None else [answer]
-        return self._take_initial(initial, message.bootstrap, now_ms)
-
-    def _founded(self, message: Bootstrapped, now_ms: int) -> list[ControlEffect]:
-        if not self._bootstrap.is_named(message):
-            self.rules["bootstrap.refused"] += 1
-            return []
-        return self._take_initial(message.initial, message.bootstrap, now_ms)
-
-    def _take_initial(self, initial: Snapshot, bootstrap: UUID, now_ms: int) -> list[ControlEffect]:
-        self._founded_request = self._bootstrap.request_of(bootstrap)
-        self._bootstrap.initial = initial
-        self.rules["bootstrap.founded"] += 1
-        return [*self._raft(raft_events.Initialize(initial), now_ms), *self._say_founded()]
-
-    def _say_founded(self) -> list[ControlEffect]:
-        """Once the ring has agreed on something; it may have before this founder knew."""
-        request = self._founded_request
-        if request is None or self.raft.applied <= INITIAL_ID:
-            return []
-        self._founded_request = None
-        return [Answer(request)]
+    def _step_bootstrap(self, event: BootstrapEvent, now_ms: int) -> list[ControlEffect]:
+        effects: list[ControlEffect] = []
+        for effect in self._bootstrap.step(event, now_ms):
+            match effect:
+                case Send() | Answer():
+                    effects.append(effect)
+                case Reserve(reserved, asked):
+                    effects.append(Keep(self._written(Noted(asked)), (reserved,)))
+                case Take(initial):
+                    effects += self._raft(raft_events.Initialize(initial), now_ms)
+                    effects += self._step_bootstrap(AppliedUpTo(self.raft.applied), now_ms)
+                case _:
+                    assert_never(effect)
+        return effects
 
     def _recover(self, request: int, now_ms: int) -> list[ControlEffect]:
         if self.state is None:

@@ -1,15 +1,136 @@
-"""What a broker owes the ring, seen from the agreed state and from who seems to be alive.
+"""What a broker owes the ring, seen from the replicated state and from who seems to be alive.
 
-All of it is asked for with conditional commands, so that what is seen wrongly, or late, can be
-refused: gossip and silence are hints, and the state decides.
+A reconcile pass compares them every `duty_ms` and whenever the state has changed. It remembers
+nothing of the pass before: asking twice does no harm, since commands are conditional and carry an
+id. What is seen wrongly, or late, is refused: gossip and silence are hints, and the state decides.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
-from tailrace_broker.core.node.bootstrap import voter_count
+from tailrace_broker.core.node.applied import AppliedState, Identity
+from tailrace_broker.core.node.bootstrap import Bootstrap, spread, voter_count
+from tailrace_broker.core.node.gossip import Gossip
+from tailrace_broker.core.raft.events import ChangeVoters, Send
+from tailrace_broker.core.raft.raft import Raft
+from tailrace_broker.core.raft.ticks import next_tick_ms
 from tailrace_broker.model.agreement import Configuration, DiskId
-from tailrace_broker.model.commands import Fence, Lead
+from tailrace_broker.model.commands import Command, Fence, Lead, Register
+from tailrace_broker.model.messages import Follow
 from tailrace_broker.model.ring_state import RangeState, Registration, Replica, RingState
+
+FOLLOW_MS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ToLeader:
+    """Send this to the metadata's leader, if there is one."""
+
+    message: Follow
+
+
+@dataclass(frozen=True, slots=True)
+class ReadState:
+    """Ask for the state as it is now, unless that is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Ask for this command, unless the same is under way."""
+
+    command: Command
+
+
+Duty = ToLeader | Send | ReadState | Submit | ChangeVoters
+
+
+class Duties:
+    """Finds what is due. `wake_at_ms`: when the next pass is.
+
+    `replaces`: the number of the registration that this process replaces; None: it does not know
+    the current state yet.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        applied: AppliedState,
+        raft: Raft,
+        gossip: Gossip,
+        bootstrap: Bootstrap,
+        *,
+        duty_ms: int,
+        session_ms: int,
+        now_ms: int,
+    ) -> None:
+        self.wake_at_ms = now_ms
+        self.replaces: int | None = None
+        self._identity = identity
+        self._applied = applied
+        self._raft = raft
+        self._gossip = gossip
+        self._bootstrap = bootstrap
+        self._duty_ms = duty_ms
+        self._session_ms = session_ms
+        self._leads_since_ms = now_ms
+        self._next_follow_ms = now_ms
+
+    def begin_pass(self, now_ms: int) -> None:
+        """The next one is at the next tick, unless something happens before."""
+        self.wake_at_ms = next_tick_ms(now_ms, self._duty_ms)
+
+    def hurry(self, now_ms: int) -> None:
+        """Something has changed: the next pass is now."""
+        self.wake_at_ms = now_ms
+
+    def elected(self, now_ms: int) -> None:
+        """This broker leads the metadata from now on."""
+        self._leads_since_ms = now_ms
+        self.hurry(now_ms)
+
+    def due(self, now_ms: int) -> Iterator[Duty]:
+        """What is to be asked for, in this order."""
+        raft, state, disk = self._raft, self._applied.state, self._identity.disk
+        is_fed = raft.is_voter and raft.leader is not None
+        if not is_fed and now_ms >= self._next_follow_ms:
+            self._next_follow_ms = now_ms + FOLLOW_MS
+            yield ToLeader(Follow(raft.term, disk, raft.applied))
+        if state is None:
+            return
+        if self._bootstrap.initial is not None and raft.leader is None:
+            yield from spread(self._bootstrap.initial, disk, state)
+        if self._applied.registration is None and self.replaces is None:
+            yield ReadState()
+        yield from map(Submit, [*self._commands(state, now_ms)])
+        if raft.is_established:
+            voters = wanted_voters(state, raft.configuration)
+            if voters is not None:
+                yield ChangeVoters(voters)
+
+    def _commands(self, state: RingState, now_ms: int) -> Iterator[Command]:
+        raft, mine = self._raft, self._applied.registration
+        if mine is None:
+            yield from self._registration()
+        elif not mine.is_fenced:
+            yield from ranges_to_lead(state, mine, lambda o: self._gossip.is_alive(o, now_ms))
+        if raft.is_established:
+            yield from brokers_to_fence(
+                state,
+                raft.heard_at_ms,
+                me=self._identity.disk.ordinal,
+                since_ms=self._leads_since_ms,
+                session_ms=self._session_ms,
+                now_ms=now_ms,
+            )
+
+    def _registration(self) -> Iterator[Register]:
+        """Once the process knows the current state: while it catches up it sees old ones.
+
+        A refusal then says that another process has become this broker since: this one ends.
+        """
+        if self.replaces is not None:
+            disk, boot, starts = self._identity
+            yield Register(disk.ordinal, disk.incarnation, boot, starts, self.replaces)
 
 
 def ranges_to_lead(

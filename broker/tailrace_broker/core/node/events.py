@@ -1,7 +1,7 @@
-"""What goes into a broker's part in the ring and what comes out of it (`core.control`).
+"""The events and effects of a broker's part in the ring (`core.node.control`).
 
-`Woken`, `Unreachable`, `Durable`, `Compacted` go in, and `Send`, `Keep`, `Replace` come out as they
-do of the consensus machine (`core.raft_events`).
+`Woken`, `Unreachable`, `Durable`, `Compacted`, and the effects `Send`, `Keep`, `Replace`, are those
+of the consensus machine (`core.raft.events`).
 """
 
 from dataclasses import dataclass
@@ -15,9 +15,14 @@ from tailrace_broker.core.raft.events import (
     Unreachable,
     Woken,
 )
-from tailrace_broker.model.agreement import BlockId, Configuration, Record
+from tailrace_broker.model.agreement import BlockId, Configuration, Record, Reserved, Snapshot
 from tailrace_broker.model.commands import Command
-from tailrace_broker.model.messages import Message
+from tailrace_broker.model.messages import (
+    BootstrapAnswered,
+    BootstrapAsked,
+    Bootstrapped,
+    Message,
+)
 from tailrace_broker.model.ring_state import Refusal, RingState
 
 # --- in ---
@@ -32,7 +37,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Carry out a command; `Answer` tells the outcome. Who gives up waiting needs not tell."""
+    """Apply a command; `Answer` has the outcome. A caller that stops waiting need not say so."""
 
     request: int
     command: Command
@@ -40,7 +45,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class AskState:
-    """Answered when the state holds all that was agreed at this moment."""
+    """Answer when the state holds all that was committed at this moment."""
 
     request: int
 
@@ -70,7 +75,7 @@ ControlEvent = (
 
 @dataclass(frozen=True, slots=True)
 class CompactState:
-    """As `core.raft_events.Compact`, with the state to write; what it shares is never changed."""
+    """As `core.raft.events.Compact`, with the state to write; what it shares is never changed."""
 
     number: int
     id: BlockId
@@ -81,7 +86,7 @@ class CompactState:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """`control.state` is another now."""
+    """The applied state differs now."""
 
     before: RingState | None
     after: RingState
@@ -103,3 +108,40 @@ class Superseded:
 
 
 ControlEffect = Send | Keep | Replace | CompactState | Applied | Answer | Superseded
+
+# --- of the bootstrap ---
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Keep `reserved` on disk, then say `Noted(asked)`."""
+
+    reserved: Reserved
+    asked: BootstrapAsked
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """What `Reserve` wanted is on disk."""
+
+    asked: BootstrapAsked
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """The disk begins with this initial state."""
+
+    initial: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedUpTo:
+    """This broker has applied the block."""
+
+    id: BlockId
+
+
+BootstrapEvent = (
+    Woken | AskBootstrap | BootstrapAsked | Noted | BootstrapAnswered | Bootstrapped | AppliedUpTo
+)
+BootstrapEffect = Send | Answer | Reserve | Take

@@ -21,7 +21,7 @@ No I/O here: the methods return what is to be done, in this order, each after th
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 from tailrace.wire import METADATA_LOGS
 from tailrace_broker.codec.metadata_log import (
@@ -45,6 +45,7 @@ from tailrace_broker.model.agreement import (
     Head,
     Kept,
     Record,
+    Reserved,
     Snapshot,
     Stored,
     Term,
@@ -363,6 +364,8 @@ def _kept(snapshot: Snapshot | None, records: Iterable[Record]) -> Kept:
                 head = block_id
             case Commit(block_id):
                 commit = block_id
+            case Reserved(bootstrap):
+                reserved = bootstrap
             case _:
-                reserved = record.bootstrap
+                assert_never(record)
     return Kept(term, snapshot, tuple(blocks.values()), head, commit, reserved)

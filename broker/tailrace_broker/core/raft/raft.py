@@ -19,6 +19,7 @@ and `raft_leading` are the roles, `raft_state` and `raft_disk` what they share.
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import assert_never
 
 from tailrace_broker.codec.configuration import encode_configuration
 from tailrace_broker.core.raft.election import Election, answer_pre_vote, answer_vote
@@ -208,8 +209,10 @@ class Raft:
                 self._found(initial)
             case RecoverAlone():
                 self._recover_alone()
-            case _:
+            case Propose() | ChangeVoters() | AskRead():
                 self._asked(event)
+            case _:
+                assert_never(event)
         if self._leading is not None and self._leading.is_over:
             self._step_down()
         effects = state.close_step()
@@ -236,8 +239,10 @@ class Raft:
                 leading.propose(payload)
             case ChangeVoters(voters):
                 leading.change_voters(voters)
+            case AskRead(request):
+                leading.ask_read(request)
             case _:
-                leading.ask_read(event.request)
+                assert_never(event)
 
     def _wake(self) -> None:
         state = self._state
@@ -343,8 +348,10 @@ class Raft:
                 self._from_leader(message)
             case VoteAnswered():
                 self._vote_answered(message)
-            case _:
+            case Appended() | SliceTaken() | Follow():
                 self._to_leader(message)
+            case _:
+                assert_never(message)
 
     def _vote_asked(self, message: VoteAsked) -> None:
         state = self._state

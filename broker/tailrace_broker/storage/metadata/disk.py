@@ -4,6 +4,7 @@ import mmap
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import assert_never
 
 from tailrace_broker.core.raft.metadata_log import (
     FileAction,
@@ -73,6 +74,8 @@ class MetadataDisk:
                 case Remove(name):
                     with translated_errors(path):
                         path.unlink(missing_ok=True)
+                case _:
+                    assert_never(action)
 
     def close(self) -> None:
         """Nothing is being written."""

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 from tailrace.wire import METADATA_LOGS
 from tailrace_broker.codec.metadata_log import encode_snapshot
@@ -220,6 +220,8 @@ class MetadataFiles:
             case _EndCompaction():
                 decide = partial(log.end_compaction, job.snapshot.id)
                 told = partial(self._tell_compacted, job)
+            case _:
+                assert_never(job)
         self._is_writing = True
         try:
             self._write(decide(), told)

@@ -8,8 +8,18 @@ from msgspec.structs import replace
 
 from tailrace_broker.codec.ring_snapshot import decode_state
 from tailrace_broker.core.node.bootstrap import ASK_AGAIN_MS, GIVE_UP_MS, Bootstrap, voter_count
-from tailrace_broker.core.node.events import Answer, AskBootstrap
-from tailrace_broker.core.raft.events import Send
+from tailrace_broker.core.node.events import (
+    Answer,
+    AppliedUpTo,
+    AskBootstrap,
+    BootstrapEffect,
+    BootstrapEvent,
+    Noted,
+    Reserve,
+    Take,
+)
+from tailrace_broker.core.raft.events import Send, Woken
+from tailrace_broker.core.raft.state import NEVER_MS
 from tailrace_broker.model.agreement import (
     INITIAL_ID,
     BlockId,
@@ -36,11 +46,17 @@ def bootstrap(ordinal: int = 0, *, reserved: UUID | None = None, generation: int
     return Bootstrap(me(ordinal, generation), kept, random.Random(ordinal), Counter())
 
 
+def step(broker: Bootstrap, event: BootstrapEvent, now_ms: int = 0) -> list[BootstrapEffect]:
+    effects = broker.step(event, now_ms)
+    broker.validate()
+    return effects
+
+
 def await_it(broker: Bootstrap, found: UUID) -> Answer | None:
     """Asked for that bootstrap, it notes it and answers; the answer to who asked for its own."""
     asked = BootstrapAsked(me(2).sender, found)
-    assert broker.asked(asked) == Reserved(found)
-    *gave_way, answered = broker.noted(asked)
+    assert step(broker, asked) == [Reserve(Reserved(found), asked)]
+    *gave_way, answered = step(broker, Noted(asked))
     assert isinstance(answered, Send)
     assert answered.ordinal == 2
     assert isinstance(answered.message, BootstrapAnswered)
@@ -50,12 +66,24 @@ def await_it(broker: Bootstrap, found: UUID) -> Answer | None:
     return answer
 
 
+def sends_in(effects: list[BootstrapEffect]) -> list[Send]:
+    return [effect for effect in effects if isinstance(effect, Send)]
+
+
 def begun(founder: Bootstrap, broker_count: int = 3) -> UUID:
     """The id of the bootstrap that it has begun."""
-    sends, answer = founder.begin(AskBootstrap(REQUEST, broker_count, 1), 0)
-    assert answer is None
+    effects = step(founder, AskBootstrap(REQUEST, broker_count, 1))
+    sends = sends_in(effects)
+    assert sends == effects
     assert [each.ordinal for each in sends] == list(range(broker_count))
     return asked_in(sends)
+
+
+def takes(broker: Bootstrap, message: Bootstrapped) -> bool:
+    """Whether it takes the initial state in the message."""
+    effects = step(broker, message)
+    assert effects in ([], [Take(message.initial)])
+    return bool(effects)
 
 
 def asked_in(sends: list[Send]) -> UUID:
@@ -65,16 +93,23 @@ def asked_in(sends: list[Send]) -> UUID:
 
 def initial_of(founder: Bootstrap, broker_count: int = 3) -> Snapshot:
     found = begun(founder, broker_count)
-    answered = [
-        founder.answered(replace(me(each), bootstrap=found)) for each in range(broker_count)
-    ]
-    initial, _ = answered[-1]
-    assert initial is not None
-    return initial
+    effects: list[BootstrapEffect] = []
+    for ordinal in range(broker_count):
+        effects = step(founder, replace(me(ordinal), bootstrap=found))
+    [taken] = effects
+    assert isinstance(taken, Take)
+    return taken.initial
 
 
-def reason_of(answer: Answer | None) -> str:
-    assert answer is not None
+def answers_when_done(founder: Bootstrap) -> list[BootstrapEffect]:
+    """What it answers once a block is applied, and not before."""
+    assert step(founder, AppliedUpTo(INITIAL_ID)) == []
+    return step(founder, AppliedUpTo(BlockId(1, 1)))
+
+
+def reason_of(effects: list[BootstrapEffect] | Answer | None) -> str:
+    [answer] = effects if isinstance(effects, list) else [effects]
+    assert isinstance(answer, Answer)
     assert answer.request == REQUEST
     assert answer.refusal is not None
     return answer.refusal.reason
@@ -100,39 +135,37 @@ def test_the_last_answer_counts_once_and_whatever_its_order() -> None:
     found = begun(founder)
 
     for ordinal in (2, 2, 0):
-        assert founder.answered(replace(me(ordinal), bootstrap=found)) == (None, None)
-    assert founder.answered(replace(me(1), bootstrap=UUID(int=3))) == (None, None)
-    initial, _ = founder.answered(replace(me(1), bootstrap=found))
-    assert initial is not None
-    assert founder.request_of(found) == REQUEST
-    assert founder.request_of(found) is None
+        assert step(founder, replace(me(ordinal), bootstrap=found)) == []
+    assert step(founder, replace(me(1), bootstrap=UUID(int=3))) == []
+    [taken] = step(founder, replace(me(1), bootstrap=found))
+    assert isinstance(taken, Take)
+    assert answers_when_done(founder) == [Answer(REQUEST)]
+    assert answers_when_done(founder) == []
 
 
 def test_who_has_not_answered_is_asked_again_and_named_at_last() -> None:
     founder = bootstrap()
     found = begun(founder)
-    founder.answered(replace(me(1), bootstrap=found))
+    step(founder, replace(me(1), bootstrap=found))
 
     assert founder.wake_at_ms == ASK_AGAIN_MS
-    assert founder.wake(ASK_AGAIN_MS - 1) == ([], None)
-    sends, _ = founder.wake(ASK_AGAIN_MS)
+    assert step(founder, Woken(), ASK_AGAIN_MS - 1) == []
+    sends = sends_in(step(founder, Woken(), ASK_AGAIN_MS))
     assert [each.ordinal for each in sends] == [0, 2]
-    sends, answer = founder.wake(GIVE_UP_MS)
-    assert sends == []
+    answer = step(founder, Woken(), GIVE_UP_MS)
     assert reason_of(answer) == "broker-unreachable"
     assert "broker 0, 2 did not answer" in str(answer)
-    assert not founder.wake_at_ms
-    assert founder.wake(GIVE_UP_MS + 1) == ([], None)
+    assert founder.wake_at_ms == NEVER_MS
+    assert step(founder, Woken(), GIVE_UP_MS + 1) == []
 
 
 def test_one_that_is_not_empty_is_a_veto() -> None:
     founder = bootstrap()
     found = begun(founder)
 
-    initial, answer = founder.answered(replace(me(2), bootstrap=found, is_empty=False))
+    veto = step(founder, replace(me(2), bootstrap=found, is_empty=False))
 
-    assert initial is None
-    assert reason_of(answer) == "ring-exists"
+    assert reason_of(veto) == "ring-exists"
 
 
 def test_who_was_not_asked_does_not_count() -> None:
@@ -140,7 +173,7 @@ def test_who_was_not_asked_does_not_count() -> None:
     found = begun(founder)
 
     for ordinal in (0, 1, 3):
-        assert founder.answered(replace(me(ordinal), bootstrap=found)) == (None, None)
+        assert step(founder, replace(me(ordinal), bootstrap=found)) == []
 
 
 def test_an_initial_state_of_another_version_is_taken_for_none() -> None:
@@ -149,10 +182,10 @@ def test_an_initial_state_of_another_version_is_taken_for_none() -> None:
     initial = Snapshot(INITIAL_ID, Configuration((me(2).sender,)), b"")
     shown = replace(me(2), bootstrap=found, is_empty=False, initial=initial)
 
-    assert not founder.is_named(Bootstrapped(me(2).sender, found, initial))
+    assert not takes(founder, Bootstrapped(me(2).sender, found, initial))
     await_it(founder, found)
-    assert not founder.is_named(Bootstrapped(me(2).sender, found, initial))
-    assert reason_of(founder.answered(shown)[1]) == "ring-exists"
+    assert not takes(founder, Bootstrapped(me(2).sender, found, initial))
+    assert reason_of(step(founder, shown)) == "ring-exists"
 
 
 def test_wiped_brokers_found_nothing() -> None:
@@ -162,7 +195,7 @@ def test_wiped_brokers_found_nothing() -> None:
     found = begun(founder)
 
     shown = replace(me(2), bootstrap=found, is_empty=False, initial=initial)
-    assert reason_of(founder.answered(shown)[1]) == "ring-exists"
+    assert reason_of(step(founder, shown)) == "ring-exists"
 
 
 def test_another_size_does_not_finish_what_began() -> None:
@@ -171,7 +204,7 @@ def test_another_size_does_not_finish_what_began() -> None:
     found = begun(founder, 2)
 
     shown = replace(me(1), bootstrap=found, is_empty=False, initial=initial)
-    assert reason_of(founder.answered(shown)[1]) == "ring-exists"
+    assert reason_of(step(founder, shown)) == "ring-exists"
 
 
 def test_a_bootstrap_whose_founder_died_is_finished() -> None:
@@ -182,13 +215,13 @@ def test_a_bootstrap_whose_founder_died_is_finished() -> None:
     first = decode_state(initial.state).cluster_id
     shown = replace(me(2), bootstrap=found, is_empty=False, initial=initial)
 
-    assert founder.answered(shown) == (None, None)
-    sends, _ = founder.wake(1)
+    assert step(founder, shown) == []
+    sends = sends_in(step(founder, Woken(), 1))
     assert [each.ordinal for each in sends] == [0, 1]
     assert asked_in(sends) == first
-    assert founder.answered(replace(me(0), bootstrap=first)) == (None, None)
-    assert founder.answered(replace(shown, bootstrap=first)) == (None, None)
-    assert founder.answered(replace(me(1), bootstrap=first)) == (initial, None)
+    assert step(founder, replace(me(0), bootstrap=first)) == []
+    assert step(founder, replace(shown, bootstrap=first)) == []
+    assert step(founder, replace(me(1), bootstrap=first)) == [Take(initial)]
 
 
 def test_it_is_not_finished_with_a_disk_that_it_does_not_name() -> None:
@@ -196,22 +229,20 @@ def test_it_is_not_finished_with_a_disk_that_it_does_not_name() -> None:
     founder = bootstrap(1)
     found = begun(founder)
     first = decode_state(initial.state).cluster_id
-    founder.answered(replace(me(2), bootstrap=found, is_empty=False, initial=initial))
-    founder.answered(replace(me(0), bootstrap=first))
+    step(founder, replace(me(2), bootstrap=found, is_empty=False, initial=initial))
+    step(founder, replace(me(0), bootstrap=first))
 
-    initial_now, answer = founder.answered(replace(me(1, 1), bootstrap=first))
-    assert initial_now is None
-    assert reason_of(answer) == "ring-exists"
+    assert reason_of(step(founder, replace(me(1, 1), bootstrap=first))) == "ring-exists"
 
 
 def made_by(founder: Bootstrap) -> Bootstrapped:
     """What all have answered for, and broker 0 is asked to take."""
     found = begun(founder)
     for ordinal in (2, 0, 1):
-        assert founder.answered(replace(me(ordinal), bootstrap=found)) == (None, None)
+        assert step(founder, replace(me(ordinal), bootstrap=found)) == []
     assert founder.wake_at_ms == 0
-    sends, answer = founder.wake(1)
-    assert (answer, [each.ordinal for each in sends]) == (None, [0, 0])
+    sends = sends_in(step(founder, Woken(), 1))
+    assert [each.ordinal for each in sends] == [0, 0]
     assert asked_in(sends[:1]) == found
     founded = sends[1].message
     assert isinstance(founded, Bootstrapped)
@@ -224,11 +255,12 @@ def test_what_another_than_broker_0_has_made_broker_0_takes_first() -> None:
     founded = made_by(founder)
     await_it(first, founded.bootstrap)
 
-    assert first.is_named(founded)
+    assert takes(first, founded)
     assert not founder.is_taken
-    assert founder.answered(replace(me(0), bootstrap=founded.bootstrap)) == (None, None)
-    assert founder.request_of(UUID(int=0)) is None
-    assert founder.request_of(founded.bootstrap) == REQUEST
+    assert step(founder, replace(me(0), bootstrap=founded.bootstrap)) == []
+    await_it(founder, founded.bootstrap)
+    assert takes(founder, founded)
+    assert answers_when_done(founder) == [Answer(REQUEST)]
 
 
 def test_the_founder_takes_what_broker_0_shows_that_it_has_taken() -> None:
@@ -237,11 +269,11 @@ def test_the_founder_takes_what_broker_0_shows_that_it_has_taken() -> None:
     found, initial = founded.bootstrap, founded.initial
     shown = replace(me(0), bootstrap=found, is_empty=False, initial=initial)
 
-    assert founder.answered(shown) == (None, None)
-    sends, _ = founder.wake(2)
+    assert step(founder, shown) == []
+    sends = sends_in(step(founder, Woken(), 2))
     assert [each.ordinal for each in sends] == [1, 2]
-    assert founder.answered(replace(me(1), bootstrap=found)) == (None, None)
-    assert founder.answered(replace(me(2), bootstrap=found)) == (initial, None)
+    assert step(founder, replace(me(1), bootstrap=found)) == []
+    assert step(founder, replace(me(2), bootstrap=found)) == [Take(initial)]
 
 
 def test_when_broker_0_has_taken_another_there_is_a_ring() -> None:
@@ -249,8 +281,8 @@ def test_when_broker_0_has_taken_another_there_is_a_ring() -> None:
     founded = made_by(founder)
     other = initial_of(bootstrap(), 1)
 
-    _, answer = founder.answered(
-        replace(me(0), bootstrap=founded.bootstrap, is_empty=False, initial=other)
+    answer = step(
+        founder, replace(me(0), bootstrap=founded.bootstrap, is_empty=False, initial=other)
     )
 
     assert reason_of(answer) == "ring-exists"
@@ -260,7 +292,7 @@ def test_when_broker_0_says_nothing_it_is_not_known_what_it_has_taken() -> None:
     founder = bootstrap(1)
     made_by(founder)
 
-    _, answer = founder.wake(GIVE_UP_MS)
+    answer = step(founder, Woken(), GIVE_UP_MS)
 
     assert reason_of(answer) == "founding-under-way"
 
@@ -271,25 +303,25 @@ def test_an_attempt_gives_way_to_another_with_a_greater_id() -> None:
     greater, less = UUID(int=found.int + 1), UUID(int=found.int - 1)
 
     lesser = BootstrapAsked(me(2).sender, less)
-    assert founder.asked(lesser) is None
-    assert founder.noted(lesser) == []
+    assert step(founder, lesser) == []
+    assert step(founder, Noted(lesser)) == []
     assert await_it(founder, found) is None
     assert reason_of(await_it(founder, greater)) == "founding-under-way"
     assert await_it(founder, less) is None
-    assert founder.answered(replace(me(1), bootstrap=found)) == (None, None)
+    assert step(founder, replace(me(1), bootstrap=found)) == []
 
 
 def test_what_the_founder_gave_up_it_awaits_when_broker_0_shows_that_it_came_to_be() -> None:
     founder = bootstrap(1)
     given_up = made_by(founder)
-    founder.begin(AskBootstrap(REQUEST, 3, 1), 10)
-    [*_, again] = founder.wake(10 + ASK_AGAIN_MS)[0]
+    step(founder, AskBootstrap(REQUEST, 3, 1), 10)
+    [*_, again] = sends_in(step(founder, Woken(), 10 + ASK_AGAIN_MS))
     assert isinstance(again.message, BootstrapAsked)
     shown = replace(
         me(0), bootstrap=again.message.bootstrap, is_empty=False, initial=given_up.initial
     )
 
-    assert founder.answered(shown) == (None, None)
+    assert step(founder, shown) == []
     assert await_it(founder, given_up.bootstrap) is None
 
 
@@ -301,21 +333,21 @@ def test_who_has_taken_an_initial_state_is_silent_until_it_is_on_disk() -> None:
     broker = bootstrap(reserved=cluster)
     broker.initial = initial
 
-    assert broker.asked(asked) is None
-    assert broker.noted(asked) == []
-    broker.is_member = True
+    assert step(broker, asked) == []
+    assert step(broker, Noted(asked)) == []
+    broker.installed(initial)
     shown = replace(me(0), bootstrap=cluster, is_empty=False, initial=initial)
-    assert broker.asked(asked) == Send(1, shown)
+    assert step(broker, asked) == [Send(1, shown)]
 
 
 def test_asked_again_the_first_attempt_gives_way() -> None:
     founder = bootstrap()
     begun(founder)
 
-    sends, answer = founder.begin(AskBootstrap(6, 3, 1), 10)
+    *sends, answer = step(founder, AskBootstrap(6, 3, 1), 10)
 
-    assert len(sends) == 3
-    assert reason_of(answer) == "founding-under-way"
+    assert len(sends_in(sends)) == 3
+    assert reason_of([answer]) == "founding-under-way"
 
 
 def test_an_initial_state_is_taken_by_who_awaits_it_with_the_disk_that_it_names() -> None:
@@ -323,8 +355,8 @@ def test_an_initial_state_is_taken_by_who_awaits_it_with_the_disk_that_it_names(
     cluster = decode_state(initial.state).cluster_id
     founded = Bootstrapped(me(0).sender, cluster, initial)
 
-    assert bootstrap(1, reserved=cluster).is_named(founded)
-    assert not bootstrap(1).is_named(founded)
-    assert not bootstrap(1, reserved=UUID(int=8)).is_named(founded)
-    assert not bootstrap(1, reserved=cluster, generation=1).is_named(founded)
-    assert not bootstrap(3, reserved=cluster).is_named(founded)
+    assert takes(bootstrap(1, reserved=cluster), founded)
+    assert not takes(bootstrap(1), founded)
+    assert not takes(bootstrap(1, reserved=UUID(int=8)), founded)
+    assert not takes(bootstrap(1, reserved=cluster, generation=1), founded)
+    assert not takes(bootstrap(3, reserved=cluster), founded)
