@@ -7,7 +7,8 @@ UTF-8 is shown as its text, with `"valueEncoding":"text"`: so it differs from a 
 import json
 import sys
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tailrace.cli.consuming.topic_pages import Pages, documents_of, lines_of
@@ -17,30 +18,27 @@ from tailrace.cli.lib.progress import Progress
 if TYPE_CHECKING:
     from tailrace.cli.consuming.record_format import RecordFormat
 
+PrintPages = Callable[[Pages], None]
+
 _IN_BASE64 = b'"valueEncoding":"base64"'
 
 
-def print_records(
-    pages: Pages,
-    form: "str | RecordFormat",
-    total: int | None,
-    *,
-    names_topics: bool,
-) -> None:
-    """As they come. `form`: json, table, yaml, or a format. `total`: of records, when that many
-    end it.
-    """
+def print_records(pages: Pages, print_pages: PrintPages, total: int | None) -> None:
+    """Print records as they come. `total`: of records, when that many end it."""
     with Progress(total, is_wanted=total is not None and not sys.stdout.isatty()) as progress:
-        counted = _counted(pages, progress)
-        if isinstance(form, str) and form != "json":
-            documents = (list(map(readable, documents_of(page))) for page in counted)
-            show_pages(form, documents, columns(names_topics=names_topics))
-            return
-        for page in counted:
-            sys.stdout.buffer.write(
-                _with_texts(page) if isinstance(form, str) else _formatted(page, form)
-            )
-            sys.stdout.buffer.flush()
+        print_pages(_counted(pages, progress))
+
+
+def as_output(output: str, *, names_topics: bool) -> PrintPages:
+    """Return what prints pages as `-o` says: json, table or yaml."""
+    if output == "json":
+        return partial(_write, _with_texts)
+    return partial(_show, output, columns(names_topics=names_topics))
+
+
+def as_format(record_format: "RecordFormat") -> PrintPages:
+    """Return what prints pages as `--format` says; their records name their topics."""
+    return partial(_write, partial(_formatted, record_format))
 
 
 def columns(*, names_topics: bool = False) -> list[Column]:
@@ -66,6 +64,16 @@ def readable(document: Any) -> Any:
     return {**document, "value": text, "valueEncoding": "text"}
 
 
+def _write(convert: Callable[[bytes], bytes], pages: Pages) -> None:
+    for page in pages:
+        sys.stdout.buffer.write(convert(page))
+        sys.stdout.buffer.flush()
+
+
+def _show(output: str, shown: Sequence[Column], pages: Pages) -> None:
+    show_pages(output, (list(map(readable, documents_of(page))) for page in pages), shown)
+
+
 def _with_texts(page: bytes) -> bytes:
     """One document a line; but for such values as the broker sends them."""
     if _IN_BASE64 not in page:
@@ -81,10 +89,10 @@ def _with_text(line: bytes) -> bytes:
     return json.dumps(shown, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
-def _formatted(page: bytes, form: "RecordFormat") -> bytes:
+def _formatted(record_format: "RecordFormat", page: bytes) -> bytes:
     from tailrace.protocol.records_ndjson import decode_lines
 
-    return b"".join(map(form.render, decode_lines(page)))
+    return b"".join(map(record_format.render, decode_lines(page)))
 
 
 def _counted(pages: Pages, progress: Progress) -> Iterator[bytes]:

@@ -44,6 +44,12 @@ class Parameter(NamedTuple):
         return [*self.names, *opposites] if self.is_option else []
 
     @property
+    def keyword(self) -> str:
+        """The parameter of the verb's function."""
+        dest: str | None = self.settings.get("dest")
+        return dest or self.names[-1].lstrip("-").replace("-", "_")
+
+    @property
     def takes_value(self) -> bool:
         """Whether a word follows its name."""
         return self.settings.get("action") in (None, "append")
@@ -52,12 +58,14 @@ class Parameter(NamedTuple):
 class Verb(NamedTuple):
     """A function with keyword parameters, and what makes them out of words.
 
-    `examples`: whole commands, and what they do; tests run each.
+    `examples`: whole commands, and what they do; tests run each. `exclusive`: groups of options of
+    which at most one is given.
     """
 
     run: Callable[..., None]
     parameters: tuple[Parameter, ...]
     examples: tuple[str, ...]
+    exclusive: tuple[tuple[str, ...], ...] = ()
 
     @property
     def help(self) -> str:
@@ -80,6 +88,7 @@ def parse(name: str, verb: Verb, words: Sequence[str]) -> Mapping[str, Any]:
     values, rest = parser.parse_known_intermixed_args(words)
     if rest:
         parser.error(_surplus(rest[0], verb))
+    _check_exclusive(verb, vars(values))
     return vars(values)
 
 
@@ -176,6 +185,20 @@ def _parser(name: str, verb: Verb) -> _Parser:
         help = each.help.replace("%", "%%")
         parser.add_argument(*each.names, help=help, **{**once, **each.settings})
     return parser
+
+
+def _check_exclusive(verb: Verb, values: Mapping[str, Any]) -> None:
+    """UsageError: of a group of options more than one is given."""
+    keywords = {name: each.keyword for each in verb.parameters for name in each.names}
+    for names in verb.exclusive:
+        given = [name for name in names if _is_given(values[keywords[name]])]
+        if len(given) > 1:
+            *first, last = names
+            raise UsageError(f"{', '.join(first)} and {last} exclude each other")
+
+
+def _is_given(value: object) -> bool:
+    return value is not None and value is not False
 
 
 def _format(prog: str) -> argparse.HelpFormatter:

@@ -23,6 +23,7 @@ from tailrace.settings.quantities import DIGITS_MAX
 
 if TYPE_CHECKING:
     from tailrace.cli.consuming.record_format import RecordFormat
+    from tailrace.cli.consuming.records import PrintPages
     from tailrace.protocol.group_values import OnNewGroup
     from tailrace.sync import Client
 
@@ -58,16 +59,21 @@ def consume(
     Partitions that cannot be read are named at the end, with exit status 1.
     Plain text is shown as text; in JSON such a value has "valueEncoding":"text" behind it.
     """
-    if sum([start is not None, is_from_beginning, *map(_is_given, (at_us, since_ms, last))]) > 1:
-        raise UsageError("--from, --from-beginning, --at, --since and --last exclude each other")
     if since_ms is not None:
         at_us = max(0, time.time_ns() // 1000 - since_ms * 1000)
     selection = Selection("earliest" if is_from_beginning else start, at_us, last, partition)
-    form = _form(record_format, output, is_value_only=is_value_only)
+    if is_value_only:
+        record_format = _format(_VALUE_FORMAT)
     _check_selection(selection, topics, group, consumer)
     # Records of several topics differ by the topic's name.
     names_topics = len(topics) > 1 or any(map(is_pattern, topics))
     with connect(url) as client:
+        from tailrace.cli.consuming.records import as_format, as_output, print_records
+
+        if record_format is None:
+            print_pages = as_output(output or "json", names_topics=names_topics)
+        else:
+            print_pages = as_format(record_format)
         names = wanted_topics(client, topics)
         if group is not None:
             _consume_by_group(
@@ -78,36 +84,20 @@ def consume(
                 start=start or "earliest",
                 max_records=max_records,
                 follow=follow,
-                form=form,
-                names_topics=names_topics,
+                print_pages=print_pages,
             )
             return
-        from tailrace.cli.consuming.records import print_records
-
         selected = select(
             client,
             names,
             selection,
             follow=follow,
-            names_topics=names_topics or not isinstance(form, str),
+            names_topics=names_topics or record_format is not None,
             page_records=min(max_records or PAGE_RECORDS_MAX, PAGE_RECORDS_MAX),
             note=_note,
         )
         pages = limited(selected.pages, max_records)
-        print_records(pages, form, selected.total, names_topics=names_topics)
-
-
-def _is_given(value: object) -> bool:
-    return value is not None
-
-
-def _form(
-    record_format: "RecordFormat | None", output: str | None, *, is_value_only: bool
-) -> "str | RecordFormat":
-    """How records are printed. UsageError: more than one way is given."""
-    if sum([record_format is not None, output is not None, is_value_only]) > 1:
-        raise UsageError("--value-only, --format and -o exclude each other")
-    return _format(_VALUE_FORMAT) if is_value_only else record_format or output or "json"
+        print_records(pages, print_pages, selected.total)
 
 
 def _check_selection(
@@ -144,8 +134,7 @@ def _consume_by_group(
     start: str,
     max_records: int | None,
     follow: bool,
-    form: "str | RecordFormat",
-    names_topics: bool,
+    print_pages: "PrintPages",
 ) -> None:
     from tailrace.cli.consuming.deliveries import Deliveries
     from tailrace.cli.consuming.records import print_records
@@ -161,11 +150,11 @@ def _consume_by_group(
         follow=follow,
         note=_note,
     ) as deliveries:
-        print_records(deliveries.slices(max_records), form, None, names_topics=names_topics)
+        print_records(deliveries.slices(max_records), print_pages, None)
 
 
 def _random_consumer_id() -> str:
-    """One that tells where it runs."""
+    """Return one that shows where it runs."""
     import secrets
     import socket
 
@@ -294,5 +283,9 @@ VERB = Verb(
         r"tailrace consume 'order*' --from-beginning --format '%t %k %v\n'",
         "tailrace consume orders --last 1 -f",
         "tailrace consume orders --group billing -f",
+    ),
+    exclusive=(
+        ("--from", "--from-beginning", "--at", "--since", "--last"),
+        ("--value-only", "--format", "-o"),
     ),
 )

@@ -51,8 +51,6 @@ def produce(
 
     if events and file is not None:
         raise UsageError("give events or --file, not both. See: tailrace produce --help")
-    if key is not None and key_separator is not None:
-        raise UsageError("--key and --key-separator exclude each other")
     form = Form(
         separator=key_separator or b"",
         headers=tuple(headers),
@@ -313,4 +311,5 @@ VERB = Verb(
         "tail -n 100 app.ndjson | tailrace produce logs",
         """tailrace produce orders '{"item": 3}' --key till-7 --header source=web""",
     ),
+    exclusive=(("--key", "--key-separator"),),
 )
