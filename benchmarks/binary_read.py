@@ -24,21 +24,18 @@ Bound: the event loop's core, by the kernel's copy; from disk 2.6 GiB/s of store
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from benchmarks.batches import BATCH_EVENT_COUNT, EVENT_BYTES, batch_requests
 from benchmarks.broker import (
     READ_DOOR,
-    TOPIC,
     broker_on_disk,
     create_topic,
     produce,
     rss_max_mib,
 )
-from benchmarks.load import Load, request_bytes, run_in_own_process
+from benchmarks.load import Load, run_in_own_process
 from benchmarks.report import GIB, Row, costs
-from tailrace.protocol.requests import batches_request
-from tailrace.sync import Client
+from benchmarks.requests import batch_reads
 from tailrace.wire import Codec
 
 PARTITION_COUNT = 4
@@ -52,15 +49,6 @@ VARIANTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """One request of the walk over a topic, and what its answer held."""
-
-    request: bytes
-    record_count: int
-    stored_bytes: int
-
-
 def run() -> Iterator[Row]:
     """Produce once, then read all of it again and again."""
     for question, (batch_count, read_bytes, aim_s_per_gib, source) in VARIANTS.items():
@@ -68,8 +56,7 @@ def run() -> Iterator[Row]:
             create_topic(broker, partitionsPerRange=PARTITION_COUNT)
             requests = batch_requests(Codec.LZ4, PARTITION_COUNT)
             produce(broker, requests, batch_count, CONNECTION_COUNT)
-            with Client(broker.url) as client:
-                reads = _walk(client)
+            reads = batch_reads(broker, ANSWER_BYTES)
             record_count = sum(read.record_count for read in reads)
             assert record_count == batch_count * BATCH_EVENT_COUNT
             walk_count = read_bytes // (record_count * EVENT_BYTES)
@@ -91,19 +78,3 @@ def run() -> Iterator[Row]:
         asked = f"binary read of events of 1 KiB from {source}, {CONNECTION_COUNT} connections"
         aims = {"broker_cpu_s_per_gib": aim_s_per_gib, "rss_max_mib": RSS_MAX_MIB}
         yield Row(question, asked, figures, aims)
-
-
-def _walk(client: Client) -> list[_Read]:
-    """The requests that together read every record of the topic once."""
-    reads = []
-    for partition in client.offsets([TOPIC]):
-        offset, end = partition.readable().start, partition.readable().stop
-        while offset < end:
-            request = batches_request(TOPIC, partition.partition, offset, max_bytes=ANSWER_BYTES)
-            fetched = client.read_batches(
-                TOPIC, partition.partition, offset, max_bytes=ANSWER_BYTES
-            )
-            record_count = fetched.next_offset - offset
-            reads.append(_Read(request_bytes(request), record_count, len(fetched.body)))
-            offset = fetched.next_offset
-    return reads

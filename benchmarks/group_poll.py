@@ -25,14 +25,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from benchmarks.batches import BATCH_EVENT_COUNT, EVENT_BYTES, batch_requests
-from benchmarks.broker import TOPIC, broker_on_disk, create_topic, produce, rss_max_mib
+from benchmarks.broker import broker_on_disk, create_topic, produce, rss_max_mib
 from benchmarks.groups import read_by_groups
 from benchmarks.load import Load, LoadResult, request_bytes, run_in_own_process
 from benchmarks.report import GIB, MIB, Row
+from benchmarks.requests import batch_reads, line_reads
 from tailrace.local.broker import LocalBroker
 from tailrace.protocol.group_requests import Form
-from tailrace.protocol.requests import Request, batches_request, lines_request
-from tailrace.sync import Client
+from tailrace.protocol.requests import Request
 from tailrace.wire import JSON_CONTENT_TYPE, Codec
 
 PARTITION_COUNT = 4
@@ -115,24 +115,9 @@ def _figures(prefix: str, total: _Sum, record_count: int) -> dict[str, float]:
 
 def _stateless_requests(broker: LocalBroker, form: Form) -> list[bytes]:
     """Those that together read every record of the topic once."""
-    requests = []
-    with Client(broker.url) as client:
-        for each in client.offsets([TOPIC]):
-            offset, end = each.readable().start, each.readable().stop
-            while offset < end:
-                if form == "batch":
-                    read = batches_request(TOPIC, each.partition, offset, max_bytes=ANSWER_BYTES)
-                    fetched = client.read_batches(
-                        TOPIC, each.partition, offset, max_bytes=ANSWER_BYTES
-                    )
-                    offset = fetched.next_offset
-                else:
-                    read = _as_json(
-                        lines_request(TOPIC, each.partition, offset, max_records=ANSWER_RECORDS)
-                    )
-                    offset += ANSWER_RECORDS
-                requests.append(request_bytes(read))
-    return requests
+    if form == "batch":
+        return [read.request for read in batch_reads(broker, ANSWER_BYTES)]
+    return [request_bytes(_as_json(read)) for read in line_reads(broker, ANSWER_RECORDS)]
 
 
 def _as_json(request: Request) -> Request:

@@ -27,14 +27,13 @@ The echo server of the same run is the first two lines alone.
 from collections.abc import Iterator
 from itertools import product
 
-from benchmarks.broker import TOPIC, broker_on_disk, create_topic, produce, rss_max_mib, write_count
+from benchmarks.broker import broker_on_disk, create_topic, produce, rss_max_mib, write_count
 from benchmarks.echo import echo_server
 from benchmarks.events import Event, orders, readings
-from benchmarks.load import Load, request_bytes, run_in_own_process
+from benchmarks.load import Load, run_in_own_process
 from benchmarks.parts import parts_of_single_events
 from benchmarks.report import GIB, Row, costs
-from tailrace.protocol.requests import produce_request
-from tailrace.wire import JSON_CONTENT_TYPE
+from benchmarks.requests import single_events
 
 EVENT_COUNT = 4096
 REQUEST_COUNT = 60_000
@@ -60,12 +59,7 @@ def run() -> Iterator[Row]:
 def _ask(question: str, events: list[Event], connection_count: int, durability: str) -> Row:
     event_bytes = len(events[0].value)
     parts = parts_of_single_events(events, connection_count // PARTITION_COUNT)
-    requests = [
-        request_bytes(
-            produce_request(TOPIC, event.value, content_type=JSON_CONTENT_TYPE, key=event.key)
-        )
-        for event in events
-    ]
+    requests = single_events(events)
     with echo_server() as echo:
         echo_load = Load(echo.port, requests, REQUEST_COUNT, connection_count, echo.pid)
         floor = run_in_own_process(echo_load)

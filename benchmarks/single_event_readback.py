@@ -23,7 +23,6 @@ from collections.abc import Iterator
 
 from benchmarks.broker import (
     READ_DOOR,
-    TOPIC,
     broker_on_disk,
     create_topic,
     produce,
@@ -33,10 +32,7 @@ from benchmarks.events import Event, orders, readings
 from benchmarks.groups import read_by_groups
 from benchmarks.load import Load, request_bytes, run_in_own_process
 from benchmarks.report import Row, costs
-from tailrace.local.broker import LocalBroker
-from tailrace.protocol.requests import lines_request, produce_request
-from tailrace.sync import Client
-from tailrace.wire import JSON_CONTENT_TYPE
+from benchmarks.requests import line_reads, single_events
 
 EVENT_COUNT = 4096
 STORED_COUNT = 60_000
@@ -56,17 +52,11 @@ def run() -> Iterator[Row]:
 
 def _ask(question: str, events: list[Event]) -> Row:
     event_bytes = len(events[0].value)
-    requests = [
-        request_bytes(
-            produce_request(TOPIC, event.value, content_type=JSON_CONTENT_TYPE, key=event.key)
-        )
-        for event in events
-    ]
     with broker_on_disk() as broker:
         create_topic(broker, partitionsPerRange=PARTITION_COUNT, durability="written")
-        produce(broker, requests, STORED_COUNT, PRODUCER_COUNT)
+        produce(broker, single_events(events), STORED_COUNT, PRODUCER_COUNT)
         events_per_batch = STORED_COUNT / broker.metrics()["tailrace_log_appended_batches_total"]
-        reads = _requests(broker)
+        reads = [request_bytes(read) for read in line_reads(broker, REQUEST_RECORDS)]
         load = Load(
             port=broker.port + READ_DOOR,
             requests=reads,
@@ -99,13 +89,3 @@ def _ask(question: str, events: list[Event]) -> Row:
         "as NDJSON"
     )
     return Row(question, asked, figures, AIMS)
-
-
-def _requests(broker: LocalBroker) -> list[bytes]:
-    """Those that together read every record of the topic once."""
-    with Client(broker.url) as client:
-        return [
-            request_bytes(lines_request(TOPIC, each.partition, offset, max_records=REQUEST_RECORDS))
-            for each in client.offsets([TOPIC])
-            for offset in range(each.readable().start, each.readable().stop, REQUEST_RECORDS)
-        ]

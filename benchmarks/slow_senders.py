@@ -31,8 +31,8 @@ from benchmarks.broker import PRODUCE_DOOR, broker_on_disk, produce, rss_max_mib
 from benchmarks.events import readings
 from benchmarks.load import HOST, LoadResult, request_bytes
 from benchmarks.report import Row
-from tailrace.protocol.requests import Request, produce_request
-from tailrace.wire import JSON_CONTENT_TYPE
+from benchmarks.requests import single_events
+from tailrace.protocol.requests import Request
 
 SENDER_COUNT = 500
 SECONDS = 30
@@ -60,13 +60,7 @@ class SlowResult:
 
 def run() -> Iterator[Row]:
     """Ask with and without them, of one broker."""
-    events = readings(EVENT_COUNT, 100)
-    requests = [
-        request_bytes(
-            produce_request("bench", event.value, content_type=JSON_CONTENT_TYPE, key=event.key)
-        )
-        for event in events
-    ]
+    requests = single_events(readings(EVENT_COUNT, 100))
     with broker_on_disk() as broker:
 
         def load() -> LoadResult:

@@ -19,111 +19,40 @@ Bound: the disk's write, and the wake-ups of two cores that four processes share
 server's figures are the same load without a broker: what generator and machine add.
 """
 
-import json
-import socket
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-from time import perf_counter_ns
-from typing import BinaryIO
 
-import numpy as np
-
-from benchmarks.broker import (
-    PRODUCE_DOOR,
-    READ_DOOR,
-    TOPIC,
-    broker_on_disk,
-    create_topic,
-    produce,
-    rss_max_mib,
+from benchmarks.broker import TOPIC, broker_on_disk, create_topic
+from benchmarks.report import Row
+from benchmarks.waiting_consumer import (
+    AIMS,
+    EVENTS_PER_S,
+    WARM_UP_COUNT,
+    echo_floor,
+    run_load,
+    warm_up,
 )
-from benchmarks.echo import echo_server
-from benchmarks.load import HOST, Load, request_bytes, run_in_own_process
-from benchmarks.report import Row, costs
-from tailrace.protocol.requests import Request, produce_request
-from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
+from tailrace.protocol.requests import Request
+from tailrace.wire import NDJSON_CONTENT_TYPE
 
-EVENTS_PER_S = 1_000
-EVENT_COUNT = 10_000
-WARM_UP_COUNT = 1_000
-EVENT_BYTES = 100
-PRODUCER_COUNT = 8
 WAIT_MS = 10_000
-SILENCE_S_MAX = 30.0
-QUANTILES = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
-AIMS = {"p50_ms": 0.7, "p99_ms": 3, "received_p50_ms": 1, "received_p99_ms": 5}
+ALL_AIMS = {"p50_ms": 0.7, "p99_ms": 3, **AIMS}
 
 
 def run() -> Iterator[Row]:
     """Ask the echo server, then a broker for each durability."""
-    values = [json.dumps({"i": index}).ljust(EVENT_BYTES).encode() for index in range(EVENT_COUNT)]
-    requests = [
-        request_bytes(produce_request(TOPIC, value, content_type=JSON_CONTENT_TYPE, key="one"))
-        for value in values
-    ]
-    with echo_server() as echo:
-        floor = run_in_own_process(_load(echo.port, echo.pid, requests))
+    floor = echo_floor()
     for question, durability in (("tail", "fsync"), ("tail_written", "written")):
-        with (
-            broker_on_disk() as broker,
-            ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool,
-        ):
+        with broker_on_disk() as broker:
             create_topic(broker, partitionsPerRange=1, durability=durability)
-            produce(broker, requests, WARM_UP_COUNT, PRODUCER_COUNT)
-            receiving = pool.submit(_receive, broker.port + READ_DOOR)
-            load = _load(broker.port + PRODUCE_DOOR, broker.pid, requests)
-            result = run_in_own_process(load)
-            received_ns = np.array(receiving.result())
-            rss_loaded_mib = rss_max_mib(broker)
-        due_ns = result.start_ns + np.arange(EVENT_COUNT) / EVENTS_PER_S * 1e9
-        received_ms = (received_ns - due_ns) / 1e6
-        figures = {
-            **costs(result, event_count=EVENT_COUNT, event_bytes=EVENT_BYTES),
-            **{
-                f"received_{name}_ms": float(np.quantile(received_ms, share))
-                for name, share in QUANTILES.items()
-            },
-            "echo_p50_ms": floor.p50_ms,
-            "echo_p99_ms": floor.p99_ms,
-            "rss_max_mib": rss_loaded_mib,
-        }
+            warm_up(broker)
+            figures = run_load(broker, _next_read).figures(floor)
         asked = (
             f"{EVENTS_PER_S:,} events a second on 1 partition, a waiting consumer, `{durability}`"
         )
-        yield Row(question, asked, figures, AIMS)
+        yield Row(question, asked, figures, ALL_AIMS)
 
 
-def _load(port: int, server_pid: int, requests: list[bytes]) -> Load:
-    return Load(port, requests, EVENT_COUNT, PRODUCER_COUNT, server_pid, EVENTS_PER_S)
-
-
-def _receive(port: int) -> list[int]:
-    """When each event arrived, by the machine's monotonic clock; runs in a process of its own."""
-    received_ns = [0] * EVENT_COUNT
-    with socket.create_connection((HOST, port), SILENCE_S_MAX) as connection:
-        answers = connection.makefile("rb")
-        received_count = 0
-        while received_count < EVENT_COUNT:
-            offset = WARM_UP_COUNT + received_count
-            target = f"/v1/topic/{TOPIC}/partitions/0/records?offset={offset}&waitMs={WAIT_MS}"
-            request = Request("GET", target, {"Accept": NDJSON_CONTENT_TYPE})
-            connection.sendall(request_bytes(request))
-            lines = _answer(answers).splitlines()
-            now_ns = perf_counter_ns()
-            for line in lines:
-                received_ns[json.loads(line)["value"]["i"]] = now_ns
-            received_count += len(lines)
-    return received_ns
-
-
-def _answer(answers: BinaryIO) -> bytes:
-    """The body of the next answer, which has a Content-Length."""
-    status = answers.readline()
-    assert status.startswith(b"HTTP/1.1 200 "), status
-    body_bytes = 0
-    while (line := answers.readline()) != b"\r\n":
-        name, _, value = line.partition(b":")
-        if name.lower() == b"content-length":
-            body_bytes = int(value)
-    return answers.read(body_bytes)
+def _next_read(received_count: int, _: int) -> Request:
+    offset = WARM_UP_COUNT + received_count
+    target = f"/v1/topic/{TOPIC}/partitions/0/records?offset={offset}&waitMs={WAIT_MS}"
+    return Request("GET", target, {"Accept": NDJSON_CONTENT_TYPE})
