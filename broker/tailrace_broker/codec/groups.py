@@ -1,4 +1,4 @@
-"""Records of the internal topic `__groups`: the key is the group's name, the value a fact as JSON.
+"""Records of the internal topic `__groups`: a group's name as key, a group event as JSON value.
 
 `{"type": "committed", "offsets": {"<topic id>": {"<partition>": offset}}, …}`: the members of
 `model.group`'s structs in camelCase. Members that a reader does not know it passes over.
@@ -7,20 +7,20 @@
 import msgspec
 
 from tailrace_broker.model.errors import CorruptBatchError
-from tailrace_broker.model.group import Fact
+from tailrace_broker.model.group import GroupEvent
 
 _encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[Fact] = msgspec.json.Decoder(Fact)
+_decoder: msgspec.json.Decoder[GroupEvent] = msgspec.json.Decoder(GroupEvent)
 
 
-def encode_fact(fact: Fact) -> bytes:
+def encode_group_event(event: GroupEvent) -> bytes:
     """A record's value."""
-    return _encoder.encode(fact)
+    return _encoder.encode(event)
 
 
-def decode_fact(value: bytes | memoryview) -> Fact:
-    """CorruptBatchError: no fact, or of a type that this broker does not know."""
+def decode_group_event(value: bytes | memoryview) -> GroupEvent:
+    """CorruptBatchError: no group event, or of a type that this broker does not know."""
     try:
         return _decoder.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CorruptBatchError(f"a record of __groups is no fact of a group: {error}") from error
+        raise CorruptBatchError(f"a record of __groups is no event of a group: {error}") from error

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import structlog
 
-from tailrace_broker.core.groups.group import Group, Piece, not_registered
+from tailrace_broker.core.groups.group import FetchRange, Group, not_registered
 from tailrace_broker.core.groups.kind import check_consumer_group
 from tailrace_broker.groups.compaction import GroupCompaction
 from tailrace_broker.groups.log import GroupLog
@@ -33,10 +33,10 @@ from tailrace_broker.model.errors import (
 from tailrace_broker.model.group import (
     Confirmation,
     Deleted,
-    Fact,
+    GroupEvent,
     Left,
-    Place,
     Subscription,
+    TopicPartition,
 )
 from tailrace_broker.model.topic import Topic
 from tailrace_broker.net.broker import GroupPoll, GroupView
@@ -59,8 +59,8 @@ class _Coordinated:
     partition: int  # of `__groups`
     writer: GroupWriter = field(init=False)
     sessions: GroupSessions = field(init=False)
-    changing: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by who adds a fact
-    is_stored: bool = False  # some fact of it
+    changing: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by who adds a group event
+    is_stored: bool = False  # some group event of it
     topics: dict[str, Topic] = field(default_factory=dict)  # of its consumers, by name
     waiters: dict[str, Waiter] = field(default_factory=dict)  # polls, by consumer
 
@@ -97,11 +97,11 @@ class Groups:
         if self._topics.broker_count > 1:
             return
         now_us = self._clock_us()
-        async for partition, name, fact in self._log.facts():
+        async for partition, name, event in self._log.events():
             found = self._by_name.get(name) or self._add(name, partition)
-            found.group.apply(fact, now_us)
+            found.group.apply(event, now_us)
             found.is_stored = True
-            if isinstance(fact, Deleted):
+            if isinstance(event, Deleted):
                 del self._by_name[name]
         for found in list(self._by_name.values()):
             with suppress(CorruptPartitionError):
@@ -118,14 +118,14 @@ class Groups:
     async def _fit_all(self) -> None:
         """Bring all positions to where the logs are."""
         logs = {
-            Place(hosted.topic.topic_id, log.place.partition): log
+            TopicPartition(hosted.topic.topic_id, log.place.partition): log
             for hosted in self._topics.by_name.values()
             for log in hosted.whole_logs()  # the files of others may be restored
         }
         for found in self._by_name.values():
             group = found.group
-            for place in group.positions.keys() & logs.keys():
-                group.fit(place, logs[place].log_start, logs[place].high_watermark)
+            for tp in group.positions.keys() & logs.keys():
+                group.fit(tp, logs[tp].log_start, logs[tp].high_watermark)
             if group.uncommitted() is not None:
                 _log.warning("group.moved", group=group.name, lost_records=group.lost)
                 with suppress(TailraceError):  # the next poll tries again
@@ -176,34 +176,34 @@ class Groups:
         """See `net.api.Groups`."""
         self.check_open()
         found = self._of_consumer(consumer_id)
-        turn = found.group.begin_poll(consumer_id, said, self._clock_us())
+        poll_number = found.group.begin_poll(consumer_id, said, self._clock_us())
         self._counters.group_polls += 1
         self._on_confirmed(found)
         waiter = found.waiters.pop(consumer_id, None)
         if waiter is not None:  # of a poll before, which gets nothing
             end(waiter)
-        return await self._found(found, consumer_id, turn, {}, wait_ms)
+        return await self._found(found, consumer_id, poll_number, {}, wait_ms)
 
     async def poll_on(
-        self, poll: GroupPoll, unreadable: Mapping[Place, TailraceError], wait_ms: int
+        self, poll: GroupPoll, unreadable: Mapping[TopicPartition, TailraceError], wait_ms: int
     ) -> GroupPoll:
         """See `net.api.Groups`."""
         self.check_open()
-        consumer_id, turn = poll.consumer_id, poll.turn
+        consumer_id, poll_number = poll.consumer_id, poll.poll_number
         found = self._of_consumer(consumer_id)
         member = found.group.members.get(consumer_id)
         delivery = member.delivery if member is not None else None
         if delivery is not None and delivery.ranges.keys() <= unreadable.keys():
-            found.group.withdraw(consumer_id, turn, delivery.number)
+            found.group.withdraw(consumer_id, poll_number, delivery.number)
             self._wake_when_freed(found)
-        return await self._found(found, consumer_id, turn, unreadable, wait_ms)
+        return await self._found(found, consumer_id, poll_number, unreadable, wait_ms)
 
     async def _found(
         self,
         found: _Coordinated,
         consumer_id: str,
-        turn: int,
-        unreadable: Mapping[Place, TailraceError],
+        poll_number: int,
+        unreadable: Mapping[TopicPartition, TailraceError],
         wait_ms: int,
     ) -> GroupPoll:
         """What a poll is given, as soon as there is something."""
@@ -214,18 +214,20 @@ class Groups:
             self.check_open()
             if consumer_id not in group.members:
                 raise not_registered(consumer_id)
-            is_last = group.members[consumer_id].turn == turn
+            is_last = group.members[consumer_id].poll_number == poll_number
             logs, problem = self._logs_of(found, consumer_id, unreadable) if is_last else ([], None)
-            pieces = [
+            fetch_ranges = [
                 each for each in logs if each[0].start < (each[0].end or each[1].high_watermark)
             ]
-            if pieces or not is_last or loop.time() >= ends_s:
+            if fetch_ranges or not is_last or loop.time() >= ends_s:
                 member = group.members[consumer_id]
-                first = turn % len(pieces) if pieces else 0  # each partition has its turn
+                first = (
+                    poll_number % len(fetch_ranges) if fetch_ranges else 0
+                )  # each partition has its turn
                 return GroupPoll(
                     consumer_id,
-                    turn,
-                    [*pieces[first:], *pieces[:first]],
+                    poll_number,
+                    [*fetch_ranges[first:], *fetch_ranges[:first]],
                     group.is_owner(consumer_id),
                     group.epoch,
                     member.confirmed,
@@ -239,11 +241,11 @@ class Groups:
         if found is None or not self.is_open:
             return None
         ranges = {
-            piece.place: (piece.start, end)
-            for (piece, _), end in zip(poll.pieces, ends, strict=True)
-            if end > piece.start
+            fetch_range.tp: (fetch_range.start, end)
+            for (fetch_range, _), end in zip(poll.fetch_ranges, ends, strict=True)
+            if end > fetch_range.start
         }
-        number = found.group.deliver(poll.consumer_id, poll.turn, ranges)
+        number = found.group.deliver(poll.consumer_id, poll.poll_number, ranges)
         self._wake_when_freed(found)
         if number is not None:
             self._counters.group_delivered_records += sum(
@@ -255,7 +257,7 @@ class Groups:
         """See `net.api.Groups`."""
         found = self._by_consumer.get(poll.consumer_id)
         if found is not None:
-            found.group.withdraw(poll.consumer_id, poll.turn, delivery)
+            found.group.withdraw(poll.consumer_id, poll.poll_number, delivery)
             self._wake_when_freed(found)
 
     async def commit(self, consumer_id: str, said: Confirmation) -> None:
@@ -292,7 +294,7 @@ class Groups:
     def view(self, group: str) -> GroupView:
         """See `net.api.Groups`."""
         found = self._stored(group)
-        known = {place.topic_id for place in found.group.positions}
+        known = {tp.topic_id for tp in found.group.positions}
         subscribed = found.group.topics_of_members()
         topics = {
             name: hosted
@@ -301,12 +303,12 @@ class Groups:
         }
         return GroupView(found.group, topics, found.partition, self._clock_us())
 
-    async def reset(self, group: str, offsets: Mapping[Place, int]) -> None:
+    async def reset(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """See `net.api.Groups`."""
         async with self._changing(group, self._stored) as found:
             await found.writer.store(found.group.reset(offsets))
 
-    async def publish(self, group: str, source: str, offsets: Mapping[Place, int]) -> None:
+    async def publish(self, group: str, source: str, offsets: Mapping[TopicPartition, int]) -> None:
         """See `net.api.Groups`."""
         self.check_open()
         await self._log.make()
@@ -398,32 +400,32 @@ class Groups:
         self,
         found: _Coordinated,
         consumer_id: str,
-        unreadable: Mapping[Place, TailraceError],
-    ) -> tuple[list[tuple[Piece, PartitionLog]], TailraceError | None]:
+        unreadable: Mapping[TopicPartition, TailraceError],
+    ) -> tuple[list[tuple[FetchRange, PartitionLog]], TailraceError | None]:
         """What a consumer may read, whether there is something or not yet; and what is damaged,
         `unreadable` too.
         """
         group = found.group
-        logs: list[tuple[Piece, PartitionLog]] = []
+        logs: list[tuple[FetchRange, PartitionLog]] = []
         problem: TailraceError | None = None
         has_moved = False
-        for piece in group.pieces(consumer_id, found.topics):
-            if piece.place in unreadable:
-                problem = problem or unreadable[piece.place]
+        for fetch_range in group.fetch_ranges(consumer_id, found.topics):
+            if fetch_range.tp in unreadable:
+                problem = problem or unreadable[fetch_range.tp]
                 continue
-            hosted = self._topics.by_name[piece.topic.name]
+            hosted = self._topics.by_name[fetch_range.topic.name]
             try:
-                log = hosted.log_of(piece.partition.partition)
+                log = hosted.log_of(fetch_range.partition.partition)
             except TailraceError as error:  # there is none here now
                 problem = problem or error
             else:
-                if log.lost_end is not None and piece.start >= log.high_watermark:
+                if log.lost_end is not None and fetch_range.start >= log.high_watermark:
                     problem = problem or log.lost_end_error(log.lost_end)
                     continue
-                if not log.log_start <= piece.start <= log.high_watermark:
-                    group.fit(piece.place, log.log_start, log.high_watermark)
+                if not log.log_start <= fetch_range.start <= log.high_watermark:
+                    group.fit(fetch_range.tp, log.log_start, log.high_watermark)
                     has_moved = True
-                logs.append((piece, log))
+                logs.append((fetch_range, log))
         if not has_moved:
             return logs, problem
         _log.warning("group.moved", group=group.name, lost_records=group.lost)
@@ -482,7 +484,7 @@ class Groups:
             self._topics.by_name[name] for name in wanted.topics if name in self._topics.by_name
         ]
         logs = {
-            Place(each.topic.topic_id, partition): (log.log_start, log.high_watermark)
+            TopicPartition(each.topic.topic_id, partition): (log.log_start, log.high_watermark)
             for each in hosted
             for partition, log in enumerate(each.logs)
             if isinstance(log, PartitionLog)
@@ -511,16 +513,16 @@ class Groups:
             for consumer_id in found.group.expired(self._clock_us()):
                 await self._remove(found, consumer_id, "expired")
 
-    def _on_stored(self, found: _Coordinated, fact: Fact) -> None:
+    def _on_stored(self, found: _Coordinated, event: GroupEvent) -> None:
         """The group has been changed."""
         found.is_stored = True
-        if isinstance(fact, Left):
-            if self._by_consumer.get(fact.consumer_id) is found:
-                del self._by_consumer[fact.consumer_id]
-            waiter = found.waiters.get(fact.consumer_id)
+        if isinstance(event, Left):
+            if self._by_consumer.get(event.consumer_id) is found:
+                del self._by_consumer[event.consumer_id]
+            waiter = found.waiters.get(event.consumer_id)
             if waiter is not None:
                 end(waiter)
-        elif isinstance(fact, Deleted):
+        elif isinstance(event, Deleted):
             self._by_name.pop(found.group.name, None)
         self._rebalance(found)
         self._wake_when_freed(found)

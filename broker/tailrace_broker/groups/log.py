@@ -1,7 +1,7 @@
 """`__groups`: the internal topic whose log keeps the consumer groups.
 
-A group's facts are in the partition that its name hashes to. The log is compacted by snapshots: a
-new segment begins, every group's state is appended to it, and what stands before it is removed.
+A group's events are in the partition that its name hashes to. The log is compacted by snapshots:
+a new segment begins, every group's state is appended to it, and what stands before is removed.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import structlog
 
 from tailrace_broker.codec.batch import decompress_payload
-from tailrace_broker.codec.groups import decode_fact, encode_fact
+from tailrace_broker.codec.groups import decode_group_event, encode_group_event
 from tailrace_broker.codec.records import unpack_columns
 from tailrace_broker.model.errors import (
     CorruptBatchError,
@@ -18,7 +18,7 @@ from tailrace_broker.model.errors import (
     ReadFailedError,
     TailraceError,
 )
-from tailrace_broker.model.group import GROUPS_TOPIC, Fact
+from tailrace_broker.model.group import GROUPS_TOPIC, GroupEvent
 from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.topics.hosted_topic import HostedTopic
@@ -33,7 +33,7 @@ _log = structlog.get_logger()
 
 
 class GroupLog:
-    """Appends facts, and reads them at the start."""
+    """Appends group events, and reads them at the start."""
 
     def __init__(self, topics: Topics, now_us: Callable[[], int]) -> None:
         self._topics = topics
@@ -50,15 +50,15 @@ class GroupLog:
         """The topic, made when it is not there. DiskFullError, StorageFailedError."""
         return self.hosted or await self._topics.internal_topic(GROUPS_TOPIC, TopicSettings())
 
-    async def facts(self) -> AsyncIterator[tuple[int, str, Fact]]:
-        """What is stored: partition, group and fact, in the order of each partition's log.
+    async def events(self) -> AsyncIterator[tuple[int, str, GroupEvent]]:
+        """What is stored: partition, group and group event, in the order of each partition's log.
 
         Of a damaged partition at most a part.
         """
         for partition in range(len(self.hosted.logs) if self.hosted else 0):
             try:
-                async for group, fact in self._read(self._log_of(partition)):
-                    yield partition, group, fact
+                async for group, event in self._read(self._log_of(partition)):
+                    yield partition, group, event
             except (CorruptPartitionError, ReadFailedError, NoLeaderError) as error:
                 self._damaged[partition] = CorruptPartitionError(
                     error.detail, topic=GROUPS_TOPIC, partition=partition
@@ -77,15 +77,17 @@ class GroupLog:
         assert self.hosted is not None
         return self.hosted.topic.partitions[partition].epoch
 
-    def append(self, group: str, fact: Fact, done: Callable[[TailraceError | None], None]) -> None:
-        """Store a fact; `done` is called in the order of the log. CorruptPartitionError."""
+    def append(
+        self, group: str, event: GroupEvent, done: Callable[[TailraceError | None], None]
+    ) -> None:
+        """Store a group event; `done` is called in the order of the log. CorruptPartitionError."""
         log = self._log_of(self.partition_of(group))
 
         def stored(_: int, error: TailraceError | None, /, *, is_duplicate: bool = False) -> None:
             assert not is_duplicate
             done(error)
 
-        log.append_event(group.encode(), encode_fact(fact), self._now_us(), 0, stored)
+        log.append_event(group.encode(), encode_group_event(event), self._now_us(), 0, stored)
 
     def needs_compaction(self, partition: int) -> bool:
         """Most of it says nothing any more."""
@@ -115,15 +117,15 @@ class GroupLog:
             raise self._damaged[partition].with_traceback(None)
         return self.hosted.log_of(partition)
 
-    async def _read(self, log: PartitionLog) -> AsyncIterator[tuple[str, Fact]]:
+    async def _read(self, log: PartitionLog) -> AsyncIterator[tuple[str, GroupEvent]]:
         offset = log.log_start
         while offset < log.high_watermark or log.lost_end is not None:  # whose read raises
             for batch in await log.read(offset, _READ_BYTES):
                 columns = decompress_payload(batch.header, batch.contents())
                 for record in unpack_columns(batch.header, columns):
                     try:
-                        fact = decode_fact(record.value or b"")
+                        event = decode_group_event(record.value or b"")
                     except CorruptBatchError as error:
                         raise log.place.damaged(error.detail) from error
-                    yield (record.key or b"").decode(errors="replace"), fact
+                    yield (record.key or b"").decode(errors="replace"), event
                 offset = batch.header.end_offset

@@ -1,6 +1,6 @@
-"""One group's facts on their way to `__groups`: what is appended, what waits for it.
+"""One group's events on their way to `__groups`: what is appended, and who waits for it.
 
-A fact is carried out when it is stored. Positions run ahead of what is stored: those that polls
+A group event is applied when it is stored. Positions run ahead of what is stored: those that polls
 move gather for a moment, and go together. A crash forgets them, and what was delivered in that
 moment is delivered again.
 """
@@ -15,7 +15,7 @@ import structlog
 from tailrace_broker.core.groups.group import Group
 from tailrace_broker.groups.log import GroupLog
 from tailrace_broker.model.errors import TailraceError
-from tailrace_broker.model.group import Fact
+from tailrace_broker.model.group import GroupEvent
 
 Waiter = asyncio.Future[None]
 _Done = Callable[[TailraceError | None], None]
@@ -36,12 +36,12 @@ class GroupWriter:
         clock_us: Callable[[], int],
         *,
         is_kept: Callable[[], bool],
-        on_stored: Callable[[Fact], None],
+        on_stored: Callable[[GroupEvent], None],
         on_ended: Callable[[], None],
     ) -> None:
         """`clock_us`: of sessions; `is_kept`: the group exists.
 
-        `on_stored`: a fact is, in the order of the log; `on_ended`: an append has.
+        `on_stored`: a group event is, in the order of the log; `on_ended`: an append has.
         """
         self._group = group
         self._log = log
@@ -55,17 +55,17 @@ class GroupWriter:
         self._unsaved: list[Waiter] = []  # for the save that begins next
         self._when_settled: list[Callable[[], None]] = []  # no append is under way
 
-    async def store(self, fact: Fact) -> None:
-        """Append a fact; it has been carried out on return."""
+    async def store(self, event: GroupEvent) -> None:
+        """Append a group event; it has been carried out on return."""
         waiter: Waiter = asyncio.get_running_loop().create_future()
 
         def done(error: TailraceError | None) -> None:
             if error is None:
-                self._group.apply(fact, self._clock_us())
-                self._on_stored(fact)
+                self._group.apply(event, self._clock_us())
+                self._on_stored(event)
             end(waiter, error)
 
-        self._append(fact, done)
+        self._append(event, done)
         await waiter
 
     def save_soon(self) -> None:
@@ -131,7 +131,7 @@ class GroupWriter:
             append()
         await waiter
 
-    def _append(self, fact: Fact, done: _Done) -> None:
+    def _append(self, event: GroupEvent, done: _Done) -> None:
         def ended(error: TailraceError | None) -> None:
             self._appends -= 1
             done(error)
@@ -143,7 +143,7 @@ class GroupWriter:
 
         self._appends += 1
         try:
-            self._log.append(self._group.name, fact, ended)
+            self._log.append(self._group.name, event, ended)
         except TailraceError as error:
             ended(error)
 

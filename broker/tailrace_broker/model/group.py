@@ -1,7 +1,7 @@
-"""Consumer groups as values: what consumers ask for, and the facts that the log of groups keeps.
+"""Consumer groups as values: what consumers ask for, and the events that the log of groups keeps.
 
-The facts are the records of the internal topic `__groups`, as JSON (docs/formats.md): a group is
-what its facts, applied in the order of the log, make of it.
+The group events are the records of the internal topic `__groups`, as JSON (docs/formats.md). A
+group is the result of its events, applied in the order of the log.
 """
 
 from collections.abc import Mapping
@@ -22,8 +22,8 @@ OnNewGroup = Literal["startFromLatest", "startFromEarliest"]
 Offsets = Mapping[UUID, Mapping[int, int]]
 
 
-class Place(NamedTuple):
-    """A partition, whatever its topic is called now."""
+class TopicPartition(NamedTuple):
+    """A partition by its topic's id, whatever that is called now."""
 
     topic_id: UUID
     partition: int
@@ -96,7 +96,7 @@ class Deleted(msgspec.Struct, frozen=True, rename="camel", tag="deleted"):
     """The group is forgotten."""
 
 
-class Snapshot(msgspec.Struct, frozen=True, rename="camel", tag="snapshot"):
+class GroupSnapshot(msgspec.Struct, frozen=True, rename="camel", tag="snapshot"):
     """All of a group; what stands before it in the log says nothing any more."""
 
     epoch: int
@@ -106,4 +106,4 @@ class Snapshot(msgspec.Struct, frozen=True, rename="camel", tag="snapshot"):
     source: str | None = None
 
 
-Fact = Joined | Left | Committed | Moved | Published | Deleted | Snapshot
+GroupEvent = Joined | Left | Committed | Moved | Published | Deleted | GroupSnapshot

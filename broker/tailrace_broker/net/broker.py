@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tailrace_broker.codec.batch import BatchBody, StoredBatch
 from tailrace_broker.codec.columns import RecordColumns
-from tailrace_broker.core.groups.group import Group, Piece
+from tailrace_broker.core.groups.group import FetchRange, Group
 from tailrace_broker.core.log.producers import Producer
 from tailrace_broker.memory.read_memory import ReadMemory
 from tailrace_broker.model.appended import Appended
@@ -18,7 +18,7 @@ from tailrace_broker.model.commands import Command
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.damage import Damage, LostEnd
 from tailrace_broker.model.errors import TailraceError
-from tailrace_broker.model.group import Confirmation, Place, Subscription
+from tailrace_broker.model.group import Confirmation, Subscription, TopicPartition
 from tailrace_broker.model.messages import Hint
 from tailrace_broker.model.ring_state import Registration, RingState
 from tailrace_broker.model.topic import Topic, TopicSettings
@@ -123,8 +123,8 @@ class GroupPoll(NamedTuple):
     """
 
     consumer_id: str
-    turn: int
-    pieces: Sequence[tuple[Piece, PartitionLog]]
+    poll_number: int
+    fetch_ranges: Sequence[tuple[FetchRange, PartitionLog]]
     is_assigned: bool
     epoch: int  # of the group's assignment
     confirmed: int  # the last delivery that was; 0: none
@@ -163,7 +163,7 @@ class Groups(Protocol):
         """
 
     async def poll_on(
-        self, poll: GroupPoll, unreadable: Mapping[Place, TailraceError], wait_ms: int
+        self, poll: GroupPoll, unreadable: Mapping[TopicPartition, TailraceError], wait_ms: int
     ) -> GroupPoll:
         """The same poll again, when nothing of it could be read: what can be read now, or within
         `wait_ms`, of other partitions than these.
@@ -198,10 +198,10 @@ class Groups(Protocol):
     def view(self, group: str) -> GroupView:
         """GroupNotFoundError."""
 
-    async def reset(self, group: str, offsets: Mapping[Place, int]) -> None:
+    async def reset(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Move a group's positions. GroupNotFoundError, GroupNotIdleError, GroupKindError."""
 
-    async def publish(self, group: str, source: str, offsets: Mapping[Place, int]) -> None:
+    async def publish(self, group: str, source: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Store what a reader that keeps its offsets itself has read.
 
         GroupNotIdleError, GroupKindError.

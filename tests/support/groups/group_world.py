@@ -1,7 +1,7 @@
 """A consumer group with its logs and consumers, all of which lose something, and what must hold.
 
 The machine is the real one. Logs are lists of keys; what the group has dealt with are sets of
-offsets. Facts are stored some time after they were decided, or never.
+offsets. Group events are stored some time after they were decided, or never.
 """
 
 from collections import defaultdict
@@ -14,7 +14,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from tailrace_broker.codec.groups import decode_fact, encode_fact
+from tailrace_broker.codec.groups import decode_group_event, encode_group_event
 from tailrace_broker.core.groups.group import Group
 from tailrace_broker.model.errors import (
     ConsumerExistsError,
@@ -27,14 +27,14 @@ from tailrace_broker.model.errors import (
 from tailrace_broker.model.group import (
     Confirmation,
     Deleted,
-    Fact,
+    GroupEvent,
     Joined,
     Left,
     Moved,
     OnNewGroup,
-    Place,
     Published,
     Subscription,
+    TopicPartition,
 )
 from tailrace_broker.model.topic import Partition, Topic, TopicSettings
 
@@ -43,7 +43,7 @@ SESSION_MS = 1000
 # Everything is read long before; a round is a poll of each consumer.
 ROUNDS_MAX = 300
 
-Ranges = dict[Place, tuple[int, int]]
+Ranges = dict[TopicPartition, tuple[int, int]]
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class Poll(NamedTuple):
     """One that has read and not answered yet; `serial`: of all polls."""
 
     serial: int
-    turn: int
+    poll_number: int
     ranges: Ranges
 
 
@@ -106,16 +106,16 @@ class GroupWorld:
         self.group = Group("g", self.boot)
         self.processes = processes()
         self.topics: dict[str, Topic] = {}
-        self.logs: dict[Place, Log] = {}
-        self.by_key: dict[tuple[UUID, int], list[tuple[Place, int]]] = defaultdict(list)
-        self.facts: list[bytes] = []
-        self.pending: list[Fact] = []
-        self.done: dict[Place, set[int]] = defaultdict(set)  # dealt with, or not asked for
-        self.lost: dict[Place, set[int]] = defaultdict(set)
+        self.logs: dict[TopicPartition, Log] = {}
+        self.by_key: dict[tuple[UUID, int], list[tuple[TopicPartition, int]]] = defaultdict(list)
+        self.events: list[bytes] = []
+        self.pending: list[GroupEvent] = []
+        self.done: dict[TopicPartition, set[int]] = defaultdict(set)  # dealt with, or not asked for
+        self.lost: dict[TopicPartition, set[int]] = defaultdict(set)
         self.open: dict[str, tuple[int, Ranges]] = {}  # deliveries, by consumer
         self.last_polls: dict[str, int] = {}  # the one of a consumer that may be answered
         self.numbers: set[int] = set()
-        self.positions: dict[Place, int] = {}  # when they were looked at last
+        self.positions: dict[TopicPartition, int] = {}  # when they were looked at last
         self._topic_ids = count(1)
         self._serials = count(1)
 
@@ -128,12 +128,12 @@ class GroupWorld:
         partitions = [Partition(index, 0, 1, 0, 1) for index in range(partition_count)]
         for index in range(partition_count):
             keys = frozenset(key for key in KEYS if key % partition_count == index)
-            self.logs[Place(topic_id, index)] = Log(keys, 0, 0)
+            self.logs[TopicPartition(topic_id, index)] = Log(keys, 0, 0)
         self.topics[name] = Topic(name, topic_id, TopicSettings(), tuple(partitions))
         self.rebalance()
 
     def delete_topic(self, choice: int) -> None:
-        if self.topics and not any(isinstance(fact, Joined) for fact in self.pending):
+        if self.topics and not any(isinstance(event, Joined) for event in self.pending):
             del self.topics[sorted(self.topics)[choice % len(self.topics)]]
             self.rebalance()
 
@@ -143,10 +143,10 @@ class GroupWorld:
         topic = self.topics[sorted(self.topics)[choice % len(self.topics)]]
         for key in keys:
             for partition in topic.partitions:
-                place = Place(topic.topic_id, partition.partition)
-                if not partition.is_sealed and key in self.logs[place].keys:
-                    self.by_key[topic.topic_id, key].append((place, self.logs[place].end))
-                    self.logs[place].records.append(key)
+                tp = TopicPartition(topic.topic_id, partition.partition)
+                if not partition.is_sealed and key in self.logs[tp].keys:
+                    self.by_key[topic.topic_id, key].append((tp, self.logs[tp].end))
+                    self.logs[tp].records.append(key)
 
     def step(self, choice: int, child_count: int) -> None:
         """Seal a partition, or two that are joined, and let others follow."""
@@ -157,7 +157,7 @@ class GroupWorld:
         parents = [unsealed[choice % len(unsealed)]]
         if child_count == 1 and choice % 2:
             parents = sorted({*parents, unsealed[(choice + 1) % len(unsealed)]})
-        logs = [self.logs[Place(topic.topic_id, parent)] for parent in parents]
+        logs = [self.logs[TopicPartition(topic.topic_id, parent)] for parent in parents]
         keys = sorted(key for log in logs for key in log.keys)
         first = max(log.end for log in logs)
         children = tuple(range(len(topic.partitions), len(topic.partitions) + child_count))
@@ -165,8 +165,8 @@ class GroupWorld:
         for parent, log in zip(parents, logs, strict=True):
             partitions[parent] = replace(partitions[parent], sealed_end=log.end, children=children)
         for index, child in enumerate(children):
-            place = Place(topic.topic_id, child)
-            self.logs[place] = Log(frozenset(keys[index::child_count]), first, first)
+            tp = TopicPartition(topic.topic_id, child)
+            self.logs[tp] = Log(frozenset(keys[index::child_count]), first, first)
             partitions.append(
                 Partition(child, 0, 1, 0, 1, first_offset=first, parents=tuple(parents))
             )
@@ -189,7 +189,7 @@ class GroupWorld:
             process.consumer_id, "g", process.topics, process.on_new_group, SESSION_MS
         )
         topics = {name: self.topics[name] for name in process.topics}
-        logs = {place: (log.log_start, log.end) for place, log in self.logs.items()}
+        logs = {tp: (log.log_start, log.end) for tp, log in self.logs.items()}
         try:
             joined = self.group.join(wanted, topics, logs, self.now_us)
         except ConsumerExistsError:
@@ -211,7 +211,7 @@ class GroupWorld:
         process.poll = None
         said = self._dealt_with(process, has_dealt=choice % 2 == 0)
         try:
-            turn = self.group.begin_poll(name, said, self.now_us)
+            poll_number = self.group.begin_poll(name, said, self.now_us)
         except (ConsumerNotRegisteredError, StaleAssignmentError):
             process.forget()
             return False
@@ -220,16 +220,16 @@ class GroupWorld:
         ranges = self._read(name, record_count)
         if choice % 5 == 0 and len(ranges) > 1:  # something is damaged, or large
             del ranges[list(ranges)[choice % len(ranges)]]
-        process.poll = Poll(self.last_polls[name], turn, ranges)
+        process.poll = Poll(self.last_polls[name], poll_number, ranges)
         return True
 
     def end_poll(self, process: Process, choice: int) -> None:
         """Answer, or not: the answer can be lost, and the broker may know that."""
         if process.poll is None:
             return
-        name, (serial, turn, ranges) = process.consumer_id, process.poll
+        name, (serial, poll_number, ranges) = process.consumer_id, process.poll
         process.poll = None
-        number = self.group.deliver(name, turn, ranges)
+        number = self.group.deliver(name, poll_number, ranges)
         if number is None:
             return
         assert serial == self.last_polls.get(name), "an older poll was answered"
@@ -238,7 +238,7 @@ class GroupWorld:
         if choice % 3:
             process.held = (number, ranges)
         elif choice % 2 or not process.names_deliveries:
-            self.group.withdraw(name, turn, number)
+            self.group.withdraw(name, poll_number, number)
             del self.open[name]
 
     def commit(self, process: Process) -> None:
@@ -281,8 +281,8 @@ class GroupWorld:
     def reset(self, choice: int) -> None:
         """Back, forward, or as a reader says that keeps its offsets itself."""
         offsets = {
-            place: log.log_start + choice % (log.end - log.log_start + 1)
-            for place, log in self.logs.items()
+            tp: log.log_start + choice % (log.end - log.log_start + 1)
+            for tp, log in self.logs.items()
         }
         is_published = choice % 3 == 0
         try:
@@ -299,16 +299,16 @@ class GroupWorld:
             self.pending.append(self.group.delete())
 
     def store(self, fact_count: int) -> None:
-        """The facts that were decided first are stored."""
-        for fact in self.pending[:fact_count]:
-            self._apply(fact)
+        """The group events that were decided first are stored."""
+        for event in self.pending[:fact_count]:
+            self._apply(event)
         del self.pending[:fact_count]
 
     def snapshot(self, *, is_trimmed: bool) -> None:
         if not self.pending:
             snapshot = self.group.snapshot(self._gone())
-            before = [] if is_trimmed else self.facts
-            self.facts = [*before, encode_fact(snapshot)]
+            before = [] if is_trimmed else self.events
+            self.events = [*before, encode_group_event(snapshot)]
 
     def restart(self, choice: int, *, is_power_lost: bool) -> None:
         """With some of what was under way; a power failure also takes the end of a log."""
@@ -324,9 +324,9 @@ class GroupWorld:
         self.group = self._replayed()
         self.positions.clear()
         self.rebalance()
-        for place in self.logs:
-            if place in self.group.positions:
-                self._fit(place)
+        for tp in self.logs:
+            if tp in self.group.positions:
+                self._fit(tp)
         self.save()
         self.store(len(self.pending))
 
@@ -371,16 +371,16 @@ class GroupWorld:
         """After whatever has happened."""
         self.group.validate()
         self._check_replay()
-        for place, position in self.group.positions.items():
-            assert position >= self.positions.get(place, 0), "a position has moved back"
-            first = self.logs[place].first_offset
-            missing = {*range(first, position)} - self.done[place] - self.lost[place]
-            assert not missing, f"{place} is at {position} without {missing}"
+        for tp, position in self.group.positions.items():
+            assert position >= self.positions.get(tp, 0), "a position has moved back"
+            first = self.logs[tp].first_offset
+            missing = {*range(first, position)} - self.done[tp] - self.lost[tp]
+            assert not missing, f"{tp} is at {position} without {missing}"
         self.positions = dict(self.group.positions)
         lost = {
-            (place, offset)
-            for place, position in self.group.positions.items()
-            for offset in self.lost[place] - self.done[place]
+            (tp, offset)
+            for tp, position in self.group.positions.items()
+            for offset in self.lost[tp] - self.done[tp]
             if offset < position
         }
         assert self.group.lost >= len(lost)
@@ -406,24 +406,24 @@ class GroupWorld:
         """One process for each consumer."""
         return list({each.consumer_id: each for each in self.processes}.values())
 
-    def _unread(self) -> Iterator[Place]:
+    def _unread(self) -> Iterator[TopicPartition]:
         for name in self.group.topics_of_members() & self.topics.keys():
             topic = self.topics[name]
             for partition in topic.partitions:
-                place = Place(topic.topic_id, partition.partition)
-                if self.group.position(topic, partition) < self.logs[place].end:
-                    yield place
+                tp = TopicPartition(topic.topic_id, partition.partition)
+                if self.group.position(topic, partition) < self.logs[tp].end:
+                    yield tp
 
     def _check_starts(self, joined: Joined) -> None:
         """`latest` is where the log ends now, and only in topics that the group has not known."""
         for name in joined.subscription.topics:
             topic = self.topics.get(name)
-            places = [place for place in self.logs if topic and place.topic_id == topic.topic_id]
-            is_known = any(place in self.group.positions for place in places)
+            tps = [tp for tp in self.logs if topic and tp.topic_id == topic.topic_id]
+            is_known = any(tp in self.group.positions for tp in tps)
             is_latest = joined.subscription.on_new_group == "startFromLatest"
-            for place in places:
-                start = joined.starts.get(place.topic_id, {}).get(place.partition)
-                log = self.logs[place]
+            for tp in tps:
+                start = joined.starts.get(tp.topic_id, {}).get(tp.partition)
+                log = self.logs[tp]
                 assert start == (None if is_known else log.end if is_latest else log.log_start)
 
     def _check_delivery(self, name: str, number: int, ranges: Ranges) -> None:
@@ -433,24 +433,24 @@ class GroupWorld:
         if name in self.open and self._is_deliverable(name):
             assert number == self.open[name][0], "something else before it was confirmed"
             delivered = self.open[name][1]
-            for place, (start, end) in ranges.items():
-                assert end <= delivered[place][1], "more than before under its number"
-                assert start >= delivered[place][0]
+            for tp, (start, end) in ranges.items():
+                assert end <= delivered[tp][1], "more than before under its number"
+                assert start >= delivered[tp][0]
         elif name not in self.open:
             assert number not in self.numbers, "a number was used again"
         self.numbers.add(number)
-        for place, (start, end) in ranges.items():
+        for tp, (start, end) in ranges.items():
             for offset in range(start, end):
-                self._check_order(place, start, offset)
+                self._check_order(tp, start, offset)
 
-    def _check_order(self, place: Place, start: int, offset: int) -> None:
+    def _check_order(self, tp: TopicPartition, start: int, offset: int) -> None:
         """What the key had before is dealt with, or comes with this, from the same partition."""
-        log = self.logs[place]
-        of_key = self.by_key[place.topic_id, log.records[offset - log.first_offset]]
-        for before, earlier in of_key[: of_key.index((place, offset))]:
+        log = self.logs[tp]
+        of_key = self.by_key[tp.topic_id, log.records[offset - log.first_offset]]
+        for before, earlier in of_key[: of_key.index((tp, offset))]:
             is_settled = earlier in self.done[before] or earlier in self.lost[before]
-            assert is_settled or (before == place and earlier >= start), (
-                f"{place} {offset} came before {before} {earlier}"
+            assert is_settled or (before == tp and earlier >= start), (
+                f"{tp} {offset} came before {before} {earlier}"
             )
 
     def _check_replay(self) -> None:
@@ -464,35 +464,35 @@ class GroupWorld:
     def _gone(self) -> set[UUID]:
         """Topics that the group has read and that are no more."""
         living = {topic.topic_id for topic in self.topics.values()}
-        return {place.topic_id for place in self.group.stored} - living
+        return {tp.topic_id for tp in self.group.stored} - living
 
     def _replayed(self) -> Group:
         group = Group("g", self.boot)
-        for fact in self.facts:
-            group.apply(decode_fact(fact), self.now_us)
+        for event in self.events:
+            group.apply(decode_group_event(event), self.now_us)
         return group
 
-    def _apply(self, fact: Fact) -> None:
-        self.facts.append(encode_fact(fact))
+    def _apply(self, event: GroupEvent) -> None:
+        self.events.append(encode_group_event(event))
         before, is_idle = {**self.group.positions}, not self.group.members
         names, epoch = {*self.group.members}, self.group.epoch
-        self.group.apply(fact, self.now_us)
+        self.group.apply(event, self.now_us)
         assert names == {*self.group.members} or self.group.epoch > epoch
-        match fact:
+        match event:
             case Joined():
-                for place in self.group.positions.keys() - before.keys():
-                    start = self.group.positions[place]
-                    self.done[place] |= {*range(self.logs[place].first_offset, start)}
+                for tp in self.group.positions.keys() - before.keys():
+                    start = self.group.positions[tp]
+                    self.done[tp] |= {*range(self.logs[tp].first_offset, start)}
             case Left(name) if name not in self.group.members:
                 self.open.pop(name, None)
                 self.last_polls.pop(name, None)
             case Moved(offsets) | Published(_, offsets) if is_idle:
                 for topic_id, by_partition in offsets.items():
                     for partition, offset in by_partition.items():
-                        place = Place(topic_id, partition)
-                        self.done[place] = {*range(self.logs[place].first_offset, offset)}
-                        self.positions.pop(place, None)
-                        assert self.group.positions[place] == offset
+                        tp = TopicPartition(topic_id, partition)
+                        self.done[tp] = {*range(self.logs[tp].first_offset, offset)}
+                        self.positions.pop(tp, None)
+                        assert self.group.positions[tp] == offset
             case Deleted() if is_idle:
                 self.done.clear()
                 self.lost.clear()
@@ -512,8 +512,8 @@ class GroupWorld:
         return Confirmation(None, process.epoch)
 
     def _deal(self, ranges: Ranges) -> None:
-        for place, (start, end) in ranges.items():
-            self.done[place] |= {*range(start, end)}
+        for tp, (start, end) in ranges.items():
+            self.done[tp] |= {*range(start, end)}
 
     def _confirmed(self, name: str, said: Confirmation) -> None:
         if name in self.open and said.delivery in (None, self.open[name][0]):
@@ -522,65 +522,65 @@ class GroupWorld:
     def _is_deliverable(self, name: str) -> bool:
         """Something of an open delivery can still be read."""
         return any(
-            max(start, self.logs[place].log_start) < end
-            and any(place.topic_id == topic.topic_id for topic in self.topics.values())
-            for place, (start, end) in self.open[name][1].items()
+            max(start, self.logs[tp].log_start) < end
+            and any(tp.topic_id == topic.topic_id for topic in self.topics.values())
+            for tp, (start, end) in self.open[name][1].items()
         )
 
     def _read(self, name: str, record_count: int) -> Ranges:
         """At most so many records of each partition; a delivery is read again as it was."""
-        pieces = self.group.pieces(name, self.topics)
+        fetch_ranges = self.group.fetch_ranges(name, self.topics)
         misfits = [
-            each.place
-            for each in pieces
-            if not self.logs[each.place].log_start <= each.start <= self.logs[each.place].end
+            each.tp
+            for each in fetch_ranges
+            if not self.logs[each.tp].log_start <= each.start <= self.logs[each.tp].end
         ]
-        for place in misfits:
-            self._fit(place)
+        for tp in misfits:
+            self._fit(tp)
         if misfits:
             return self._read(name, record_count)
         ranges = {
-            each.place: (
+            each.tp: (
                 each.start,
-                min(each.start + record_count, self.logs[each.place].end)
+                min(each.start + record_count, self.logs[each.tp].end)
                 if each.end is None
                 else each.end,
             )
-            for each in pieces
+            for each in fetch_ranges
         }
-        return {place: (start, end) for place, (start, end) in ranges.items() if start < end}
+        return {tp: (start, end) for tp, (start, end) in ranges.items() if start < end}
 
-    def _fit(self, place: Place) -> None:
-        log, group = self.logs[place], self.group
-        position, lost = group.positions[place], group.lost
-        group.fit(place, log.log_start, log.end)
-        assert log.log_start <= group.positions[place] <= log.end
-        assert group.lost - lost == max(0, group.positions[place] - position)
-        self.lost[place] |= {*range(position, group.positions[place])}
+    def _fit(self, tp: TopicPartition) -> None:
+        log, group = self.logs[tp], self.group
+        position, lost = group.positions[tp], group.lost
+        group.fit(tp, log.log_start, log.end)
+        assert log.log_start <= group.positions[tp] <= log.end
+        assert group.lost - lost == max(0, group.positions[tp] - position)
+        self.lost[tp] |= {*range(position, group.positions[tp])}
 
     def _cut(self, choice: int) -> None:
         """The end of a log that still takes records, and all that is known of it."""
         ends = [
-            Place(topic.topic_id, each.partition)
+            TopicPartition(topic.topic_id, each.partition)
             for topic in self.topics.values()
             for each in topic.partitions
             if not each.is_sealed
         ]
         if not ends:
             return
-        place = ends[choice % len(ends)]
-        log = self.logs[place]
+        tp = ends[choice % len(ends)]
+        log = self.logs[tp]
         end = max(log.log_start, log.end - 1 - choice % 7)
         for key in log.keys:
-            of_key = self.by_key[place.topic_id, key]
-            of_key[:] = [each for each in of_key if each[0] != place or each[1] < end]
+            of_key = self.by_key[tp.topic_id, key]
+            of_key[:] = [each for each in of_key if each[0] != tp or each[1] < end]
         del log.records[end - log.first_offset :]
-        self.done[place] = {offset for offset in self.done[place] if offset < end}
-        self.lost[place] = {offset for offset in self.lost[place] if offset < end}
+        self.done[tp] = {offset for offset in self.done[tp] if offset < end}
+        self.lost[tp] = {offset for offset in self.lost[tp] if offset < end}
         for process in self.processes:
             if process.held is not None:
                 number, ranges = process.held
                 process.held = (
                     number,
-                    {each: it for each, it in ranges.items() if each != place},
+                    {each: it for each, it in ranges.items() if each != tp},
                 )

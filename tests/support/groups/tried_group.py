@@ -1,4 +1,4 @@
-"""A consumer group whose facts are stored at once, for tests that tell a story."""
+"""A consumer group whose group events are stored at once, for tests that tell a story."""
 
 from collections.abc import Mapping
 from uuid import UUID
@@ -6,11 +6,11 @@ from uuid import UUID
 from tailrace_broker.core.groups.group import Group
 from tailrace_broker.model.group import (
     Confirmation,
-    Fact,
+    GroupEvent,
     Joined,
     OnNewGroup,
-    Place,
     Subscription,
+    TopicPartition,
 )
 from tailrace_broker.model.topic import Partition, Topic, TopicSettings
 
@@ -30,8 +30,8 @@ def partition_of(
     return Partition(partition, 0, 1, 0, 1, first, parents, sealed)
 
 
-def place_of(partition: int) -> Place:
-    return Place(ID, partition)
+def place_of(partition: int) -> TopicPartition:
+    return TopicPartition(ID, partition)
 
 
 ONE = topic_of(partition_of(0))
@@ -39,7 +39,7 @@ TWO = topic_of(partition_of(0), partition_of(1))
 
 
 class Tried:
-    """A group whose facts are stored at once."""
+    """A group whose group events are stored at once."""
 
     def __init__(self, topic: Topic = TWO, name: str = "g") -> None:
         self.group = Group(name, BOOT)
@@ -48,7 +48,7 @@ class Tried:
             place_of(each.partition): (each.first_offset, each.sealed_end or 100)
             for each in topic.partitions
         }
-        self.facts: list[Fact] = []
+        self.events: list[GroupEvent] = []
         self.now_us = 0
 
     def subscription(
@@ -73,9 +73,9 @@ class Tried:
     def leave(self, name: str) -> None:
         self.apply(self.group.leave(name, "goodbye"))
 
-    def apply(self, fact: Fact) -> None:
-        self.facts.append(fact)
-        self.group.apply(fact, self.now_us)
+    def apply(self, event: GroupEvent) -> None:
+        self.events.append(event)
+        self.group.apply(event, self.now_us)
         self.rebalance()
 
     def rebalance(self, *topics: Topic) -> bool:
@@ -90,15 +90,15 @@ class Tried:
 
     def starts(self, name: str) -> dict[int, tuple[int, int | None]]:
         """What a poll would read, by partition."""
-        pieces = self.group.pieces(name, {"t": self.topic})
-        return {each.place.partition: (each.start, each.end) for each in pieces}
+        fetch_ranges = self.group.fetch_ranges(name, {"t": self.topic})
+        return {each.tp.partition: (each.start, each.end) for each in fetch_ranges}
 
     def poll(self, name: str, delivery: int | None = 0, *, ends: Mapping[int, int]) -> int | None:
         """The number of what it gets: to these ends."""
-        turn = self.begin(name, delivery)
+        poll_number = self.begin(name, delivery)
         starts = self.starts(name)
         ranges = {place_of(each): (starts[each][0], end) for each, end in ends.items()}
-        number = self.group.deliver(name, turn, ranges)
+        number = self.group.deliver(name, poll_number, ranges)
         self.group.validate()
         return number
 
@@ -107,6 +107,6 @@ class Tried:
 
     def restarted(self) -> Group:
         group = Group("g", BOOT + 1)
-        for fact in self.facts:
-            group.apply(fact, self.now_us)
+        for event in self.events:
+            group.apply(event, self.now_us)
         return group

@@ -6,36 +6,36 @@ unless that is unfair: consumers with the same topics differ by one partition at
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from tailrace_broker.model.group import Place
+from tailrace_broker.model.group import TopicPartition
 
 
 def assign(
-    places: Mapping[str, Sequence[Place]],
+    tps: Mapping[str, Sequence[TopicPartition]],
     subscriptions: Mapping[str, Collection[str]],
-    owners: Mapping[Place, str],
-) -> dict[Place, str]:
+    owners: Mapping[TopicPartition, str],
+) -> dict[TopicPartition, str]:
     """The owner of each place; places of topics that nobody subscribes to have none.
 
-    `places` by topic; `subscriptions` are topics by consumer; `owners` as it was before.
+    `tps` by topic; `subscriptions` are topics by consumer; `owners` as it was before.
     O(places * consumers) for each pass; a pass moves what the one before left unfair.
     """
     wanted = [
-        (sorted(places[topic]), consumers)
-        for topic in sorted(places)
+        (sorted(tps[topic]), consumers)
+        for topic in sorted(tps)
         if (consumers := sorted(each for each, topics in subscriptions.items() if topic in topics))
     ]
     load = dict.fromkeys(subscriptions, 0)
-    planned: dict[Place, str] = {}
+    planned: dict[TopicPartition, str] = {}
     for of_topic, consumers in wanted:
-        for place in of_topic:
-            owner = owners.get(place)
+        for tp in of_topic:
+            owner = owners.get(tp)
             if owner in consumers:
-                planned[place] = owner
+                planned[tp] = owner
                 load[owner] += 1
     for of_topic, consumers in wanted:
-        for place in of_topic:
-            if place not in planned:
-                planned[place] = owner = _least(consumers, load)
+        for tp in of_topic:
+            if tp not in planned:
+                planned[tp] = owner = _least(consumers, load)
                 load[owner] += 1
 
     def move(is_unfair: Callable[[int, int, int], bool]) -> bool:
@@ -44,10 +44,10 @@ def assign(
         for of_topic, consumers in wanted:
             # Moves among the consumers of one topic do not change their sum.
             fair_share = -(-sum(load[each] for each in consumers) // len(consumers))
-            for place in of_topic:
-                owner, least = planned[place], _least(consumers, load)
+            for tp in of_topic:
+                owner, least = planned[tp], _least(consumers, load)
                 if is_unfair(load[owner], load[least], fair_share):
-                    planned[place] = least
+                    planned[tp] = least
                     load[owner] -= 1
                     load[least] += 1
                     has_moved = True

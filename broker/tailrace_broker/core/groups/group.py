@@ -12,9 +12,9 @@ What holds, whatever comes in which order:
 - A position moves forward only, but for a reset, which needs a group without consumers, and a log
   that has lost its end.
 
-Changes that must survive a restart are facts (`model.group`): a method decides what is to be stored
-as a fact, and `apply` carries it out once it is stored, at a restart too. Only positions run ahead
-of what is stored: `uncommitted` tells by how much.
+Changes that must survive a restart are group events (`model.group`): a method decides on one, and
+`apply` applies it once it is stored, at a restart too. Only positions run ahead of what is stored:
+`uncommitted` says by how much.
 """
 
 from collections.abc import Container, Iterator, Mapping
@@ -37,43 +37,43 @@ from tailrace_broker.model.group import (
     Committed,
     Confirmation,
     Deleted,
-    Fact,
+    GroupEvent,
+    GroupSnapshot,
     Joined,
     Left,
     Moved,
     Offsets,
-    Place,
     Published,
-    Snapshot,
     Subscription,
+    TopicPartition,
 )
 from tailrace_broker.model.topic import Partition, Topic
 
 # Topics by name, as far as the group's consumers subscribe to them and they exist.
 Topics = Mapping[str, Topic]
 
-# A delivery's number tells the coordinator's boot, so that none is used twice over a restart: 8
+# A delivery's number has the coordinator's boot, so that none is used twice over a restart: 8
 # million boots, each of 10^12 deliveries, are below 2^63.
 _TERM_SHIFT = 40
-_TURNS_SHIFT = 40
+_POLLS_SHIFT = 40
 
 
-class Piece(NamedTuple):
+class FetchRange(NamedTuple):
     """Records [start, end) of a partition; `end` None: as far as the reader likes."""
 
     topic: Topic
     partition: Partition
-    place: Place
+    tp: TopicPartition
     start: int
     end: int | None
 
 
-class Share(NamedTuple):
-    """A partition that is a consumer's."""
+class Assigned(NamedTuple):
+    """A partition that is assigned to a consumer."""
 
     topic: Topic
     partition: Partition
-    place: Place
+    tp: TopicPartition
 
 
 @dataclass(slots=True)
@@ -81,17 +81,17 @@ class Delivery:
     """What a consumer got and has not confirmed: [start, end) by partition."""
 
     number: int
-    ranges: dict[Place, tuple[int, int]]
+    ranges: dict[TopicPartition, tuple[int, int]]
 
 
 @dataclass(slots=True)
 class Member:
-    """A registered consumer. `turn`: of its polls; a later one replaces those before."""
+    """A registered consumer. `poll_number`: of its last poll, which replaces those before."""
 
     subscription: Subscription
     joined_epoch: int
     seen_us: int
-    turn: int
+    poll_number: int
     confirmed: int = 0
     delivery: Delivery | None = None
 
@@ -116,15 +116,17 @@ class Group:
     source: str | None = None  # of offsets that are published by a reader that keeps them itself
     lost: int = 0
     members: dict[str, Member] = field(default_factory=dict)
-    owners: dict[Place, str] = field(default_factory=dict)
-    positions: dict[Place, int] = field(default_factory=dict)
-    stored: dict[Place, int] = field(default_factory=dict)  # as far as it survives a restart
+    owners: dict[TopicPartition, str] = field(default_factory=dict)
+    positions: dict[TopicPartition, int] = field(default_factory=dict)
+    stored: dict[TopicPartition, int] = field(
+        default_factory=dict
+    )  # as far as it survives a restart
     _stored_lost: int = 0
     reads_sealed: bool = False  # to its end: then others may have something to read
     has_freed: bool = False  # something that other consumers may wait for; to be taken back
-    _shares: dict[str, list[Share]] = field(default_factory=dict)  # by consumer
-    _ahead: set[Place] = field(default_factory=set)  # positions that may not be stored
-    _holders: dict[Place, str] = field(default_factory=dict)  # whose delivery is open
+    _assigned: dict[str, list[Assigned]] = field(default_factory=dict)  # by consumer
+    _ahead: set[TopicPartition] = field(default_factory=set)  # positions that may not be stored
+    _holders: dict[TopicPartition, str] = field(default_factory=dict)  # whose delivery is open
     _is_moving: bool = False  # a reset is on its way
 
     # --- what consumers ask for ---
@@ -133,7 +135,7 @@ class Group:
         self,
         wanted: Subscription,
         topics: Topics,
-        logs: Mapping[Place, tuple[int, int]],
+        logs: Mapping[TopicPartition, tuple[int, int]],
         now_us: int,
     ) -> Joined | None:
         """What registers a consumer; None: it is registered with the same values already.
@@ -152,15 +154,15 @@ class Group:
                 )
             member.seen_us = now_us
             return None
-        starts: dict[Place, int] = {}
+        starts: dict[TopicPartition, int] = {}
         for topic in [topics[name] for name in wanted.topics if name in topics]:
-            places = _places(topic)
-            if self.positions.keys().isdisjoint(places):
-                for place, partition in zip(places, topic.partitions, strict=True):
+            tps = _partitions_in(topic)
+            if self.positions.keys().isdisjoint(tps):
+                for tp, partition in zip(tps, topic.partitions, strict=True):
                     first, end = partition.first_offset, partition.sealed_end
-                    log_start, high_watermark = logs.get(place, (first, end or first))
+                    log_start, high_watermark = logs.get(tp, (first, end or first))
                     is_latest = wanted.on_new_group == "startFromLatest"
-                    starts[place] = high_watermark if is_latest else log_start
+                    starts[tp] = high_watermark if is_latest else log_start
         return Joined(wanted, self.epoch + 1, _by_topic(starts))
 
     def leave(self, consumer_id: str, reason: Literal["goodbye", "expired"]) -> Left:
@@ -182,7 +184,7 @@ class Group:
         return member
 
     def begin_poll(self, consumer_id: str, confirmation: Confirmation, now_us: int) -> int:
-        """The turn of a poll; polls before it get nothing any more.
+        """The number of a new poll; polls before it get nothing any more.
 
         What was delivered is confirmed when the poll names it, or names nothing.
         ConsumerNotRegisteredError; StaleAssignmentError.
@@ -191,35 +193,35 @@ class Group:
         delivery = member.delivery
         if delivery is not None and confirmation.delivery in (None, delivery.number):
             self._confirm(member, delivery)
-        member.turn += 1
-        return member.turn
+        member.poll_number += 1
+        return member.poll_number
 
     def touch(self, consumer_id: str, now_us: int) -> None:
         """The consumer is there: its poll waits."""
         self._member(consumer_id).seen_us = now_us
 
-    def pieces(self, consumer_id: str, topics: Topics) -> list[Piece]:
+    def fetch_ranges(self, consumer_id: str, topics: Topics) -> list[FetchRange]:
         """What a consumer may read now: its open delivery again, or its partitions from the group's
         positions on. ConsumerNotRegisteredError.
         """
         member = self._member(consumer_id)
         if member.delivery is None:
             return [
-                Piece(topic, partition, place, self.positions[place], None)
-                for topic, partition, place in self._shares.get(consumer_id, ())
-                if self._is_free(place)
+                FetchRange(topic, partition, tp, self.positions[tp], None)
+                for topic, partition, tp in self._assigned.get(consumer_id, ())
+                if self._is_free(tp)
                 and (not partition.parents or partition in self._readable(topic))
             ]
         ranges = member.delivery.ranges
         return [
-            Piece(topic, partition, place, *ranges[place])
+            FetchRange(topic, partition, tp, *ranges[tp])
             for topic in topics.values()
-            for place, partition in zip(_places(topic), topic.partitions, strict=True)
-            if place in ranges
+            for tp, partition in zip(_partitions_in(topic), topic.partitions, strict=True)
+            if tp in ranges
         ]
 
     def deliver(
-        self, consumer_id: str, turn: int, ranges: Mapping[Place, tuple[int, int]]
+        self, consumer_id: str, poll_number: int, ranges: Mapping[TopicPartition, tuple[int, int]]
     ) -> int | None:
         """The number of a delivery of these [start, end); None: it must not be sent.
 
@@ -227,27 +229,29 @@ class Group:
         consumer's by now. What cannot be read again is no part of a delivery any more.
         """
         member = self.members.get(consumer_id)
-        if member is None or member.turn != turn or not ranges:
+        if member is None or member.poll_number != poll_number or not ranges:
             return None
         if member.delivery is not None:
             return self._deliver_again(member, member.delivery, ranges)
-        if any(self.owners.get(place) != consumer_id for place in ranges):
+        if any(self.owners.get(tp) != consumer_id for tp in ranges):
             return None
         if not all(map(self._is_free, ranges)):
             return None
-        if any(start != self.positions[place] for place, (start, _) in ranges.items()):
+        if any(start != self.positions[tp] for tp, (start, _) in ranges.items()):
             return None
         number = (self.term << _TERM_SHIFT) + next(self.numbers)
         member.delivery = Delivery(number, dict(ranges))
         self._holders |= dict.fromkeys(ranges, consumer_id)
         return number
 
-    def withdraw(self, consumer_id: str, turn: int, number: int) -> None:
+    def withdraw(self, consumer_id: str, poll_number: int, number: int) -> None:
         """The answer of that poll with this delivery did not leave: the next poll must not confirm
         it. Unless that has come already: it has the delivery, or will.
         """
         member = self.members.get(consumer_id)
-        delivery = member.delivery if member is not None and member.turn == turn else None
+        delivery = (
+            member.delivery if member is not None and member.poll_number == poll_number else None
+        )
         if member is not None and delivery is not None and delivery.number == number:
             self._end_delivery(member)
 
@@ -266,7 +270,7 @@ class Group:
 
     # --- what the coordinator sees ---
 
-    def fit(self, place: Place, log_start: int, high_watermark: int) -> None:
+    def fit(self, tp: TopicPartition, log_start: int, high_watermark: int) -> None:
         """Bring the position to where there are records, or will be.
 
         What retention has removed is lost, and counted; it is no part of a delivery any more. A log
@@ -276,14 +280,14 @@ class Group:
         def fitting(offset: int) -> int:
             return min(max(offset, log_start), high_watermark)
 
-        position = self.positions.get(place, log_start)
-        self._move(place, fitting(position))
+        position = self.positions.get(tp, log_start)
+        self._move(tp, fitting(position))
         self.lost += max(0, fitting(position) - position)
-        member = self.members.get(self._holders.get(place, ""))
+        member = self.members.get(self._holders.get(tp, ""))
         delivery = member.delivery if member is not None else None
         if member is not None and delivery is not None:
-            start, end = delivery.ranges[place]
-            fitted = {place: (fitting(start), fitting(end))}
+            start, end = delivery.ranges[tp]
+            fitted = {tp: (fitting(start), fitting(end))}
             self._narrow(member, delivery, delivery.ranges | fitted)
 
     def expired(self, now_us: int) -> list[str]:
@@ -295,15 +299,15 @@ class Group:
         return min((member.expires_us for member in self.members.values()), default=None)
 
     def rebalance(self, topics: Topics) -> bool:
-        """Share the partitions out anew; whether anything has changed.
+        """Assign the partitions again; whether anything has changed.
 
-        When the facts of a start are all applied, after each fact later, and when a topic of the
-        consumers has changed, come or gone.
+        To be called when all events of a start are applied, after each later event, and when a
+        topic of the consumers has changed, come or gone.
         """
         self._forget_topics_but({topic.topic_id for topic in topics.values()})
-        places = {
+        tps = {
             name: [
-                Place(topic.topic_id, partition.partition)
+                TopicPartition(topic.topic_id, partition.partition)
                 for partition in topic.partitions
                 if not self._is_done(topic, partition)
             ]
@@ -312,14 +316,14 @@ class Group:
         subscriptions = {
             name: frozenset(member.subscription.topics) for name, member in self.members.items()
         }
-        before, self.owners = self.owners, assign(places, subscriptions, self.owners)
-        self._shares = {name: [] for name in self.members}
+        before, self.owners = self.owners, assign(tps, subscriptions, self.owners)
+        self._assigned = {name: [] for name in self.members}
         for topic in topics.values():
-            for place, partition in zip(_places(topic), topic.partitions, strict=True):
-                if place not in self.positions:
-                    self._move(place, partition.first_offset)
-                if place in self.owners:
-                    self._shares[self.owners[place]].append(Share(topic, partition, place))
+            for tp, partition in zip(_partitions_in(topic), topic.partitions, strict=True):
+                if tp not in self.positions:
+                    self._move(tp, partition.first_offset)
+                if tp in self.owners:
+                    self._assigned[self.owners[tp]].append(Assigned(topic, partition, tp))
         self.reads_sealed = any(
             partition.is_sealed and not self._is_done(topic, partition)
             for topic in topics.values()
@@ -331,18 +335,18 @@ class Group:
         """What is to be stored of the positions; None: all is stored, or a reset is on its way."""
         if self._is_moving:
             return None
-        moved = {place: self.positions[place] for place in self._ahead}
+        moved = {tp: self.positions[tp] for tp in self._ahead}
         if not moved and self.lost == self._stored_lost:
             return None
         return Committed(_by_topic(moved), self.lost)
 
-    def reset(self, offsets: Mapping[Place, int]) -> Moved:
+    def reset(self, offsets: Mapping[TopicPartition, int]) -> Moved:
         """What moves the group there. GroupNotIdleError, GroupKindError."""
         check_consumer_group(self.name, self.source)
         self._begin_move()
         return Moved(_by_topic(offsets))
 
-    def publish(self, source: str, offsets: Mapping[Place, int]) -> Published:
+    def publish(self, source: str, offsets: Mapping[TopicPartition, int]) -> Published:
         """What stores a reader's own offsets. GroupNotIdleError, GroupKindError."""
         self.check_idle()
         check_reader_group(self.name, self.source, has_positions=bool(self.positions))
@@ -354,10 +358,10 @@ class Group:
         self._begin_move()
         return Deleted()
 
-    def snapshot(self, gone: Container[UUID] = ()) -> Snapshot:
-        """All that survives a restart, but for what is `gone`; no fact may be on its way."""
-        kept = {place: at for place, at in self.stored.items() if place.topic_id not in gone}
-        return Snapshot(
+    def snapshot(self, gone: Container[UUID] = ()) -> GroupSnapshot:
+        """All that survives a restart, but for what is `gone`; no group event may be on its way."""
+        kept = {tp: at for tp, at in self.stored.items() if tp.topic_id not in gone}
+        return GroupSnapshot(
             self.epoch,
             tuple((each.subscription, each.joined_epoch) for each in self.members.values()),
             _by_topic(kept),
@@ -365,15 +369,15 @@ class Group:
             self.source,
         )
 
-    def apply(self, fact: Fact, now_us: int) -> None:
-        """Carry out what is stored, in the order of the log; `rebalance` after it.
+    def apply(self, event: GroupEvent, now_us: int) -> None:
+        """Apply what is stored, in the order of the log; `rebalance` after it.
 
         What was decided from a state that is no more does no harm: the first of several that
         contradict each other counts.
         """
-        match fact:
+        match event:
             case Joined():
-                self._apply_joined(fact, now_us)
+                self._apply_joined(event, now_us)
             case Left(consumer_id, epoch, _):
                 self._apply_left(consumer_id, epoch)
             case Committed(offsets, lost):
@@ -383,18 +387,18 @@ class Group:
             case Moved() | Published() | Deleted():
                 self._is_moving = False
                 if not self.members:  # none has come meanwhile
-                    self._apply_moved(fact)
-            case Snapshot():
-                self._apply_snapshot(fact, now_us)
+                    self._apply_moved(event)
+            case GroupSnapshot():
+                self._apply_snapshot(event, now_us)
             case _:
-                assert_never(fact)
+                assert_never(event)
 
     # --- questions ---
 
     def position(self, topic: Topic, partition: Partition) -> int:
         """Where the group goes on in a partition."""
-        place = Place(topic.topic_id, partition.partition)
-        return self.positions.get(place, partition.first_offset)
+        tp = TopicPartition(topic.topic_id, partition.partition)
+        return self.positions.get(tp, partition.first_offset)
 
     def topics_of_members(self) -> set[str]:
         """What its consumers subscribe to, by name."""
@@ -402,7 +406,7 @@ class Group:
 
     def is_owner(self, consumer_id: str) -> bool:
         """Some partition is this consumer's."""
-        return bool(self._shares.get(consumer_id))
+        return bool(self._assigned.get(consumer_id))
 
     def check_idle(self) -> None:
         """GroupNotIdleError while it has consumers."""
@@ -417,14 +421,14 @@ class Group:
     def validate(self) -> None:
         """What must hold between any two calls."""
         deliveries = {name: each.delivery for name, each in self.members.items() if each.delivery}
-        held = [(place, name) for name, each in deliveries.items() for place in each.ranges]
+        held = [(tp, name) for name, each in deliveries.items() for tp in each.ranges]
         assert len(held) == len(self._holders), "two consumers have a delivery of one partition"
         assert dict(held) == self._holders
         for name, delivery in deliveries.items():
             assert any(start < end for start, end in delivery.ranges.values()), delivery
-            for place, (start, end) in delivery.ranges.items():
-                assert start == self.positions[place], place
-                assert start <= end, place
+            for tp, (start, end) in delivery.ranges.items():
+                assert start == self.positions[tp], tp
+                assert start <= end, tp
             assert self.members[name].confirmed != delivery.number
         assert self.owners.keys() <= self.positions.keys()
         stored = self.stored
@@ -440,9 +444,9 @@ class Group:
             raise not_registered(consumer_id)
         return member
 
-    def _is_free(self, place: Place) -> bool:
+    def _is_free(self, tp: TopicPartition) -> bool:
         """No delivery of it is open."""
-        return place not in self._holders
+        return tp not in self._holders
 
     def _readable(self, topic: Topic) -> list[Partition]:
         """Those whose parents, and theirs, the group has read to their ends."""
@@ -453,55 +457,55 @@ class Group:
         return is_done(topic, partition, self.position)
 
     def _confirm(self, member: Member, delivery: Delivery) -> None:
-        for place, (_, end) in delivery.ranges.items():
-            assert end >= self.positions[place]
-            self._move(place, end)
+        for tp, (_, end) in delivery.ranges.items():
+            assert end >= self.positions[tp]
+            self._move(tp, end)
         member.confirmed = delivery.number
         self._end_delivery(member)
 
     def _deliver_again(
-        self, member: Member, delivery: Delivery, ranges: Mapping[Place, tuple[int, int]]
+        self, member: Member, delivery: Delivery, ranges: Mapping[TopicPartition, tuple[int, int]]
     ) -> int | None:
-        for place, (start, end) in ranges.items():
-            delivered_start, delivered_end = delivery.ranges.get(place, (-1, -1))
+        for tp, (start, end) in ranges.items():
+            delivered_start, delivered_end = delivery.ranges.get(tp, (-1, -1))
             if start != delivered_start or end > delivered_end:
                 return None
         self._narrow(member, delivery, ranges)
         return delivery.number
 
     def _narrow(
-        self, member: Member, delivery: Delivery, ranges: Mapping[Place, tuple[int, int]]
+        self, member: Member, delivery: Delivery, ranges: Mapping[TopicPartition, tuple[int, int]]
     ) -> None:
         """Leave only this of a delivery; the rest is delivered later."""
-        for place in delivery.ranges.keys() - ranges.keys():
-            self._free(place)
+        for tp in delivery.ranges.keys() - ranges.keys():
+            self._free(tp)
         delivery.ranges = dict(ranges)
         if all(start == end for start, end in ranges.values()):
             self._end_delivery(member)
 
-    def _move(self, place: Place, offset: int) -> None:
+    def _move(self, tp: TopicPartition, offset: int) -> None:
         """A position runs ahead of what is stored, or comes back to it."""
-        self.positions[place] = offset
-        if self.stored.get(place) == offset:
-            self._ahead.discard(place)
+        self.positions[tp] = offset
+        if self.stored.get(tp) == offset:
+            self._ahead.discard(tp)
         else:
-            self._ahead.add(place)
+            self._ahead.add(tp)
 
     def _end_delivery(self, member: Member) -> None:
-        for place in member.delivery.ranges if member.delivery else ():
-            self._free(place)
+        for tp in member.delivery.ranges if member.delivery else ():
+            self._free(tp)
         member.delivery = None
 
-    def _free(self, place: Place) -> None:
-        holder = self._holders.pop(place)
-        self.has_freed = self.has_freed or self.owners.get(place) != holder
+    def _free(self, tp: TopicPartition) -> None:
+        holder = self._holders.pop(tp)
+        self.has_freed = self.has_freed or self.owners.get(tp) != holder
 
     def _forget_topics_but(self, topic_ids: Container[UUID]) -> None:
         """What was delivered of topics that are gone cannot be delivered again."""
         for member in self.members.values():
             if member.delivery is not None:
                 ranges = member.delivery.ranges
-                kept = {place: ranges[place] for place in ranges if place.topic_id in topic_ids}
+                kept = {tp: ranges[tp] for tp in ranges if tp.topic_id in topic_ids}
                 self._narrow(member, member.delivery, kept)
 
     def _begin_move(self) -> None:
@@ -511,16 +515,16 @@ class Group:
 
     def _apply_joined(self, joined: Joined, now_us: int) -> None:
         self._is_moving = False
-        known = {place.topic_id for place in self.positions}
-        for place, offset in _places_of(joined.starts):
-            if place.topic_id not in known:
-                self.stored[place] = offset
-                self._move(place, offset)
+        known = {tp.topic_id for tp in self.positions}
+        for tp, offset in _partitions_of(joined.starts):
+            if tp.topic_id not in known:
+                self.stored[tp] = offset
+                self._move(tp, offset)
         name = joined.subscription.consumer_id
         if name not in self.members:
             # Polls of a consumer that had this id before must not be taken for its polls.
-            turn = next(self.numbers) << _TURNS_SHIFT
-            self.members[name] = Member(joined.subscription, joined.epoch, now_us, turn)
+            poll_number = next(self.numbers) << _POLLS_SHIFT
+            self.members[name] = Member(joined.subscription, joined.epoch, now_us, poll_number)
             self.epoch = max(self.epoch + 1, joined.epoch)
             self.source = None
 
@@ -529,21 +533,19 @@ class Group:
         if member is not None and member.joined_epoch < epoch:  # not one that has come back since
             self._end_delivery(member)
             del self.members[consumer_id]
-            self.owners = {
-                place: owner for place, owner in self.owners.items() if owner != consumer_id
-            }
-            self._shares.pop(consumer_id, None)
+            self.owners = {tp: owner for tp, owner in self.owners.items() if owner != consumer_id}
+            self._assigned.pop(consumer_id, None)
             self.epoch = max(self.epoch + 1, epoch)
 
     def _apply_committed(self, offsets: Offsets) -> None:
         """A position that has not run ahead follows, also to where a log that lost its end ends."""
-        for place, offset in _places_of(offsets):
-            is_ahead = place in self._ahead
-            self.stored[place] = offset
-            self._move(place, self.positions[place] if is_ahead else offset)
+        for tp, offset in _partitions_of(offsets):
+            is_ahead = tp in self._ahead
+            self.stored[tp] = offset
+            self._move(tp, self.positions[tp] if is_ahead else offset)
 
-    def _apply_moved(self, fact: Moved | Published | Deleted) -> None:
-        match fact:
+    def _apply_moved(self, event: Moved | Published | Deleted) -> None:
+        match event:
             case Deleted():
                 self.stored, self.positions, self.source = {}, {}, None
                 self._ahead.clear()
@@ -551,20 +553,20 @@ class Group:
                 return
             case Published(source, _):
                 self.source = source
-        offsets = dict(_places_of(fact.offsets))
+        offsets = dict(_partitions_of(event.offsets))
         self.stored |= offsets
         self.positions |= offsets
         self._ahead -= offsets.keys()
 
-    def _apply_snapshot(self, snapshot: Snapshot, now_us: int) -> None:
+    def _apply_snapshot(self, snapshot: GroupSnapshot, now_us: int) -> None:
         """At a start; what stands before it in the log says nothing any more."""
         self.epoch, self.source = snapshot.epoch, snapshot.source
         self.lost = self._stored_lost = snapshot.lost
         self.members = {
-            each.consumer_id: Member(each, joined_epoch, now_us, next(self.numbers) << _TURNS_SHIFT)
+            each.consumer_id: Member(each, joined_epoch, now_us, next(self.numbers) << _POLLS_SHIFT)
             for each, joined_epoch in snapshot.members
         }
-        self.stored = dict(_places_of(snapshot.offsets))
+        self.stored = dict(_partitions_of(snapshot.offsets))
         self.positions = dict(self.stored)
         self._ahead.clear()
 
@@ -578,20 +580,20 @@ def not_registered(consumer_id: str) -> ConsumerNotRegisteredError:
     )
 
 
-def _places(topic: Topic) -> list[Place]:
-    return [Place(topic.topic_id, partition.partition) for partition in topic.partitions]
+def _partitions_in(topic: Topic) -> list[TopicPartition]:
+    return [TopicPartition(topic.topic_id, partition.partition) for partition in topic.partitions]
 
 
-def _places_of(offsets: Offsets) -> list[tuple[Place, int]]:
+def _partitions_of(offsets: Offsets) -> list[tuple[TopicPartition, int]]:
     return [
-        (Place(topic_id, partition), offset)
+        (TopicPartition(topic_id, partition), offset)
         for topic_id, by_partition in offsets.items()
         for partition, offset in by_partition.items()
     ]
 
 
-def _by_topic(offsets: Mapping[Place, int]) -> Offsets:
+def _by_topic(offsets: Mapping[TopicPartition, int]) -> Offsets:
     found: dict[UUID, dict[int, int]] = {}
-    for place, offset in offsets.items():
-        found.setdefault(place.topic_id, {})[place.partition] = offset
+    for tp, offset in offsets.items():
+        found.setdefault(tp.topic_id, {})[tp.partition] = offset
     return found

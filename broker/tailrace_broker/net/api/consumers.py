@@ -16,8 +16,8 @@ from tailrace_broker.model.group import (
     SESSION_MS_MAX,
     SESSION_MS_MIN,
     OnNewGroup,
-    Place,
     Subscription,
+    TopicPartition,
 )
 from tailrace_broker.net.api.consumer_headers import read_confirmation, read_epoch
 from tailrace_broker.net.api.poll_reads import Bounds, Part, elements, lines, read_parts
@@ -294,12 +294,12 @@ async def _read(
     """What a poll delivers, no parts: nothing. What cannot be read is left out, and others are
     waited for; CorruptPartitionError and ReadFailedError when nothing else has come.
     """
-    unreadable: dict[Place, TailraceError] = {}
+    unreadable: dict[TopicPartition, TailraceError] = {}
     while True:
         parts = await read_parts(broker.read_memory, lease, found, bounds)
-        if any(part.end > part.piece.start for part in parts):
+        if any(part.end > part.fetch_range.start for part in parts):
             return found, parts
-        met = {part.piece.place: part.problem for part in parts if part.problem is not None}
+        met = {part.fetch_range.tp: part.problem for part in parts if part.problem is not None}
         if not met:
             break
         unreadable |= met
@@ -329,9 +329,9 @@ def _start_offsets(parts: Sequence[Part]) -> dict[str, str]:
     return _by_partition(
         "tailrace-start-offsets",
         [
-            (part, part.piece.start)
+            (part, part.fetch_range.start)
             for part in parts
-            if part.batches and part.batches[0].header.base_offset < part.piece.start
+            if part.batches and part.batches[0].header.base_offset < part.fetch_range.start
         ],
     )
 
@@ -351,7 +351,7 @@ def _end_offsets(parts: Sequence[Part]) -> dict[str, str]:
 def _by_partition(name: str, offsets: Sequence[tuple[Part, int]]) -> dict[str, str]:
     """A header, or none."""
     texts = [
-        f"{part.piece.topic.name}/{part.piece.partition.partition}:{offset}"
+        f"{part.fetch_range.topic.name}/{part.fetch_range.partition.partition}:{offset}"
         for part, offset in offsets
     ]
     return {name: ",".join(texts)} if texts else {}

@@ -21,7 +21,7 @@ from tailrace_broker.model.errors import (
     ReadFailedError,
     TopicNotFoundError,
 )
-from tailrace_broker.model.group import GROUPS_TOPIC, Place
+from tailrace_broker.model.group import GROUPS_TOPIC, TopicPartition
 from tailrace_broker.model.topic import Partition, Topic
 from tailrace_broker.net.api.consumers import check_name
 from tailrace_broker.net.api.group_bodies import (
@@ -109,7 +109,7 @@ async def publish_offsets(broker: Broker, call: Call) -> Response:
             parameter="source",
         )
     offsets = {}
-    for each, offset in _places_of(broker, wanted.offsets):
+    for each, offset in _partitions_of(broker, wanted.offsets):
         if offset > each.log.high_watermark:
             raise _outside(each, offset)
         offsets[each.place] = offset
@@ -176,7 +176,7 @@ def _lost_at_position(group: Group, each: _Found) -> int:
     """Records that retention removed since the group stands where it is; a poll counts them."""
     if each.log is None:
         return 0
-    place = Place(each.topic.topic_id, each.progress.partition.partition)
+    place = TopicPartition(each.topic.topic_id, each.progress.partition.partition)
     return max(0, each.log.log_start - group.positions.get(place, each.log.log_start))
 
 
@@ -224,7 +224,7 @@ def _description(view: GroupView, found: Sequence[_Found]) -> GroupDescription:
 
 def _partition(group: Group, found: _Found) -> GroupPartition:
     topic, each, log = found
-    place = Place(topic.topic_id, each.partition.partition)
+    place = TopicPartition(topic.topic_id, each.partition.partition)
     return GroupPartition(
         topic=topic.name,
         partition=each.partition.partition,
@@ -285,9 +285,9 @@ class _Reset(NamedTuple):
     log: PartitionLog
 
     @property
-    def place(self) -> Place:
+    def place(self) -> TopicPartition:
         """Its partition."""
-        return Place(self.topic.topic_id, self.partition.partition)
+        return TopicPartition(self.topic.topic_id, self.partition.partition)
 
     def position(self, group: Group) -> int:
         """Where the group would go on now."""
@@ -307,7 +307,7 @@ async def _targets(broker: Broker, view: GroupView, wanted: GroupReset) -> list[
             raise InvalidParameterError(
                 "topics beside offsets, which name their topics themselves", parameter="topics"
             )
-        targets = _places_of(broker, wanted.offsets)
+        targets = _partitions_of(broker, wanted.offsets)
         for each, offset in targets:
             if not each.log.log_start <= offset <= each.log.high_watermark:
                 raise _outside(each, offset)
@@ -333,7 +333,7 @@ def _end_of(log: PartitionLog, wanted: GroupReset) -> int:
     return log.log_start if wanted.to == "earliest" else log.high_watermark
 
 
-def _places_of(
+def _partitions_of(
     broker: Broker, offsets: Mapping[str, Mapping[int, int]]
 ) -> list[tuple[_Reset, int]]:
     """TopicNotFoundError, PartitionNotFoundError, CorruptPartitionError."""

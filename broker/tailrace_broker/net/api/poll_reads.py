@@ -13,7 +13,7 @@ from uuid import UUID
 
 from tailrace_broker.codec.batch import StoredBatch
 from tailrace_broker.codec.poll_json import TextColumns, element, element_head, text_columns
-from tailrace_broker.core.groups.group import Piece
+from tailrace_broker.core.groups.group import FetchRange
 from tailrace_broker.memory.pool import Lease
 from tailrace_broker.memory.read_memory import ReadMemory
 from tailrace_broker.model.errors import (
@@ -59,7 +59,7 @@ class Part(NamedTuple):
     `problem`: of what follows, which is damaged or cannot be read.
     """
 
-    piece: Piece
+    fetch_range: FetchRange
     end: int
     batches: Sequence[StoredBatch]
     problem: TailraceError | None = None
@@ -72,26 +72,28 @@ async def read_parts(
 
     What cannot be read is left out. ReadMemoryFullError.
     """
-    return await memory.run(partial(_read_parts, lease, poll.pieces, bounds))
+    return await memory.run(partial(_read_parts, lease, poll.fetch_ranges, bounds))
 
 
 async def lines(parts: Sequence[Part]) -> AsyncIterator[list[bytes]]:
     """A line a record, piece by piece."""
-    for piece, end, batches, _ in parts:
-        name = piece.topic.name
-        for some in lines_of(piece.partition.partition, batches, piece.start, end, topic=name):
+    for fetch_range, end, batches, _ in parts:
+        name = fetch_range.topic.name
+        for some in lines_of(
+            fetch_range.partition.partition, batches, fetch_range.start, end, topic=name
+        ):
             yield some
 
 
 async def elements(parts: Sequence[Part]) -> AsyncIterator[list[bytes]]:
     """Elements of a JSON array: of each partition one, or more when its records are many."""
     slices: dict[UUID, Mapping[int, Slice]] = {}
-    for piece, end, batches, _ in parts:
-        topic, partition = piece.topic, piece.partition
+    for fetch_range, end, batches, _ in parts:
+        topic, partition = fetch_range.topic, fetch_range.partition
         if topic.topic_id not in slices:
             slices[topic.topic_id] = slices_of(topic)
         head = element_head(topic.name, partition, slices[topic.topic_id][partition.partition])
-        offset = start_offset = piece.start
+        offset = start_offset = fetch_range.start
         rows: list[TextColumns] = []
         rows_bytes = 0
         for cut in cuts_of(batches, offset, end):
@@ -107,10 +109,10 @@ async def elements(parts: Sequence[Part]) -> AsyncIterator[list[bytes]]:
 
 
 async def _read_parts(
-    lease: Lease, pieces: Sequence[tuple[Piece, PartitionLog]], bounds: Bounds
+    lease: Lease, fetch_ranges: Sequence[tuple[FetchRange, PartitionLog]], bounds: Bounds
 ) -> list[Part]:
     reading = _Reading(lease, bounds)
-    return [await reading.read(piece, log) for piece, log in pieces]
+    return [await reading.read(fetch_range, log) for fetch_range, log in fetch_ranges]
 
 
 @dataclass(slots=True)
@@ -129,19 +131,19 @@ class _Reading:
         self._left_bytes = self.bounds.bytes_max
         self._left_records = self.bounds.records_max
 
-    async def read(self, piece: Piece, log: PartitionLog) -> Part:
+    async def read(self, fetch_range: FetchRange, log: PartitionLog) -> Part:
         """As much of a piece as is to be delivered now. ReadMemoryFullError: nothing is held."""
         try:
-            if piece.end is None:
-                return await self._read_on(piece, log)
-            return await self._read_again(piece, log, piece.end)
+            if fetch_range.end is None:
+                return await self._read_on(fetch_range, log)
+            return await self._read_again(fetch_range, log, fetch_range.end)
         except ReadMemoryFullError:
             self.lease.resize(0)
             raise
 
-    async def _read_on(self, piece: Piece, log: PartitionLog) -> Part:
+    async def _read_on(self, fetch_range: FetchRange, log: PartitionLog) -> Part:
         end = log.high_watermark  # of one moment, so that live producers do not prolong it
-        offset = piece.start
+        offset = fetch_range.start
         batches: list[StoredBatch] = []
         problem: TailraceError | None = None
         while offset < end and self._left_bytes > 0 and self._left_records > 0:
@@ -157,11 +159,11 @@ class _Reading:
                 break
             else:
                 batches += taken
-        return Part(piece, offset, batches, problem)
+        return Part(fetch_range, offset, batches, problem)
 
-    async def _read_again(self, piece: Piece, log: PartitionLog, end: int) -> Part:
+    async def _read_again(self, fetch_range: FetchRange, log: PartitionLog, end: int) -> Part:
         """All of it or, when it cannot be read, nothing; whatever the bounds are."""
-        offset = piece.start
+        offset = fetch_range.start
         batches: list[StoredBatch] = []
         try:
             while offset < end:
@@ -171,8 +173,8 @@ class _Reading:
                 batches += taken
                 offset = min(taken[-1].header.end_offset, end)
         except _UNREADABLE as error:
-            return Part(piece, piece.start, (), _problem_of(error))
-        return Part(piece, offset, batches)
+            return Part(fetch_range, fetch_range.start, (), _problem_of(error))
+        return Part(fetch_range, offset, batches)
 
     def _take(
         self, found: Sequence[StoredBatch], offset: int, end: int

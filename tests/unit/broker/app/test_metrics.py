@@ -8,7 +8,7 @@ import pytest
 
 from tailrace_broker.app.metrics import metrics_text
 from tailrace_broker.model.errors import CorruptPartitionError
-from tailrace_broker.model.group import Confirmation, Place, Subscription
+from tailrace_broker.model.group import Confirmation, Subscription, TopicPartition
 from tailrace_broker.model.topic import TopicSettings
 from tests.support.broker.brokers import open_broker, started_broker
 from tests.support.broker.metrics import families_of, page_families
@@ -149,7 +149,7 @@ def test_a_group_is_told_with_its_lag_and_what_it_lost(tmp_path: Path) -> None:
             log = hosted.log_of(0)
             await Appends(log).batch([b"0", b"1", b"2"])
             found = broker.groups.view("g").group
-            owner = found.owners[Place(hosted.topic.topic_id, 0)]
+            owner = found.owners[TopicPartition(hosted.topic.topic_id, 0)]
             poll = await broker.groups.poll(owner, Confirmation(0), 0)
             number = broker.groups.deliver(poll, [2])
             await broker.groups.commit(owner, Confirmation(number))

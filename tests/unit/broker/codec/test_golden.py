@@ -17,7 +17,7 @@ from tailrace.protocol.records_binary import encode_records
 from tailrace.wire import JOURNAL_BLOCK_BYTES, PRODUCER_ENTRY, Codec, Flag
 from tailrace_broker.codec.batch import BatchBody, stamp_batch, verify_batch
 from tailrace_broker.codec.damage import decode_damage, encode_damage
-from tailrace_broker.codec.groups import decode_fact, encode_fact
+from tailrace_broker.codec.groups import decode_group_event, encode_group_event
 from tailrace_broker.codec.journal import (
     FRAME_HEADER_BYTES,
     JournalFileHeader,
@@ -64,12 +64,12 @@ from tailrace_broker.model.damage import Loss, RecordedDamage
 from tailrace_broker.model.group import (
     Committed,
     Deleted,
-    Fact,
+    GroupEvent,
+    GroupSnapshot,
     Joined,
     Left,
     Moved,
     Published,
-    Snapshot,
     Subscription,
 )
 from tailrace_broker.model.ring_state import Start
@@ -212,15 +212,15 @@ DELETED = DeletedTopic(new_topic("tuned", OTHER_SETTINGS, UUID(int=5)), deleted_
 
 SUBSCRIPTION = Subscription("c1", "g1", ("flights", "orders"), "startFromEarliest", 30_000)
 OFFSETS = {TOPIC_ID: {0: BASE_OFFSET, 3: 0}}
-FACTS: list[Fact] = [
+EVENTS: list[GroupEvent] = [
     Joined(SUBSCRIPTION, 1, OFFSETS),
     Left("c1", 2, "expired"),
     Committed(OFFSETS, lost=41),
     Moved(OFFSETS),
     Published("spark", OFFSETS),
     Deleted(),
-    Snapshot(7, ((SUBSCRIPTION, 1),), OFFSETS, lost=41),
-    Snapshot(0, (), OFFSETS, source="spark"),
+    GroupSnapshot(7, ((SUBSCRIPTION, 1),), OFFSETS, lost=41),
+    GroupSnapshot(0, (), OFFSETS, source="spark"),
 ]
 
 
@@ -258,7 +258,7 @@ ENCODED: dict[str, Callable[[], bytes]] = {
     "damage": lambda: encode_damage(DAMAGE),
     "0.journal": write_journal,
     "log-start.json": lambda: encode_log_start(LOG_START),
-    "groups.ndjson": lambda: b"".join(encode_fact(fact) + b"\n" for fact in FACTS),
+    "groups.ndjson": lambda: b"".join(encode_group_event(event) + b"\n" for event in EVENTS),
     "meta.json": lambda: encode_identity(IDENTITY),
     "inventory.json": lambda: encode_inventory(INVENTORY),
     "clean-stop.json": lambda: encode_clean_stop(CLEAN_STOP),
@@ -328,7 +328,7 @@ def test_the_segment_holds_what_was_written_and_ends_where_its_index_says() -> N
     scan.feed(memoryview(stored), is_last=True)
 
     assert index_of(scan.state) == decode_index(golden("segment.idx")) == SEGMENT_INDEX
-    starts = [piece.start for piece in SEGMENT.pieces if piece.header]
+    starts = [fetch_range.start for fetch_range in SEGMENT.pieces if fetch_range.header]
     records = [record for start in starts for record in read_by_broker(stored, start)]
     assert records == records_of(SEGMENT_EVENTS, 0)
 
@@ -386,5 +386,5 @@ def test_the_json_files_are_read() -> None:
     assert decode_deleted(golden("topic.json")) == DELETED
 
 
-def test_the_facts_of_groups_are_read() -> None:
-    assert [decode_fact(line) for line in golden("groups.ndjson").splitlines()] == FACTS
+def test_the_events_of_groups_are_read() -> None:
+    assert [decode_group_event(line) for line in golden("groups.ndjson").splitlines()] == EVENTS

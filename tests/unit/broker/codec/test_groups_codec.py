@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_broker.codec.groups import decode_fact, encode_fact
+from tailrace_broker.codec.groups import decode_group_event, encode_group_event
 from tailrace_broker.model.errors import CorruptBatchError
 from tailrace_broker.model.group import (
     Committed,
     Deleted,
-    Fact,
+    GroupEvent,
+    GroupSnapshot,
     Joined,
     Left,
     Moved,
     Published,
-    Snapshot,
     Subscription,
 )
 
@@ -34,37 +34,37 @@ subscriptions = st.builds(
     numbers,
 )
 members = st.lists(st.tuples(subscriptions, numbers), max_size=3).map(tuple)
-facts: st.SearchStrategy[Fact] = st.one_of(
+events: st.SearchStrategy[GroupEvent] = st.one_of(
     st.builds(Joined, subscriptions, numbers, offsets),
     st.builds(Left, names, numbers, st.sampled_from(["goodbye", "expired"])),
     st.builds(Committed, offsets, numbers),
     st.builds(Moved, offsets),
     st.builds(Published, names, offsets),
     st.just(Deleted()),
-    st.builds(Snapshot, numbers, members, offsets, numbers, st.none() | names),
+    st.builds(GroupSnapshot, numbers, members, offsets, numbers, st.none() | names),
 )
 JOINED = Joined(Subscription("c1", "g", ("flights",)), 3, {UUID(int=5): {0: 12}})
 
 
-@given(facts)
-def test_every_fact_comes_back(fact: Fact) -> None:
-    encoded = encode_fact(fact)
+@given(events)
+def test_every_fact_comes_back(event: GroupEvent) -> None:
+    encoded = encode_group_event(event)
 
-    assert decode_fact(encoded) == fact
-    assert decode_fact(memoryview(encoded)) == fact
+    assert decode_group_event(encoded) == event
+    assert decode_group_event(memoryview(encoded)) == event
 
 
 def test_a_member_that_is_not_known_is_passed_over() -> None:
-    stored = encode_fact(JOINED).replace(b'"epoch"', b'"added":[{"a":1}],"epoch"')
+    stored = encode_group_event(JOINED).replace(b'"epoch"', b'"added":[{"a":1}],"epoch"')
 
-    assert decode_fact(stored) == JOINED
+    assert decode_group_event(stored) == JOINED
 
 
 def test_what_may_be_missing_has_a_default() -> None:
-    assert decode_fact(b'{"type":"committed","offsets":{}}') == Committed({}, lost=0)
-    assert decode_fact(b'{"type":"snapshot","epoch":1,"members":[],"offsets":{}}') == Snapshot(
-        1, (), {}, lost=0, source=None
-    )
+    assert decode_group_event(b'{"type":"committed","offsets":{}}') == Committed({}, lost=0)
+    assert decode_group_event(
+        b'{"type":"snapshot","epoch":1,"members":[],"offsets":{}}'
+    ) == GroupSnapshot(1, (), {}, lost=0, source=None)
 
 
 @pytest.mark.parametrize(
@@ -86,18 +86,18 @@ def test_what_may_be_missing_has_a_default() -> None:
     ids=lambda stored: repr(stored[:40]),
 )
 def test_what_is_no_fact_is_refused(stored: bytes) -> None:
-    with pytest.raises(CorruptBatchError, match="no fact of a group"):
-        decode_fact(stored)
+    with pytest.raises(CorruptBatchError, match="no event of a group"):
+        decode_group_event(stored)
 
 
-@given(facts, st.data())
-def test_damage_is_refused_or_another_fact(fact: Fact, data: st.DataObject) -> None:
-    stored = bytearray(encode_fact(fact))
+@given(events, st.data())
+def test_damage_is_refused_or_another_fact(event: GroupEvent, data: st.DataObject) -> None:
+    stored = bytearray(encode_group_event(event))
     index = data.draw(st.integers(0, len(stored) - 1))
     stored[index] = data.draw(st.integers(0, 255))
 
     try:
-        found = decode_fact(bytes(stored[: data.draw(st.integers(index, len(stored)))]))
+        found = decode_group_event(bytes(stored[: data.draw(st.integers(index, len(stored)))]))
     except CorruptBatchError:
         return
-    assert decode_fact(encode_fact(found)) == found
+    assert decode_group_event(encode_group_event(found)) == found

@@ -23,7 +23,7 @@ from tailrace_broker.model.errors import (
     StaleDeliveryError,
     TopicNotFoundError,
 )
-from tailrace_broker.model.group import Confirmation, Place, Subscription
+from tailrace_broker.model.group import Confirmation, Subscription, TopicPartition
 from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.net.broker import GroupPoll
 from tailrace_broker.node import ring
@@ -63,15 +63,15 @@ async def take(
 ) -> tuple[list[tuple[int, int, int]], int | None]:
     """Poll, and have all of it delivered: [(partition, start, end)], the delivery's number."""
     poll = await broker.groups.poll(consumer_id, said, wait_ms)
-    ends = [piece.end or log.high_watermark for piece, log in poll.pieces]
-    number = broker.groups.deliver(poll, ends) if poll.pieces else None
+    ends = [fetch_range.end or log.high_watermark for fetch_range, log in poll.fetch_ranges]
+    number = broker.groups.deliver(poll, ends) if poll.fetch_ranges else None
     return ranges_of(poll, ends), number
 
 
 def ranges_of(poll: GroupPoll, ends: list[int]) -> list[tuple[int, int, int]]:
     return sorted(
-        (piece.partition.partition, piece.start, end)
-        for (piece, _), end in zip(poll.pieces, ends, strict=True)
+        (fetch_range.partition.partition, fetch_range.start, end)
+        for (fetch_range, _), end in zip(poll.fetch_ranges, ends, strict=True)
     )
 
 
@@ -344,7 +344,7 @@ def test_a_group_is_moved_published_and_deleted(tmp_path: Path) -> None:
         async with started_broker(tmp_path) as broker:
             await create(broker)
             await append(broker, b"0", b"1", b"2")
-            place = Place(broker.hosted("t").topic.topic_id, 0)
+            place = TopicPartition(broker.hosted("t").topic.topic_id, 0)
             await broker.groups.publish("spark:1", "spark", {place: 2})
             await broker.groups.register(wanted())
             await broker.groups.goodbye("c1", Confirmation(), commits=True)
@@ -460,7 +460,7 @@ def test_a_position_above_a_log_that_lost_its_end_moves_back_at_the_start(
         async with started_broker(tmp_path) as broker:
             await create(broker)
             await append(broker, b"0", b"1")
-            place = Place(broker.hosted("t").topic.topic_id, 0)
+            place = TopicPartition(broker.hosted("t").topic.topic_id, 0)
             await broker.groups.publish("g", "spark", {place: 5})
         for _ in range(2):  # the first start stores it
             async with started_broker(tmp_path) as broker:
@@ -486,7 +486,7 @@ def test_groups_of_a_damaged_log_are_refused_and_others_go_on(tmp_path: Path) ->
                 if view.coordinator != damaged_partition
             }
             log = broker._topics.internal["__groups"].log_of(damaged_partition)
-            await Appends(log).batch([b"no fact"])
+            await Appends(log).batch([b"no event"])
         async with started_broker(tmp_path) as broker:
             with pytest.raises(CorruptPartitionError):
                 await broker.groups.register(wanted(f"of-{names[0]}", group=names[0]))

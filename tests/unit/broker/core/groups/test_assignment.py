@@ -4,11 +4,11 @@ from collections import Counter
 from uuid import UUID
 
 from tailrace_broker.core.groups.assignment import assign
-from tailrace_broker.model.group import Place
+from tailrace_broker.model.group import TopicPartition
 
 
-def places_of(topic: int, partition_count: int) -> list[Place]:
-    return [Place(UUID(int=topic), partition) for partition in range(partition_count)]
+def places_of(topic: int, partition_count: int) -> list[TopicPartition]:
+    return [TopicPartition(UUID(int=topic), partition) for partition in range(partition_count)]
 
 
 def test_consumers_share_a_topic() -> None:
@@ -28,7 +28,7 @@ def test_a_consumer_gets_partitions_of_its_topics_only() -> None:
     owners = assign(topics, {"a": {"t"}, "b": {"t", "u"}}, {})
 
     assert Counter(owners.values()) == {"a": 4, "b": 4}
-    assert {owners[place] for place in topics["u"]} == {"b"}
+    assert {owners[tp] for tp in topics["u"]} == {"b"}
 
 
 def test_partitions_stay_where_they_are() -> None:
@@ -44,8 +44,8 @@ def test_who_comes_takes_its_share_and_no_more() -> None:
 
     owners = assign(topics, {"a": {"t"}, "b": {"t"}, "c": {"t"}}, before)
 
-    moved = {place for place in owners if owners[place] != before[place]}
-    assert {owners[place] for place in moved} == {"c"}
+    moved = {tp for tp in owners if owners[tp] != before[tp]}
+    assert {owners[tp] for tp in moved} == {"c"}
     assert Counter(owners.values()) == {"a": 2, "b": 2, "c": 2}
 
 

@@ -67,12 +67,12 @@ def test_records_that_are_new_are_no_part_of_what_comes_again(ends: dict[int, in
     tried = Tried()
     tried.join("a")
     tried.poll("a", ends={0: 5})
-    turn = tried.begin("a")
+    poll_number = tried.begin("a")
 
     ranges = {place_of(partition): (0, end) for partition, end in ends.items()}
 
-    assert tried.group.deliver("a", turn, ranges) is None
-    assert tried.group.deliver("a", turn, {place_of(0): (1, 5)}) is None
+    assert tried.group.deliver("a", poll_number, ranges) is None
+    assert tried.group.deliver("a", poll_number, {place_of(0): (1, 5)}) is None
 
 
 def test_what_cannot_be_read_again_is_delivered_later() -> None:
@@ -90,10 +90,10 @@ def test_what_cannot_be_read_again_is_delivered_later() -> None:
 def test_an_answer_of_an_older_poll_is_not_sent() -> None:
     tried = Tried()
     tried.join("a")
-    turn = tried.begin("a")
+    poll_number = tried.begin("a")
     tried.begin("a")
 
-    assert tried.group.deliver("a", turn, {place_of(0): (0, 5)}) is None
+    assert tried.group.deliver("a", poll_number, {place_of(0): (0, 5)}) is None
 
 
 def test_an_answer_without_records_is_no_delivery() -> None:
@@ -106,13 +106,13 @@ def test_an_answer_without_records_is_no_delivery() -> None:
 def test_a_poll_of_a_consumer_that_had_the_id_before_is_not_answered() -> None:
     tried = Tried()
     tried.join("a")
-    turn = tried.begin("a")
+    poll_number = tried.begin("a")
     tried.leave("a")
 
-    gone = tried.group.deliver("a", turn, {place_of(0): (0, 5)})
+    gone = tried.group.deliver("a", poll_number, {place_of(0): (0, 5)})
     tried.join("a")
     tried.begin("a")
-    back = tried.group.deliver("a", turn, {place_of(0): (0, 5)})
+    back = tried.group.deliver("a", poll_number, {place_of(0): (0, 5)})
 
     assert (gone, back) == (None, None)
 
@@ -121,34 +121,34 @@ def test_what_was_read_before_the_position_moved_is_not_sent() -> None:
     """As after a partition went to another consumer and back, while a poll read slowly."""
     tried = Tried(ONE)
     tried.join("a")
-    turn = tried.begin("a")
+    poll_number = tried.begin("a")
     tried.group.fit(place_of(0), 3, 100)
 
-    assert tried.group.deliver("a", turn, {place_of(0): (0, 5)}) is None
+    assert tried.group.deliver("a", poll_number, {place_of(0): (0, 5)}) is None
 
 
 def test_what_became_another_consumers_meanwhile_is_not_sent() -> None:
     tried = Tried()
     tried.join("a")
-    turn = tried.begin("a")
+    poll_number = tried.begin("a")
     tried.join("b")
     (moved,) = tried.starts("b")
 
-    assert tried.group.deliver("a", turn, {place_of(moved): (0, 5)}) is None
+    assert tried.group.deliver("a", poll_number, {place_of(moved): (0, 5)}) is None
 
 
 def test_what_another_consumer_holds_by_now_is_not_sent() -> None:
     """It was another's for a moment, and is this one's again."""
     tried = Tried()
     tried.join("a", "b")
-    turn = tried.begin("a")
-    (place,) = (each.place for each in tried.group.pieces("a", {"t": tried.topic}))
+    poll_number = tried.begin("a")
+    (tp,) = (each.tp for each in tried.group.fetch_ranges("a", {"t": tried.topic}))
 
-    tried.group.owners[place] = "b"
-    assert tried.group.deliver("b", tried.begin("b"), {place: (0, 5)}) is not None
-    tried.group.owners[place] = "a"
+    tried.group.owners[tp] = "b"
+    assert tried.group.deliver("b", tried.begin("b"), {tp: (0, 5)}) is not None
+    tried.group.owners[tp] = "a"
 
-    assert tried.group.deliver("a", turn, {place: (0, 5)}) is None
+    assert tried.group.deliver("a", poll_number, {tp: (0, 5)}) is None
 
 
 def test_a_withdrawn_delivery_is_not_confirmed() -> None:
@@ -156,13 +156,13 @@ def test_a_withdrawn_delivery_is_not_confirmed() -> None:
     tried.join("a")
     number = tried.poll("a", ends={0: 5})
     assert number is not None
-    turn = tried.group.members["a"].turn
+    poll_number = tried.group.members["a"].poll_number
 
-    tried.group.withdraw("a", turn, number + 1)
-    tried.group.withdraw("nobody", turn, number)
+    tried.group.withdraw("a", poll_number, number + 1)
+    tried.group.withdraw("nobody", poll_number, number)
     assert tried.starts("a") == {0: (0, 5)}
-    tried.group.withdraw("a", turn, number)
-    tried.group.withdraw("a", turn, number)
+    tried.group.withdraw("a", poll_number, number)
+    tried.group.withdraw("a", poll_number, number)
     tried.begin("a", None)
 
     assert tried.position(0) == 0
@@ -173,7 +173,7 @@ def test_a_delivery_that_was_asked_for_again_is_not_withdrawn_by_the_first_answe
     tried.join("a")
     number = tried.poll("a", ends={0: 5})
     assert number is not None
-    first_turn = tried.group.members["a"].turn
+    first_turn = tried.group.members["a"].poll_number
     tried.begin("a")
 
     tried.group.withdraw("a", first_turn, number)

@@ -8,12 +8,12 @@ from msgspec.structs import replace
 from tailrace_broker.model.errors import GroupKindError, GroupNotIdleError
 from tailrace_broker.model.group import (
     Committed,
+    GroupSnapshot,
     Joined,
     Left,
     OnNewGroup,
-    Place,
-    Snapshot,
     Subscription,
+    TopicPartition,
 )
 from tests.support.groups.tried_group import (
     ID,
@@ -221,9 +221,9 @@ def test_a_deleted_topics_part_of_a_delivery_is_dropped() -> None:
     assert joined is not None
     tried.group.apply(joined, 0)
     tried.rebalance(ONE, other)
-    turn = tried.begin("a")
-    others = [Place(other.topic_id, partition) for partition in (0, 1)]
-    tried.group.deliver("a", turn, dict.fromkeys([place_of(0), *others], (0, 5)))
+    poll_number = tried.begin("a")
+    others = [TopicPartition(other.topic_id, partition) for partition in (0, 1)]
+    tried.group.deliver("a", poll_number, dict.fromkeys([place_of(0), *others], (0, 5)))
 
     tried.rebalance(ONE)
     assert tried.starts("a") == {0: (0, 5)}
@@ -377,10 +377,10 @@ def test_a_snapshot_is_all_that_a_start_needs() -> None:
     tried.apply(Committed({ID: {0: 5}, UUID(int=9): {0: 1}}, 3))
     before = tried.group.snapshot({UUID(int=9)})
 
-    tried.facts = [Committed({ID: {0: 77}}, 99), before, Left("nobody", 9, "goodbye")]
+    tried.events = [Committed({ID: {0: 77}}, 99), before, Left("nobody", 9, "goodbye")]
     restarted = tried.restarted()
 
-    assert before == Snapshot(
+    assert before == GroupSnapshot(
         3, ((tried.subscription("a"), 1),), {ID: {0: 5, 1: 0}}, lost=3, source=None
     )
     assert restarted.snapshot() == before

@@ -2,7 +2,7 @@
 
 Checked after each step: nothing is skipped unless it is counted as lost, a key's records come in
 order over splits and joins, positions move forward only, a partition is in one consumer's hands,
-and the stored facts make the same group at any time. When all consumers work, all is read.
+and the stored events make the same group at any time. When all consumers work, all is read.
 """
 
 from hypothesis import settings

@@ -8,7 +8,7 @@ import pytest
 
 from tailrace_broker.core.groups import group as module
 from tailrace_broker.core.groups.group import Group, Member
-from tailrace_broker.model.group import Confirmation, Fact, Left, Moved, Place
+from tailrace_broker.model.group import Confirmation, GroupEvent, Left, Moved, TopicPartition
 from tailrace_broker.model.topic import Partition, Topic
 from tests.support.groups.group_world import GroupWorld
 
@@ -40,8 +40,8 @@ def position_moved_on_delivery(patch: pytest.MonkeyPatch) -> None:
     """As if what was sent had arrived."""
     deliver = Group.deliver
 
-    def deliver_and_confirm(self: Group, name: str, turn: int, ranges: Any) -> int | None:
-        number = deliver(self, name, turn, ranges)
+    def deliver_and_confirm(self: Group, name: str, poll_number: int, ranges: Any) -> int | None:
+        number = deliver(self, name, poll_number, ranges)
         if number is not None:
             self.confirm(name, Confirmation(number), self.members[name].seen_us)
         return number
@@ -51,7 +51,7 @@ def position_moved_on_delivery(patch: pytest.MonkeyPatch) -> None:
 
 def withdrawn_delivery_stays_open(patch: pytest.MonkeyPatch) -> None:
     """A poll that names none confirms what never left."""
-    patch.setattr(Group, "withdraw", lambda self, name, turn, number: None)
+    patch.setattr(Group, "withdraw", lambda self, name, poll_number, number: None)
 
 
 def answer_of_an_older_poll_sent(patch: pytest.MonkeyPatch) -> None:
@@ -59,8 +59,11 @@ def answer_of_an_older_poll_sent(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         Group,
         "deliver",
-        lambda self, name, turn, ranges: deliver(
-            self, name, self.members[name].turn if name in self.members else turn, ranges
+        lambda self, name, poll_number, ranges: deliver(
+            self,
+            name,
+            self.members[name].poll_number if name in self.members else poll_number,
+            ranges,
         ),
     )
 
@@ -90,7 +93,7 @@ def child_of_an_empty_parent_served_before_its_grandparents(patch: pytest.Monkey
 
 
 def partition_moved_while_it_is_delivered(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Group, "_is_free", lambda self, place: True)
+    patch.setattr(Group, "_is_free", lambda self, tp: True)
 
 
 def latest_evaluated_again_when_consumers_come_back(patch: pytest.MonkeyPatch) -> None:
@@ -104,9 +107,9 @@ def latest_evaluated_again_when_consumers_come_back(patch: pytest.MonkeyPatch) -
         forget(self)
         return join(self, *args)
 
-    def joined_anew(self: Group, fact: Any, now_us: int) -> None:
+    def joined_anew(self: Group, event: Any, now_us: int) -> None:
         forget(self)
-        joined(self, fact, now_us)
+        joined(self, event, now_us)
 
     patch.setattr(Group, "join", join_anew)
     patch.setattr(Group, "_apply_joined", joined_anew)
@@ -115,9 +118,9 @@ def latest_evaluated_again_when_consumers_come_back(patch: pytest.MonkeyPatch) -
 def starts_not_stored(patch: pytest.MonkeyPatch) -> None:
     joined = Group._apply_joined
 
-    def without_starts(self: Group, fact: Any, now_us: int) -> None:
+    def without_starts(self: Group, event: Any, now_us: int) -> None:
         stored = dict(self.stored)
-        joined(self, fact, now_us)
+        joined(self, event, now_us)
         self.stored = stored
 
     patch.setattr(Group, "_apply_joined", without_starts)
@@ -127,18 +130,16 @@ def stored_position_never_moves_back(patch: pytest.MonkeyPatch) -> None:
     """Not even to where a log ended that had lost its end, which has grown since."""
 
     def commit(self: Group, offsets: Any) -> None:
-        for place, offset in module._places_of(offsets):
-            self.stored[place] = offset
-            self.positions[place] = max(self.positions.get(place, 0), offset)
+        for tp, offset in module._partitions_of(offsets):
+            self.stored[tp] = offset
+            self.positions[tp] = max(self.positions.get(tp, 0), offset)
 
     patch.setattr(Group, "_apply_committed", commit)
 
 
 def position_beyond_the_end_of_a_log_kept(patch: pytest.MonkeyPatch) -> None:
     fit = Group.fit
-    patch.setattr(
-        Group, "fit", lambda self, place, log_start, end: fit(self, place, log_start, 2**62)
-    )
+    patch.setattr(Group, "fit", lambda self, tp, log_start, end: fit(self, tp, log_start, 2**62))
 
 
 def lost_records_not_counted(patch: pytest.MonkeyPatch) -> None:
@@ -155,9 +156,9 @@ def lost_records_not_counted(patch: pytest.MonkeyPatch) -> None:
 def lost_records_not_stored(patch: pytest.MonkeyPatch) -> None:
     apply = Group.apply
 
-    def forget(self: Group, fact: Fact, now_us: int) -> None:
+    def forget(self: Group, event: GroupEvent, now_us: int) -> None:
         lost = self._stored_lost
-        apply(self, fact, now_us)
+        apply(self, event, now_us)
         self._stored_lost = lost
 
     patch.setattr(Group, "apply", forget)
@@ -166,10 +167,10 @@ def lost_records_not_stored(patch: pytest.MonkeyPatch) -> None:
 def reset_while_consumers_read(patch: pytest.MonkeyPatch) -> None:
     apply = Group.apply
 
-    def at_once(self: Group, fact: Fact, now_us: int) -> None:
-        apply(self, fact, now_us)
-        if isinstance(fact, Moved):
-            self._apply_moved(fact)
+    def at_once(self: Group, event: GroupEvent, now_us: int) -> None:
+        apply(self, event, now_us)
+        if isinstance(event, Moved):
+            self._apply_moved(event)
 
     patch.setattr(Group, "apply", at_once)
 
@@ -177,10 +178,10 @@ def reset_while_consumers_read(patch: pytest.MonkeyPatch) -> None:
 def removed_consumer_keeps_its_partitions(patch: pytest.MonkeyPatch) -> None:
     apply = Group.apply
 
-    def keep(self: Group, fact: Fact, now_us: int) -> None:
+    def keep(self: Group, event: GroupEvent, now_us: int) -> None:
         holders = dict(self._holders)
-        apply(self, fact, now_us)
-        if isinstance(fact, Left):
+        apply(self, event, now_us)
+        if isinstance(event, Left):
             self._holders = holders
 
     patch.setattr(Group, "apply", keep)
@@ -190,10 +191,10 @@ def registered_process_taken_for_one_before(patch: pytest.MonkeyPatch) -> None:
     """Numbers of assignments are used again."""
     joined = Group._apply_joined
 
-    def without_growth(self: Group, fact: Any, now_us: int) -> None:
+    def without_growth(self: Group, event: Any, now_us: int) -> None:
         epoch = self.epoch
-        joined(self, fact, now_us)
-        self.epoch = max(epoch, fact.epoch)
+        joined(self, event, now_us)
+        self.epoch = max(epoch, event.epoch)
 
     patch.setattr(Group, "_apply_joined", without_growth)
 
@@ -206,9 +207,9 @@ def delivery_of_a_deleted_topic_asked_for(patch: pytest.MonkeyPatch) -> None:
 def delivery_that_is_lost_asked_for(patch: pytest.MonkeyPatch) -> None:
     """What retention has removed is to be delivered again."""
 
-    def move(self: Group, place: Place, log_start: int, high_watermark: int) -> None:
-        if place not in self._holders:
-            fit(self, place, log_start, high_watermark)
+    def move(self: Group, tp: TopicPartition, log_start: int, high_watermark: int) -> None:
+        if tp not in self._holders:
+            fit(self, tp, log_start, high_watermark)
 
     fit = Group.fit
     patch.setattr(Group, "fit", move)
@@ -223,13 +224,13 @@ def redelivery_takes_what_is_new_along(patch: pytest.MonkeyPatch) -> None:
         number: int = delivery.number
         return number
 
-    pieces = Group.pieces
+    fetch_ranges = Group.fetch_ranges
 
     def all_pieces(self: Group, name: str, topics: Any) -> Any:
-        return [each._replace(end=None) for each in pieces(self, name, topics)]
+        return [each._replace(end=None) for each in fetch_ranges(self, name, topics)]
 
     patch.setattr(Group, "_deliver_again", again)
-    patch.setattr(Group, "pieces", all_pieces)
+    patch.setattr(Group, "fetch_ranges", all_pieces)
 
 
 PLANTS: list[tuple[Plant, int]] = [

@@ -11,7 +11,7 @@ import pytest
 
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.codec.batch import StoredBatch
-from tailrace_broker.core.groups.group import Piece
+from tailrace_broker.core.groups.group import FetchRange
 from tailrace_broker.memory.pool import BufferPool, Lease
 from tailrace_broker.memory.read_memory import ReadMemory
 from tailrace_broker.model.errors import (
@@ -22,7 +22,7 @@ from tailrace_broker.model.errors import (
     TailraceError,
     TopicNotFoundError,
 )
-from tailrace_broker.model.group import Place
+from tailrace_broker.model.group import TopicPartition
 from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.net.api.poll_reads import Bounds, Part, elements, lines, read_parts
 from tailrace_broker.net.broker import GroupPoll, PartitionLog
@@ -46,21 +46,21 @@ class Logs:
         self.memory = ReadMemory(BufferPool(MEBIBYTE, read_bytes), 0.05)
         self.lease = self.memory.lease()
 
-    def piece(
+    def fetch_range(
         self, partition: int = 0, start: int = 0, end: int | None = None
-    ) -> tuple[Piece, PartitionLog]:
+    ) -> tuple[FetchRange, PartitionLog]:
         topic = self._hosted.topic
-        place = Place(topic.topic_id, partition)
-        found = Piece(topic, topic.partitions[partition], place, start, end)
+        place = TopicPartition(topic.topic_id, partition)
+        found = FetchRange(topic, topic.partitions[partition], place, start, end)
         return found, self.log(partition)
 
     def log(self, partition: int) -> PartitionLog:
         return self._hosted.log_of(partition)
 
     async def read(
-        self, pieces: Sequence[tuple[Piece, PartitionLog]], bounds: Bounds = UNBOUNDED
+        self, fetch_ranges: Sequence[tuple[FetchRange, PartitionLog]], bounds: Bounds = UNBOUNDED
     ) -> list[Part]:
-        poll = GroupPoll("c", 1, pieces, is_assigned=True, epoch=1, confirmed=0)
+        poll = GroupPoll("c", 1, fetch_ranges, is_assigned=True, epoch=1, confirmed=0)
         return await read_parts(self.memory, self.lease, poll, bounds)
 
 
@@ -81,9 +81,9 @@ class FailingLog:
 
 
 def failing(
-    piece: tuple[Piece, PartitionLog], error: TailraceError, offset: int = 0
-) -> tuple[Piece, Any]:
-    return piece[0], FailingLog(piece[1], error, offset)
+    fetch_range: tuple[FetchRange, PartitionLog], error: TailraceError, offset: int = 0
+) -> tuple[FetchRange, Any]:
+    return fetch_range[0], FailingLog(fetch_range[1], error, offset)
 
 
 @asynccontextmanager
@@ -115,7 +115,9 @@ def run(root: Path, scenario: Callable[[Logs], Any], **options: Any) -> None:
 
 def test_all_there_is_is_read_of_each_piece(tmp_path: Path) -> None:
     async def scenario(logs: Logs) -> None:
-        parts = await logs.read([logs.piece(2, 6), logs.piece(0), logs.piece(1, 12)])
+        parts = await logs.read(
+            [logs.fetch_range(2, 6), logs.fetch_range(0), logs.fetch_range(1, 12)]
+        )
 
         assert ends(parts) == [12, 12, 12]
         assert [len(part.batches) for part in parts] == [2, 4, 0]
@@ -143,7 +145,7 @@ def test_the_bounds_are_of_all_pieces_together(
     tmp_path: Path, bounds: Bounds, expected: list[int]
 ) -> None:
     async def scenario(logs: Logs) -> None:
-        parts = await logs.read([logs.piece(partition) for partition in range(3)], bounds)
+        parts = await logs.read([logs.fetch_range(partition) for partition in range(3)], bounds)
 
         assert ends(parts) == expected
 
@@ -155,8 +157,8 @@ def test_what_was_delivered_before_is_read_again_whatever_the_bounds_are(
     tmp_path: Path, bounds: Bounds
 ) -> None:
     async def scenario(logs: Logs) -> None:
-        pieces = [logs.piece(0, 1, 8), logs.piece(1, 3, 6)]
-        parts = await logs.read(pieces, bounds._replace(bytes_max=1, records_max=1))
+        fetch_ranges = [logs.fetch_range(0, 1, 8), logs.fetch_range(1, 3, 6)]
+        parts = await logs.read(fetch_ranges, bounds._replace(bytes_max=1, records_max=1))
 
         assert ends(parts) == [8, 6]
         assert [len(part.batches) for part in parts] == [3, 1]
@@ -168,10 +170,10 @@ def test_what_was_delivered_before_is_read_again_whatever_the_bounds_are(
 def test_what_cannot_be_read_is_left_out(tmp_path: Path, kind: type[TailraceError]) -> None:
     async def scenario(logs: Logs) -> None:
         error = kind("a test")
-        whole = logs.piece(1)
-        assert ends(await logs.read([failing(logs.piece(0), error), whole])) == [0, 12]
-        assert ends(await logs.read([failing(logs.piece(0), error, 6), whole])) == [6, 12]
-        again = [failing(logs.piece(0, 0, 9), error, 6), logs.piece(1, 0, 9)]
+        whole = logs.fetch_range(1)
+        assert ends(await logs.read([failing(logs.fetch_range(0), error), whole])) == [0, 12]
+        assert ends(await logs.read([failing(logs.fetch_range(0), error, 6), whole])) == [6, 12]
+        again = [failing(logs.fetch_range(0, 0, 9), error, 6), logs.fetch_range(1, 0, 9)]
         assert ends(await logs.read(again)) == [0, 9]
 
     run(tmp_path, scenario)
@@ -185,9 +187,9 @@ def test_what_is_wrong_with_a_partition_is_told(tmp_path: Path, end: int | None)
         for kind in UNREADABLE:
             parts = await logs.read(
                 [
-                    failing(logs.piece(0, 0, end), TopicNotFoundError("gone")),
-                    failing(logs.piece(1, 0, end), kind("the first")),
-                    logs.piece(2, 0, end),
+                    failing(logs.fetch_range(0, 0, end), TopicNotFoundError("gone")),
+                    failing(logs.fetch_range(1, 0, end), kind("the first")),
+                    logs.fetch_range(2, 0, end),
                 ]
             )
             assert [(type(each.problem), each.end) for each in parts] == [
@@ -196,7 +198,7 @@ def test_what_is_wrong_with_a_partition_is_told(tmp_path: Path, end: int | None)
                 (type(None), end or 12),
             ]
         for gone in GONE:
-            (part,) = await logs.read([failing(logs.piece(0, 0, end), gone("gone"))])
+            (part,) = await logs.read([failing(logs.fetch_range(0, 0, end), gone("gone"))])
             assert (part.problem, part.end) == (None, 0)
 
     run(tmp_path, scenario)
@@ -204,7 +206,7 @@ def test_what_is_wrong_with_a_partition_is_told(tmp_path: Path, end: int | None)
 
 def test_what_comes_before_damage_is_read(tmp_path: Path) -> None:
     async def scenario(logs: Logs) -> None:
-        (part,) = await logs.read([failing(logs.piece(0), CorruptPartitionError("at 6"), 6)])
+        (part,) = await logs.read([failing(logs.fetch_range(0), CorruptPartitionError("at 6"), 6)])
 
         assert (part.end, type(part.problem)) == (6, CorruptPartitionError)
 
@@ -219,9 +221,9 @@ def held_by_others(memory: ReadMemory, left_bytes: int) -> Lease:
 
 def test_with_memory_for_some_these_are_delivered(tmp_path: Path) -> None:
     async def scenario(logs: Logs) -> None:
-        pieces = [logs.piece(partition) for partition in range(3)]
+        fetch_ranges = [logs.fetch_range(partition) for partition in range(3)]
         others = held_by_others(logs.memory, 9 * BATCH_BYTES)
-        parts = await logs.read(pieces, UNBOUNDED._replace(bytes_max=64 * 1024))
+        parts = await logs.read(fetch_ranges, UNBOUNDED._replace(bytes_max=64 * 1024))
 
         assert ends(parts) == [12, 12, 0]
         assert 8 * EVENT_BYTES * 3 < logs.lease.size_bytes < 9 * BATCH_BYTES
@@ -234,7 +236,7 @@ def test_with_memory_for_some_these_are_delivered(tmp_path: Path) -> None:
 def test_who_waits_for_memory_holds_none(tmp_path: Path, end: int | None) -> None:
     async def scenario(logs: Logs) -> None:
         others = held_by_others(logs.memory, BATCH_BYTES)
-        asked = [logs.piece(partition, 0, end) for partition in range(3)]
+        asked = [logs.fetch_range(partition, 0, end) for partition in range(3)]
         waiting = asyncio.create_task(logs.read(asked))
         await until(lambda: logs.memory._turn.locked())
         assert logs.lease.size_bytes == 0
@@ -248,7 +250,7 @@ def test_who_waits_too_long_is_told(tmp_path: Path) -> None:
     async def scenario(logs: Logs) -> None:
         others = held_by_others(logs.memory, BATCH_BYTES)
         with pytest.raises(ReadMemoryFullError):
-            await logs.read([logs.piece(0)])
+            await logs.read([logs.fetch_range(0)])
         assert logs.lease.size_bytes == 0
         del others
 
@@ -257,9 +259,9 @@ def test_who_waits_too_long_is_told(tmp_path: Path) -> None:
 
 def test_text_counts_beside_its_batches(tmp_path: Path) -> None:
     async def scenario(logs: Logs) -> None:
-        await logs.read([logs.piece(0)])
+        await logs.read([logs.fetch_range(0)])
         of_batches = logs.lease.size_bytes
-        await logs.read([logs.piece(0)], TEXT)
+        await logs.read([logs.fetch_range(0)], TEXT)
         assert logs.lease.size_bytes > 2 * of_batches
 
     run(tmp_path, scenario)
@@ -271,8 +273,8 @@ async def joined(texts: AsyncIterator[list[bytes]]) -> list[Any]:
 
 def test_parts_become_text_from_their_start_to_their_end(tmp_path: Path) -> None:
     async def scenario(logs: Logs) -> None:
-        pieces = [logs.piece(0, 2), logs.piece(1, 12), logs.piece(2, 5)]
-        parts = await logs.read(pieces, TEXT._replace(records_max=13))
+        fetch_ranges = [logs.fetch_range(0, 2), logs.fetch_range(1, 12), logs.fetch_range(2, 5)]
+        parts = await logs.read(fetch_ranges, TEXT._replace(records_max=13))
         in_lines = [(each["partition"], each["offset"]) for each in await joined(lines(parts))]
         in_elements = [
             (each["partition"], int(each["startOffset"]) + index)
