@@ -53,7 +53,7 @@ class LineRequests:
     """Makes them of lines, for one topic."""
 
     def __init__(self, client: Client, producer: RequestProducer, target: Target) -> None:
-        self._client = client
+        self.client = client
         self._producer = producer
         self._topic, self._form = target
         self._json_check: bool | None = None
@@ -81,7 +81,7 @@ class LineRequests:
         keys, values, indices, bad_line = records
         good = lines if bad_line is None else lines[: bad_line.line_index]
         if stored:
-            partitions = self.partitions(self._client, keys)
+            partitions = self.partitions(self.client, keys)
             missing = [each not in stored for each in partitions]
             keys, values = list(compress(keys, missing)), list(compress(values, missing))
             indices = list(compress(indices, missing))
@@ -105,7 +105,7 @@ class LineRequests:
             return True
         if self._json_check is None:
             try:
-                self._json_check = self._client.topic(self._topic).topic.json_check
+                self._json_check = self.client.topic(self._topic).topic.json_check
             except TopicNotFoundError:
                 self._json_check = True
         return self._json_check

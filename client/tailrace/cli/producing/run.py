@@ -1,23 +1,17 @@
-"""One run of `tailrace produce`: what is sent, what is stored, and where another run goes on."""
+"""One run of `tailrace produce`: sends the lines, and enters in its account what came of it."""
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
-from zlib import crc32
 
-from tailrace.cli.lib.options import counted
 from tailrace.cli.lib.parser import shown
+from tailrace.cli.producing.account import Account
 from tailrace.cli.producing.input import BATCH_BYTES
 from tailrace.cli.producing.requests import LineRequest, LineRequests, Target, refused_line
-from tailrace.cli.producing.resume import Replay, Token
+from tailrace.cli.producing.resume import Token
 from tailrace.errors import ProblemError, TailraceError, TopicNotFoundError
 from tailrace.produced import Produced
 from tailrace.request_producer import RequestProducer
 from tailrace.sync import Client
 from tailrace.wire import LARGEST_REQUEST_BYTES
-
-# Of asking, when a run has failed, which lines belong to the partitions that are not stored.
-ASK_S_MAX = 5.0
 
 
 class BadLineError(TailraceError):
@@ -41,10 +35,9 @@ class Run:
         sleep: Callable[[float], None],
     ) -> None:
         """`sleep`: between two attempts of a request."""
-        self._client = client
-        self._target = target
+        self.client = client
+        self.topic = target.topic
         self.noun = target.form.noun
-        self._replay = None if resume is None else Replay(resume, target.checksum)
         self._producer = RequestProducer(
             client,
             id=resume and resume.producer_id,
@@ -52,99 +45,37 @@ class Run:
             is_retry=resume is not None and resume.line_count > 0,
             sleep=sleep,
         )
-        self._requests = LineRequests(client, self._producer, target)
-        self._counts: Counter[int] = Counter()  # of settled events, by partition
-        self.sent_bytes = 0
-        # Each line before this one is stored, or is blank; the checksum is that of these lines.
-        self._line = 1 if resume is None else resume.line
-        self._checksum = target.checksum
-        self._under_way = LineRequest((), None)
+        self.account = Account(self._producer, checksum=target.checksum, resume=resume)
+        self.requests = LineRequests(client, self._producer, target)
         self._bytes_max = 2 * BATCH_BYTES  # of a request of several lines
-
-    @property
-    def event_count(self) -> int:
-        """Events that are known to be stored."""
-        return self._stored_by_partition().total()
 
     @property
     def has_created_topic(self) -> bool:
         """Whether the topic exists since a request of this run, which may have failed."""
-        return self._target.topic in self._producer.created_topics
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether a line may be stored, by this run or by the one that it resumes."""
-        return bool(self.event_count) or not self.is_settled or self._replay is not None
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether it is known of each line that was sent that it is stored, or that it is not."""
-        return self._producer.unsettled is None or not self._under_way.lines
+        return self.topic in self._producer.created_topics
 
     def take(self, lines: Sequence[bytes]) -> None:
         """Store the next lines of the input, but for those that an earlier run has stored."""
-        if self._replay is None or self._replay.is_done:
+        replay = self.account.replay
+        if replay is None or replay.is_done:
             self._store(lines)
             return
-        for is_begun, some in self._replay.take(lines):
-            self._checksum = self._replay.checksum
+        for is_begun, some in replay.take(lines):
+            self.account.checksum = replay.checksum
             if is_begun:
-                self._under_way = LineRequest(some, None)
-                self._store_request(some, self._known_stored)
+                self.account.under_way = LineRequest(some, None)
+                self._store_request(some, self.account.known_stored)
             else:
                 self._store(some)
 
     def end(self) -> None:
         """End the input. TailraceError: it had too few lines, or there is no topic."""
-        if self._replay is not None and not self._replay.is_done:
+        replay = self.account.replay
+        if replay is not None and not replay.is_done:
             self.take(())
-            self._replay.end()
-        if not self.event_count:
+            replay.end()
+        if not self.account.event_count:
             self._check_topic()
-
-    def token(self) -> Token:
-        """Where another run goes on."""
-        if self._replay is not None and not self._replay.is_done:
-            return self._replay.token
-        unsettled = None if self.is_settled else self._producer.unsettled
-        lines = self._under_way.lines if unsettled else ()
-        return Token(
-            self._producer.id,
-            unsettled.sequence if unsettled else self._producer.next_sequence,
-            self._line,
-            len(lines),
-            crc32(b"".join(lines), self._checksum),
-            tuple(sorted(self._stored_of_unsettled())),
-        )
-
-    def tokens_of_doubt(self) -> tuple[Token, Token]:
-        """Where to go on when brokers have forgotten the request: behind it, or with it as new."""
-        begun = self.token()
-        again = begun._replace(sequence=begun.sequence + 1)
-        return again._replace(line=begun.line + begun.line_count, line_count=0, stored=()), again
-
-    def summary(self) -> str:
-        """What is stored, and the first line that is not."""
-        count = self.event_count
-        text = f"{counted(count, 'event')} {'is' if count == 1 else 'are'} stored"
-        stored = sorted(self._stored_by_partition().items())
-        if stored:
-            text += f" ({', '.join(f'partition {each}: {n:,}' for each, n in stored)})"
-        if self.is_settled:
-            return f"{text}; the first {self.noun} that is not is {self.noun} {self._line}"
-        last = self._line + len(self._under_way.lines) - 1
-        return (
-            f"{text}, and perhaps more of {self.noun}s {self._line} to {last}; the first "
-            f"{self.noun} that is not known to be stored is {self.noun} {self._first_missing()}"
-        )
-
-    def created_text(self) -> str:
-        """The topic that this run has created."""
-        topic, partitions = self._target.topic, ""
-        with suppress(TailraceError):
-            count = self._client.topic(topic).topic.partitions
-            partitions = f" ({counted(count, 'partition')})"
-        return f"created topic {topic}{partitions}"
 
     # --- sending ---
 
@@ -154,7 +85,7 @@ class Run:
             try:
                 self._store_request(some)
             except ProblemError as error:
-                if error.type != "body-too-large" or not self.is_settled:
+                if error.type != "body-too-large" or not self.account.is_settled:
                     raise
                 if len(some) == 1:
                     raise self._too_large(some[0], error) from error
@@ -166,31 +97,24 @@ class Run:
 
         BadLineError: the lines before it are stored.
         """
-        request = self._requests.of(lines, known)
+        request = self.requests.of(lines, known)
         try:
-            self._settle(request, self._send(request))
+            self.account.settle(request, self._send(request))
         except ProblemError as error:
             bad_line = refused_line(error, lines)
             if bad_line is None:
                 raise
-            self._under_way = LineRequest((), None)  # a broker that refuses a line stores nothing
+            # A broker that refuses a line stores nothing.
+            self.account.under_way = LineRequest((), None)
             self._store(lines[: bad_line.line_index])
         else:
             bad_line = request.bad_line
         if bad_line is not None:
-            raise BadLineError(self.noun, self._line, bad_line.reason)
+            raise BadLineError(self.noun, self.account.line, bad_line.reason)
 
     def _send(self, request: LineRequest) -> Sequence[Produced]:
-        self._under_way = request
+        self.account.under_way = request
         return () if request.send is None else request.send()
-
-    def _settle(self, request: LineRequest, produced: Sequence[Produced]) -> None:
-        for part in produced:
-            self._counts[part.partition] += part.count
-        sent = b"".join(request.lines)
-        self._checksum = crc32(sent, self._checksum)
-        self._line += len(request.lines)
-        self.sent_bytes += len(sent)
 
     def _too_large(self, line: bytes, error: ProblemError) -> TailraceError:
         limit = error.members.get("maxRequestBytes")
@@ -199,46 +123,18 @@ class Run:
             most = f"and a request has at most {limit:,} (the broker's maxRequestBytes)"
             if max(limit, len(line)) < LARGEST_REQUEST_BYTES:
                 remedy += ", or raise TAILRACE_MAX_REQUEST_BYTES of the brokers"
-        return BadLineError(self.noun, self._line, f"has {len(line):,} bytes, {most}: {remedy}")
+        return BadLineError(
+            self.noun, self.account.line, f"has {len(line):,} bytes, {most}: {remedy}"
+        )
 
     def _check_topic(self) -> None:
-        topic = self._target.topic
         try:
-            self._client.offsets([topic])
+            self.client.offsets([self.topic])
         except TopicNotFoundError as error:
             raise TailraceError(
-                f"there are no events, and topic {shown(topic)} does not exist: nothing was created"
+                f"there are no events, and topic {shown(self.topic)} does not exist: nothing was "
+                "created"
             ) from error
-
-    # --- what is known ---
-
-    @property
-    def _known_stored(self) -> Collection[int]:
-        """Partitions that have what they should of the request that is sent again."""
-        return () if self._replay is None else self._replay.token.stored
-
-    def _stored_of_unsettled(self) -> dict[int, int]:
-        """Events by partition, of the request whose outcome is not known for all partitions."""
-        unsettled = self._producer.unsettled
-        if unsettled is None or self.is_settled:
-            return {}
-        replay = self._replay
-        is_resumed = replay is not None and replay.token.sequence == unsettled.sequence
-        stored = dict.fromkeys(self._known_stored if is_resumed else (), 0)
-        return stored | {each.partition: each.count for each in unsettled.stored.values()}
-
-    def _stored_by_partition(self) -> Counter[int]:
-        return self._counts + Counter(self._stored_of_unsettled())
-
-    def _first_missing(self) -> int:
-        """The first line under way whose partition is not known to have stored it."""
-        keys, stored = self._under_way.keys, self._stored_of_unsettled()
-        with suppress(TailraceError), self._client.twin(timeout_s=ASK_S_MAX) as client:
-            placed = self._requests.partitions(client, [key for _, key in keys]) if stored else ()
-            for (index, _), partition in zip(keys, placed, strict=False):
-                if partition not in stored:
-                    return self._line + index
-        return self._line
 
 
 def cut(lines: Sequence[bytes], bytes_max: int) -> Iterator[Sequence[bytes]]:

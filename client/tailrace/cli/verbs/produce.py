@@ -91,12 +91,12 @@ def _show(output: str, topic: str, run: "Run", duration_s: float) -> None:
 
     document = {
         "topic": topic,
-        "events": run.event_count,
-        "bytes": run.sent_bytes,
+        "events": run.account.event_count,
+        "bytes": run.account.sent_bytes,
         "seconds": duration_s,
         "topicCreated": run.has_created_topic,
     }
-    stored = f"{counted(run.event_count, 'event')}, {size_text(run.sent_bytes)}"
+    stored = f"{counted(run.account.event_count, 'event')}, {size_text(run.account.sent_bytes)}"
     try:
         show(output, document, f"✓ {stored}, {duration_s:.1f} s")
         sys.stdout.flush()
@@ -130,11 +130,13 @@ def _send_all(run: "Run", source: "Input", interrupts: "Interrupts") -> None:
             for lines in source.batches():
                 _take(run, lines)
                 progress.update(
-                    done=source.position(), events=run.event_count, size_bytes=run.sent_bytes
+                    done=source.position(),
+                    events=run.account.event_count,
+                    size_bytes=run.account.sent_bytes,
                 )
                 interrupts.check()
         except KeyboardInterrupt:
-            if run.is_settled:
+            if run.account.is_settled:
                 _take(run, source.take_rest())
             raise
         run.end()
@@ -142,12 +144,14 @@ def _send_all(run: "Run", source: "Input", interrupts: "Interrupts") -> None:
 
 def _take(run: "Run", lines: Sequence[bytes]) -> None:
     """Store them, and report the topic that this created, also where an error ends the run."""
+    from tailrace.cli.producing.summary import created_text
+
     had_created_topic = run.has_created_topic
     try:
         run.take(lines)
     finally:
         if run.has_created_topic and not had_created_topic:
-            print(run.created_text(), file=sys.stderr)
+            print(created_text(run.client, run.topic), file=sys.stderr)
 
 
 # --- a run that was cut ---------------------------------------------------------------------------
@@ -186,32 +190,39 @@ def _fail(error: TailraceError, run: "Run") -> NoReturn:
     """Raise the failure, with the events that are stored and the command that goes on."""
     from tailrace.cli.producing.resume import ResumeRefusedError
     from tailrace.cli.producing.run import BadLineError
+    from tailrace.cli.producing.summary import summary
 
-    if not run.has_begun or isinstance(error, ResumeRefusedError):
+    if not run.account.has_begun or isinstance(error, ResumeRefusedError):
         raise error
+    stored = summary(run.account, run.requests, noun=run.noun)
     if isinstance(error, ProblemError) and error.type == "sequence-unknown":
-        behind, again = run.tokens_of_doubt()
+        behind, again = run.account.tokens_of_doubt()
         raise TailraceError(
-            f"{error}. {run.summary()}. Read the topic. When all of them are stored, go on behind "
+            f"{error}. {stored}. Read the topic. When all of them are stored, go on behind "
             f"them:\n  {_resuming_command(behind)}\nWhen none is, send them again:"
             f"\n  {_resuming_command(again)}"
         ) from error
     wanted = "Correct it, and store" if isinstance(error, BadLineError) else "Store"
     raise TailraceError(
-        f"{error}. {run.summary()}. {wanted} the rest of the same input, each {run.noun} once:"
-        f"\n  {_resuming_command(run.token())}"
+        f"{error}. {stored}. {wanted} the rest of the same input, each {run.noun} once:"
+        f"\n  {_resuming_command(run.account.token())}"
     ) from error
 
 
 def _interrupted(run: "Run", source: "Input") -> str:
     """The message after Ctrl-C: the events that are stored, and the command that goes on."""
-    said = f"interrupted: {run.summary() if run.has_begun else '0 events are stored'}"
+    from tailrace.cli.producing.summary import summary
+
+    stored = "0 events are stored"
+    if run.account.has_begun:
+        stored = summary(run.account, run.requests, noun=run.noun)
+    said = f"interrupted: {stored}"
     if source.unfinished_bytes:
         size = size_text(source.unfinished_bytes)
         said += f"; {size} of a line without an end were not sent"
-    if source.is_terminal or not run.has_begun:
+    if source.is_terminal or not run.account.has_begun:
         return said
-    return f"{said}. Store the rest of the same input:\n  {_resuming_command(run.token())}"
+    return f"{said}. Store the rest of the same input:\n  {_resuming_command(run.account.token())}"
 
 
 def _resuming_command(token: "Token") -> str:
