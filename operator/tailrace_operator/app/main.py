@@ -22,9 +22,10 @@ from tailrace.servers.settings import (
 )
 from tailrace_operator.app.handlers import watch
 from tailrace_operator.app.metrics import Metrics, served
+from tailrace_operator.app.pace import Intervals
 from tailrace_operator.app.reconcile import Reconciler
 from tailrace_operator.app.settings import Settings
-from tailrace_operator.app.workers import Intervals, Workers
+from tailrace_operator.app.workers import Workers
 from tailrace_operator.kube.client import Kube, KubeError, UnavailableError
 from tailrace_operator.kube.lease import Lease, LeaseLostError
 from tailrace_operator.kube.served import ServedNamespaces
@@ -106,12 +107,7 @@ async def operate(
     """Until `stop` is set; with `has_signals` by SIGTERM and SIGINT too."""
     metrics = Metrics()
     kube = Kube(configuration, timeout_s=settings.api_seconds, on_call=metrics.called)
-    rings = Rings(
-        lambda namespace, name, ordinal: settings.broker_address(
-            namespace=namespace, name=name, ordinal=ordinal
-        ),
-        timeout_s=settings.broker_seconds,
-    )
+    rings = Rings(settings.broker_address, timeout_s=settings.broker_seconds)
     lease = Lease(
         kube,
         namespace=settings.lease_namespace,

@@ -26,7 +26,7 @@ from tailrace_operator.ring.admin import RingAdmin, RingError
 
 
 async def observe_cluster(
-    kube: Kube, abilities: Abilities, admin: RingAdmin, document: Document
+    kube: Kube, abilities: Abilities, admin: RingAdmin, document: Document, *, default_image: str
 ) -> Cluster:
     """All that there is of a StreamCluster; InvalidSpecError, KubeError."""
     owner = owner_of(document)
@@ -56,6 +56,7 @@ async def observe_cluster(
         spec=spec,
         status=document.get("status") or {},
         founded=founded_of(document),
+        default_image=default_image,
         has_secret=text is not None,
         has_service_monitors=has_service_monitors,
         children=found,

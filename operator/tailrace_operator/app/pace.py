@@ -17,13 +17,20 @@ class Outcome(Enum):
     GONE = "gone"
 
 
-@dataclass(slots=True)
-class Pace:
-    """Of one worker. Bounds in seconds; `state`: whatever tells that something has moved."""
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """In seconds; see the settings of these names."""
 
     waiting_s: float
     resync_s: float
     retry_s_max: float
+
+
+@dataclass(slots=True)
+class Pace:
+    """The waits of one worker; another `state` means that something has moved."""
+
+    intervals: Intervals
     failure_count: int = 0
     _repeat_count: int = 0
     _state: object = None
@@ -42,15 +49,20 @@ class Pace:
                 return 0.0
             return self._backoff_s(self._repeat_count - 1)
         if outcome is Outcome.WAITING:
-            return min(max(self.waiting_s, _SHARE * (now_s - self._since_s)), self.resync_s)
-        return self.resync_s
+            return min(
+                max(self.intervals.waiting_s, _SHARE * (now_s - self._since_s)),
+                self.intervals.resync_s,
+            )
+        return self.intervals.resync_s
 
     def rest_s(self, outcome: Outcome) -> float:
         """How much of that no event cuts short, since it may be the echo of what was just done."""
         is_repeated = outcome is Outcome.CHANGED and self._repeat_count > 1
-        return self.waiting_s if is_repeated or outcome is Outcome.FAILED else 0.0
+        return self.intervals.waiting_s if is_repeated or outcome is Outcome.FAILED else 0.0
 
     def _backoff_s(self, count: int) -> float:
         """Doubles from `waiting_s`, up to `retry_s_max`."""
-        doubled_s = self.waiting_s * float(2 ** min(count - 1, 30))  # more changes nothing
-        return max(self.waiting_s, min(doubled_s, self.retry_s_max))
+        doubled_s = self.intervals.waiting_s * float(
+            2 ** min(count - 1, 30)
+        )  # more changes nothing
+        return max(self.intervals.waiting_s, min(doubled_s, self.intervals.retry_s_max))

@@ -202,17 +202,13 @@ class Reconciler:
 
     async def _cluster(self, key: Key, document: Document) -> _Planned:
         admin = self._rings.of(key.namespace, key.name)
-        cluster = await observe_cluster(self._kube, self._abilities, admin, document)
-        action = next_action(cluster, default_image=self._default_image)
+        cluster = await observe_cluster(
+            self._kube, self._abilities, admin, document, default_image=self._default_image
+        )
+        action = next_action(cluster)
 
         def status(refused: Blocked | None, error: str | None) -> Document:
-            return cluster_status(
-                cluster,
-                refused or action,
-                now=_now(),
-                error=error,
-                default_image=self._default_image,
-            )
+            return cluster_status(cluster, refused or action, now=_now(), error=error)
 
         async def carried_out(_: Document) -> str | None:
             return await carry_out(self._kube, admin, cluster, action) if action else None

@@ -81,6 +81,6 @@ class Settings(BaseSettings):
             raise ValueError(f"has other places than {', '.join(_PLACES)}")
         return pattern
 
-    def broker_address(self, *, namespace: str, name: str, ordinal: int) -> str:
+    def broker_address(self, namespace: str, name: str, ordinal: int) -> str:
         """The URL of a broker's public port."""
         return self.broker_url.format(name=name, ordinal=ordinal, namespace=namespace)

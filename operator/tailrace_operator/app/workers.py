@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from tailrace_operator.app.pace import Outcome, Pace
+from tailrace_operator.app.pace import Intervals, Outcome, Pace
 from tailrace_operator.app.reconcile import Key, Reconciler
 from tailrace_operator.plan.conditions import by_type
 from tailrace_operator.plan.names import INSTANCE_LABEL, PAUSED
@@ -16,15 +16,6 @@ from tailrace_operator.plan.observed import Document
 from tailrace_operator.plan.topic_names import TopicNames, holder_of
 
 _GONE = "gone"  # the state of a ring whose StreamCluster is not there
-
-
-@dataclass(frozen=True, slots=True)
-class Intervals:
-    """In seconds; see the settings of these names."""
-
-    waiting_s: float
-    resync_s: float
-    retry_s_max: float
 
 
 @dataclass(slots=True)
@@ -98,8 +89,7 @@ class Workers:
             self._wake(Key("Topic", key.namespace, name))
 
     async def _work(self, key: Key, worker: _Worker) -> None:
-        intervals = self._intervals
-        pace = Pace(intervals.waiting_s, intervals.resync_s, intervals.retry_s_max)
+        pace = Pace(self._intervals)
         while True:
             worker.wake.clear()
             look = await self._reconciler.look(

@@ -64,15 +64,15 @@ class Lease:
         self._name = name
         self._identity = identity
         self._duration_s = duration_s
+        self._watch = LeaseWatch(identity, int(duration_s * 1000))
         self._version: str | None = None  # of the Lease as this process wrote it
         self._renewed_s = 0.0  # when it was last told to; the API may have it from then on
         self.is_held = False
 
     async def acquire(self) -> None:
         """Wait until it can be taken, and take it; KubeError when that can never be."""
-        watch = LeaseWatch(self._identity, int(self._duration_s * 1000))
         told: str | None = None
-        while (reason := await self._reason_to_wait(watch)) is not None:
+        while (reason := await self._reason_to_wait()) is not None:
             if reason != told:
                 log.info("lease.awaited", lease=self._name, reason=reason)
                 told = reason
@@ -84,7 +84,7 @@ class Lease:
         """Whether it is held, and need not be renewed yet."""
         return self.is_held and time.monotonic() < self._renewed_s + self._duration_s / _RENEWALS
 
-    async def take(self, watch: LeaseWatch) -> str | None:
+    async def take(self) -> str | None:
         """Take it, or renew it; why not, if another has it. KubeError."""
         self.is_held = False
         found = await self._kube.find("Lease", self._name, namespace=self._namespace)
@@ -94,7 +94,7 @@ class Lease:
             self._renewed_s = begun_s
         else:
             self._note(found)
-            if not watch.is_free(found.get("spec") or {}, _now_ms()):
+            if not self._watch.is_free(found.get("spec") or {}, _now_ms()):
                 return f"{found['spec']['holderIdentity']} holds it"
             await self._write(self._identity)
         self.is_held = True
@@ -127,10 +127,10 @@ class Lease:
         except KubeError as error:
             log.warning("lease.not_released", lease=self._name, error=str(error))
 
-    async def _reason_to_wait(self, watch: LeaseWatch) -> str | None:
+    async def _reason_to_wait(self) -> str | None:
         """None: it is this one's now."""
         try:
-            return await self.take(watch)
+            return await self.take()
         except (AlreadyExistsError, ConflictError):
             return "another was faster"
         except UnavailableError as error:

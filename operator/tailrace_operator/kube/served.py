@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 
 from tailrace_operator.kube.client import AlreadyExistsError, ConflictError, Kube
-from tailrace_operator.kube.lease import Lease, LeaseWatch
+from tailrace_operator.kube.lease import Lease
 
 LEASE_NAME = "tailrace-served"
 
@@ -17,7 +17,6 @@ LEASE_NAME = "tailrace-served"
 @dataclass(slots=True)
 class _Namespace:
     lease: Lease
-    watch: LeaseWatch
     asked_s: float = 0.0  # when somebody asked last
     one_asks: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -43,7 +42,7 @@ class ServedNamespaces:
             if one.lease.is_fresh:
                 return None
             try:
-                return await one.lease.take(one.watch)
+                return await one.lease.take()
             except AlreadyExistsError as error:
                 raise ConflictError(str(error), status=error.status) from error
 
@@ -67,4 +66,4 @@ class ServedNamespaces:
             identity=self._release,
             duration_s=self._duration_s,
         )
-        return _Namespace(lease, LeaseWatch(self._release, int(self._duration_s * 1000)))
+        return _Namespace(lease)

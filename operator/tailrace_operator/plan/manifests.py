@@ -23,28 +23,26 @@ from tailrace_operator.plan.names import (
     labels,
     ring_secret,
     selector_labels,
-    settings_map,
 )
 from tailrace_operator.plan.observed import ChildName, Cluster, Document, Owner
 from tailrace_operator.plan.pod_manifest import claim_template, pod_template
 
 
-def children(cluster: Cluster, *, default_image: str) -> dict[ChildName, Document]:
+def children(cluster: Cluster) -> dict[ChildName, Document]:
     """All that are wanted, in the order in which they are made."""
     owner = cluster.owner
-    bodies = {
-        ChildName("ConfigMap", settings_map(owner.name)): _settings(cluster),
-        ChildName("Service", headless_service(owner.name)): _headless(cluster),
-        ChildName("Service", owner.name): _client_service(cluster),
-        ChildName("NetworkPolicy", owner.name): _network_policy(cluster),
-        ChildName("PodDisruptionBudget", owner.name): _disruption_budget(cluster),
-        ChildName("StatefulSet", owner.name): _stateful_set(cluster, default_image),
-        ChildName("ServiceMonitor", owner.name): _service_monitor(cluster),
-    }
-    assert tuple(bodies) == child_names(owner.name)
+    bodies = (  # in the order of `child_names`
+        _settings(cluster),
+        _headless(cluster),
+        _client_service(cluster),
+        _network_policy(cluster),
+        _disruption_budget(cluster),
+        _stateful_set(cluster),
+        _service_monitor(cluster),
+    )
     return {
         child: _hashed(_with_head(owner, child, body))
-        for child, body in bodies.items()
+        for child, body in zip(child_names(owner.name), bodies, strict=True)
         if body is not None
     }
 
@@ -158,7 +156,7 @@ def _disruption_budget(cluster: Cluster) -> Document:
     }
 
 
-def _stateful_set(cluster: Cluster, default_image: str) -> Document:
+def _stateful_set(cluster: Cluster) -> Document:
     owner, spec = cluster.owner, cluster.spec
     return {
         "spec": {
@@ -173,7 +171,7 @@ def _stateful_set(cluster: Cluster, default_image: str) -> Document:
                 "whenScaled": "Retain",
             },
             "selector": {"matchLabels": selector_labels(owner.name)},
-            "template": pod_template(owner, spec, image=spec.image or default_image),
+            "template": pod_template(owner, spec, image=cluster.image),
             "volumeClaimTemplates": [claim_template(owner, spec)],
         }
     }

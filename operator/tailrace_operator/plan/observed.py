@@ -102,8 +102,9 @@ class Founded:
 class Cluster:
     """A StreamCluster and all that was found of it.
 
-    `children`: live objects by name, those of `names.child_names` that are there. `has_secret`:
-    the ring Secret is there (its text is never observed). `former_pods`: those of a StatefulSet
+    `default_image`: of the brokers, where the spec names none. `children`: live objects by name,
+    those of `names.child_names` that exist. `has_secret`: the ring Secret exists (its text is never
+    observed). `former_pods`: those of a StatefulSet
     that had its name before, which are on their way out.
     """
 
@@ -111,6 +112,7 @@ class Cluster:
     spec: StreamClusterSpec
     status: Document
     founded: Founded | None
+    default_image: str
     has_secret: bool
     has_service_monitors: bool
     children: Mapping[ChildName, Document] = field(default_factory=dict)
@@ -118,6 +120,11 @@ class Cluster:
     former_pods: tuple[Pod, ...] = ()
     claims: tuple[Claim, ...] = ()
     ring: Ring | None = None
+
+    @property
+    def image(self) -> str:
+        """What the brokers are to run."""
+        return self.spec.image or self.default_image
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,11 +55,11 @@ _TEMPLATE_KINDS = {"ConfigMap", "StatefulSet"}  # of which pods are made
 _Mended = Apply | ReplaceStatefulSet | Blocked
 
 
-def next_action(cluster: Cluster, *, default_image: str) -> ClusterAction | None:
-    """What to do now; `default_image` where the spec names none."""
+def next_action(cluster: Cluster) -> ClusterAction | None:
+    """What to do now."""
     if cluster.owner.is_deleting or cluster.owner.is_paused:
         return None
-    wanted = children(cluster, default_image=default_image)
+    wanted = children(cluster)
     return next((each for each in _in_order(cluster, wanted) if each is not None), None)
 
 

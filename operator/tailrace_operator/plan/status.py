@@ -27,14 +27,14 @@ from tailrace_operator.plan.facts import (
     wanted_pods,
 )
 from tailrace_operator.plan.names import selector_text
-from tailrace_operator.plan.observed import Cluster, Document
+from tailrace_operator.plan.observed import Cluster, Document, Pod
 from tailrace_operator.plan.zones import is_balanced
 
 PHASE_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
-class _Story:
+class _Cause:
     """Why the ring does not serve: `reason` for programs, `phase` for the column."""
 
     reason: str
@@ -48,13 +48,12 @@ def cluster_status(
     *,
     now: str,
     error: str | None,
-    default_image: str,
 ) -> Document:
     """The whole status. `now`: as in RFC 3339; `error`: why the last try failed.
 
     With a RecordFounding it is the record.
     """
-    story = _waits_for(cluster, action)
+    cause = _waits_for(cluster, action)
     owner, ring = cluster.owner, cluster.ring
     known: dict[str, Any] = {}
     if ring is not None:
@@ -65,17 +64,17 @@ def cluster_status(
         **{name: value for name, value in known.items() if value is not None},
         **_founded(cluster, action),
         "observedGeneration": owner.generation,
-        "phase": _phase(cluster, action, error, story)[:PHASE_MAX],
+        "phase": _phase(cluster, action, error, cause)[:PHASE_MAX],
         "brokers": count,
         "readyBrokers": len(ready_ordinals(cluster)),
         "balanced": str(is_balanced(count)),
         "zones": len({pod.zone for pod in wanted_pods(cluster)} - {None}),
-        "image": cluster.spec.image or default_image,
+        "image": cluster.image,
         "selector": selector_text(owner.name),
         "conditions": condition_documents(
             (
-                _ready(cluster, story),
-                _progressing(cluster, action, error, story),
+                _ready(cluster, cause),
+                _progressing(cluster, action, error, cause),
                 _degraded(cluster, action, error),
                 _balanced(count),
                 paused_condition(is_paused=owner.is_paused),
@@ -105,10 +104,10 @@ def invalid_status(resource: Document, problem: str, *, now: str) -> Document:
     }
 
 
-# --- the story ------------------------------------------------------------------------------------
+# --- why the ring does not serve ------------------------------------------------------------------
 
 
-def _waits_for(cluster: Cluster, action: ClusterAction | None) -> _Story | None:
+def _waits_for(cluster: Cluster, action: ClusterAction | None) -> _Cause | None:
     """None: the ring serves, all of it."""
     if isinstance(action, RestartBroker):
         return _restarting(cluster, action.ordinal, begun=1)
@@ -123,7 +122,7 @@ def _waits_for(cluster: Cluster, action: ClusterAction | None) -> _Story | None:
     if running < count:
         return _starting(f"{running} of {count} brokers run{_first_problem(cluster)}")
     if not is_recorded:
-        return _Story("Founding", "Founding", f"the ring of {count} brokers is being founded")
+        return _Cause("Founding", "Founding", f"the ring of {count} brokers is being founded")
     if ready < count:
         return _starting(f"{ready} of {count} brokers are ready")
     if ring is None:
@@ -139,20 +138,20 @@ def _is_recorded(cluster: Cluster) -> bool:
     return cluster.founded is not None and cluster.founded.cluster_id is not None
 
 
-def _starting(message: str) -> _Story:
-    return _Story("Starting", f"Starting: {message.partition('; ')[0]}", message)
+def _starting(message: str) -> _Cause:
+    return _Cause("Starting", f"Starting: {message.partition('; ')[0]}", message)
 
 
-def _waiting(reason: str, message: str) -> _Story:
-    return _Story(reason, f"Waiting: {message}", message)
+def _waiting(reason: str, message: str) -> _Cause:
+    return _Cause(reason, f"Waiting: {message}", message)
 
 
-def _restarting(cluster: Cluster, ordinal: int, *, begun: int) -> _Story:
+def _restarting(cluster: Cluster, ordinal: int, *, begun: int) -> _Cause:
     """`begun`: 1 for a restart that begins now, whose pod is still an outdated one."""
     count = broker_count(cluster)
     number = count - len(outdated_pods(cluster)) + begun
     phase = f"Restarting broker {ordinal} ({number} of {count})"
-    return _Story("Restarting", phase, f"broker {ordinal} restarts; {number} of {count} in turn")
+    return _Cause("Restarting", phase, f"broker {ordinal} restarts; {number} of {count} in turn")
 
 
 def _first_problem(cluster: Cluster) -> str:
@@ -162,12 +161,12 @@ def _first_problem(cluster: Cluster) -> str:
     return next(problems, "")
 
 
-def _with_problems(cluster: Cluster) -> list[Any]:
-    return [each for each in wanted_pods(cluster) if each.problem is not None]
+def _with_problems(cluster: Cluster) -> list[Pod]:
+    return [pod for pod in wanted_pods(cluster) if pod.problem is not None]
 
 
 def _phase(
-    cluster: Cluster, action: ClusterAction | None, error: str | None, story: _Story | None
+    cluster: Cluster, action: ClusterAction | None, error: str | None, cause: _Cause | None
 ) -> str:
     if cluster.owner.is_deleting:
         return "Deleting"
@@ -178,15 +177,15 @@ def _phase(
     if isinstance(action, Blocked):
         word = "Waiting" if action.reason == REPLACED else "Blocked"
         return f"{word}: {action.message.partition('; ')[0]}"
-    return "Ready" if story is None else story.phase
+    return "Ready" if cause is None else cause.phase
 
 
 # --- conditions -----------------------------------------------------------------------------------
 
 
-def _ready(cluster: Cluster, story: _Story | None) -> Condition:
-    if story is not None:
-        return Condition("Ready", False, story.reason, story.message)
+def _ready(cluster: Cluster, cause: _Cause | None) -> Condition:
+    if cause is not None:
+        return Condition("Ready", False, cause.reason, cause.message)
     count = broker_count(cluster)
     copies = 1 if cluster.ring is None else cluster.ring.copies
     of_each = f"{copies} {'copy' if copies == 1 else 'copies'} of each event"
@@ -196,7 +195,7 @@ def _ready(cluster: Cluster, story: _Story | None) -> Condition:
 
 
 def _progressing(
-    cluster: Cluster, action: ClusterAction | None, error: str | None, story: _Story | None
+    cluster: Cluster, action: ClusterAction | None, error: str | None, cause: _Cause | None
 ) -> Condition:
     """Whether something is under way."""
     holds, reason, message = True, "", ""
@@ -210,8 +209,8 @@ def _progressing(
         holds, reason, message = action.reason == REPLACED, action.reason, action.message
     elif action is not None:
         reason, message = type(action).__name__, described(action)
-    elif story is not None:
-        reason, message = story.reason, story.message
+    elif cause is not None:
+        reason, message = cause.reason, cause.message
     elif growing := _growing(cluster):
         reason, message = "VolumesGrow", growing
     else:

@@ -7,6 +7,7 @@ that did. `answers.py` says what the answers mean, `clients.py` keeps the connec
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, cast
 
 from tailrace.aio import Client
@@ -158,7 +159,7 @@ class Rings:
         key = (namespace, name)
         if key not in self._admins:
             self._admins[key] = RingAdmin(
-                lambda ordinal: self._url_of(namespace, name, ordinal), timeout_s=self._timeout_s
+                partial(self._url_of, namespace, name), timeout_s=self._timeout_s
             )
         return self._admins[key]
 

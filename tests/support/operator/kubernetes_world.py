@@ -54,6 +54,7 @@ def a_cluster(spec: dict[str, Any] | None = None, **changes: Any) -> Cluster:
         spec=parse_cluster_spec({"spec": spec or {}}),
         status={},
         founded=None,
+        default_image=IMAGE,
         has_secret=True,
         has_service_monitors=False,
     )
@@ -91,6 +92,7 @@ class World:
             spec=parse_cluster_spec({"spec": self.spec}),
             status=self.status,
             founded=self.founded,
+            default_image=IMAGE,
             has_secret=self.has_secret,
             has_service_monitors=self.has_service_monitors,
             children=dict(self.children),
@@ -102,10 +104,10 @@ class World:
     def work(self) -> ClusterAction | None:
         """One round of the operator: what it did."""
         cluster = self.observed()
-        action = next_action(cluster, default_image=IMAGE)
+        action = next_action(cluster)
         if action is not None:
             self._carry_out(action)
-        self.status = cluster_status(cluster, action, now=NOW, error=None, default_image=IMAGE)
+        self.status = cluster_status(cluster, action, now=NOW, error=None)
         return action
 
     def settle(self, *, rounds_max: int = 300) -> list[ClusterAction]:
@@ -325,7 +327,7 @@ def settled(**spec: Any) -> World:
 
 def action_of(cluster: Cluster) -> ClusterAction | None:
     """What is done next."""
-    return next_action(cluster, default_image=IMAGE)
+    return next_action(cluster)
 
 
 def blocked(cluster: Cluster) -> Blocked:

@@ -1,10 +1,10 @@
 """How long workers wait."""
 
-from tailrace_operator.app.pace import Outcome, Pace
+from tailrace_operator.app.pace import Intervals, Outcome, Pace
 
 
 def pace() -> Pace:
-    return Pace(waiting_s=1.0, resync_s=30.0, retry_s_max=60.0)
+    return Pace(Intervals(waiting_s=1.0, resync_s=30.0, retry_s_max=60.0))
 
 
 def test_after_a_change_it_looks_again_at_once() -> None:

@@ -27,7 +27,7 @@ def test_each_metric_is_on_the_page() -> None:
 
 
 def test_a_brokers_address_is_made_of_the_pattern() -> None:
-    address = Settings().broker_address(namespace="ns", name="events", ordinal=2)
+    address = Settings().broker_address("ns", "events", 2)
     assert address == "http://events-2.events-brokers.ns.svc:9250"
 
 

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from tailrace_operator.app.pace import Outcome
+from tailrace_operator.app.pace import Intervals, Outcome
 from tailrace_operator.app.reconcile import Key, Look, Reconciler
-from tailrace_operator.app.workers import Intervals, Workers
+from tailrace_operator.app.workers import Workers
 
 
 class Finds:

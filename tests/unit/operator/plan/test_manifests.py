@@ -10,7 +10,7 @@ from tailrace_broker.app.settings import Settings
 from tailrace_operator.plan.manifests import children, secret_manifest
 from tailrace_operator.plan.names import APPLIED_HASH, child_names, labels, selector_labels
 from tailrace_operator.plan.observed import ChildName, Founded
-from tests.support.operator.kubernetes_world import IMAGE, OWNER, STATEFUL_SET, World, a_cluster
+from tests.support.operator.kubernetes_world import OWNER, STATEFUL_SET, World, a_cluster
 
 FULL_SPEC = {
     "image": "registry.example/broker:1",
@@ -32,7 +32,7 @@ FULL_SPEC = {
 
 
 def made(spec: dict[str, Any] | None = None, **changes: Any) -> dict[ChildName, Any]:
-    return dict(children(a_cluster(spec, **changes), default_image=IMAGE))
+    return dict(children(a_cluster(spec, **changes)))
 
 
 def pod_of(spec: dict[str, Any] | None = None) -> Any:
@@ -248,10 +248,7 @@ def test_a_whole_ring_can_spare_one_broker_and_no_other_ring_any() -> None:
         replace(whole, pods=whole.pods[1:]),
         replace(whole, founded=None),
     ]
-    budgets = [
-        children(each, default_image=IMAGE)[ChildName("PodDisruptionBudget", "events")]["spec"]
-        for each in rings
-    ]
+    budgets = [children(each)[ChildName("PodDisruptionBudget", "events")]["spec"] for each in rings]
 
     assert {each["unhealthyPodEvictionPolicy"] for each in budgets} == {"AlwaysAllow"}
     assert [each["maxUnavailable"] for each in budgets] == [1, 0, 0, 0, 0, 0, 0]
@@ -295,7 +292,7 @@ def test_manifests_are_json_without_empty_fields() -> None:
 def test_names_are_of_the_resource() -> None:
     other = replace(a_cluster(), owner=replace(OWNER, name="audit"))
 
-    assert {child.name for child in children(other, default_image=IMAGE)} == {
+    assert {child.name for child in children(other)} == {
         "audit",
         "audit-brokers",
         "audit-settings",

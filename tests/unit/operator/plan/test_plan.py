@@ -45,7 +45,7 @@ def with_pods(cluster: Cluster, *ordinals: int, **changes: Any) -> Cluster:
 
 def objects_of(cluster: Cluster) -> dict[ChildName, Any]:
     """Its objects, as they are while the ring is not known to be whole."""
-    budget = children(cluster, default_image=IMAGE)[BUDGET]
+    budget = children(cluster)[BUDGET]
     return {**cluster.children, BUDGET: budget}
 
 

@@ -89,7 +89,7 @@ def test_it_arrives_at_what_the_spec_says(
     world.settle()
 
     cluster = world.observed()
-    wanted = children(cluster, default_image=IMAGE)
+    wanted = children(cluster)
     live_revision = world.children[STATEFUL_SET]["status"]["updateRevision"]
     assert set(world.children) == set(wanted)
     assert [drift(manifest, world.children[child]) for child, manifest in wanted.items()] == [
@@ -126,7 +126,7 @@ def test_the_same_observation_gives_the_same_action(events: list[Event]) -> None
         event(world)
     cluster = world.observed()
 
-    assert next_action(cluster, default_image=IMAGE) == next_action(cluster, default_image=IMAGE)
+    assert next_action(cluster) == next_action(cluster)
 
 
 @settings(max_examples=40)

@@ -42,7 +42,7 @@ def status_of(
     now: str = NOW,
 ) -> dict[str, Any]:
     """As the CRD knows it."""
-    status = cluster_status(cluster, action, now=now, error=error, default_image=IMAGE)
+    status = cluster_status(cluster, action, now=now, error=error)
     StreamClusterStatus.model_validate(status)
     return dict(status)
 
