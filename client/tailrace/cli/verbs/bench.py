@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SECONDS_DEFAULT = 10
 EVENT_BYTES_DEFAULT = 256
-EVENT_BYTES_MIN = 32  # as bench_phases has it
+EVENT_BYTES_MIN = 32  # the frame of `bench_phases.event` with a number of ten digits
 EVENT_BYTES_MAX = 1024 * 1024
 PARTITIONS_MIN = 4  # of a range, as any new topic has them
 REQUEST_BYTES = 64 * 1024  # of a request of many events
