@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,6 +55,22 @@ def test_no_function_is_longer_than_70_lines(trees: dict[Path, ast.Module]) -> N
         for path, node in functions
         if (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES_MAX
     ] == []
+
+
+# Both clients have these.
+PAIRED_CLASSES = {"Client", "Consumer", "Producer", "Reading"}
+
+
+def test_no_two_classes_of_the_client_have_one_name(trees: dict[Path, ast.Module]) -> None:
+    names = Counter(
+        node.name
+        for path, tree in trees.items()
+        if path.is_relative_to(ROOT / "client")
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and node.name not in PAIRED_CLASSES
+    )
+
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_no_file_is_longer_than_600_lines() -> None:

@@ -45,8 +45,8 @@ def _tell_nobody(_: str) -> None:
     pass
 
 
-class Ended(NamedTuple):
-    """A broker that ended by itself."""
+class EndedBroker(NamedTuple):
+    """A broker that ended, and why; nobody stopped it."""
 
     ordinal: int
     error: BrokerEndedError
@@ -74,7 +74,7 @@ class LocalRing:
         self._broker_count = broker_count
         self._settings = dict(settings or {})
         self._stack = ExitStack()
-        self._ended: Queue[Ended] = Queue()
+        self._ended: Queue[EndedBroker] = Queue()
         self._tell: Callable[[str], None] = _tell_nobody
         self._slow_at_s = float("inf")
 
@@ -118,7 +118,7 @@ class LocalRing:
         if self._broker_count > 1:
             self._note_agreed()
 
-    def wait_ended(self) -> Ended:
+    def wait_ended(self) -> EndedBroker:
         """Until a broker ends by itself, which is told once."""
         return self._ended.get()
 
@@ -220,7 +220,7 @@ class LocalRing:
         try:
             broker.wait()
         except BrokerEndedError as error:
-            self._ended.put(Ended(ordinal, error))
+            self._ended.put(EndedBroker(ordinal, error))
 
     def _terminate_all(self) -> None:
         """Together: each then waits for its own end only."""

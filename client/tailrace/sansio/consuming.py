@@ -49,7 +49,7 @@ _FORMS: Mapping[Items, Form] = {"records": "ndjson", "batches": "batch", "lines"
 
 
 class ConsumerOptions(TypedDict, total=False):
-    """What every consumer takes; what is left out is as in `_Settings`.
+    """What every consumer takes; what is left out is as in `_ConsumerSettings`.
 
     `consumer_id`: its name in the group, the same after a restart or a new one each time (None).
     `on_new_group`: where a group starts in topics that it has not read yet. `session_ms`: after so
@@ -72,7 +72,7 @@ class ConsumerOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Settings:
+class _ConsumerSettings:
     """ValueError names the option that is out of bounds; the upper ones are the broker's."""
 
     consumer_id: str | None = None
@@ -143,7 +143,7 @@ class Consuming:
     ) -> None:
         """`new_id`: for a consumer that has none of its own. ValueError."""
         _check_name("group", group)
-        self._settings = _Settings(**options)
+        self._settings = _ConsumerSettings(**options)
         self.consumer_id = self._settings.consumer_id or new_id
         self.group = group
         self.topics = (topics,) if isinstance(topics, str) else tuple(topics)

@@ -54,7 +54,7 @@ Settled = list[tuple[Outgoing[Ticket], Outcome]]
 
 
 class ProducerOptions(TypedDict, total=False):
-    """How a producer gathers and how long it tries; what is left out is as in `_Settings`.
+    """How a producer gathers and how long it tries; what is left out is as in `_ProducerSettings`.
 
     `id`: what brokers know it by, that nobody else has (None: a random one).
     `linger_ms`: how long a record waits at most for others to share its request, while none is
@@ -77,7 +77,7 @@ class ProducerOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Settings:
+class _ProducerSettings:
     """ValueError names the option that is out of bounds."""
 
     id: str | None = None
@@ -104,7 +104,7 @@ class Sending(Generic[Ticket]):
 
     def __init__(self, url: str, *, now_us: int, **options: Unpack[ProducerOptions]) -> None:
         """`now_us`: since the epoch."""
-        settings = _Settings(**options)
+        settings = _ProducerSettings(**options)
         self.id = settings.id or uuid4().hex
         self.settings = settings
         self.failed_count = 0  # since the last `take_failure`

@@ -24,7 +24,7 @@ class PartitionCount:
     last: int
 
 
-class Finding(NamedTuple):
+class AuditFinding(NamedTuple):
     """What is wrong with a partition's offsets [start, end)."""
 
     place: Place
@@ -41,7 +41,7 @@ class Finding(NamedTuple):
 
 def compare(
     counts: Mapping[Place, PartitionCount], expected: Mapping[Place, range]
-) -> list[Finding]:
+) -> list[AuditFinding]:
     """A finding for each partition that is not whole.
 
     Rows outside of what is expected must be as dense: they are of batches before those that the
@@ -54,7 +54,7 @@ def compare(
         start, end = found.first, found.last + 1
         if wanted:
             start, end = min(start, wanted.start), max(end, wanted.stop)
-        finding = Finding(
+        finding = AuditFinding(
             place, start, end, end - start - found.distinct, found.rows - found.distinct
         )
         if finding.missing or finding.repeated:
@@ -62,7 +62,7 @@ def compare(
     return findings
 
 
-def summary(record_count: int, partition_count: int, findings: Iterable[Finding]) -> str:
+def summary(record_count: int, partition_count: int, findings: Iterable[AuditFinding]) -> str:
     """The audit's line: offsets that are missing, rows that are there again."""
     missing = repeated = 0
     for finding in findings:

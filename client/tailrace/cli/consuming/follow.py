@@ -35,7 +35,7 @@ class Resumed(NamedTuple):
     key: Key
 
 
-class Ended(NamedTuple):
+class Sealed(NamedTuple):
     """A sealed partition is read to its end."""
 
     key: Key
@@ -48,7 +48,7 @@ class Failed(NamedTuple):
     error: TailraceError
 
 
-Event = Page | Waiting | Resumed | Ended | Failed
+Event = Page | Waiting | Resumed | Sealed | Failed
 
 
 class Lineage:
@@ -106,7 +106,7 @@ def follow(
         match events.get():
             case Page() as page:
                 yield page
-            case Ended(ended, children):
+            case Sealed(ended, children):
                 for child in children:
                     if lineage.add(*_with_parents(child)):
                         offsets[child.topic, child.partition] = child.readable().start
@@ -160,7 +160,7 @@ def _poll(client: Client, key: Key, offset: int, page_records: int, events: "Que
             offset = page.next_offset
 
 
-def _ended(client: Client, key: Key, page: Fetched) -> Ended:
+def _ended(client: Client, key: Key, page: Fetched) -> Sealed:
     """With all that has to be known of the children."""
     listing = client.offsets([key[0]]) if page.children else []
-    return Ended(key, [each for each in listing if each.partition in page.children])
+    return Sealed(key, [each for each in listing if each.partition in page.children])

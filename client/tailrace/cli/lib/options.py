@@ -37,7 +37,7 @@ DRY_RUN = parameter(
 )
 
 
-class Target(NamedTuple):
+class Access(NamedTuple):
     """A broker, and for each of the client's parameters who gave it, as an error names them."""
 
     url: str
@@ -71,7 +71,7 @@ def connect(url: str | None, *, timeout_s: float = 30.0) -> "Client":
         raise UsageError(f"{found.origins[error.option]}: {error}") from error
 
 
-def target(url: str | None) -> Target:
+def target(url: str | None) -> Access:
     """What to connect to. A context's token goes to that context's broker alone."""
     token = os.environ.get("TAILRACE_TOKEN") or None
     ca_file = os.environ.get("TAILRACE_CA_FILE") or None
@@ -80,20 +80,20 @@ def target(url: str | None) -> Target:
         origins["url"] = "TAILRACE_URL"
         url = os.environ.get("TAILRACE_URL") or None
     if url is not None:
-        return Target(url, token, ca_file, origins)
+        return Access(url, token, ca_file, origins)
     from tailrace.cli.lib.context_file import load
 
     contexts = load()
     used = contexts.used
     if used is None:
-        return Target(DEFAULT_URL, token, ca_file, origins)
+        return Access(DEFAULT_URL, token, ca_file, origins)
     named = f'context "{contexts.current}"'
     origins["url"] = named
     if token is None:
         token, origins["token"] = used.token, named
     if ca_file is None:
         ca_file, origins["ca_file"] = used.ca_file, named
-    return Target(used.url, token, ca_file, origins)
+    return Access(used.url, token, ca_file, origins)
 
 
 def context_note(url: str) -> str:

@@ -1,5 +1,5 @@
 from tailrace.spark.audits import (
-    Finding,
+    AuditFinding,
     PartitionCount,
     committed_ranges,
     compare,
@@ -23,33 +23,33 @@ def test_partitions_that_are_as_expected_are_no_finding() -> None:
 def test_what_is_missing_at_either_end_or_between_is_counted() -> None:
     counts = {A: PartitionCount(6, 6, 2, 8)}
 
-    assert compare(counts, {A: range(10)}) == [Finding(A, 0, 10, 4, 0)]
+    assert compare(counts, {A: range(10)}) == [AuditFinding(A, 0, 10, 4, 0)]
 
 
 def test_a_partition_without_any_row_is_missing_as_a_whole() -> None:
-    assert compare({}, {A: range(5, 10), B: range(7, 7)}) == [Finding(A, 5, 10, 5, 0)]
+    assert compare({}, {A: range(5, 10), B: range(7, 7)}) == [AuditFinding(A, 5, 10, 5, 0)]
 
 
 def test_rows_that_are_there_again_are_counted() -> None:
     counts = {A: PartitionCount(12, 10, 0, 9)}
 
-    assert compare(counts, {A: range(10)}) == [Finding(A, 0, 10, 0, 2)]
+    assert compare(counts, {A: range(10)}) == [AuditFinding(A, 0, 10, 0, 2)]
 
 
 def test_rows_outside_of_what_is_expected_must_be_dense_too() -> None:
     counts = {A: PartitionCount(20, 20, 0, 19), B: PartitionCount(3, 3, 5, 9)}
 
-    assert compare(counts, {A: range(5, 10)}) == [Finding(B, 5, 10, 2, 0)]
+    assert compare(counts, {A: range(5, 10)}) == [AuditFinding(B, 5, 10, 2, 0)]
 
 
 def test_a_finding_is_a_sentence() -> None:
-    assert str(Finding(A, 0, 5000, 1200, 3)) == (
+    assert str(AuditFinding(A, 0, 5000, 1200, 3)) == (
         "t/0, offsets [0, 5000): 1,200 missing, 3 there again"
     )
 
 
 def test_the_summary_adds_up() -> None:
-    findings = [Finding(A, 0, 10, 4, 1), Finding(B, 0, 10, 2, 0)]
+    findings = [AuditFinding(A, 0, 10, 4, 1), AuditFinding(B, 0, 10, 2, 0)]
 
     assert summary(1_200_000, 4, []) == (
         "audit: 1,200,000 records, 4 partitions, gaps=0 duplicates=0"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.cli.lib.context_file import Context, Contexts, contexts_path, load, save
-from tailrace.cli.lib.options import Target, target
+from tailrace.cli.lib.options import Access, target
 from tailrace.cli.main import main
 from tailrace.errors import TailraceError
 from tests.support.broker.fixtures import free_port_base
@@ -148,7 +148,7 @@ def test_without_any_it_is_this_machines(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("TAILRACE_URL", "")
     save(Contexts(None, {"prod": PROD}))
 
-    assert isinstance(target(None), Target)
+    assert isinstance(target(None), Access)
     assert target(None)[:3] == ("http://127.0.0.1:9250", None, None)
 
 
