@@ -1,6 +1,6 @@
-"""The client for asyncio against a real broker: the same values, refusals, and ends of connections.
+"""The client for asyncio against a real broker: its connections, and calls that wait at once.
 
-That it has the methods of the blocking one: `tests/unit/client/test_clients_alike.py`.
+Its calls are those of the blocking client: `tests/unit/client/test_clients_alike.py`.
 """
 
 import asyncio
@@ -18,10 +18,7 @@ import pytest
 from tailrace.aio import Client
 from tailrace.errors import (
     ConnectionFailedError,
-    OffsetOutOfRangeError,
     ProblemError,
-    TopicNotFoundError,
-    UnexpectedAnswerError,
 )
 from tailrace.extras import install_command
 from tailrace.wire import BATCH_MAGIC
@@ -62,50 +59,6 @@ def test_what_is_produced_is_read(shared_broker: RunningBroker, topic: str) -> N
     with_client(shared_broker.url, use)
 
 
-def test_topics_are_created_described_altered_and_deleted(
-    shared_broker: RunningBroker, topic: str
-) -> None:
-    async def use(client: Client) -> None:
-        created = await client.create_topic(topic, partitions_per_range=2)
-        altered = await client.alter_topic(topic, json_check=False)
-        details = await client.topic(topic)
-        assert created in await client.topics() or altered in await client.topics()
-        await client.delete_topic(topic)
-        deleted = await client.deleted_topics()
-        restored = await client.restore_topic(topic, new_name=f"{topic}-again")
-        await client.delete_topic(f"{topic}-again")
-
-        assert details.topic == altered
-        assert topic in [each.name for each in deleted]
-        assert restored.topic.name == f"{topic}-again"
-        with pytest.raises(TopicNotFoundError):
-            await client.delete_topic(topic)
-        assert (await client.brokers()).length == 1
-        assert await client.is_ready()
-
-    with_client(shared_broker.url, use)
-
-
-def test_a_group_is_joined_read_and_left(shared_broker: RunningBroker, topic: str) -> None:
-    async def use(client: Client) -> None:
-        await client.produce(topic, b"1", key="k")
-        joined = await client.register("c1", topic, [topic], on_new_group="startFromEarliest")
-        polled = await client.poll("c1", form="ndjson", wait_ms=WAIT_MS_MAX, delivery=0)
-        await client.commit("c1", delivery=polled.delivery)
-        details = await client.group(topic)
-        await client.goodbye("c1")
-        moved = await client.reset_group(topic, to="earliest", dry_run=True)
-
-        assert joined.topics == (topic,)
-        assert [json.loads(line)["value"] for line in polled.body.splitlines()] == [1]
-        assert details.info.lag == 0
-        assert moved.moved_back == 1
-        assert topic in [each.group for each in await client.groups()]
-        await client.delete_group(topic)
-
-    with_client(shared_broker.url, use)
-
-
 def test_many_calls_are_under_way_at_once(shared_broker: RunningBroker, topic: str) -> None:
     """A read that waits does not keep others from what it waits for."""
 
@@ -139,37 +92,6 @@ def test_records_of_a_whole_topic_are_read(shared_broker: RunningBroker, topic: 
             client.read(topic, last=1, start=2)
 
     with_client(shared_broker.url, use)
-
-
-def test_json_that_looks_like_encoded_bytes_is_read_as_it_was_sent(
-    shared_broker: RunningBroker, topic: str
-) -> None:
-    async def use(client: Client) -> None:
-        await client.create_topic(topic, partitions_per_range=1, json_check=False)
-        for value in (b'{"base64":"/w=="}', b"\xff"):
-            await client.produce(topic, value)
-
-        assert [each.value async for each in client.read(topic)] == [b'{"base64":"/w=="}', b"\xff"]
-
-    with_client(shared_broker.url, use)
-
-
-def test_refusals_have_their_own_errors(shared_broker: RunningBroker, topic: str) -> None:
-    async def use(client: Client) -> None:
-        partition = (await client.produce(topic, b"1")).partition
-        with pytest.raises(OffsetOutOfRangeError) as out_of_range:
-            await client.read_batches(topic, partition, 9)
-        with pytest.raises(TopicNotFoundError):
-            await client.offsets(["nosuch"])
-
-        assert (out_of_range.value.log_start, out_of_range.value.high_watermark) == (0, 1)
-
-    with_client(shared_broker.url, use)
-
-
-def test_another_door_is_told_from_a_topic_that_is_not_there(shared_broker: RunningBroker) -> None:
-    with pytest.raises(UnexpectedAnswerError, match="not that of a broker's public port"):
-        with_client(f"http://127.0.0.1:{shared_broker.port + 3}", lambda client: client.topic("t"))
 
 
 def test_a_body_over_the_limit_is_a_problem_and_not_a_broken_connection(tmp_path: Path) -> None:
