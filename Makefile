@@ -77,7 +77,7 @@ integration: setup
 e2e: setup
 	@$(BIN)/pytest --capture=no --verbosity=-1 -p no:randomly --with-e2e $(if $(SMOKE),tests/e2e/test_smoke.py,tests/e2e)
 
-# SEEDS=200: so many stories of each simulator; FIRST=1000: from that one on. SEED=7 tells one of a ring
+# SEEDS=200: this many scenarios of each simulator; FIRST=1000: from that one on. SEED=7 runs one of a ring
 # with its trace, SHRINK=1 without what it fails without. Docs: docs/simulation.md.
 simulation: setup
 	@$(BIN)/python -m tests.simulation.ring

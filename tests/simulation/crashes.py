@@ -1,4 +1,4 @@
-"""A broker's story under one seed: lives, each ended by a stop, a kill, or a loss of power."""
+"""A broker's scenario under one seed: lives, each ended by a stop, a kill, or a loss of power."""
 
 import os
 import random
@@ -28,7 +28,7 @@ CHANGES_BEFORE_A_KILL_MAX = 120
 
 
 @dataclass
-class Story:
+class Scenario:
     """Everything that happens follows from `seed`; it fits into `directory`."""
 
     seed: int
@@ -41,7 +41,7 @@ class Story:
         self.generator = random.Random(self.seed)
         make_small(self.monkeypatch, random.Random(f"ids {self.seed}"))
 
-    def tell(self) -> None:
+    def run(self) -> None:
         """Violation when a promise is broken."""
         root = self.directory / "disk"
         root.mkdir()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.crashes import SEEDS, Story
+from tests.simulation.crashes import SEEDS, Scenario
 
 
 @pytest.mark.timeout(300)
@@ -12,17 +12,19 @@ from tests.simulation.crashes import SEEDS, Story
 def test_what_was_promised_is_kept(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Story(seed, tmp_path, monkeypatch).tell()
+    Scenario(seed, tmp_path, monkeypatch).run()
 
 
 @pytest.mark.timeout(300)
-def test_a_seed_tells_the_same_story_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_seed_runs_the_same_scenario_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     traces = []
     for name in ("first", "second"):
         directory = tmp_path / name
         directory.mkdir()
-        story = Story(3, directory, monkeypatch)
-        story.tell()
-        traces.append(story.trace)
+        scenario = Scenario(3, directory, monkeypatch)
+        scenario.run()
+        traces.append(scenario.trace)
 
     assert traces[0] == traces[1]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.crashes import SEEDS, Story
+from tests.simulation.crashes import SEEDS, Scenario
 
 
 @pytest.mark.timeout(300)
@@ -12,7 +12,7 @@ from tests.simulation.crashes import SEEDS, Story
 def test_acknowledged_records_are_served_or_said_to_be_damaged(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Story(seed, tmp_path, monkeypatch).damage()
+    Scenario(seed, tmp_path, monkeypatch).damage()
 
 
 @pytest.mark.timeout(300)
@@ -20,4 +20,4 @@ def test_acknowledged_records_are_served_or_said_to_be_damaged(
 def test_acknowledged_records_are_served_or_said_to_be_missing(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Story(seed, tmp_path, monkeypatch).lose_files()
+    Scenario(seed, tmp_path, monkeypatch).lose_files()

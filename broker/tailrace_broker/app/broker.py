@@ -23,7 +23,7 @@ from tailrace_broker.model.errors import (
 )
 from tailrace_broker.model.ring_state import Replica
 from tailrace_broker.net.api.topics import url_at
-from tailrace_broker.node.ring import Ring
+from tailrace_broker.node.ring import RingNode
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.engine import open_engine
 from tailrace_broker.storage.files.direct_file import measure_durable_write_ms
@@ -81,7 +81,7 @@ class LocalBroker:
         self.restart_kind = ""
         clock = CautiousClock(self.now_us, passed_us)
         self._retention = Retention(spawn, clock, self.counters)
-        self.ring = Ring(settings.ring, directory, io, spawn, on_failed)
+        self.ring = RingNode(settings.ring, directory, io, spawn, on_failed)
         topics = Topics(
             directory,
             io,

@@ -23,7 +23,7 @@ IDENTITY_VERSION = 3  # of `meta.json`, and so of the data directory
 T = TypeVar("T")
 
 
-class _Head(msgspec.Struct, frozen=True):
+class _Versioned(msgspec.Struct, frozen=True):
     version: int
 
 
@@ -81,7 +81,7 @@ class LogStart(msgspec.Struct, frozen=True, rename="camel"):
     version: int = FORMAT_VERSION
 
 
-class DeletedTopic(msgspec.Struct, frozen=True, rename="camel"):
+class DeletionMark(msgspec.Struct, frozen=True, rename="camel"):
     """`topic.json`."""
 
     topic: Topic
@@ -129,20 +129,20 @@ def decode_identity(stored: bytes) -> DiskIdentity:
     return _decode(stored, DiskIdentity, "meta.json", IDENTITY_VERSION)
 
 
-def encode_deleted(deleted: DeletedTopic) -> bytes:
+def encode_deleted(deleted: DeletionMark) -> bytes:
     """`topic.json`."""
     return msgspec.json.format(msgspec.json.encode(deleted)) + b"\n"
 
 
-def decode_deleted(stored: bytes) -> DeletedTopic:
+def decode_deleted(stored: bytes) -> DeletionMark:
     """Read `topic.json`; CorruptMetadataError."""
-    return _decode(stored, DeletedTopic, "topic.json")
+    return _decode(stored, DeletionMark, "topic.json")
 
 
 def _decode(stored: bytes, kind: type[T], name: str, known: int = FORMAT_VERSION) -> T:
     """CorruptMetadataError: it is damaged, or of another version, whose members may be others."""
     try:
-        version = msgspec.json.decode(stored, type=_Head).version
+        version = msgspec.json.decode(stored, type=_Versioned).version
         if version == known:
             return msgspec.json.decode(stored, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, CallerError) as error:

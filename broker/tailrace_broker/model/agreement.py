@@ -1,6 +1,6 @@
 """What brokers agree with: blocks on chains, who votes on them, and what a disk keeps of that.
 
-A block names its parent, so that blocks form a tree; what has been agreed is one chain of it.
+A block names its parent, so that blocks form a tree; what has been committed is one chain of it.
 """
 
 from typing import NamedTuple
@@ -79,7 +79,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True, tag="head"):
 
 
 class Commit(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
-    """Up to here this disk's chain is agreed, and applied as soon as this record is durable."""
+    """Up to here this disk's chain is committed, and applied as soon as this record is durable."""
 
     id: BlockId
 
@@ -95,7 +95,7 @@ Record = Term | Stored | Head | Commit | Reserved
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
-    """The agreed state after the block `id`, in place of the chain up to there."""
+    """The replicated state after the block `id`, in place of the chain up to there."""
 
     id: BlockId
     configuration: Configuration

@@ -1,6 +1,6 @@
-"""What can be asked of the agreed state. Conditional: a command names what it takes for granted.
+"""Commands to the replicated state. Each is conditional: it names the state that it expects.
 
-Each travels with an id (`Stamped`), by which it is carried out once, however often it arrives.
+Each travels with an id (`Stamped`), by which it is applied once, however often it arrives.
 Carried out by `core.ring_commands`; encoding: `codec.commands`.
 """
 

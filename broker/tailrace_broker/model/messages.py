@@ -1,4 +1,4 @@
-"""What brokers tell each other about the ring: one struct a message, none trusted to arrive.
+"""The messages between brokers about the ring: one struct each, none trusted to arrive.
 
 Every message may be lost, doubled, delayed or overtaken. `sender` is the disk that speaks; who
 reads counts votes and acknowledgements by it. Encoding: `codec.peer`.
@@ -41,9 +41,9 @@ class VoteAnswered(_Message, frozen=True, tag=2):
 
 
 class Append(_Message, frozen=True, tag=3):
-    """The leader's chain from `parent` on; no blocks: a sign of life.
+    """The leader's chain from `parent` on; no blocks: a heartbeat.
 
-    `round` counts the leader's rounds of signs of life; answers name it, so that the leader knows
+    `round` counts the leader's rounds of heartbeats; answers name it, so that the leader knows
     who has heard it since it asked.
     """
 
@@ -55,7 +55,7 @@ class Append(_Message, frozen=True, tag=3):
     round: int
 
 
-class Appended(_Message, frozen=True, tag=4):
+class AppendAnswered(_Message, frozen=True, tag=4):
     """Sent when it is on disk. `head`: the sender's; `commit`: up to where it has applied.
 
     Not accepted: the parent is unknown there; begin after `commit`.
@@ -111,14 +111,14 @@ class CommandForwarded(_Message, frozen=True, tag=8):
 
 
 class ReadAsked(_Message, frozen=True, tag=9):
-    """How much must I have applied to know all that is agreed now?"""
+    """How much must I have applied to know all that is committed now?"""
 
     sender: DiskId
     request: int
 
 
 class ReadAnswered(_Message, frozen=True, tag=10):
-    """`height`: applied by the asker, its state holds all that was agreed when it asked."""
+    """`height`: applied by the asker, its state holds all that was committed when it asked."""
 
     sender: DiskId
     request: int
@@ -176,7 +176,9 @@ class Digest(_Message, frozen=True, tag=14):
     leader: int | None
 
 
-RaftMessage = VoteAsked | VoteAnswered | Append | Appended | SnapshotSlice | SliceTaken | Follow
+RaftMessage = (
+    VoteAsked | VoteAnswered | Append | AppendAnswered | SnapshotSlice | SliceTaken | Follow
+)
 Message = (
     RaftMessage
     | CommandForwarded

@@ -1,4 +1,4 @@
-"""The agreed state of a ring, as values: brokers, ranges, topics, steps.
+"""The replicated state of a ring, as values: brokers, ranges, topics, steps.
 
 Nothing here is changed in place: a command makes a new state that shares what stays the same, so
 that a reader, or a snapshot being written, keeps the state that it has.
@@ -140,7 +140,7 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RingState(msgspec.Struct, frozen=True, array_like=True):
-    """All that a ring agrees on but who votes.
+    """All that a ring commits but who votes.
 
     `factor`: how many copies a range has, if there are as many brokers. `recent`: outcomes of the
     last commands by their id, oldest first; None: done. `retired`: incarnations that have left;

@@ -1,6 +1,6 @@
 """This broker's part in the ring, run on its disk, its clock and its connections.
 
-`core.control` decides; here its effects are carried out in their order, and what comes of them is
+`core.control` decides; here its effects are applied in their order, and what comes of them is
 told to it. All of it runs on the event loop.
 """
 
@@ -98,7 +98,7 @@ class RingSettings:
     secret: bytes
 
 
-class Ring:
+class RingNode:
     """`on_applied`: called with the state before and after each change, in their order."""
 
     def __init__(
@@ -138,12 +138,12 @@ class Ring:
 
     @property
     def state(self) -> RingState | None:
-        """What is agreed, as far as this broker has applied it; None: it is in no ring yet."""
+        """What is committed, as far as this broker has applied it; None: it is in no ring yet."""
         return None if self._control is None else self._control.state
 
     @property
     def registration(self) -> Registration | None:
-        """What this process is in the ring; None until that is agreed."""
+        """What this process is in the ring; None until that is committed."""
         return None if self._control is None else self._control.registration
 
     @property
@@ -258,7 +258,7 @@ class Ring:
         await self._request(partial(Ask, command=command))
 
     async def current(self) -> RingState:
-        """A state that holds all that was agreed when this was asked.
+        """A state that holds all that was committed when this was asked.
 
         NotAgreedError, NotReadyError.
         """

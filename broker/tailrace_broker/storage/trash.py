@@ -22,7 +22,7 @@ from uuid import UUID
 import structlog
 
 from tailrace.wire import DELETED_TOPIC_FILE, PURGED_SUFFIX, TRASH
-from tailrace_broker.codec.metadata import DeletedTopic, decode_deleted, encode_deleted
+from tailrace_broker.codec.metadata import DeletionMark, decode_deleted, encode_deleted
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import (
     DiskFullError,
@@ -44,7 +44,7 @@ _log = structlog.get_logger()
 class Buried(NamedTuple):
     """One deleted topic of the trash."""
 
-    deleted: DeletedTopic
+    deleted: DeletionMark
     directory: Path
 
     def size_bytes(self) -> int:
@@ -73,7 +73,7 @@ class Trash:
         with translated_errors(directory):
             sync_directory(self._data)
         self.spares.write(
-            directory / DELETED_TOPIC_FILE, encode_deleted(DeletedTopic(topic, deleted_us))
+            directory / DELETED_TOPIC_FILE, encode_deleted(DeletionMark(topic, deleted_us))
         )
 
     def unmark(self, topic_id: UUID) -> None:

@@ -29,7 +29,7 @@ from tailrace_broker.model.errors import (
 )
 from tailrace_broker.model.ring_state import RangeState, RingState, TopicState
 from tailrace_broker.model.topic import Partition, Topic, is_internal
-from tailrace_broker.node.ring import Ring
+from tailrace_broker.node.ring import RingNode
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.engine import Replayed
 from tailrace_broker.storage.files.io_threads import IoThreads
@@ -62,7 +62,7 @@ class LocalTopics:
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         now_us: Callable[[], int],
         retention: Retention,
-        ring: Ring,
+        ring: RingNode,
         *,
         url_of: Callable[[int], str],
     ) -> None:
@@ -184,7 +184,7 @@ class LocalTopics:
         while self._carried_count < self._wanted_count and self._is_serving:
             count, state = self._wanted_count, self._ring.state
             assert state is not None
-            await self._carry_out(state)
+            await self._execute(state)
             self._state, self._carried_count = state, count
             self._tell_carried()
         self._is_running = False
@@ -199,7 +199,7 @@ class LocalTopics:
         self._carried.set()
         self._carried = asyncio.Event()
 
-    async def _carry_out(self, state: RingState) -> None:
+    async def _execute(self, state: RingState) -> None:
         before = self._state
         assert before is not None
         changed = [

@@ -40,7 +40,7 @@ from tailrace_broker.model.errors import (
 from tailrace_broker.model.ring_state import Refusal, RingState
 from tailrace_broker.model.topic import NEW_TOPIC, Topic, TopicSettings, check_topic_name
 from tailrace_broker.model.trashed_topic import TrashedTopic
-from tailrace_broker.node.ring import Ring
+from tailrace_broker.node.ring import RingNode
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.engine import Replayed
 from tailrace_broker.storage.files.direct_file import sync_file_system
@@ -75,7 +75,7 @@ class Topics:
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         now_us: Callable[[], int],
         retention: Retention,
-        ring: Ring,
+        ring: RingNode,
         *,
         url_of: Callable[[int], str],
         auto_create: bool,

@@ -7,7 +7,7 @@ import pytest
 
 from tailrace.protocol.requests import Answer
 from tailrace.sync import Client
-from tailrace_broker.core.ring.commands import carry_out
+from tailrace_broker.core.ring.commands import apply_command
 from tailrace_broker.model.commands import DeleteTopic, Stamped
 from tests.support.broker.fixtures import RunningBroker
 from tests.support.broker.stored import values_of
@@ -74,7 +74,7 @@ def test_a_broker_killed_in_a_deletion_keeps_what_only_the_journal_had(
             client.produce(topic, value)
     broker.kill()
     deleted = Stamped(1, DeleteTopic(topic, 10**16))
-    put_ring_state(broker.data_dir, carry_out(ring_state_on(broker.data_dir), deleted))
+    put_ring_state(broker.data_dir, apply_command(ring_state_on(broker.data_dir), deleted))
     for _ in range(2):
         broker.restart()
     assert restore(broker, topic).status == 200

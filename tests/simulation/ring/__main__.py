@@ -6,10 +6,10 @@ what it fails without is left out first.
 
 import sys
 
-from tests.simulation.ring.many import report, tell_many
+from tests.simulation.ring.many import report, run_many
+from tests.simulation.ring.run import run
+from tests.simulation.ring.scenario import Scenario, make_scenario
 from tests.simulation.ring.shrink import shrink, until
-from tests.simulation.ring.story import Story, make_story
-from tests.simulation.ring.tale import tell
 from tests.simulation.ring.trace import Trace
 from tests.support.variables import WrongVariableError, is_on, whole_number
 
@@ -32,31 +32,31 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_USAGE
     if seed is not None:
-        return _tell_one(seed, shrinks=shrinks)
-    told = tell_many(range(first, first + count))
-    print("\n".join(report(told)))
-    return int(any(outcome.failure for outcome in told.outcomes))
+        return _run_one(seed, shrinks=shrinks)
+    runs = run_many(range(first, first + count))
+    print("\n".join(report(runs)))
+    return int(any(outcome.failure for outcome in runs.outcomes))
 
 
-def _tell_one(seed: int, *, shrinks: bool) -> int:
-    story = make_story(seed)
+def _run_one(seed: int, *, shrinks: bool) -> int:
+    scenario = make_scenario(seed)
     if shrinks:
-        failed = tell(story)
+        failed = run(scenario)
         if failed.failure is not None:
-            story = shrink(until(story, failed.virtual_ms), _fails)
+            scenario = shrink(until(scenario, failed.virtual_ms), _fails)
     trace = Trace(is_on=True)
-    outcome = tell(story, trace)
+    outcome = run(scenario, trace)
     print("\n".join(trace.lines))
-    ring = f"{story.broker_count} brokers, factor {story.factor}, {story.weather}"
-    print(f"seed {seed}: {ring}, {len(story.happenings)} events")
+    ring = f"{scenario.broker_count} brokers, factor {scenario.factor}, {scenario.environment}"
+    print(f"seed {seed}: {ring}, {len(scenario.happenings)} events")
     if shrinks:
-        print("\n".join(f"  {happening}" for happening in story.happenings))
+        print("\n".join(f"  {happening}" for happening in scenario.happenings))
     print(outcome.failure or "every promise was kept")
     return int(outcome.failure is not None)
 
 
-def _fails(story: Story) -> bool:
-    return tell(story).failure is not None
+def _fails(scenario: Scenario) -> bool:
+    return run(scenario).failure is not None
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What must be true of the brokers' agreement after every step, whatever happened.
 
-Looks at processes from outside, and at what they give to their disks. The agreed chain is built up
-once, from the first broker that takes a block for agreed; all others are held against it.
+It sees processes from outside, and what they give to their disks. The committed chain is built
+once, from the first broker that takes a block for committed; all others are compared with it.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from tailrace_broker.core.node.control import Control
 from tailrace_broker.core.node.events import ControlEvent, Heard
 from tailrace_broker.core.raft.raft import Raft
 from tailrace_broker.core.ring.checks import check_state
-from tailrace_broker.core.ring.commands import carry_out
+from tailrace_broker.core.ring.commands import apply_command
 from tailrace_broker.model.agreement import (
     COMMAND,
     INITIAL_ID,
@@ -43,14 +43,14 @@ _encode_state = msgspec.msgpack.Encoder().encode
 
 
 class Agreement:
-    """The agreed chain and its states, who led when, and what each process was last seen at."""
+    """The committed chain and its states, who led when, and what each process was last seen at."""
 
     def __init__(self, registrations: Registrations) -> None:
         self.initial: Configuration | None = None
-        self.configuration: Configuration | None = None  # agreed
-        self.agreed: list[BlockId] = []
+        self.configuration: Configuration | None = None  # committed
+        self.committed: list[BlockId] = []
         self.commands: list[tuple[int, Stamped, Refusal | None]] = []  # with height and outcome
-        self.state: RingState | None = None  # after the last of `agreed`
+        self.state: RingState | None = None  # after the last of `committed`
         self.quorums = Quorums()
         self._registrations = registrations
         self._blocks: dict[BlockId, Block] = {}
@@ -67,8 +67,8 @@ class Agreement:
 
     @property
     def height(self) -> int:
-        """Of the last block that any broker took for agreed."""
-        return len(self.agreed) - 1
+        """Of the last block that any broker took for committed."""
+        return len(self.committed) - 1
 
     def stored(self, blocks: Iterable[Block]) -> None:
         """A process gives these to its disk."""
@@ -141,7 +141,7 @@ class Agreement:
             check(self.height == 0, "two rings were founded")
             self._stillborn.add(self.state.cluster_id)
             self.state = None
-            self.agreed.clear()
+            self.committed.clear()
             self._encoded.clear()
         if self.state is None:
             check(
@@ -150,13 +150,13 @@ class Agreement:
             self.initial = control.raft.configuration
             self.state = state
             self.configuration = control.raft.configuration
-            self.agreed.append(INITIAL_ID)
+            self.committed.append(INITIAL_ID)
             self._encoded.append(_encode_state(state))
             self._registrations.founded(state)
         return True
 
     def _follow(self, process: Process, block_id: BlockId) -> None:
-        """Build the agreed chain up to there."""
+        """Build the committed chain up to there."""
         new: list[Block] = []
         is_leader = process.control is not None and process.control.raft.role == "leader"
         while block_id.height > self.height:
@@ -171,7 +171,7 @@ class Agreement:
             self._agree(block)
 
     def _check_counted(self, process: Process, new: list[Block]) -> None:
-        """By who voted until now; by the next voters alone when both sets have just agreed that."""
+        """By the voters until now; by the next ones when both sets have just committed that."""
         voters = self._voters_before
         for block in new:
             is_of_voters = block.kind == VOTERS and decode_configuration(block.payload) == voters
@@ -181,14 +181,14 @@ class Agreement:
         self.quorums.check_agreed(process, new[0].id, voters, self._has)
 
     def _agree(self, block: Block) -> None:
-        check(block.id.height == len(self.agreed), f"heights have a hole below {block.id}")
+        check(block.id.height == len(self.committed), f"heights have a hole below {block.id}")
         before = self.state
         assert before is not None
         if block.kind == VOTERS:
             self.configuration = decode_configuration(block.payload)
         if block.kind == COMMAND:
             stamped = decode_command(block.payload)
-            self.state = carry_out(before, stamped)
+            self.state = apply_command(before, stamped)
             is_again = stamped.id in self._carried_out
             check(not is_again or self.state == before, f"done twice: {stamped}")
             self._carried_out.add(stamped.id)
@@ -196,14 +196,14 @@ class Agreement:
             if any(getattr(self.state, part) is not getattr(before, part) for part in CHECKED):
                 check_state(self.state)
                 self._registrations.changed(before, self.state, stamped.command)
-        self.agreed.append(block.id)
+        self.committed.append(block.id)
         self._told.add(block.id)
         changed = self.state is not before
         self._encoded.append(_encode_state(self.state) if changed else self._encoded[-1])
 
     def _check_chain(self, block_id: BlockId, what: str) -> None:
-        agreed = self.agreed[block_id.height]
-        check(agreed == block_id, f"one {what} {block_id}, another {agreed}")
+        committed = self.committed[block_id.height]
+        check(committed == block_id, f"one {what} {block_id}, another {committed}")
 
     def _check_state(self, control: Control) -> None:
         height = control.raft.applied.height
@@ -213,10 +213,10 @@ class Agreement:
     def _check_leader(self, process: Process, control: Control) -> None:
         term = control.raft.term
         self.quorums.check_leader(process)
-        if self.agreed and self.agreed[-1].term < term:
+        if self.committed and self.committed[-1].term < term:
             check(
-                self._has(control.raft.head, self.agreed[-1]),
-                f"the leader of term {term} lacks {self.agreed[-1]}, which is agreed",
+                self._has(control.raft.head, self.committed[-1]),
+                f"the leader of term {term} lacks {self.committed[-1]}, which is agreed",
             )
 
     def _leads(self, process: Process, term: int) -> None:

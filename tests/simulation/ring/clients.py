@@ -1,6 +1,6 @@
 """Clients at any broker: they ask for changes and for the state, and hold brokers to the answers.
 
-Every command is unlike any other, so that its block can be told among the agreed ones. Consistent
+Every command is unlike any other, so that its block is known among the committed ones. Consistent
 reads are linear: a state that was asked for holds all that any broker had applied by then.
 """
 
@@ -14,14 +14,14 @@ from tests.simulation.ring.agreement import Agreement
 from tests.simulation.ring.process import Process
 from tests.simulation.ring.violation import check
 
-# Refusals that come from a broker itself: nothing was agreed about the command.
+# Refusals that come from a broker itself: nothing was committed about the command.
 NOT_AGREED = frozenset({"not-agreed"})
 
 
 class _Asked(NamedTuple):
     process: int
     command: Command | None  # None: the state
-    height: int  # agreed when it was asked
+    height: int  # committed when it was asked
 
 
 class Clients:
@@ -36,13 +36,13 @@ class Clients:
         self._waited_for: set[int] = set()
 
     def ask(self, process: Process, command: Command, *, waits: bool = False) -> int:
-        """Have a command carried out."""
+        """Have a command applied."""
         request = self._new_request(process, command, waits=waits)
         process.step(Ask(request, command))
         return request
 
     def ask_state(self, process: Process, *, waits: bool = False) -> int:
-        """Have the state as it is agreed now."""
+        """Have the state as it is committed now."""
         request = self._new_request(process, None, waits=waits)
         process.step(AskState(request))
         return request

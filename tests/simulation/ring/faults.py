@@ -1,6 +1,6 @@
 """What goes wrong: each fault is a value with its moment, and does its harm to the world itself.
 
-What lasts for a while ends by itself, so that any part of a story can be left out.
+What lasts for a while ends by itself, so that any part of a scenario can be left out.
 """
 
 from abc import ABC, abstractmethod
@@ -11,7 +11,7 @@ from functools import partial
 from tailrace_broker.core.node.events import Answer, Applied, ControlEffect
 from tailrace_broker.core.raft.events import Keep, Send
 from tailrace_broker.model.agreement import Commit
-from tailrace_broker.model.messages import Append, Appended, VoteAnswered
+from tailrace_broker.model.messages import Append, AppendAnswered, VoteAnswered
 from tests.simulation.ring.disk import Crash
 from tests.simulation.ring.network import PORTS
 from tests.simulation.ring.process import DeathAt, Process
@@ -42,7 +42,7 @@ EFFECTS: dict[str, Callable[[ControlEffect], bool]] = {
     "apply": _does(Applied),
     "commit": _keeps_commit,
     "keep": _does(Keep),
-    "promise": _sends(Appended, VoteAnswered),
+    "promise": _sends(AppendAnswered, VoteAnswered),
     "vote": _sends(VoteAnswered),
 }
 AFTER = frozenset({"promise", "vote"})

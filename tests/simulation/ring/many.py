@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from tests.simulation.ring.story import make_story
-from tests.simulation.ring.tale import Outcome, tell
+from tests.simulation.ring.run import Outcome, run
+from tests.simulation.ring.scenario import make_scenario
 
 MS_PER_HOUR = 3_600_000
 # With what is patched in this process.
@@ -16,7 +16,7 @@ FORKED = multiprocessing.get_context("fork")
 FAILURES_SHOWN = 20
 
 
-class Told(NamedTuple):
+class Runs(NamedTuple):
     """What came of some seeds."""
 
     outcomes: Sequence[Outcome]
@@ -25,33 +25,33 @@ class Told(NamedTuple):
 
 
 def tell_seed(seed: int) -> Outcome:
-    """A seed's own story; whatever else goes wrong says whose it was."""
+    """A seed's own scenario; whatever else goes wrong says whose it was."""
     try:
-        return tell(make_story(seed))
+        return run(make_scenario(seed))
     except Exception as error:
         error.add_note(f"in the story of seed {seed}")
         raise
 
 
-def tell_many(seeds: Iterable[int]) -> Told:
+def run_many(seeds: Iterable[int]) -> Runs:
     """Each in whatever process is free."""
     process_count = os.cpu_count() or 1
     began = time.monotonic()
     with FORKED.Pool(process_count) as pool:
         outcomes = pool.map(tell_seed, seeds, chunksize=1)
-    return Told(outcomes, time.monotonic() - began, process_count)
+    return Runs(outcomes, time.monotonic() - began, process_count)
 
 
-def report(told: Told) -> list[str]:
+def report(runs: Runs) -> list[str]:
     """Lines for people."""
-    outcomes = told.outcomes
+    outcomes = runs.outcomes
     hours = sum(outcome.virtual_ms for outcome in outcomes) / MS_PER_HOUR
-    minutes = told.seconds / 60
+    minutes = runs.seconds / 60
     healed_ms = [outcome.healed_ms for outcome in outcomes]
     lines = [
         f"{len(outcomes)} seeds, {hours:.1f} virtual hours, "
-        f"{sum(outcome.steps for outcome in outcomes):,} steps in {told.seconds:.0f} s: "
-        f"{len(outcomes) / minutes:.0f} seeds a minute on {told.process_count} cores",
+        f"{sum(outcome.steps for outcome in outcomes):,} steps in {runs.seconds:.0f} s: "
+        f"{len(outcomes) / minutes:.0f} seeds a minute on {runs.process_count} cores",
         f"whole again after {sum(healed_ms) // len(healed_ms)} ms, at most {max(healed_ms)} ms",
         _counted("faults", (outcome.faults for outcome in outcomes)),
         _counted("clients", (outcome.counts for outcome in outcomes)),

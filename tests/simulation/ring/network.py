@@ -32,7 +32,7 @@ class Endpoint(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Weather:
+class Environment:
     """How messages fare. Shares of one; delays in µs."""
 
     delay_us_min: int = 200
@@ -43,7 +43,7 @@ class Weather:
     late_us_max: int = 20_000_000
 
 
-CALM = Weather()
+CALM = Environment()
 DIAL_PAUSE_US_MIN = 20 * US_PER_MS
 DIAL_PAUSE_US_MAX = 1000 * US_PER_MS
 RESET_TOLD = 0.9
@@ -56,7 +56,7 @@ class Network:
     """Who is where, what is cut, and the weather."""
 
     def __init__(self, schedule: Schedule, generator: random.Random, faults: Counter[str]) -> None:
-        self.weather = CALM
+        self.environment = CALM
         self._schedule = schedule
         self._random = generator
         self._faults = faults
@@ -81,7 +81,7 @@ class Network:
 
     def send(self, sender: Endpoint, ordinal: int, port: Port, message: Message) -> None:
         """Once, twice or never, sooner or later."""
-        weather, generator = self.weather, self._random
+        environment, generator = self.environment, self._random
         target = self._target(sender, ordinal)
         if target is None:
             if not self._is_cut(sender, ordinal, port):
@@ -89,11 +89,11 @@ class Network:
             return
         if self._dials:
             self._dials.pop((sender.number, ordinal), None)
-        if weather.lost and generator.random() < weather.lost:
+        if environment.lost and generator.random() < environment.lost:
             self._faults["message lost"] += 1
             return
         self._deliver_later(sender, target, port, message)
-        if weather.doubled and generator.random() < weather.doubled:
+        if environment.doubled and generator.random() < environment.doubled:
             self._faults["message doubled"] += 1
             self._deliver_later(sender, target, port, message)
 
@@ -115,14 +115,14 @@ class Network:
 
     def heal(self) -> None:
         """No cut, no slow link, calm weather."""
-        self.weather = CALM
+        self.environment = CALM
         self._cuts.clear()
         self._slow_us.clear()
         self._deaf.clear()
 
     def spoil(self, **changes: float) -> None:
         """Worse weather."""
-        self.weather = replace(self.weather, **changes)  # type: ignore[arg-type]
+        self.environment = replace(self.environment, **changes)  # type: ignore[arg-type]
 
     def _target(self, sender: Endpoint, ordinal: int) -> Endpoint | None:
         """Of two processes of one ordinal the one that the sender is connected to."""
@@ -146,12 +146,12 @@ class Network:
     def _deliver_later(
         self, sender: Endpoint, target: Endpoint, port: Port, message: Message
     ) -> None:
-        weather, generator = self.weather, self._random
-        span_us = weather.delay_us_max - weather.delay_us_min
-        delay_us = weather.delay_us_min + int(generator.random() * span_us)
-        if weather.late and generator.random() < weather.late:
+        environment, generator = self.environment, self._random
+        span_us = environment.delay_us_max - environment.delay_us_min
+        delay_us = environment.delay_us_min + int(generator.random() * span_us)
+        if environment.late and generator.random() < environment.late:
             self._faults["message late"] += 1
-            delay_us = int(generator.random() * weather.late_us_max)
+            delay_us = int(generator.random() * environment.late_us_max)
         if self._slow_us:
             delay_us += self._slow_us.get((sender.ordinal, target.ordinal), 0)
 

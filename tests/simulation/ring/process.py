@@ -83,7 +83,7 @@ class Process:
     """Alive from `start` on; `control` is there as soon as its disk has been read."""
 
     def __init__(self, ordinal: int, number: int, disk: Disk, around: Surroundings) -> None:
-        """`number`: of all processes of the story."""
+        """`number`: of all processes of the scenario."""
         self.ordinal = ordinal
         self.number = number
         self.disk = disk

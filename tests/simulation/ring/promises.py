@@ -1,7 +1,7 @@
 """What a process has told others it must know again after a crash, as long as its disk is there."""
 
 from tailrace_broker.core.raft.events import Send
-from tailrace_broker.model.messages import Appended, Digest, Follow, VoteAnswered
+from tailrace_broker.model.messages import AppendAnswered, Digest, Follow, VoteAnswered
 from tests.simulation.ring.process import Process
 from tests.simulation.ring.violation import check
 
@@ -13,7 +13,7 @@ def note_told(process: Process, send: Send) -> None:
         mine = next((h for h in message.hints if h.ordinal == process.ordinal), None)
         if mine is not None and mine.incarnation == disk.identity.incarnation:
             disk.told_height = max(disk.told_height, mine.height)
-    elif type(message) is Appended:
+    elif type(message) is AppendAnswered:
         disk.told_term = max(disk.told_term, message.term)
         disk.told_height = max(disk.told_height, message.commit.height)
     elif type(message) is Follow:

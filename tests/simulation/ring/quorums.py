@@ -5,7 +5,7 @@ from uuid import UUID
 
 from tailrace_broker.core.raft.events import Send
 from tailrace_broker.model.agreement import BlockId, Configuration, DiskId
-from tailrace_broker.model.messages import Appended, VoteAnswered
+from tailrace_broker.model.messages import AppendAnswered, VoteAnswered
 from tests.simulation.ring.process import Process
 from tests.simulation.ring.violation import check
 
@@ -20,7 +20,7 @@ class Quorums:
     def told(self, send: Send) -> None:
         """A message leaves a process."""
         message = send.message
-        if type(message) is Appended:
+        if type(message) is AppendAnswered:
             self._heads[message.sender.incarnation, message.term] = message.head
         elif type(message) is VoteAnswered and message.is_granted and not message.is_pre:
             key = (message.sender.incarnation, message.term)
@@ -46,7 +46,7 @@ class Quorums:
         configuration: Configuration,
         has: Callable[[BlockId, BlockId], bool],
     ) -> None:
-        """It has just agreed on the block, as leader; until then these were the voters.
+        """It has just committed the block, as leader; until then these were the voters.
 
         `has`: a head, and what it may descend from. Its own write is not looked at.
         """

@@ -1,6 +1,6 @@
 """What must be true of who a broker is, what its data may have lost, and who leads which range.
 
-The world tells how processes ended; the agreed state must never take a disk for better than it is.
+The world knows how processes ended; the replicated state must never take a disk for better.
 """
 
 from typing import NamedTuple
@@ -41,7 +41,7 @@ class Registrations:
         self._check_epochs(None, state)
 
     def changed(self, before: RingState, after: RingState, command: Command) -> None:
-        """The agreed state is another."""
+        """The replicated state is another."""
         if after.brokers is not before.brokers:
             for registration in after.brokers.values():
                 self._check_number(registration)

@@ -1,4 +1,4 @@
-"""Stories that are told by hand, beside those that seeds make up."""
+"""Scenarios that are told by hand, beside those that seeds make up."""
 
 from dataclasses import dataclass
 from random import Random
@@ -6,7 +6,7 @@ from random import Random
 from tests.simulation.ring.disk_faults import Wipe
 from tests.simulation.ring.faults import Happening, Kill
 from tests.simulation.ring.network import CALM
-from tests.simulation.ring.story import Story, make_story
+from tests.simulation.ring.scenario import Scenario, make_scenario
 from tests.simulation.ring.violation import check
 from tests.simulation.ring.work import Found
 from tests.simulation.ring.world import World
@@ -39,7 +39,7 @@ class RecoverByHand(Happening):
         world.clients.recover(process)
 
 
-def two_wiped_voters(seed: int = 0) -> Story:
+def two_wiped_voters(seed: int = 0) -> Scenario:
     """They found nothing, whoever asks them to; the third goes on alone, and lets them in."""
     happenings = (
         Found(500, 0, 3, 3),
@@ -49,10 +49,10 @@ def two_wiped_voters(seed: int = 0) -> Story:
         Found(16_000, 2, 3, 3),
         RecoverByHand(25_000, 2),
     )
-    return Story(seed, 3, 3, CALM, 26_000, happenings)
+    return Scenario(seed, 3, 3, CALM, 26_000, happenings)
 
 
-def bootstraps_of_any_size(seed: int) -> Story:
+def bootstraps_of_any_size(seed: int) -> Scenario:
     """One of all brokers, of which one is late, a smaller one meanwhile, and others or none."""
     generator = Random(f"foundings {seed}")
     broker_count = generator.choice((2, 3, 4))
@@ -68,11 +68,11 @@ def bootstraps_of_any_size(seed: int) -> Story:
     if generator.random() < 0.5:
         dead = generator.randrange(broker_count)
         happenings.append(Kill(generator.randint(300, at_ms), dead, "process", 100))
-    weather = generator.choice((CALM, make_story(seed).weather))
+    environment = generator.choice((CALM, make_scenario(seed).environment))
     in_order = sorted(happenings, key=lambda each: each.at_ms)
-    return Story(seed, broker_count, 1, weather, 8_000, tuple(in_order))
+    return Scenario(seed, broker_count, 1, environment, 8_000, tuple(in_order))
 
 
-def wiped_voter(seed: int = 0) -> Story:
+def wiped_voter(seed: int = 0) -> Scenario:
     """It comes back empty, catches up, and votes with its new disk."""
-    return Story(seed, 3, 3, CALM, 9_000, (Found(500, 0, 3, 3), Wipe(8_000, 1, 200)))
+    return Scenario(seed, 3, 3, CALM, 9_000, (Found(500, 0, 3, 3), Wipe(8_000, 1, 200)))

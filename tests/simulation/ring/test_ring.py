@@ -1,4 +1,4 @@
-"""Whole rings under many seeds: every promise is kept, and a seed tells the same story again."""
+"""Whole rings under many seeds: every promise is kept, and a seed tells the same scenario again."""
 
 import os
 import subprocess
@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from tests.simulation.ring.many import report, tell_many
+from tests.simulation.ring.many import report, run_many
+from tests.simulation.ring.run import run
+from tests.simulation.ring.scenario import make_scenario
 from tests.simulation.ring.shrink import shrink
-from tests.simulation.ring.story import make_story
-from tests.simulation.ring.tale import tell
 from tests.simulation.ring.trace import Trace
 
 SEEDS = int(os.environ.get("SEEDS", "200" if os.environ.get("CI") else "40"))
@@ -21,24 +21,24 @@ SECONDS_MAX = 6
 
 @pytest.mark.timeout(300 + SECONDS_MAX * SEEDS)
 def test_every_promise_is_kept() -> None:
-    told = tell_many(range(FIRST, FIRST + SEEDS))
+    runs = run_many(range(FIRST, FIRST + SEEDS))
 
-    assert [each.seed for each in told.outcomes if each.failure] == [], "\n".join(report(told))
+    assert [each.seed for each in runs.outcomes if each.failure] == [], "\n".join(report(runs))
 
 
 @pytest.mark.timeout(300)
-def test_a_seed_tells_the_same_story_again() -> None:
+def test_a_seed_runs_the_same_scenario_again() -> None:
     traces = [Trace(is_on=True, has_gossip=True) for _ in range(2)]
     for trace in traces:
-        tell(make_story(SAME_SEED), trace)
+        run(make_scenario(SAME_SEED), trace)
 
     assert len(traces[0].lines) > 1000
     assert traces[0].lines == traces[1].lines
 
 
 @pytest.mark.timeout(300)
-def test_a_seed_tells_the_same_story_whatever_the_hashes_of_strings_are() -> None:
-    told = [
+def test_a_seed_runs_the_same_scenario_whatever_the_hashes_of_strings_are() -> None:
+    runs = [
         subprocess.run(
             [sys.executable, "-m", "tests.simulation.ring"],
             env={**os.environ, "SEED": str(SAME_SEED), "PYTHONHASHSEED": hashes},
@@ -49,13 +49,13 @@ def test_a_seed_tells_the_same_story_whatever_the_hashes_of_strings_are() -> Non
         for hashes in ("1", "2")
     ]
 
-    assert told[0] == told[1]
+    assert runs[0] == runs[1]
 
 
-def test_what_a_story_fails_without_is_left_out() -> None:
-    story = make_story(SAME_SEED)
-    guilty = (story.happenings[5], story.happenings[40])
+def test_what_a_scenario_fails_without_is_left_out() -> None:
+    scenario = make_scenario(SAME_SEED)
+    guilty = (scenario.happenings[5], scenario.happenings[40])
 
-    shrunk = shrink(story, lambda tried: all(each in tried.happenings for each in guilty))
+    shrunk = shrink(scenario, lambda tried: all(each in tried.happenings for each in guilty))
 
     assert shrunk.happenings == guilty

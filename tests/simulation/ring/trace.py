@@ -1,4 +1,4 @@
-"""A story to read: a line for everything that happens, the machines' steps included."""
+"""A scenario to read: a line for everything that happens, the machines' steps included."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from tailrace_broker.core.node.events import (
 )
 from tailrace_broker.core.raft.events import Compacted, Durable, Keep, Replace, Send, Woken
 from tailrace_broker.model.agreement import Block, BlockId, DiskId, Record, Snapshot, Stored
-from tailrace_broker.model.messages import Append, Appended, Digest, Message
+from tailrace_broker.model.messages import Append, AppendAnswered, Digest, Message
 
 if TYPE_CHECKING:
     from tests.simulation.ring.process import Process
@@ -95,7 +95,7 @@ def _message(message: Message) -> str:
         case Append(term, _, parent, blocks, commit, number):
             what = f" + {_blocks(blocks)}" if blocks else ""
             return f"append term {term} {_id(parent)}{what}, commit {_id(commit)}, round {number}"
-        case Appended(term, _, is_accepted, head, commit, number):
+        case AppendAnswered(term, _, is_accepted, head, commit, number):
             word = "appended" if is_accepted else "refused"
             return f"{word} term {term} head {_id(head)}, commit {_id(commit)}, round {number}"
         case _:

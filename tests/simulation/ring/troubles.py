@@ -1,4 +1,4 @@
-"""Faults at random: which kinds a story has, whom they hit, and for how long."""
+"""Faults at random: which kinds a scenario has, whom they hit, and for how long."""
 
 import random
 from collections.abc import Callable
@@ -29,7 +29,7 @@ HIT_LEADER = 0.35
 def make_troubles(
     generator: random.Random, broker_count: int, *, trouble_ms: int
 ) -> list[Happening]:
-    """As many as there is time for; some stories are quiet, and some are not."""
+    """As many as there is time for; some scenarios are quiet, and some are not."""
     pause_ms = generator.choice((500, 1500, 4000))
     makers = generator.sample(MAKERS, generator.randint(1, len(MAKERS)))
     troubles: list[Happening] = []
@@ -60,7 +60,7 @@ def _kill_at(generator: random.Random, at_ms: int, brokers: int) -> list[Happeni
 
 
 def _lag(generator: random.Random, at_ms: int, brokers: int) -> list[Happening]:
-    """A broker misses something; it hears again as the leader dies that has agreed on it."""
+    """A broker misses something; it hears again as the leader dies that has committed it."""
     who, lasts_ms = generator.randrange(brokers), generator.choice((1500, 3000))
     down_ms = generator.choice(DOWN_MS)
     end_ms = at_ms + lasts_ms - generator.randrange(300)

@@ -36,7 +36,7 @@ class Found(Happening):
 
 @dataclass(frozen=True, slots=True)
 class Change(Happening):
-    """Somebody has a command carried out."""
+    """Somebody has a command applied."""
 
     command: Command
 
@@ -49,7 +49,7 @@ class Change(Happening):
 
 @dataclass(frozen=True, slots=True)
 class Read(Happening):
-    """Somebody wants to know what is agreed now."""
+    """Somebody wants to know what is committed now."""
 
     def happen(self, world: World) -> None:
         process = world.newest(self.ordinal)

@@ -15,7 +15,7 @@ from tailrace_broker.model.ring_state import Refusal
 from tests.simulation.ring.agreement import Agreement, stored_blocks
 from tests.simulation.ring.clients import Clients
 from tests.simulation.ring.disk import Crash, Disk, Identity
-from tests.simulation.ring.network import Network, Weather
+from tests.simulation.ring.network import Environment, Network
 from tests.simulation.ring.process import DAMAGED, Process, Surroundings
 from tests.simulation.ring.promises import check_kept, note_told
 from tests.simulation.ring.registrations import Registrations
@@ -24,7 +24,7 @@ from tests.simulation.ring.trace import Trace
 from tests.simulation.ring.violation import check
 from tests.simulation.ring.wholeness import missing
 
-# Small, so that a story compacts now and then.
+# Small, so that a scenario compacts now and then.
 LOG_BYTES = 256 * 1024
 # A compaction every few dozen writes.
 COMPACT_BYTES = 5 * 1024
@@ -37,7 +37,7 @@ class World:
     """Brokers 0 to `broker_count` - 1, each with a disk, and a process now and then."""
 
     def __init__(
-        self, seed: int, *, broker_count: int, factor: int, weather: Weather, trace: Trace
+        self, seed: int, *, broker_count: int, factor: int, environment: Environment, trace: Trace
     ) -> None:
         self.broker_count = broker_count
         self.factor = factor
@@ -47,7 +47,7 @@ class World:
         self.generator = random.Random(f"world {seed}")
         self.schedule = Schedule()
         self.network = Network(self.schedule, random.Random(f"network {seed}"), self.faults)
-        self.network.weather = weather
+        self.network.environment = environment
         self.registrations = Registrations()
         self.agreement = Agreement(self.registrations)
         self.clients = Clients(self.agreement, self.counts)

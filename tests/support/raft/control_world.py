@@ -1,6 +1,6 @@
 """Brokers' parts in a ring, without processes: messages arrive in a millisecond, disks take one.
 
-Plain and undisturbed, for stories told step by step; what disturbs is `tests/simulation/ring`.
+Plain and undisturbed, for scenarios told step by step; what disturbs is `tests/simulation/ring`.
 """
 
 import heapq
@@ -52,7 +52,7 @@ from tailrace_broker.model.commands import Command
 from tailrace_broker.model.messages import Message
 from tailrace_broker.model.ring_state import Loss, Refusal, Start
 
-STORY_MS_MAX = 60_000
+SCENARIO_MS_MAX = 60_000
 
 
 class TestDisk:
@@ -173,8 +173,8 @@ class World:
         return self.answers[number]
 
     def until(self, is_so: Callable[[], bool]) -> None:
-        """Let time pass; a story that goes on for too long has failed."""
-        give_up_ms = self.now_ms + STORY_MS_MAX
+        """Let time pass; a scenario that goes on for too long has failed."""
+        give_up_ms = self.now_ms + SCENARIO_MS_MAX
         while not is_so():
             assert self._queue, "nothing happens any more"
             self.now_ms, _, action = heapq.heappop(self._queue)
@@ -203,7 +203,7 @@ class World:
         if self.controls.get(control.ordinal) is not control:
             return
         for effect in control.step(event, self.now_ms):
-            self._carry_out(control, effect)
+            self._execute(control, effect)
         control.validate()
         self._at(max(control.wake_at_ms, self.now_ms + 1), lambda: self._wake(control))
 
@@ -211,7 +211,7 @@ class World:
         if control.wake_at_ms <= self.now_ms:
             self.do(control, Woken())
 
-    def _carry_out(self, control: Control, effect: ControlEffect) -> None:
+    def _execute(self, control: Control, effect: ControlEffect) -> None:
         disk = self.disks[control.ordinal]
         match effect:
             case Send(ordinal, message):

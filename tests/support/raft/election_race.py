@@ -52,7 +52,7 @@ class Race:
         self._writing: set[int] = set()
 
     def run(self) -> float:
-        """The ms from the leader's death until another leads, and all that was agreed is known."""
+        """The ms from the leader's death until another leads and knows all that was committed."""
         if self._death.is_early:
             self._until(lambda: self._any_leader() is not None)
         else:

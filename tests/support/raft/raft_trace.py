@@ -37,7 +37,7 @@ from tailrace_broker.model.agreement import (
 )
 from tailrace_broker.model.messages import (
     Append,
-    Appended,
+    AppendAnswered,
     Follow,
     SliceTaken,
     SnapshotSlice,
@@ -134,7 +134,7 @@ def _message(message: object) -> str:
         case Append(term, _, parent, blocks, commit, _):
             what = ", ".join(map(_block, blocks)) or "nothing new"
             return f"term {term}: behind {_id(parent)}: {what}; agreed up to {_id(commit)}"
-        case Appended(term, _, is_accepted, head, commit, _):
+        case AppendAnswered(term, _, is_accepted, head, commit, _):
             what = "I have" if is_accepted else "that I cannot take; I have"
             return f"term {term}: {what} {_id(head)}, and have applied {_id(commit)}"
         case SnapshotSlice(term, _, block_id, _, position, size_bytes, contents, _):

@@ -198,7 +198,7 @@ class Node:
                 self._apply(blocks)
             case Install(snapshot):
                 self.state, self.applied = snapshot.state, snapshot.id
-                self.world.agreed(snapshot.id)
+                self.world.committed(snapshot.id)
             case ReadReady(request, height):
                 assert height >= self.world.asked[request], request
                 self.reads[request] = height
@@ -211,7 +211,7 @@ class Node:
             if block.kind == COMMAND:
                 self.state += block.payload + b"\n"
             self.applied = block.id
-            self.world.agreed(block.id)
+            self.world.committed(block.id)
 
 
 class World:
@@ -230,9 +230,9 @@ class World:
         self.voters: set[DiskId] = set()  # who was ever meant to vote
         self.watch: Callable[[Node, RaftEvent, list[RaftEffect]], None] | None = None
         self.leaders: dict[int, DiskId] = {}  # by term
-        self.blocks: dict[int, BlockId] = {}  # agreed, by height
+        self.blocks: dict[int, BlockId] = {}  # committed, by height
         self.states: dict[BlockId, bytes] = {}
-        self.asked: dict[int, int] = {}  # what was agreed when a read was asked, by request
+        self.asked: dict[int, int] = {}  # what was committed when a read was asked, by request
         initial = initial_of(*map(disk_id, range(voter_count)))
         for ordinal in range(voter_count):
             self.add(MemoryDisk(disk_id(ordinal), initial))
@@ -257,7 +257,7 @@ class World:
 
     # --- what must hold ---
 
-    def agreed(self, block_id: BlockId) -> None:
+    def committed(self, block_id: BlockId) -> None:
         """A height has one block, for ever."""
         found = self.blocks.setdefault(block_id.height, block_id)
         assert found == block_id, (found, block_id)

@@ -5,13 +5,13 @@ from pathlib import Path
 from tailrace_broker.codec.commands import decode_command
 from tailrace_broker.codec.ring_snapshot import decode_state
 from tailrace_broker.core.raft.metadata_log import MetadataLog
-from tailrace_broker.core.ring.commands import carry_out
+from tailrace_broker.core.ring.commands import apply_command
 from tailrace_broker.model.agreement import COMMAND, Block, BlockId, Kept
 from tailrace_broker.model.ring_state import RingState
 
 
 def metadata_directory(data_dir: Path) -> Path:
-    """Where a broker keeps what was agreed on."""
+    """Where a broker keeps what was committed."""
     return data_dir / "data/metadata"
 
 
@@ -22,7 +22,7 @@ def kept_on(data_dir: Path) -> Kept:
     return kept
 
 
-def agreed_blocks(kept: Kept) -> list[Block]:
+def committed_blocks(kept: Kept) -> list[Block]:
     """Above the snapshot, in the order of their heights."""
     assert kept.snapshot is not None
     by_id = {block.id: block for block in kept.blocks}
@@ -34,32 +34,32 @@ def agreed_blocks(kept: Kept) -> list[Block]:
     return chain[::-1]
 
 
-def agreed_state(kept: Kept, height: int) -> RingState:
-    """As it was at a height that the disk has not left behind, and knows to be agreed."""
+def committed_state(kept: Kept, height: int) -> RingState:
+    """As it was at a height that the disk has not left behind, and knows to be committed."""
     assert kept.snapshot is not None
     assert kept.snapshot.id.height <= height <= kept.commit.height
     state = decode_state(kept.snapshot.state)
-    for block in agreed_blocks(kept):
+    for block in committed_blocks(kept):
         if block.kind == COMMAND and block.id.height <= height:
-            state = carry_out(state, decode_command(block.payload))
+            state = apply_command(state, decode_command(block.payload))
     return state
 
 
 def assert_same_chain(disks: list[Kept]) -> None:
-    """No height has two agreed blocks."""
+    """No height has two committed blocks."""
     by_height: dict[int, Block] = {}
     for kept in disks:
-        for block in agreed_blocks(kept):
+        for block in committed_blocks(kept):
             assert by_height.setdefault(block.id.height, block) == block
 
 
 def assert_same_state(disks: list[Kept]) -> RingState:
-    """Disks have the same state at the last height that all know to be agreed; that state.
+    """Disks have the same state at the last height that all know to be committed; that state.
 
     One whose snapshot is later still cannot tell.
     """
     height = min(kept.commit.height for kept in disks)
     able = [each for each in disks if each.snapshot and each.snapshot.id.height <= height]
-    first, *others = [agreed_state(kept, height) for kept in able]
+    first, *others = [committed_state(kept, height) for kept in able]
     assert all(other == first for other in others), f"states differ at height {height}"
     return first

@@ -1,4 +1,4 @@
-"""What a stopped broker's ring has agreed on, read from its disk and put there."""
+"""What a stopped broker's ring has committed, read from its disk and put there."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,7 +11,7 @@ from uuid import UUID
 from tailrace_broker.codec.commands import decode_command
 from tailrace_broker.codec.ring_snapshot import decode_state, encode_slices
 from tailrace_broker.core.ring.arithmetic import UNIT_TOKENS
-from tailrace_broker.core.ring.commands import carry_out
+from tailrace_broker.core.ring.commands import apply_command
 from tailrace_broker.model.agreement import (
     COMMAND,
     INITIAL_ID,
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 def ring_state_on(root: Path) -> RingState:
-    """What has been agreed."""
+    """What has been committed."""
     return state_of(_with_files(root, MetadataFiles.load))
 
 
@@ -57,12 +57,12 @@ def state_of(kept: Kept) -> RingState:
         block_id = by_id[block_id].parent
     for block in reversed(chain):
         if block.kind == COMMAND:
-            state = carry_out(state, decode_command(block.payload))
+            state = apply_command(state, decode_command(block.payload))
     return state
 
 
 def put_ring_state(root: Path, state: RingState) -> None:
-    """In place of all that was agreed before. `root`: of a broker's directory, which is stopped."""
+    """Replace all that was committed before. `root`: the directory of a stopped broker."""
     directory = DataDirectory(root)
     voters = Configuration((directory.identity.disk,))
     directory.close()
@@ -79,7 +79,7 @@ def put_ring_state(root: Path, state: RingState) -> None:
 
 
 def put_topics(root: Path, *topics: Topic) -> None:
-    """A ring of this broker alone that has agreed on these topics, their sealed partitions and
+    """A ring of this broker alone that has committed these topics, their sealed partitions and
     their epochs; the directory may be new.
     """
     directory = DataDirectory(root)

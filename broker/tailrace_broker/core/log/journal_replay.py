@@ -2,7 +2,7 @@
 
 Frames are taken in the order of their sequence, files as a ring. A frame that is missing was torn,
 or never synced, unless a later one of the same boot says that it was durable: then records are
-lost that were acknowledged. When its batches can still be told, their partitions are damaged; else
+lost that were acknowledged. When its batches are still known, their partitions are damaged; else
 the journal is. What a later boot says counts for nothing: it took for the end what it found.
 """
 

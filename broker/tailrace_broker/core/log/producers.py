@@ -15,7 +15,7 @@ under way, or *unknown*: it may have been stored so long ago that nobody remembe
 So within 10 minutes of an append a retry of it is never stored again, whatever else happens to a
 log that is whole. Of one with damage, what was appended there is unknown; but for a request with a
 sequence above all that are remembered of its producer, which is new.
-Time is the append time of batches, and `now_us` of a request; nothing happens by itself.
+Time is the append time of batches, and `now_us` of a request; nothing happens automatically.
 """
 
 from collections import OrderedDict
@@ -146,7 +146,7 @@ class ProducerWindows:
     def __init__(
         self, checkpoint: Checkpoint = NOTHING, limits: WindowLimits = WindowLimits()
     ) -> None:
-        """As the log below the checkpoint's end tells."""
+        """As the log below the checkpoint's end has it."""
         self._limits = limits
         self.end_offset = checkpoint.end_offset  # what stands before it is known
         # Both: the one that has been silent longest is first.

@@ -1,6 +1,6 @@
 """Where a scrub of all stored bytes begins: a plan from sizes and time alone, nothing is stored.
 
-As if it went round and round at its pace for ever: however often a broker is started anew, no part
+As if it went round and round at its pace for ever: however often a broker is restarted, no part
 of its data is always left out, and none is always read first.
 """
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from tailrace_broker.codec.commands import decode_command
 from tailrace_broker.codec.ring_snapshot import decode_state
-from tailrace_broker.core.ring.commands import carry_out
+from tailrace_broker.core.ring.commands import apply_command
 from tailrace_broker.model.agreement import COMMAND, Block, DiskId, Snapshot
 from tailrace_broker.model.ring_state import Registration, RingState, Start
 
@@ -55,7 +55,7 @@ class AppliedState:
         for block in blocks:
             if block.kind == COMMAND:
                 stamped = decode_command(block.payload)
-                state = carry_out(state, stamped)
+                state = apply_command(state, stamped)
                 ids.append(stamped.id)
         self.state = state
         return ids

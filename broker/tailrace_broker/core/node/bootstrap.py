@@ -29,8 +29,8 @@ from tailrace_broker.core.node.events import (
     AskBootstrap,
     BootstrapEffect,
     BootstrapEvent,
+    KeepReserved,
     Noted,
-    Reserve,
     Take,
 )
 from tailrace_broker.core.raft.events import Send, Woken
@@ -210,7 +210,7 @@ class Bootstrap:
         if not self._may_reserve(message.bootstrap):
             self._rules["bootstrap.own_first"] += 1
             return []
-        return [Reserve(Reserved(message.bootstrap), message)]
+        return [KeepReserved(Reserved(message.bootstrap), message)]
 
     def _noted(self, message: BootstrapAsked) -> list[BootstrapEffect]:
         """It is on disk: the answer, and one to whoever asked for an attempt that ends by this."""

@@ -32,8 +32,8 @@ from tailrace_broker.core.node.events import (
     ControlEffect,
     ControlEvent,
     Heard,
+    KeepReserved,
     Noted,
-    Reserve,
     Superseded,
     Take,
 )
@@ -61,7 +61,7 @@ from tailrace_broker.model.commands import Command, Register
 from tailrace_broker.model.generator import Generator
 from tailrace_broker.model.messages import (
     Append,
-    Appended,
+    AppendAnswered,
     BootstrapAnswered,
     BootstrapAsked,
     Bootstrapped,
@@ -274,7 +274,7 @@ class Control:
                 VoteAsked()
                 | VoteAnswered()
                 | Append()
-                | Appended()
+                | AppendAnswered()
                 | SnapshotSlice()
                 | SliceTaken()
                 | Follow()
@@ -471,7 +471,7 @@ class Control:
             match effect:
                 case Send() | Answer():
                     effects.append(effect)
-                case Reserve(reserved, asked):
+                case KeepReserved(reserved, asked):
                     effects.append(Keep(self._written(Noted(asked)), (reserved,)))
                 case Take(initial):
                     effects += self._raft(raft_events.Initialize(initial), now_ms)

@@ -113,7 +113,7 @@ ControlEffect = Send | Keep | Replace | CompactState | Applied | Answer | Supers
 
 
 @dataclass(frozen=True, slots=True)
-class Reserve:
+class KeepReserved:
     """Keep `reserved` on disk, then say `Noted(asked)`."""
 
     reserved: Reserved
@@ -122,7 +122,7 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """What `Reserve` wanted is on disk."""
+    """What `KeepReserved` wanted is on disk."""
 
     asked: BootstrapAsked
 
@@ -144,4 +144,4 @@ class AppliedUpTo:
 BootstrapEvent = (
     Woken | AskBootstrap | BootstrapAsked | Noted | BootstrapAnswered | Bootstrapped | AppliedUpTo
 )
-BootstrapEffect = Send | Answer | Reserve | Take
+BootstrapEffect = Send | Answer | KeepReserved | Take

@@ -1,7 +1,7 @@
-"""Who seems to be alive: each broker counts beats, and tells its neighbours whose beats it knows.
+"""Gossip says who seems to be alive: each broker counts heartbeats and sends those that it knows.
 
 A machine. Every `interval_ms` a broker sends a digest to its two neighbours in the ring and to one
-other broker, drawn anew each time. A digest holds the sender's own hint and those that grew last,
+other broker, drawn each time. A digest holds the sender's own hint and those that grew last,
 as many as fit. A broker is alive while its beats grow, as seen from here; when its connection is
 reset it is not, until a newer beat is heard. Gossip only hints: it decides nothing, the metadata
 does.
@@ -44,7 +44,7 @@ FOUNDERS = range(3)
 
 
 class GossipTiming(NamedTuple):
-    """`suspicion_ms`: for so long a broker that is not heard counts as alive."""
+    """`suspicion_ms`: a broker that is not heard counts as alive for this long."""
 
     interval_ms: int = TICK_MS
     suspicion_ms: int = 1000
@@ -123,7 +123,7 @@ class Gossip:
         return damped_ms + self._between.get(ordinal, self._hops_max) * self._timing.interval_ms
 
     def leader_hint(self) -> tuple[int, int] | None:
-        """The newest term that a leader is known of here or was told of, and that leader."""
+        """The newest term with a known leader, and that leader."""
         return None if self._leader is None else (self._term, self._leader)
 
     def validate(self) -> None:
@@ -139,7 +139,7 @@ class Gossip:
             assert len(past) <= PAST_PROCESSES
         assert len(self._callers) <= CALLERS_MAX
 
-    # --- what it is told ---
+    # --- what it learns from this broker and others ---
 
     def set_ring(self, broker_count: int) -> None:
         """The ring has so many brokers. O(n) when that is another number than before."""

@@ -1,4 +1,4 @@
-"""What this broker has asked the ring for, until the state tells the outcome.
+"""The requests of this broker to the ring, until the state has their outcomes.
 
 A command or read goes to whoever leads, and again now and then: the way there and back may fail,
 and the leader change. A command carries an id, and its outcome is in the state that every broker
@@ -43,7 +43,7 @@ class _Request:
 
 
 class Requests:
-    """Bounded by time: what is not agreed on within `give_up_ms` is forgotten, and said to be."""
+    """Bounded by time: what is not committed within `give_up_ms` is forgotten, and said to be."""
 
     def __init__(
         self,

@@ -70,7 +70,7 @@ class Chain:
 
     @property
     def configuration(self) -> Configuration:
-        """In force: that of the chain's latest block of voters, agreed or not."""
+        """In force: that of the chain's latest block of voters, committed or not."""
         return self._voters[-1][1] if self._voters else self._base_configuration
 
     @property
@@ -112,11 +112,11 @@ class Chain:
         self.head = head
         return is_cut
 
-    def collect(self, agreed: BlockId) -> int:
+    def collect(self, committed: BlockId) -> int:
         """Forget the branches that do not descend from it; how many blocks that were."""
         if len(self._blocks) == len(self._path):
             return 0
-        alive = {agreed}
+        alive = {committed}
         kept: dict[BlockId, Block] = {}
         for block in self._blocks.values():
             if block.parent in alive:

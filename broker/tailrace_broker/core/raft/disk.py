@@ -1,7 +1,7 @@
 """What the consensus machine has on disk, and what may be said or done only when it is there.
 
 All that a step keeps is one write. Writes have numbers that grow by one; a promise waits for the
-last of them, so that it never tells more than a restart would find.
+last of them, so that it never says more than a restart would find.
 """
 
 from collections import deque
@@ -33,7 +33,7 @@ class Reply(NamedTuple):
 
 
 @dataclass(slots=True)
-class Write:
+class PendingWrite:
     """A write, and what waits for it. `blocks` are applied then, after `snapshot` is installed."""
 
     head: BlockId
@@ -58,14 +58,14 @@ class Disk:
         self._term: Term | None = None
         self._term_number = 0
         self._records: list[Record] = []
-        self._now = Write(head)  # of the step under way
-        self._writes: deque[Write] = deque()
+        self._now = PendingWrite(head)  # of the step under way
+        self._writes: deque[PendingWrite] = deque()
 
     # --- during a step ---
 
     @property
     def is_term_durable(self) -> bool:
-        """The term and vote of now are on disk, so that they may be told."""
+        """The term and vote of now are on disk, so that others may hear of them."""
         return self._term is None and self._term_number <= self.durable
 
     @property
@@ -106,10 +106,10 @@ class Disk:
 
     # --- at its end ---
 
-    def close(self, head: BlockId, now_ms: int) -> tuple[RaftEffect | None, Write | None]:
+    def close(self, head: BlockId, now_ms: int) -> tuple[RaftEffect | None, PendingWrite | None]:
         """End a step: what to write, and what need not wait since all is durable already."""
         now = self._now
-        self._now = Write(head)
+        self._now = PendingWrite(head)
         if not self._has_records and now.snapshot is None:
             if not self._writes:
                 return None, now
@@ -145,13 +145,13 @@ class Disk:
         blocks = (Stored(block) for block in chain if block.id.height > base.height)
         records: tuple[Record, ...] = (term, *blocks, Head(chain.head), Commit(commit))
         self.number += 1
-        self._writes.append(Write(chain.head, self.number, now_ms))
+        self._writes.append(PendingWrite(chain.head, self.number, now_ms))
         self.size_bytes = size_of(records)
         return Compact(self.number, base, configuration, records)
 
-    def done(self, number: int) -> list[Write]:
+    def done(self, number: int) -> list[PendingWrite]:
         """It is durable up to there; what waited for that, in order."""
-        done: list[Write] = []
+        done: list[PendingWrite] = []
         while self._writes and self._writes[0].number <= number:
             write = self._writes.popleft()
             self.durable, self.head = write.number, write.head

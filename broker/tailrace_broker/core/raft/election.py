@@ -73,7 +73,7 @@ def answer_pre_vote(state: RaftState, message: VoteAsked, *, is_standing: bool) 
     ordinal = message.sender.ordinal
     if message.term <= state.term:
         state.rules["prevote.stale"] += 1
-        state.tell_term(ordinal, VoteAnswered(state.term, state.me, False, is_pre=True))
+        state.send_term(ordinal, VoteAnswered(state.term, state.me, False, is_pre=True))
     elif state.hears_leader:
         state.rules["prevote.refused"] += 1
     elif state.is_disk_stalled:  # the vote itself would not be there soon
@@ -100,4 +100,4 @@ def answer_vote(state: RaftState, message: VoteAsked) -> None:
         state.promise(ordinal, VoteAnswered(state.term, me, True))
     else:
         state.rules["vote.refused"] += 1
-        state.tell_term(ordinal, VoteAnswered(state.term, me, False))
+        state.send_term(ordinal, VoteAnswered(state.term, me, False))

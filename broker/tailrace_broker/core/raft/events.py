@@ -60,7 +60,7 @@ class ChangeVoters:
 
 @dataclass(frozen=True, slots=True)
 class AskRead:
-    """Of a leader: tell when it is sure to be the leader still. Of any other: nothing happens."""
+    """Of a leader: answer when it is sure to be the leader still. Of any other: nothing happens."""
 
     request: int
 
@@ -145,7 +145,7 @@ class Compact:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """These are agreed, and that is on disk; in their order, each once."""
+    """These are committed, and that is on disk; in their order, each once."""
 
     blocks: tuple[Block, ...]
 
@@ -159,7 +159,7 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class ReadReady:
-    """Who has applied `height` knows all that was agreed when `AskRead` came."""
+    """Who has applied `height` knows all that was committed when `AskRead` came."""
 
     request: int
     height: int

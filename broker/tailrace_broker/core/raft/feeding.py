@@ -83,7 +83,7 @@ class Feeding:
     # --- what is sent ---
 
     def begin_round(self) -> None:
-        """A sign of life to all."""
+        """A heartbeat to all."""
         self.round += 1
         heartbeat_ms = self._state.timing.heartbeat_ms
         self.heartbeat_at_ms = next_tick_ms(self._state.now_ms, heartbeat_ms)

@@ -43,19 +43,19 @@ class Following:
             state.reply(message.sender.ordinal, message.round, is_accepted=True)
 
     def _above_commit(self, message: Append) -> tuple[BlockId, tuple[Block, ...]] | None:
-        """The part of the message that is not agreed yet; None: it cannot be put on this chain."""
+        """The part of the message that is not committed yet; None: it does not fit this chain."""
         state = self._state
         parent, blocks, commit = message.parent, message.blocks, state.commit
         if state.snapshot is None:
             return None
-        agreed_count = commit.height - parent.height
-        if agreed_count > 0:
-            if len(blocks) < agreed_count:
+        committed_count = commit.height - parent.height
+        if committed_count > 0:
+            if len(blocks) < committed_count:
                 state.rules["append.old"] += 1
                 return parent, ()
-            parent, blocks = blocks[agreed_count - 1].id, blocks[agreed_count:]
+            parent, blocks = blocks[committed_count - 1].id, blocks[committed_count:]
         if parent.height == commit.height and parent != commit:
-            # Only a ring that was recovered by hand can have agreed on something else.
+            # Only a ring that was recovered by hand can have committed something else.
             state.rules["commit.refused"] += 1
             return None
         if not state.chain.knows(parent):
@@ -79,11 +79,11 @@ class Following:
         return is_new
 
     def _learn_commit(self, commit: BlockId, last: BlockId) -> None:
-        """`last` is on the leader's chain, as `commit` is: the lower of them is agreed."""
+        """`last` is on the leader's chain, as `commit` is: the lower of them is committed."""
         state = self._state
-        agreed = min(commit, last, key=lambda block_id: block_id.height)
-        if agreed.height > state.commit.height and state.chain.has(agreed):
-            state.advance_commit(agreed)
+        committed = min(commit, last, key=lambda block_id: block_id.height)
+        if committed.height > state.commit.height and state.chain.has(committed):
+            state.advance_commit(committed)
 
     # --- snapshots ---
 
@@ -91,7 +91,7 @@ class Following:
         """Of this term's leader. The answer names the slice that is wanted next."""
         state = self._state
         if state.chain.knows(message.id):
-            self._agree(message.id)
+            self._commit(message.id)
         if message.id.height <= state.commit.height:
             self._answer(message, message.size_bytes)
             return
@@ -119,8 +119,8 @@ class Following:
         self._slices_of = None
         self._contents = bytearray()
 
-    def _agree(self, block_id: BlockId) -> None:
-        """A snapshot's block is agreed; what this disk has behind it may be counted: it stays."""
+    def _commit(self, block_id: BlockId) -> None:
+        """A snapshot's block is committed; blocks behind it may have been counted, and stay."""
         state = self._state
         if block_id.height > state.commit.height:
             if not state.chain.has(block_id):
@@ -140,7 +140,7 @@ class Following:
         if state.is_disk_stalled:
             state.rules["disk.silent"] += 1
         elif position < message.size_bytes:
-            state.tell_term(message.sender.ordinal, taken)
+            state.send_term(message.sender.ordinal, taken)
         else:
             state.promise(message.sender.ordinal, taken)
 

@@ -1,4 +1,4 @@
-"""What the leader of a term does: it takes what is to be agreed, counts, and answers reads."""
+"""What the leader of a term does: it takes what is to be committed, counts, and answers reads."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from tailrace_broker.core.raft.chain import BLOCK_OVERHEAD_BYTES
 from tailrace_broker.core.raft.events import ReadReady
 from tailrace_broker.core.raft.feeding import Feeding
 from tailrace_broker.core.raft.progress import Progress
-from tailrace_broker.core.raft.quorum import agreed_height, is_quorum
+from tailrace_broker.core.raft.quorum import is_quorum, quorum_height
 from tailrace_broker.core.raft.state import RaftState
 from tailrace_broker.model.agreement import (
     COMMAND,
@@ -19,9 +19,9 @@ from tailrace_broker.model.agreement import (
     Configuration,
     DiskId,
 )
-from tailrace_broker.model.messages import Appended, Follow, SliceTaken
+from tailrace_broker.model.messages import AppendAnswered, Follow, SliceTaken
 
-# Of blocks that are not agreed yet: beyond that nothing is proposed.
+# Of blocks that are not committed yet: beyond that nothing is proposed.
 OPEN_BYTES_MAX = 1024 * 1024
 # Beyond that nobody is answered who asks; it asks again.
 READS_MAX = 1000
@@ -47,7 +47,7 @@ class Leading:
 
     @property
     def is_established(self) -> bool:
-        """A block of its own term is agreed, and so is all before it."""
+        """A block of its own term is committed, and so is all before it."""
         return self._state.commit.term == self._state.term
 
     @property
@@ -107,7 +107,7 @@ class Leading:
 
     # --- what it hears ---
 
-    def appended(self, message: Appended) -> None:
+    def appended(self, message: AppendAnswered) -> None:
         """Where a disk stands; in this term."""
         chain = self._state.chain
         progress = self._feeding.hear(message.sender, message.round)
@@ -143,7 +143,7 @@ class Leading:
                 progress.position = message.position
                 self._feeding.send_slice(progress)
             else:
-                # Of old, or it has begun anew: it is asked with the next sign of life.
+                # Of old, or it has begun again: it is asked with the next heartbeat.
                 progress.position = message.position
         self._answer_reads()
 
@@ -170,7 +170,7 @@ class Leading:
         self._feeding.written()
 
     def wake(self) -> None:
-        """A sign of life is due; and a look at who gave one."""
+        """A heartbeat is due; and a look at who gave one."""
         state = self._state
         heard = self._feeding.heard_within(state.timing.election_ms)
         if not is_quorum(state.chain.configuration, heard):
@@ -195,9 +195,9 @@ class Leading:
             self._feeding.watch_voters()
 
     def _count(self) -> None:
-        """Agree on what enough voters have; of its own term, since another's may still be lost."""
+        """Commit what enough voters have; of its own term, since another's may still be lost."""
         state, chain = self._state, self._state.chain
-        height = agreed_height(chain.configuration, self._height_of)
+        height = quorum_height(chain.configuration, self._height_of)
         if height <= state.commit.height:
             return
         block_id = chain.at(height)
@@ -205,14 +205,14 @@ class Leading:
             state.rules["commit.own_term_only"] += 1
             return
         was_open = chain.configuration_height > state.commit.height
-        agreed = chain.between(state.commit, block_id)
+        committed = chain.between(state.commit, block_id)
         state.advance_commit(block_id)
-        self._open_bytes -= _size_of(agreed)
+        self._open_bytes -= _size_of(committed)
         if chain.configuration_height <= height:
-            self._voters_agreed(chain.configuration, was_open=was_open)
+            self._voters_committed(chain.configuration, was_open=was_open)
         self._feeding.feed_all(is_due=True)
 
-    def _voters_agreed(self, configuration: Configuration, *, was_open: bool) -> None:
+    def _voters_committed(self, configuration: Configuration, *, was_open: bool) -> None:
         """Until now they were not (`was_open`), or a leader before has left it at that."""
         state = self._state
         if configuration.is_joint:
@@ -244,7 +244,7 @@ class Leading:
         state = self._state
         if not self._reads or not self.is_established:
             return
-        answered_round = agreed_height(state.chain.configuration, self._round_of)
+        answered_round = quorum_height(state.chain.configuration, self._round_of)
         while self._reads and self._reads[0][1] <= answered_round:
             request, _ = self._reads.popleft()
             state.effects.append(ReadReady(request, state.commit.height))

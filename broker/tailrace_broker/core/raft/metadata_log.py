@@ -13,8 +13,8 @@ whole, and from then on nothing of it is needed. A generation begins
 
 So recovery reads one generation, the newest of which there is a whole frame. One write is in flight
 at a time. A frame that is not whole was never acknowledged when nothing whole of its generation
-stands behind it, and is damage when something does. What cannot be told from a torn write: damage
-to the very last frame.
+stands behind it, and is damage when something does. Damage to the very last frame looks like a torn
+write.
 
 No I/O here: the methods return what is to be done, in this order, each after the one before.
 """
@@ -134,7 +134,7 @@ class MetadataLog:
         return _kept(snapshot, records), log
 
     def prepare(self) -> list[FileAction]:
-        """What is to be done after `recover`, before anything is told of what it found."""
+        """What is to be done after `recover`, before its result is used."""
         actions, self._preparation = self._preparation, []
         return actions
 
@@ -167,7 +167,7 @@ class MetadataLog:
     def replace(self, snapshot: Snapshot, records: Sequence[Record]) -> list[FileAction]:
         """Put this in place of all that is there, in one instant; a compaction is given up.
 
-        The records tell the disk's term, since what is there no longer does. StorageFailedError.
+        The records have the disk's term, since what is there no longer does. StorageFailedError.
         """
         assert any(isinstance(each, Term) for each in records)
         self._next = _Next(snapshot.id, _Held(records))
@@ -282,7 +282,7 @@ class _Held:
         return all_encoded
 
     def encoded(self) -> list[bytes]:
-        """In an order in which they may be kept anew."""
+        """In an order in which they may be kept again."""
         return [*self.blocks.values(), *self._last.values()]
 
 

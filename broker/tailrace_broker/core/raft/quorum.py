@@ -12,7 +12,7 @@ def is_quorum(configuration: Configuration, disks: Container[DiskId]) -> bool:
     )
 
 
-def agreed_height(configuration: Configuration, height_of: Callable[[DiskId], int]) -> int:
+def quorum_height(configuration: Configuration, height_of: Callable[[DiskId], int]) -> int:
     """The greatest height, or whatever grows, that enough voters have reached."""
     height = _majority_height(configuration.voters, height_of)
     if configuration.next_voters:

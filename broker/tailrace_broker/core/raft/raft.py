@@ -2,16 +2,16 @@
 
 Raft's rules, on a tree of blocks in place of a list of entries:
 
-- A term and a vote are on disk before they are told, and so is a block before it is acknowledged. A
+- A term and a vote are on disk before they are sent, and so is a block before it is acknowledged. A
   vote needs a head at least as new, first by term, then by height.
-- A leader's first block is its own and empty. A block is agreed when it is of the leader's own term
-  and enough voters have it, and with it are its ancestors. Votes and acknowledgements count by the
-  disk that gives them, and acknowledgements by the block that they name.
+- A leader's first block is its own and empty. A block is committed when it is of the leader's own
+  term and enough voters have it, and with it are its ancestors. Votes and acknowledgements count by
+  the disk that gives them, and acknowledgements by the block that they name.
 - A head moves for the leader of the current term only. A branch is never overwritten: it is
-  forgotten when something else is agreed.
+  forgotten when something else is committed.
 - Whoever is to stand for election asks first whether it would win; a leader that enough voters do
   not answer steps down. A restarted voter never leads in the term that it finds on its disk.
-- Voters change by way of both majorities, to disks that have all that is agreed.
+- Voters change by way of both majorities, to disks that have all that is committed.
 
 This file decides what a message's term means and who takes what; `raft_following`, `raft_election`
 and `raft_leading` are the roles, `raft_state` and `raft_disk` what they share.
@@ -55,7 +55,7 @@ from tailrace_broker.model.agreement import (
 from tailrace_broker.model.generator import Generator
 from tailrace_broker.model.messages import (
     Append,
-    Appended,
+    AppendAnswered,
     Follow,
     RaftMessage,
     SliceTaken,
@@ -131,7 +131,7 @@ class Raft:
 
     @property
     def commit(self) -> BlockId:
-        """As far as it knows that its chain is agreed."""
+        """As far as it knows that its chain is committed."""
         return self._state.commit
 
     @property
@@ -141,7 +141,7 @@ class Raft:
 
     @property
     def is_established(self) -> bool:
-        """It leads, and all that was agreed before is agreed in its chain."""
+        """It leads, and all that was committed before is committed in its chain."""
         return self._leading is not None and self._leading.is_established
 
     @property
@@ -348,7 +348,7 @@ class Raft:
                 self._from_leader(message)
             case VoteAnswered():
                 self._vote_answered(message)
-            case Appended() | SliceTaken() | Follow():
+            case AppendAnswered() | SliceTaken() | Follow():
                 self._to_leader(message)
             case _:
                 assert_never(message)
@@ -382,7 +382,7 @@ class Raft:
         state = self._state
         if message.term < state.term:
             # No round: it could lead again by now, and count what it asked in an older term.
-            refusal = Appended(state.term, state.me, False, state.disk.head, state.applied, 0)
+            refusal = AppendAnswered(state.term, state.me, False, state.disk.head, state.applied, 0)
             self._refuse_stale(message.sender, refusal)
         elif not self._hear_leader(message.sender):
             return
@@ -391,7 +391,7 @@ class Raft:
         else:
             self._following.take_slice(message)
 
-    def _to_leader(self, message: Appended | SliceTaken | Follow) -> None:
+    def _to_leader(self, message: AppendAnswered | SliceTaken | Follow) -> None:
         leading = self._leading
         if leading is None:
             self._state.rules["asked.no_leader"] += 1
@@ -399,14 +399,14 @@ class Raft:
             leading.follow(message)
         elif message.term < self._state.term:
             self._state.rules["stale.dropped"] += 1
-        elif isinstance(message, Appended):
+        elif isinstance(message, AppendAnswered):
             leading.appended(message)
         else:
             leading.slice_taken(message)
 
-    def _refuse_stale(self, disk: DiskId, refusal: Appended | VoteAnswered) -> None:
+    def _refuse_stale(self, disk: DiskId, refusal: AppendAnswered | VoteAnswered) -> None:
         self._state.rules["stale.refused"] += 1
-        self._state.tell_term(disk.ordinal, refusal)
+        self._state.send_term(disk.ordinal, refusal)
 
     # --- snapshots and rings ---
 
@@ -449,7 +449,7 @@ class Raft:
             state.hurry()  # there is none to wait for
 
     def _recover_alone(self) -> None:
-        """Of all that it has, agreed or not: more of what was agreed is nowhere."""
+        """Of all that it has, committed or not: more of what was committed is nowhere."""
         state = self._state
         if state.snapshot is None or state.is_installing:
             state.rules["recover.refused"] += 1

@@ -18,7 +18,7 @@ from tailrace_broker.model.agreement import (
     Term,
 )
 from tailrace_broker.model.generator import Generator
-from tailrace_broker.model.messages import Appended, RaftMessage
+from tailrace_broker.model.messages import AppendAnswered, RaftMessage
 
 NEVER_MS = 2**62
 LONG_AGO_MS = -NEVER_MS
@@ -39,8 +39,8 @@ class RaftTiming(NamedTuple):
 class RaftState:
     """The blocks, the term and the vote, and what this step has done so far.
 
-    `commit`: agreed; `applied`: as far as that is durable. `installing`: a snapshot is on its way
-    to the disk; until it is there, nothing is built on it.
+    `commit`: the last committed block; `applied`: the durable part. `installing`: a snapshot
+    is on its way to the disk; until it is there, nothing is built on it.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class RaftState:
 
     @property
     def may_stand(self) -> bool:
-        """For election. Who is to vote no more may, until that is agreed: perhaps only it knows."""
+        """For election. A voter that is removed may, until that is committed: only it may know."""
         chain = self.chain
         if self._votes_in(chain.configuration):
             return True
@@ -87,7 +87,7 @@ class RaftState:
 
     @property
     def is_alone(self) -> bool:
-        """It votes alone, and that is agreed: before, others may count votes in another way."""
+        """It votes alone, and that is committed: before, others may count votes in another way."""
         chain = self.chain
         return (
             chain.configuration.disks == {self.me}
@@ -160,7 +160,7 @@ class RaftState:
         self.disk.keep_head(head)
 
     def advance_commit(self, commit: BlockId) -> None:
-        """What is on the chain up to there is agreed."""
+        """What is on the chain up to there is committed."""
         assert commit.height > self.commit.height, (self.commit, commit)
         assert self.chain.has(commit), (self.chain.head, commit)
         self.disk.keep_commit(commit, self.chain.between(self.commit, commit))
@@ -170,7 +170,7 @@ class RaftState:
             self.rules["branch.collected"] += collected_count
 
     def install(self, snapshot: Snapshot) -> None:
-        """In place of all blocks; nobody has been told that this disk has any that it lacks."""
+        """In place of all blocks; no broker has heard that this disk has any that it lacks."""
         self.snapshot = snapshot
         self.chain = Chain(snapshot.id, snapshot.configuration)
         self.commit = snapshot.id
@@ -187,7 +187,7 @@ class RaftState:
         """When all that this disk has to keep is there."""
         self.disk.hold(self.term, Send(ordinal, message))
 
-    def tell_term(self, ordinal: int, message: RaftMessage) -> None:
+    def send_term(self, ordinal: int, message: RaftMessage) -> None:
         """A message that promises the term and nothing more."""
         if self.disk.is_term_durable:
             self.send(ordinal, message)
@@ -259,7 +259,7 @@ class RaftState:
         if self.is_disk_stalled:
             self.rules["disk.silent"] += 1
             return
-        message = Appended(
+        message = AppendAnswered(
             reply.term, self.me, reply.is_accepted, self.disk.head, self.applied, reply.round
         )
         self.send(reply.ordinal, message)

@@ -7,7 +7,7 @@ order, at the middles of the ranges. `docs/ring.md` shows it on an example. What
 broker comes or goes: `core/ring/steps.py`.
 
 A token is the first half of Murmur3 x64-128 of the key, signed. Cassandra's Murmur3Partitioner
-gives others to the empty key and to many keys with bytes >= 0x80; `docs/ring.md` tells to which.
+gives others to the empty key and to many keys with bytes >= 0x80; `docs/ring.md` says to which.
 """
 
 from bisect import bisect_right

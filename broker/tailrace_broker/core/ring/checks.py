@@ -1,4 +1,4 @@
-"""What must hold of an agreed state whatever was carried out; asserted by tests and simulators."""
+"""What must hold of a replicated state whatever was applied; asserted by tests and simulators."""
 
 from tailrace_broker.core.ring.arithmetic import TOKEN_END, TOKEN_MIN, ring_ranges
 from tailrace_broker.core.ring.commands import RECENT_MAX

@@ -1,6 +1,6 @@
-"""The agreed state of a ring: how it begins, and what each command makes of it.
+"""The replicated state of a ring: how it begins, and what each command makes of it.
 
-Every broker carries out the same commands in the same order and so has the same state: nothing
+Every broker applies the same commands in the same order and so has the same state: nothing
 here may depend on anything else. A command that is refused changes nothing but `recent`. The rules
 by subject: `core.registrations`, `core.range_commands`, `core.topic_commands`,
 `core.step_commands`; a table of them all: `docs/ring-state.md`.
@@ -27,7 +27,7 @@ from tailrace_broker.model.ring_state import (
 # So many outcomes are remembered; a command that comes again later is up to its conditions.
 RECENT_MAX = 1000
 
-_CARRY_OUT: dict[type[Command], Callable[[RingState, Any], RingState | Refusal]] = {
+_APPLY: dict[type[Command], Callable[[RingState, Any], RingState | Refusal]] = {
     commands.Register: registrations.register,
     commands.Fence: registrations.fence,
     commands.Retire: registrations.retire,
@@ -45,11 +45,11 @@ _CARRY_OUT: dict[type[Command], Callable[[RingState, Any], RingState | Refusal]]
 }
 
 
-def carry_out(state: RingState, stamped: Stamped) -> RingState:
+def apply_command(state: RingState, stamped: Stamped) -> RingState:
     """The state after the command, whose outcome is in `recent`; once, however often it comes."""
     if stamped.id in state.recent:
         return state
-    outcome = _CARRY_OUT[type(stamped.command)](state, stamped.command)
+    outcome = _APPLY[type(stamped.command)](state, stamped.command)
     after, refusal = (state, outcome) if isinstance(outcome, Refusal) else (outcome, None)
     recent = {**state.recent, stamped.id: refusal}
     if len(recent) > RECENT_MAX:

@@ -41,7 +41,7 @@ def change_isr(state: RingState, command: ChangeIsr) -> RingState | Refusal:
         )
     if state.step is not None and led.id in state.step.sealed:
         return Refusal(
-            "range-sealed", f"range {led.id} has told its ends; wait for the end of its step"
+            "range-sealed", f"range {led.id} has reported its ends; wait for the end of its step"
         )
     refusal = _check_members(state, led, command.isr)
     if refusal is not None:

@@ -1,7 +1,7 @@
 """Which process a broker is, what its disk may have lost before, and what follows for its ranges.
 
-A broker does nothing until its registration is agreed. What it led it leads no more, and where it
-was in sync it stays so only if its disk has kept everything since its registration before.
+A broker does nothing until its registration is committed. What it led it leads no more. It stays in
+sync only if its disk has kept everything since its registration before.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from tailrace_broker.model.ring_state import (
 def register(state: RingState, command: Register) -> RingState | Refusal:
     """The process is this broker from now on, unless a newer one is."""
     if not command.starts or not 0 <= command.ordinal < UNITS:
-        return Refusal("invalid-parameter", f"an ordinal is 0 to {UNITS - 1}; its start is told")
+        return Refusal("invalid-parameter", f"an ordinal is 0 to {UNITS - 1}; its start is given")
     if command.incarnation in state.retired:
         return Refusal(
             "retired", f"broker {command.ordinal} has left with this disk; give it an empty one"

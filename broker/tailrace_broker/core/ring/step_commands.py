@@ -1,7 +1,7 @@
 """A step of the ring: its ranges are sealed one by one, with the last one it is done, or it ends.
 
-What its ranges are sealed with is told by their leaders, who append nothing from then on until the
-step is done or cancelled, or another epoch has begun.
+The leaders of its ranges report the ends that they are sealed with. They append nothing from then
+on until the step is done or cancelled, or another epoch has begun.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -80,18 +80,20 @@ def seal(state: RingState, command: Sealed) -> RingState | Refusal:
             "stale-epoch", f"range {sealed.id} is in epoch {sealed.epoch}, not {command.epoch}"
         )
     if sealed.id in step.sealed:
-        return Refusal("already-sealed", f"range {sealed.id} has told its ends in step {step.id}")
+        return Refusal(
+            "already-sealed", f"range {sealed.id} has reported its ends in step {step.id}"
+        )
     refusal = _check_ends(state, sealed, command.ends) or _check_prepared(state, step, command)
     if refusal is not None:
         return refusal
-    told = replace(
+    reported = replace(
         step,
         sealed={**step.sealed, sealed.id: command.ends},
         prepared={**step.prepared, sealed.id: command.prepared},
     )
-    if len(told.sealed) < len(told.parents):
-        return replace(state, step=told)
-    return _done(state, told)
+    if len(reported.sealed) < len(reported.parents):
+        return replace(state, step=reported)
+    return _done(state, reported)
 
 
 def abort_step(state: RingState, command: AbortStep) -> RingState | Refusal:
@@ -282,7 +284,7 @@ def _sealed(parent: RangeState) -> RangeState:
 
 
 class _Lineage:
-    """Which slices follow which; topics of the same slices are told the same."""
+    """Which slices follow which; topics of the same slices get the same."""
 
     def __init__(
         self,

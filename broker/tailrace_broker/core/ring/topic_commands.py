@@ -144,7 +144,7 @@ def _check_count(state: RingState) -> Refusal | None:
 
 
 def _check_lineage(state: RingState, topic: TopicState) -> Refusal | None:
-    """Where its partitions ended when their range was sealed nobody has told."""
+    """Refuse a topic of which no leader has reported the ends of sealed partitions."""
     for slices in topic.slices:
         held = state.ranges[slices.range_id]
         if held.is_sealed and not slices.sealed_ends:

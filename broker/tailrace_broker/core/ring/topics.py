@@ -1,4 +1,4 @@
-"""The partitions of topics in the agreed state: where they come from, and how others see them."""
+"""The partitions of topics in the replicated state."""
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache

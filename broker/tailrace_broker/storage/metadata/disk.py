@@ -1,4 +1,4 @@
-"""The metadata's files as such: carries out `FileAction`s, in their order. All of it blocks."""
+"""The metadata's files as such: applies `FileAction`s, in their order. All of it blocks."""
 
 import mmap
 from collections.abc import Callable, Sequence
@@ -52,10 +52,10 @@ class MetadataDisk:
             paths = [path for path in self._directory.iterdir() if owns(path.name)]
             files = {path.name: path.read_bytes() for path in paths}
         kept, log = MetadataLog.recover(files, log_bytes=log_bytes)
-        self.carry_out(log.prepare())
+        self.execute(log.prepare())
         return kept, log
 
-    def carry_out(self, actions: Sequence[FileAction]) -> None:
+    def execute(self, actions: Sequence[FileAction]) -> None:
         """In this order. DiskFullError (doing them all again does no harm), StorageFailedError."""
         for action in actions:
             path = self._directory / action.name

@@ -241,9 +241,7 @@ class MetadataFiles:
         return gathered
 
     def _write(self, actions: Sequence[FileAction], told: _Told) -> None:
-        self._io.submit(
-            partial(self._disk.carry_out, actions), partial(self._written, actions, told)
-        )
+        self._io.submit(partial(self._disk.execute, actions), partial(self._written, actions, told))
 
     def _written(
         self, actions: Sequence[FileAction], told: _Told, _: None, error: TailraceError | None
@@ -324,7 +322,7 @@ class MetadataFiles:
     def _write_snapshot(self, compaction: _Compaction) -> None:
         action = WriteSnapshot(snapshot_name(compaction.id), compaction.made)
         self._io.submit(
-            partial(self._disk.carry_out, [action]), partial(self._snapshot_written, compaction)
+            partial(self._disk.execute, [action]), partial(self._snapshot_written, compaction)
         )
 
     def _snapshot_written(

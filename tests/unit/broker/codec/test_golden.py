@@ -28,7 +28,7 @@ from tailrace_broker.codec.journal import (
 )
 from tailrace_broker.codec.metadata import (
     CleanStop,
-    DeletedTopic,
+    DeletionMark,
     DiskIdentity,
     KnownFiles,
     LogStart,
@@ -208,7 +208,7 @@ OTHER_SETTINGS = TopicSettings(
     retention_ms=86_400_000,
     retention_bytes=10 * 1024**3,
 )
-DELETED = DeletedTopic(new_topic("tuned", OTHER_SETTINGS, UUID(int=5)), deleted_us=TIME_US)
+DELETED = DeletionMark(new_topic("tuned", OTHER_SETTINGS, UUID(int=5)), deleted_us=TIME_US)
 
 SUBSCRIPTION = Subscription("c1", "g1", ("flights", "orders"), "startFromEarliest", 30_000)
 OFFSETS = {TOPIC_ID: {0: BASE_OFFSET, 3: 0}}

@@ -6,7 +6,7 @@ from msgspec import structs
 
 from tailrace_broker.codec.metadata import (
     CleanStop,
-    DeletedTopic,
+    DeletionMark,
     DiskIdentity,
     KnownFiles,
     LogStart,
@@ -40,7 +40,7 @@ TOPICS = [
     new_topic("orders", TopicSettings(partitions_per_range=256, json_check=False), UUID(int=4)),
     SPLIT_TOPIC,
 ]
-DELETED = DeletedTopic(TOPICS[0], deleted_us=5)
+DELETED = DeletionMark(TOPICS[0], deleted_us=5)
 CLEAN_STOP = CleanStop(
     boot=7,
     log_ends={UUID(int=3): [5, None, 0], UUID(int=4): []},
@@ -60,7 +60,7 @@ def test_the_identity_of_a_disk_comes_back(cluster_id: UUID | None) -> None:
 
 @pytest.mark.parametrize("topic", TOPICS, ids=[each.name for each in TOPICS])
 def test_what_a_deleted_topic_was_comes_back(topic: Topic) -> None:
-    deleted = DeletedTopic(topic, deleted_us=5)
+    deleted = DeletionMark(topic, deleted_us=5)
 
     assert decode_deleted(encode_deleted(deleted)) == deleted
 

@@ -32,7 +32,7 @@ from tailrace_broker.model.agreement import (
 from tailrace_broker.model.errors import CorruptFrameError
 from tailrace_broker.model.messages import (
     Append,
-    Appended,
+    AppendAnswered,
     BootstrapAnswered,
     BootstrapAsked,
     Bootstrapped,
@@ -66,7 +66,7 @@ KINDS: dict[type, st.SearchStrategy[Message]] = {
     Append: st.builds(
         Append, terms, disks, ids, st.lists(blocks, max_size=3).map(tuple), ids, counts
     ),
-    Appended: st.builds(Appended, terms, disks, st.booleans(), ids, ids, counts),
+    AppendAnswered: st.builds(AppendAnswered, terms, disks, st.booleans(), ids, ids, counts),
     SnapshotSlice: st.builds(
         SnapshotSlice, terms, disks, ids, configurations, counts, counts, payloads, counts
     ),

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from tailrace_broker.codec import ring_snapshot
 from tailrace_broker.codec.ring_snapshot import decode_state, encode_slices, encode_state
-from tailrace_broker.core.ring.commands import carry_out
+from tailrace_broker.core.ring.commands import apply_command
 from tailrace_broker.model.commands import DeleteTopic, Lead, Stamped
 from tailrace_broker.model.errors import CorruptMetadataError
 from tailrace_broker.model.ring_state import Refusal, RingState
-from tests.support.ring.agreed import (
+from tests.support.ring.states import (
     begin,
     done,
     founded,
@@ -32,7 +32,7 @@ def rich_state() -> RingState:
     state = stepped(with_topic(led(registered=3), written=True))
     state = with_topic(with_topic(state, "late", partitions=3), "gone")
     state = done(state, DeleteTopic("gone", 55), register(5, "power"))
-    state = begin(carry_out(state, Stamped(-5, Lead(0, 1, 0, 1))))
+    state = begin(apply_command(state, Stamped(-5, Lead(0, 1, 0, 1))))
     assert state.step is not None
     return done(state, sealed(state, state.step.parents[0], 500))
 

@@ -14,7 +14,7 @@ from tailrace.wire import LOG_START_FILE
 from tailrace_broker.codec.batch import read_header
 from tailrace_broker.codec.journal import encode_file_header, read_file_header
 from tailrace_broker.core.ring.arithmetic import token
-from tailrace_broker.core.ring.commands import carry_out
+from tailrace_broker.core.ring.commands import apply_command
 from tailrace_broker.model.commands import AcceptLoss, DeleteTopic, Lead, Stamped
 from tailrace_broker.model.damage import LostEnd
 from tailrace_broker.model.errors import (
@@ -311,7 +311,7 @@ def test_what_was_set_aside_and_cannot_be_removed_is_no_matter(
 def stop_behind_the_deletion(killed: Killed) -> None:
     """Between the agreement and the move to the trash."""
     deleted = Stamped(1, DeleteTopic("t", 10**18))
-    put_ring_state(killed.root, carry_out(ring_state_on(killed.root), deleted))
+    put_ring_state(killed.root, apply_command(ring_state_on(killed.root), deleted))
 
 
 def test_a_deletion_keeps_what_was_set_aside_before(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from tailrace_broker.core.ring.commands import carry_out, initial_state
+from tailrace_broker.core.ring.commands import apply_command, initial_state
 from tailrace_broker.core.ring.topics import topic_of
 from tailrace_broker.model.commands import CreateTopic, Lead, Stamped
 from tailrace_broker.model.errors import NoLeaderError, NotLeaderError
@@ -21,10 +21,10 @@ def ring(*, broker_count: int = 3) -> RingState:
     brokers = [registration(ordinal) for ordinal in range(broker_count)]
     state = initial_state(UUID(int=7), broker_count, 1, brokers)
     created = CreateTopic("t", UUID(int=9), TopicSettings(partitions_per_range=1))
-    state = carry_out(state, Stamped(1, created))
+    state = apply_command(state, Stamped(1, created))
     for each in state.ranges.values():
         command = Lead(each.id, each.epoch, each.natural_leader, registration=1)
-        state = carry_out(state, Stamped(10 + each.id, command))
+        state = apply_command(state, Stamped(10 + each.id, command))
     return state
 
 

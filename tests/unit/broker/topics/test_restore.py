@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from tailrace_broker.app.broker import LocalBroker
-from tailrace_broker.core.ring.commands import carry_out
+from tailrace_broker.core.ring.commands import apply_command
 from tailrace_broker.model.commands import RestoreTopic, Stamped
 from tailrace_broker.model.errors import (
     CorruptPartitionError,
@@ -253,7 +253,7 @@ def test_a_topic_that_cannot_be_opened_is_tried_again_by_time(
 
 def stop_after_agreeing(root: Path, topic: Topic) -> None:
     restored = Stamped(1, RestoreTopic(topic.topic_id))
-    put_ring_state(root, carry_out(ring_state_on(root), restored))
+    put_ring_state(root, apply_command(ring_state_on(root), restored))
 
 
 def stop_after_exhuming(root: Path, topic: Topic) -> None:

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from tailrace.wire import LOG_START_FILE
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.codec.metadata import decode_deleted
-from tailrace_broker.core.ring.commands import carry_out
+from tailrace_broker.core.ring.commands import apply_command
 from tailrace_broker.model.commands import CreateTopic, DeleteTopic, RestoreTopic, Stamped
 from tailrace_broker.model.errors import (
     InvalidParameterError,
@@ -366,7 +366,7 @@ def test_data_that_cannot_be_moved_is_moved_by_the_next_start(
 
 def stop_after_agreeing(root: Path, _: Topic) -> None:
     deleted = Stamped(1, DeleteTopic("t", 10**15))
-    put_ring_state(root, carry_out(ring_state_on(root), deleted))
+    put_ring_state(root, apply_command(ring_state_on(root), deleted))
 
 
 def stop_after_marking(root: Path, topic: Topic) -> None:

@@ -14,8 +14,8 @@ from tailrace_broker.core.node.events import (
     AskBootstrap,
     BootstrapEffect,
     BootstrapEvent,
+    KeepReserved,
     Noted,
-    Reserve,
     Take,
 )
 from tailrace_broker.core.raft.events import Send, Woken
@@ -55,7 +55,7 @@ def step(broker: Bootstrap, event: BootstrapEvent, now_ms: int = 0) -> list[Boot
 def await_it(broker: Bootstrap, found: UUID) -> Answer | None:
     """Asked for that bootstrap, it notes it and answers; the answer to who asked for its own."""
     asked = BootstrapAsked(me(2).sender, found)
-    assert step(broker, asked) == [Reserve(Reserved(found), asked)]
+    assert step(broker, asked) == [KeepReserved(Reserved(found), asked)]
     *gave_way, answered = step(broker, Noted(asked))
     assert isinstance(answered, Send)
     assert answered.ordinal == 2

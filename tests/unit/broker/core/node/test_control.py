@@ -1,4 +1,4 @@
-"""A broker's part in the ring: stories of some brokers, told step by step."""
+"""A broker's part in the ring: scenarios of some brokers, told step by step."""
 
 from uuid import UUID
 
@@ -282,7 +282,7 @@ def test_a_refusal_is_told() -> None:
     assert reason(world.answer(world.ask(1, DeleteTopic("nosuch", 0)))) == "topic-not-found"
 
 
-def test_a_read_knows_what_was_agreed_before_it() -> None:
+def test_a_read_knows_what_was_committed_before_it() -> None:
     world = founded()
     leader, follower = leader_of(world), follower_of(world)
 
@@ -294,7 +294,7 @@ def test_a_read_knows_what_was_agreed_before_it() -> None:
         assert "t" in state.topics
 
 
-def test_without_a_majority_nothing_is_agreed_and_that_is_said() -> None:
+def test_without_a_majority_nothing_is_committed_and_that_is_said() -> None:
     world = founded()
     survivor = follower_of(world)
     for ordinal in {0, 1, 2} - {survivor}:
@@ -338,7 +338,7 @@ def test_a_command_that_there_was_no_room_for_is_asked_again() -> None:
     assert {reason(world.answer(number)) for number in numbers} == {"topic-not-found"}
 
 
-def test_a_command_of_another_version_is_not_agreed_on() -> None:
+def test_a_command_of_another_version_is_not_committed() -> None:
     world = founded()
     leader = leader_of(world)
     head = world.controls[leader].raft.head

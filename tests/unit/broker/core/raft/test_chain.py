@@ -2,7 +2,7 @@ import pytest
 
 from tailrace_broker.codec.configuration import decode_configuration, encode_configuration
 from tailrace_broker.core.raft.chain import BLOCK_OVERHEAD_BYTES, Chain, recover_chain
-from tailrace_broker.core.raft.quorum import agreed_height, is_quorum
+from tailrace_broker.core.raft.quorum import is_quorum, quorum_height
 from tailrace_broker.model.agreement import (
     INITIAL_ID,
     VOTERS,
@@ -68,7 +68,7 @@ def test_a_head_that_moves_to_another_branch_cuts_the_chain_there() -> None:
     chain.validate()
 
 
-def test_branches_that_do_not_descend_from_what_is_agreed_are_forgotten() -> None:
+def test_branches_that_do_not_descend_from_what_is_committed_are_forgotten() -> None:
     chain = chain_of(*TREE, head=(2, 3))
 
     assert chain.collect(BlockId(1, 1)) == 0
@@ -77,7 +77,7 @@ def test_branches_that_do_not_descend_from_what_is_agreed_are_forgotten() -> Non
     assert chain.collect(BlockId(2, 3)) == 0
 
 
-def test_branches_from_above_what_is_agreed_stay() -> None:
+def test_branches_from_above_what_is_committed_stay() -> None:
     chain = chain_of(*TREE, block(3, 4, (2, 3)), head=(1, 3))
 
     chain.move_head(BlockId(2, 2))
@@ -171,7 +171,7 @@ def test_a_majority_is_more_than_half(voter_count: int, needed: int) -> None:
     for count in range(voter_count + 1):
         assert is_quorum(configuration, set(disks[:count])) == (count >= needed)
         heights = {disk: 7 if disk in disks[:count] else 3 for disk in disks}
-        assert agreed_height(configuration, heights.__getitem__) == (7 if count >= needed else 3)
+        assert quorum_height(configuration, heights.__getitem__) == (7 if count >= needed else 3)
 
 
 def test_while_voters_change_both_majorities_are_needed() -> None:
@@ -180,7 +180,7 @@ def test_while_voters_change_both_majorities_are_needed() -> None:
     assert is_quorum(configuration, {A, C, D})
     assert not is_quorum(configuration, {A, B})
     assert not is_quorum(configuration, {C, D, E})
-    assert agreed_height(configuration, {A: 9, B: 8, C: 5, D: 4, E: 1}.__getitem__) == 4
+    assert quorum_height(configuration, {A: 9, B: 8, C: 5, D: 4, E: 1}.__getitem__) == 4
 
 
 def test_nobody_is_a_majority_of_nobody() -> None:

@@ -25,7 +25,7 @@ from tailrace_broker.model.agreement import (
     Stored,
     Term,
 )
-from tailrace_broker.model.messages import Append, Appended, VoteAnswered, VoteAsked
+from tailrace_broker.model.messages import Append, AppendAnswered, VoteAnswered, VoteAsked
 from tests.support.raft.raft_world import TIMING, MemoryDisk, World, disk_id, sent
 
 A, B, C = map(disk_id, range(3))
@@ -64,7 +64,7 @@ def test_who_votes_alone_leads_at_once() -> None:
     assert world[0].is_established
 
 
-def test_who_votes_alone_by_what_is_not_agreed_leads_when_its_vote_is_on_disk() -> None:
+def test_who_votes_alone_by_what_is_not_committed_leads_when_its_vote_is_on_disk() -> None:
     """Others may count votes in the old way, in the very same term."""
     world = World()
     alone = Block(FIRST, INITIAL_ID, VOTERS, encode_configuration(Configuration((C,))))
@@ -325,7 +325,7 @@ def test_a_leader_of_an_older_term_learns_the_newer_and_steps_down() -> None:
     # Not the round that was asked in the older term: who leads term 2 may be who asked.
     assert told == [
         VoteAnswered(2, C, True),
-        Appended(2, C, False, BlockId(1, 1), BlockId(1, 1), 0),
+        AppendAnswered(2, C, False, BlockId(1, 1), BlockId(1, 1), 0),
     ]
 
     leader.step(Received(told[1]))

@@ -200,7 +200,7 @@ class Broker:
         self.change(actions, Model(snapshot, list(records)), stops=stops)
 
     def begin_compaction(self, *, stops: bool) -> None:
-        """On the newest block; the half of those before go, as if the others were not agreed."""
+        """On the newest block; the half of those before go, as if the others were not committed."""
         kept = self.model.kept()
         if self.log.is_compacting or not kept.blocks:
             return

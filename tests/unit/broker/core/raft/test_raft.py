@@ -25,7 +25,7 @@ from tailrace_broker.model.agreement import (
 )
 from tailrace_broker.model.messages import (
     Append,
-    Appended,
+    AppendAnswered,
     Follow,
 )
 from tests.support.raft.raft_world import TIMING, World, disk_id, hear, sent
@@ -38,7 +38,7 @@ def replies(effects: list[RaftEffect]) -> list[tuple[bool, BlockId]]:
     return [
         (message.is_accepted, message.head)
         for message in sent(effects)
-        if isinstance(message, Appended)
+        if isinstance(message, AppendAnswered)
     ]
 
 
@@ -62,7 +62,7 @@ def world() -> World:
     return world
 
 
-# --- what is agreed ---
+# --- what is committed ---
 
 
 def test_a_command_is_applied_by_all(world: World) -> None:
@@ -75,7 +75,7 @@ def test_a_command_is_applied_by_all(world: World) -> None:
     assert world[0].heard_at_ms == {B: world.now_ms, C: world.now_ms}
 
 
-def test_a_block_is_agreed_only_when_enough_disks_have_it(world: World) -> None:
+def test_a_block_is_committedly_when_enough_disks_have_it(world: World) -> None:
     world.propose(0, b"one")
     world.deliver()
 
@@ -104,12 +104,12 @@ def test_what_a_disk_has_by_another_branch_is_not_counted(world: World) -> None:
     world.propose(0, b"one")
     world.nodes[0].write()
 
-    hear(world, 0, Appended(1, B, True, BlockId(0, 2), FIRST, 1))
+    hear(world, 0, AppendAnswered(1, B, True, BlockId(0, 2), FIRST, 1))
 
     assert world[0].commit == world[0].matched[B] == FIRST
 
 
-def test_a_block_of_an_older_term_is_agreed_only_with_one_of_the_leaders_own(world: World) -> None:
+def test_a_block_of_an_older_term_is_committedly_with_one_of_the_leaders_own(world: World) -> None:
     """Figure 8 of the Raft paper."""
     world.propose(0, b"one")
     world.settle_node(0)
@@ -123,12 +123,12 @@ def test_a_block_of_an_older_term_is_agreed_only_with_one_of_the_leaders_own(wor
             node.write()
     world.mail.clear()
 
-    hear(world, 0, Appended(2, B, True, BlockId(1, 2), FIRST, 1))
+    hear(world, 0, AppendAnswered(2, B, True, BlockId(1, 2), FIRST, 1))
 
     assert world[0].commit == FIRST
     assert world.rules["commit.own_term_only"] == 1
     world.settle_node(0)
-    hear(world, 0, Appended(2, B, True, BlockId(2, 3), FIRST, 1))
+    hear(world, 0, AppendAnswered(2, B, True, BlockId(2, 3), FIRST, 1))
     assert world[0].commit == BlockId(2, 3)
 
 
@@ -219,7 +219,7 @@ def test_blocks_that_are_on_their_way_to_the_disk_are_not_kept_again(world: Worl
     assert replies(hear(world, 1, append(1, second, third))) == [(True, FIRST)]
 
 
-def test_what_contradicts_what_is_agreed_is_refused(world: World) -> None:
+def test_what_contradicts_what_is_committed_is_refused(world: World) -> None:
     other = block(0, 1, INITIAL_ID)
 
     assert replies(hear(world, 1, append(1, other))) == [(False, FIRST)]
@@ -227,8 +227,8 @@ def test_what_contradicts_what_is_agreed_is_refused(world: World) -> None:
     assert world.rules["commit.refused"] == 2
 
 
-def test_only_what_is_on_the_own_chain_is_learnt_to_be_agreed(world: World) -> None:
-    """A sign of life may name a block of a branch that the head is not on yet."""
+def test_only_what_is_on_the_own_chain_is_learnt_to_be_committed(world: World) -> None:
+    """A heartbeat may name a block of a branch that the head is not on yet."""
     hear(world, 1, append(1, block(1, 2, FIRST)))
     side = Block(BlockId(2, 2), FIRST)
     hear(world, 1, Append(2, C, FIRST, (side,), FIRST, 1))
@@ -252,7 +252,7 @@ def test_lost_blocks_are_sent_again_from_where_the_follower_stands(world: World)
 
 def test_refusals_of_what_was_sent_before_are_old_news(world: World) -> None:
     world.propose(0, b"one")
-    refusal = Appended(1, B, False, FIRST, FIRST, 0)
+    refusal = AppendAnswered(1, B, False, FIRST, FIRST, 0)
 
     first = sent(hear(world, 0, refusal))
     second = sent(hear(world, 0, refusal))
@@ -327,13 +327,13 @@ def test_who_follows_none_is_asked_in_vain(world: World) -> None:
 
 
 def test_an_acknowledgement_of_an_older_term_is_not_counted(world: World) -> None:
-    assert hear(world, 0, Appended(0, B, True, FIRST, FIRST, 1)) == []
+    assert hear(world, 0, AppendAnswered(0, B, True, FIRST, FIRST, 1)) == []
     assert world.rules["stale.dropped"] == 1
 
 
-def test_who_has_agreed_on_something_else_is_not_fed(world: World) -> None:
+def test_who_has_committed_something_else_is_not_fed(world: World) -> None:
     strange = BlockId(9, 1)
-    hear(world, 0, Appended(1, D, False, strange, strange, 5))
+    hear(world, 0, AppendAnswered(1, D, False, strange, strange, 5))
 
     assert world.rules["commit.unknown"] == 1
     assert world[0].matched[D] == NOTHING
@@ -349,16 +349,16 @@ def test_a_read_waits_for_a_round_that_began_after_it(world: World) -> None:
     world.mail.clear()
     assert {message.round for message in answers if isinstance(message, Append)} == {1}
 
-    first = hear(world, 0, Appended(1, B, True, FIRST, FIRST, 1))
+    first = hear(world, 0, AppendAnswered(1, B, True, FIRST, FIRST, 1))
     assert ReadReady(1, 1) in first
     assert {message.round for message in sent(first) if isinstance(message, Append)} == {2}
-    assert ReadReady(2, 1) in hear(world, 0, Appended(1, C, True, FIRST, FIRST, 2))
+    assert ReadReady(2, 1) in hear(world, 0, AppendAnswered(1, C, True, FIRST, FIRST, 2))
 
 
 def test_who_votes_alone_reads_at_once() -> None:
     world = World(1)
     world.nodes[0].step(Woken())
-    assert world.ask_read(0, 1) == []  # nothing of its own term is agreed yet
+    assert world.ask_read(0, 1) == []  # nothing of its own term is committed yet
 
     world.settle()
 

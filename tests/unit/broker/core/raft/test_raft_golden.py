@@ -1,4 +1,4 @@
-"""Stories of consensus, told line by line in tests/golden/agreement/; `--rewrite` tells them anew.
+"""Scenarios of consensus, line by line in tests/golden/agreement/; `--rewrite` writes them.
 
 They are to be read: a change of a line is a change of what brokers say to each other, or keep.
 """
@@ -98,7 +98,7 @@ def wiped_voter() -> str:
     return trace.text
 
 
-STORIES: dict[str, Callable[[], str]] = {
+SCENARIOS: dict[str, Callable[[], str]] = {
     "election.txt": election,
     "dead_branch.txt": dead_branch,
     "joint_change.txt": joint_change,
@@ -106,14 +106,14 @@ STORIES: dict[str, Callable[[], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", STORIES)
-def test_the_story_is_still_the_same(name: str, pytestconfig: pytest.Config) -> None:
-    told = STORIES[name]()
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_scenario_is_still_the_same(name: str, pytestconfig: pytest.Config) -> None:
+    told = SCENARIOS[name]()
     if pytestconfig.getoption("rewrite"):
         (FOLDER / name).write_text(told)
 
     assert (FOLDER / name).read_text() == told
 
 
-def test_every_story_of_the_folder_is_tested() -> None:
-    assert {path.name for path in FOLDER.iterdir()} >= STORIES.keys()
+def test_every_scenario_of_the_folder_is_tested() -> None:
+    assert {path.name for path in FOLDER.iterdir()} >= SCENARIOS.keys()

@@ -26,7 +26,7 @@ from tailrace_broker.model.agreement import (
 )
 from tailrace_broker.model.messages import (
     Append,
-    Appended,
+    AppendAnswered,
     Follow,
     RaftMessage,
     SliceTaken,
@@ -166,7 +166,9 @@ def test_an_empty_snapshot_is_one_slice() -> None:
     assert node.applied == world.nodes[0].applied
 
 
-def test_a_snapshot_of_blocks_that_are_there_only_tells_that_they_are_agreed(world: World) -> None:
+def test_a_snapshot_of_blocks_that_are_there_only_tells_that_they_are_committed(
+    world: World,
+) -> None:
     second, third = block(1, 2, FIRST), block(1, 3, BlockId(1, 2))
     hear(world, 1, append(1, second, third))
     world.nodes[1].write()
@@ -261,7 +263,7 @@ def test_a_late_answer_that_it_has_the_blocks_ends_the_sending_of_a_snapshot(wor
     first = hear(world, 0, Follow(1, D, NOTHING))
     assert [type(message) for message in sent(first)] == [SnapshotSlice]
 
-    effects = hear(world, 0, Appended(1, D, True, FIRST, FIRST, 0))
+    effects = hear(world, 0, AppendAnswered(1, D, True, FIRST, FIRST, 0))
 
     assert world[0].matched[D] == FIRST
     assert not any(isinstance(message, SnapshotSlice) for message in sent(effects))

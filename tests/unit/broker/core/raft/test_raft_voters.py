@@ -70,7 +70,7 @@ def test_a_voter_that_is_down_may_stay_one_while_another_is_replaced() -> None:
     assert world[0].configuration == Configuration((A, B, C, disk_id(3, 2), disk_id(4)))
 
 
-def test_a_leader_that_votes_no_more_leads_until_that_is_agreed(world: World) -> None:
+def test_a_leader_that_votes_no_more_leads_until_that_is_committed(world: World) -> None:
     world.change_voters(0, B, C)
     world.settle()
 
@@ -104,7 +104,7 @@ def test_who_alone_knows_that_it_votes_no_more_may_still_be_elected() -> None:
 
 
 def test_a_change_that_its_leader_left_half_done_is_finished_by_the_next(world: World) -> None:
-    """B knows that the joint voters are agreed, and got nothing of what the leader did then."""
+    """B knows that the joint voters are committed, and got nothing of what the leader did then."""
     voters = encode_configuration(Configuration((A, B, C), (A, B)))
     joint = Block(BlockId(1, 2), FIRST, VOTERS, voters)
     for ordinal in (1, 2):

@@ -1,4 +1,4 @@
-"""What is asserted of agreed states finds what no command makes."""
+"""What is asserted of committed states finds what no command makes."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tailrace_broker.core.ring.checks import check_state
 from tailrace_broker.model.commands import Fence
 from tailrace_broker.model.ring_state import RangeState, Replica, RingState, TopicState
-from tests.support.ring.agreed import begin, done, led, stepped, with_topic
+from tests.support.ring.states import begin, done, led, stepped, with_topic
 
 STATE = done(stepped(with_topic(led(registered=2))), Fence(0, 1))
 SEALED, OPEN = STATE.ranges[0], STATE.ranges[1]

@@ -4,7 +4,7 @@ import pytest
 
 from tailrace_broker.core.ring.arithmetic import TOKEN_END, TOKEN_MIN
 from tailrace_broker.core.ring.checks import check_state
-from tailrace_broker.core.ring.commands import RECENT_MAX, carry_out
+from tailrace_broker.core.ring.commands import RECENT_MAX, apply_command
 from tailrace_broker.model.commands import (
     CreateTopic,
     DeleteTopic,
@@ -14,7 +14,7 @@ from tailrace_broker.model.commands import (
 )
 from tailrace_broker.model.ring_state import Refusal, Replica
 from tailrace_broker.model.topic import TopicSettings
-from tests.support.ring.agreed import done, founded, led, with_topic
+from tests.support.ring.states import done, founded, led, with_topic
 
 
 @pytest.mark.parametrize("broker_count", [1, 2, 3, 5, 12])
@@ -40,19 +40,19 @@ def test_a_command_is_carried_out_once_however_often_it_arrives() -> None:
     state = with_topic(led())
     create = Stamped(-1, CreateTopic("again", UUID(int=1), TopicSettings()))
 
-    created = carry_out(state, create)
+    created = apply_command(state, create)
     deleted = done(created, DeleteTopic("again", 5))
 
-    assert carry_out(created, create) is created
-    assert carry_out(deleted, create) is deleted
+    assert apply_command(created, create) is created
+    assert apply_command(deleted, create) is deleted
 
 
 def test_a_refusal_is_remembered_too() -> None:
     lead = Stamped(-1, Lead(0, 7, 0, 1))
 
-    refused = carry_out(led(), lead)
+    refused = apply_command(led(), lead)
 
-    assert carry_out(refused, lead) is refused
+    assert apply_command(refused, lead) is refused
     refusal = refused.recent[-1]
     assert isinstance(refusal, Refusal)
     assert refusal.reason == "stale-epoch"
@@ -61,7 +61,7 @@ def test_a_refusal_is_remembered_too() -> None:
 def test_the_oldest_outcome_is_forgotten_first() -> None:
     state = founded()
     for number in range(RECENT_MAX + 2):
-        state = carry_out(state, Stamped(number, Fence(0, 1, is_fenced=number % 2 == 0)))
+        state = apply_command(state, Stamped(number, Fence(0, 1, is_fenced=number % 2 == 0)))
 
     assert list(state.recent) == [*range(2, RECENT_MAX + 2)]
 

@@ -1,4 +1,4 @@
-"""Stories of rings: whatever arrives, late and twice and in another order, the rules hold."""
+"""Scenarios of rings: whatever arrives, late and twice and in another order, the rules hold."""
 
 from collections import Counter
 from random import Random
@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from tailrace_broker.codec.commands import decode_command, encode_command
 from tailrace_broker.codec.ring_snapshot import decode_state, encode_slices
 from tailrace_broker.core.ring import commands as ring_commands
-from tailrace_broker.core.ring.commands import carry_out
-from tests.support.ring.ring_story import Story, tell
+from tailrace_broker.core.ring.commands import apply_command
+from tests.support.ring.ring_scenario import Scenario, tell
 
 seeds = st.integers(0, 2**32)
 
 
 @settings(max_examples=50)
 @given(seeds)
-def test_the_rules_hold_in_any_story(seed: int) -> None:
+def test_the_rules_hold_in_any_scenario(seed: int) -> None:
     assert tell(seed).sent
 
 
@@ -34,23 +34,23 @@ def test_the_rules_hold_when_a_command_comes_again_that_is_forgotten(seed: int) 
 @settings(max_examples=20)
 @given(seeds)
 def test_the_same_commands_make_the_same_state(seed: int) -> None:
-    story, again = tell(seed, 150), tell(seed, 150)
+    scenario, again = tell(seed, 150), tell(seed, 150)
 
-    assert story.state == again.state
-    assert list(story.state.recent.items()) == list(again.state.recent.items())
+    assert scenario.state == again.state
+    assert list(scenario.state.recent.items()) == list(again.state.recent.items())
 
 
 @settings(max_examples=20)
 @given(seeds, st.integers(0, 300))
 def test_a_state_comes_back_from_its_snapshot_and_goes_on_the_same(seed: int, steps: int) -> None:
-    story = tell(seed, steps)
+    scenario = tell(seed, steps)
 
-    restored = decode_state(b"".join(encode_slices(story.state)))
+    restored = decode_state(b"".join(encode_slices(scenario.state)))
 
-    assert restored == story.state
-    assert list(restored.recent) == list(story.state.recent)
-    for stamped in story.waiting:
-        assert carry_out(restored, stamped) == carry_out(story.state, stamped)
+    assert restored == scenario.state
+    assert list(restored.recent) == list(scenario.state.recent)
+    for stamped in scenario.waiting:
+        assert apply_command(restored, stamped) == apply_command(scenario.state, stamped)
 
 
 @settings(max_examples=20)
@@ -61,7 +61,7 @@ def test_commands_come_back_from_the_log(seed: int) -> None:
 
 
 @pytest.mark.timeout(30)
-def test_every_rule_is_met_in_some_story() -> None:
+def test_every_rule_is_met_in_some_scenario() -> None:
     """A rule that never fires is untested."""
     met: Counter[str] = Counter()
     for seed in range(60):
@@ -100,8 +100,8 @@ def test_every_rule_is_met_in_some_story() -> None:
     }
 
 
-def test_a_story_is_the_same_with_the_same_seed() -> None:
-    one, other = Story(Random(5)), Story(Random(5))
+def test_a_scenario_is_the_same_with_the_same_seed() -> None:
+    one, other = Scenario(Random(5)), Scenario(Random(5))
     for _ in range(50):
         one.happen()
         other.happen()

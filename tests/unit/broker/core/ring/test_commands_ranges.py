@@ -2,7 +2,7 @@ import pytest
 
 from tailrace_broker.model.commands import AcceptLoss, ChangeIsr, Fence, Lead
 from tailrace_broker.model.ring_state import Replica, RingState
-from tests.support.ring.agreed import (
+from tests.support.ring.states import (
     begin,
     done,
     founded,

@@ -11,7 +11,7 @@ from tailrace_broker.model.commands import (
     Retire,
 )
 from tailrace_broker.model.ring_state import Loss, RangeState, Replica, RingState, Start
-from tests.support.ring.agreed import (
+from tests.support.ring.states import (
     begin,
     done,
     founded,

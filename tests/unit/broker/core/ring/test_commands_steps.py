@@ -18,7 +18,7 @@ from tailrace_broker.model.commands import (
 )
 from tailrace_broker.model.ring_state import Replica, RingState
 from tailrace_broker.model.topic import Partition, TopicSettings
-from tests.support.ring.agreed import (
+from tests.support.ring.states import (
     begin,
     done,
     led,

@@ -15,7 +15,7 @@ from tailrace_broker.model.commands import (
 )
 from tailrace_broker.model.ring_state import RingState
 from tailrace_broker.model.topic import NEW_TOPIC, TopicSettings
-from tests.support.ring.agreed import begin, done, led, refusal_of, stepped, with_topic
+from tests.support.ring.states import begin, done, led, refusal_of, stepped, with_topic
 
 FOUR = TopicSettings()
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from tailrace_broker.core.ring.arithmetic import broker_token
-from tailrace_broker.core.ring.commands import carry_out, initial_state
+from tailrace_broker.core.ring.commands import apply_command, initial_state
 from tailrace_broker.model.commands import AcceptLoss, Command, CreateTopic, Lead, Stamped
 from tailrace_broker.model.errors import (
     InvalidParameterError,
@@ -44,7 +44,7 @@ def state_of(*commands: Command, brokers: int = 3) -> RingState:
     """A new ring in which these were carried out."""
     state = initial_state(CLUSTER, brokers, 1, map(registration, range(brokers)))
     for number, command in enumerate(commands):
-        state = carry_out(state, Stamped(number, command))
+        state = apply_command(state, Stamped(number, command))
         assert state.recent[number] is None, state.recent[number]
     return state
 
@@ -90,7 +90,7 @@ class ToldRing:
     async def change(self, command: Command) -> None:
         self.asked.append(command)
         assert self.state is not None
-        self.state = carry_out(self.state, Stamped(99, command))
+        self.state = apply_command(self.state, Stamped(99, command))
         refusal = self.state.recent[99]
         if refusal is not None:
             raise RingRefusedError(refusal)

@@ -12,7 +12,7 @@ from tailrace.cli.stored.files import check_brokers, check_files
 from tailrace_broker.codec.damage import encode_damage
 from tailrace_broker.codec.metadata import (
     CleanStop,
-    DeletedTopic,
+    DeletionMark,
     LogStart,
     encode_clean_stop,
     encode_deleted,
@@ -247,7 +247,7 @@ def test_files_of_a_deleted_topic_are_missed_in_the_trash(files: BrokerFiles) ->
     files.segment(STORED)
     topic = new_topic("t", TopicSettings(partitions_per_range=1), TOPIC_ID)
     mark = files.partition.parent / "topic.json"
-    mark.write_bytes(encode_deleted(DeletedTopic(topic, 1)))
+    mark.write_bytes(encode_deleted(DeletionMark(topic, 1)))
     trash = files.data / "trash"
     trash.mkdir()
     files.partition.parent.rename(trash / str(TOPIC_ID))

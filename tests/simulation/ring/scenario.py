@@ -4,7 +4,7 @@ import random
 from typing import NamedTuple
 
 from tests.simulation.ring.faults import Happening
-from tests.simulation.ring.network import CALM, Weather
+from tests.simulation.ring.network import CALM, Environment
 from tests.simulation.ring.troubles import make_troubles
 from tests.simulation.ring.work import Found, make_work
 
@@ -24,27 +24,27 @@ RINGS = (
 )
 
 
-class Story(NamedTuple):
+class Scenario(NamedTuple):
     """`happenings` in the order of their times; after `trouble_ms` everything heals."""
 
     seed: int
     broker_count: int
     factor: int
-    weather: Weather
+    environment: Environment
     trouble_ms: int
     happenings: tuple[Happening, ...]
 
 
-def make_story(seed: int) -> Story:
-    """The story of a seed."""
+def make_scenario(seed: int) -> Scenario:
+    """The scenario of a seed."""
     generator = random.Random(f"story {seed}")
     ((broker_count, factor),) = generator.choices(
         [ring for ring, _ in RINGS], [weight for _, weight in RINGS]
     )
     trouble_ms = generator.randint(TROUBLE_MS_MIN, TROUBLE_MS_MAX)
-    weather = CALM
+    environment = CALM
     if generator.random() < 0.5:
-        weather = Weather(
+        environment = Environment(
             delay_us_max=generator.choice((1500, 20_000, 200_000)),
             lost=generator.choice((0.0, 0.01, 0.1)),
             doubled=generator.choice((0.0, 0.02, 0.2)),
@@ -57,7 +57,7 @@ def make_story(seed: int) -> Story:
     ]
     happenings = [each for each in happenings if each.at_ms < trouble_ms]
     happenings.sort(key=lambda each: each.at_ms)
-    return Story(seed, broker_count, factor, weather, trouble_ms, tuple(happenings))
+    return Scenario(seed, broker_count, factor, environment, trouble_ms, tuple(happenings))
 
 
 def _bootstrap(generator: random.Random, broker_count: int, factor: int) -> list[Happening]:

@@ -1,4 +1,4 @@
-"""Bugs to be planted into the consensus machine: each takes one of its rules away."""
+"""Mutations of the consensus machine: each takes one of its rules away."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,7 @@ from tailrace_broker.core.raft.quorum import is_quorum
 from tailrace_broker.core.raft.raft import Raft
 from tailrace_broker.core.raft.state import RaftState
 from tailrace_broker.model.agreement import BlockId, Configuration, DiskId, Kept
-from tailrace_broker.model.messages import Appended, VoteAsked
+from tailrace_broker.model.messages import AppendAnswered, VoteAsked
 
 
 def vote_not_synced(patch: pytest.MonkeyPatch) -> None:
@@ -33,12 +33,12 @@ def term_not_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 def own_term_commit_rule_off(patch: pytest.MonkeyPatch) -> None:
-    """A leader agrees on blocks of older terms by counting them."""
+    """A leader commits blocks of older terms by counting them."""
     count = Leading._count
 
     def counted(self: Leading) -> None:
         state = self._state
-        height = quorum.agreed_height(state.chain.configuration, self._height_of)
+        height = quorum.quorum_height(state.chain.configuration, self._height_of)
         if height > state.commit.height and state.chain.at(height).term != state.term:
             state.advance_commit(state.chain.at(height))
             return
@@ -52,7 +52,7 @@ def commit_by_height_instead_of_block(patch: pytest.MonkeyPatch) -> None:
     """An acknowledgement counts for the leader's block at that height, whatever it names."""
     appended = Leading.appended
 
-    def by_height(self: Leading, message: Appended) -> None:
+    def by_height(self: Leading, message: AppendAnswered) -> None:
         chain = self._state.chain
         height = max(chain.base.height, min(message.head.height, chain.head.height))
         appended(self, replace(message, head=chain.at(height)))
@@ -79,19 +79,19 @@ def only_next_voters_count(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "is_quorum", lambda conf, disks: quorum.is_quorum(after(conf), disks))
     patch.setattr(
         raft_leading,
-        "agreed_height",
-        lambda conf, height_of: quorum.agreed_height(after(conf), height_of),
+        "quorum_height",
+        lambda conf, height_of: quorum.quorum_height(after(conf), height_of),
     )
 
 
 def promise_from_an_uncommitted_block(patch: pytest.MonkeyPatch) -> None:
-    """A follower takes all that it hears for agreed."""
+    """A follower takes all that it hears for committed."""
     learn = Following._learn_commit
     patch.setattr(Following, "_learn_commit", lambda self, commit, last: learn(self, last, last))
 
 
 def promise_not_synced(patch: pytest.MonkeyPatch) -> None:
-    """A block is applied before the disk knows that it is agreed."""
+    """A block is applied before the disk knows that it is committed."""
     advance = RaftState.advance_commit
 
     def advanced(self: RaftState, commit: BlockId) -> None:
@@ -117,13 +117,13 @@ def leader_counts_its_unfinished_write(patch: pytest.MonkeyPatch) -> None:
 def follower_answers_before_its_write(patch: pytest.MonkeyPatch) -> None:
     def answer(self: RaftState, ordinal: int, round: int) -> None:
         head = self.chain.head
-        self.send(ordinal, Appended(self.term, self.me, True, head, self.applied, round))
+        self.send(ordinal, AppendAnswered(self.term, self.me, True, head, self.applied, round))
 
     patch.setattr(RaftState, "promise_reply", answer)
 
 
 def head_is_commit_at_restart(patch: pytest.MonkeyPatch) -> None:
-    """What is not known to be agreed is forgotten."""
+    """What is not known to be committed is forgotten."""
     recover = raft_state._recover
     patch.setattr(raft_state, "_recover", lambda kept: recover(_without_tail(kept)))
 
@@ -153,7 +153,7 @@ def votes_counted_by_ordinal(patch: pytest.MonkeyPatch) -> None:
 
 
 def vote_compared_with_commit(patch: pytest.MonkeyPatch) -> None:
-    """A candidate needs no more than what the voter knows to be agreed."""
+    """A candidate needs no more than what the voter knows to be committed."""
 
     def lenient(answer: Callable[..., None]) -> Callable[..., None]:
         def answered(state: RaftState, message: VoteAsked, **others: bool) -> None:

@@ -1,4 +1,4 @@
-"""Bugs that are planted into the storage engine, one at a time: the simulation finds each."""
+"""Mutations of the storage engine, one at a time: the simulation finds each."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -30,12 +30,12 @@ from tailrace_broker.storage.log.producer_recovery import ProducerRecovery
 from tailrace_broker.storage.segments import scan as segment_scan
 from tailrace_broker.storage.segments.writer import SegmentWriter
 from tailrace_broker.topics import topics
-from tests.simulation.crashes import Story
+from tests.simulation.crashes import Scenario
 from tests.support.storage.simulated_disk import BLOCK_BYTES
 
 SEED_COUNT = 60
 
-Plant = Callable[[pytest.MonkeyPatch], None]
+Mutation = Callable[[pytest.MonkeyPatch], None]
 
 
 def stale_batch_accepted_after_a_cut(patch: pytest.MonkeyPatch) -> None:
@@ -258,7 +258,7 @@ def _read_pad_or_hole(stored: memoryview, position: int) -> int:
 
 
 # Each with a seed that finds it, to save time: where it does not any more, those after it may.
-CRASHES: list[tuple[Plant, int]] = [
+CRASHES: list[tuple[Mutation, int]] = [
     (stale_batch_accepted_after_a_cut, 24),
     (directory_not_synced, 0),
     (acknowledged_before_the_write_is_durable, 0),
@@ -279,35 +279,37 @@ CRASHES: list[tuple[Plant, int]] = [
     (journal_file_listed_before_it_is_there, 0),
     (segment_listed_before_it_is_there, 0),
 ]
-DAMAGES: list[tuple[Plant, int]] = [
+DAMAGES: list[tuple[Mutation, int]] = [
     (high_watermark_in_the_header_ignored, 4),
     (hole_taken_for_padding, 4),
 ]
 PLANTED = [
-    *((plant, Story.tell, seed) for plant, seed in CRASHES),
-    *((plant, Story.damage, seed) for plant, seed in DAMAGES),
-    (nothing_listed, Story.lose_files, 0),
+    *((mutation, Scenario.run, seed) for mutation, seed in CRASHES),
+    *((mutation, Scenario.damage, seed) for mutation, seed in DAMAGES),
+    (nothing_listed, Scenario.lose_files, 0),
 ]
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("plant", "story", "first_seed"), PLANTED, ids=[plant.__name__ for plant, _, _ in PLANTED]
+    ("mutation", "scenario", "first_seed"),
+    PLANTED,
+    ids=[mutation.__name__ for mutation, _, _ in PLANTED],
 )
-def test_a_planted_bug_is_found(
-    plant: Plant,
-    story: Callable[[Story], None],
+def test_a_mutation_is_found(
+    mutation: Mutation,
+    scenario: Callable[[Scenario], None],
     first_seed: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plant(monkeypatch)
+    mutation(monkeypatch)
     for seed in range(first_seed, first_seed + SEED_COUNT):
         directory = tmp_path / str(seed)
         directory.mkdir()
         try:
-            story(Story(seed, directory, monkeypatch))
+            scenario(Scenario(seed, directory, monkeypatch))
         except (AssertionError, TailraceError) as error:
             print(f"seed {seed}: {error}")
             return
-    pytest.fail(f"{plant.__name__} was not found in {SEED_COUNT} seeds")
+    pytest.fail(f"{mutation.__name__} was not found in {SEED_COUNT} seeds")

@@ -1,11 +1,11 @@
-"""Agreed states of rings for tests: made by commands, which are done or refused."""
+"""Replicated states of rings for tests: made by commands, which are done or refused."""
 
 from collections.abc import Iterable
 from itertools import count
 from uuid import UUID
 
 from tailrace_broker.core.ring.checks import check_state
-from tailrace_broker.core.ring.commands import carry_out, initial_state
+from tailrace_broker.core.ring.commands import apply_command, initial_state
 from tailrace_broker.core.ring.topics import slices_in
 from tailrace_broker.model.commands import (
     BeginStep,
@@ -72,7 +72,7 @@ def done(state: RingState, *commands: Command) -> RingState:
     """The state after these commands, none of which is refused."""
     for command in commands:
         stamped = Stamped(next(_ids), command)
-        state = carry_out(state, stamped)
+        state = apply_command(state, stamped)
         assert state.recent[stamped.id] is None, state.recent[stamped.id]
         check_state(state)
     return state
@@ -81,7 +81,7 @@ def done(state: RingState, *commands: Command) -> RingState:
 def refusal_of(state: RingState, command: Command) -> str:
     """Why the command is refused; it changes nothing."""
     stamped = Stamped(next(_ids), command)
-    after = carry_out(state, stamped)
+    after = apply_command(state, stamped)
     refusal = after.recent[stamped.id]
     assert refusal is not None, f"not refused: {command}"
     for field in state.__struct_fields__:

@@ -1,4 +1,4 @@
-"""Bugs that are planted into the machine of a group, one at a time: a story of it finds each."""
+"""Mutations of the machine of a group, one at a time: a scenario of it finds each."""
 
 from collections.abc import Callable, Mapping
 from random import Random
@@ -15,7 +15,7 @@ from tests.support.groups.group_world import GroupWorld
 SEED_COUNT = 60
 STEP_COUNT = 150
 
-Plant = Callable[[pytest.MonkeyPatch], None]
+Mutation = Callable[[pytest.MonkeyPatch], None]
 
 
 def poll_confirms_whatever_it_names(patch: pytest.MonkeyPatch) -> None:
@@ -233,7 +233,7 @@ def redelivery_takes_what_is_new_along(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Group, "fetch_ranges", all_pieces)
 
 
-PLANTS: list[tuple[Plant, int]] = [
+MUTATIONS: list[tuple[Mutation, int]] = [
     (poll_confirms_whatever_it_names, 0),
     (commit_confirms_whatever_it_names, 8),
     (position_moved_on_delivery, 0),
@@ -260,30 +260,30 @@ PLANTS: list[tuple[Plant, int]] = [
 
 
 def tell(seed: int) -> None:
-    """A story of a group."""
+    """A scenario of a group."""
     world, chance = GroupWorld(), Random(seed)
     for _ in range(STEP_COUNT):
         world.happen(chance)
     world.settle()
 
 
-def test_a_group_without_a_planted_bug_holds() -> None:
+def test_a_group_without_a_mutation_holds() -> None:
     for seed in range(3):
         tell(seed)
 
 
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize(
-    ("plant", "first_seed"), PLANTS, ids=[plant.__name__ for plant, _ in PLANTS]
+    ("mutation", "first_seed"), MUTATIONS, ids=[mutation.__name__ for mutation, _ in MUTATIONS]
 )
-def test_a_planted_bug_is_found(
-    plant: Plant, first_seed: int, monkeypatch: pytest.MonkeyPatch
+def test_a_mutation_is_found(
+    mutation: Mutation, first_seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plant(monkeypatch)
+    mutation(monkeypatch)
     for seed in range(first_seed, first_seed + SEED_COUNT):
         try:
             tell(seed)
         except AssertionError as error:
             print(f"seed {seed}: {error}")
             return
-    pytest.fail(f"{plant.__name__} was not found in {SEED_COUNT} seeds")
+    pytest.fail(f"{mutation.__name__} was not found in {SEED_COUNT} seeds")

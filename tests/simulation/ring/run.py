@@ -1,4 +1,4 @@
-"""Tells a story: the world under its happenings, then healed. Its end follows from it alone."""
+"""Runs a scenario: the world under its happenings, then healed. Its end follows from it alone."""
 
 import traceback
 from collections import Counter
@@ -7,8 +7,8 @@ from unittest.mock import patch
 
 from tailrace_broker.core.raft import feeding as raft_feeding
 from tests.simulation.ring.healing import heal, recover
+from tests.simulation.ring.scenario import Scenario
 from tests.simulation.ring.schedule import US_PER_MS
-from tests.simulation.ring.story import Story
 from tests.simulation.ring.trace import Trace
 from tests.simulation.ring.violation import Violation
 from tests.simulation.ring.world import World
@@ -18,7 +18,7 @@ MESSAGE_BYTES = 2048
 
 
 class Outcome(NamedTuple):
-    """How a story ended; `failure` None: as it should."""
+    """How a scenario ended; `failure` None: as it should."""
 
     seed: int
     failure: str | None
@@ -30,25 +30,25 @@ class Outcome(NamedTuple):
     counts: Counter[str]
 
 
-def tell(story: Story, trace: Trace | None = None) -> Outcome:
+def run(scenario: Scenario, trace: Trace | None = None) -> Outcome:
     """From empty disks to a ring that is whole again."""
     trace = Trace() if trace is None else trace
     world = World(
-        story.seed,
-        broker_count=story.broker_count,
-        factor=story.factor,
-        weather=story.weather,
+        scenario.seed,
+        broker_count=scenario.broker_count,
+        factor=scenario.factor,
+        environment=scenario.environment,
         trace=trace,
     )
     failure = None
     try:
         with patch.object(raft_feeding, "MESSAGE_BYTES_MAX", MESSAGE_BYTES):
-            _run(world, story)
+            _run(world, scenario)
     except AssertionError as error:
         failure = _explain(world, error)
         trace.line(world.schedule.now_us, failure)
     return Outcome(
-        story.seed,
+        scenario.seed,
         failure,
         world.schedule.now_us // US_PER_MS,
         world.healed_ms,
@@ -59,13 +59,13 @@ def tell(story: Story, trace: Trace | None = None) -> Outcome:
     )
 
 
-def _run(world: World, story: Story) -> None:
+def _run(world: World, scenario: Scenario) -> None:
     world.begin()
-    for happening in story.happenings:
+    for happening in scenario.happenings:
         world.schedule.run(happening.at_ms * US_PER_MS)
         world.say(f"* {happening}")
         happening.happen(world)
-    world.schedule.run(story.trouble_ms * US_PER_MS)
+    world.schedule.run(scenario.trouble_ms * US_PER_MS)
     heal(world)
     recover(world)
 

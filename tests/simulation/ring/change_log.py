@@ -1,4 +1,4 @@
-"""A story in few lines: what happens, and what changes of who belongs, leads and votes.
+"""A scenario in few lines: what happens, and what changes of who belongs, leads and votes.
 
 Without times, so that it stays the same as long as the same things happen in the same order.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _PROCESS_NUMBER = re.compile(r"#\d+")
 
 
-class Chronicle(Trace):
+class ChangeLog(Trace):
     """Lines about each process, when something of it is another than before."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Chronicle(Trace):
 
     def read(self, now_us: int, process: "Process") -> None:
         """A process found this on its disk."""
-        self._tell(process)
+        self._note(process)
 
     def step(
         self, now_us: int, process: "Process", event: ControlEvent, effects: list[ControlEffect]
@@ -40,9 +40,9 @@ class Chronicle(Trace):
             if isinstance(effect, Answer):
                 outcome = "done" if effect.refusal is None else effect.refusal.reason
                 self.line(now_us, f"{process.name} answers: {outcome}")
-        self._tell(process)
+        self._note(process)
 
-    def _tell(self, process: "Process") -> None:
+    def _note(self, process: "Process") -> None:
         known = self._known.setdefault(process.number, {})
         for what, value in self._view(process).items():
             if known.get(what) != value:

@@ -1,4 +1,4 @@
-"""Bugs to be planted into what the ring agrees on, and into who takes part in it."""
+"""Mutations of what the ring commits, and of who takes part in it."""
 
 import pytest
 from msgspec.structs import replace
@@ -70,15 +70,15 @@ def older_process_not_fenced(patch: pytest.MonkeyPatch) -> None:
 
 
 def commands_done_twice(patch: pytest.MonkeyPatch) -> None:
-    """A command that arrives again is carried out again."""
+    """A command that arrives again is applied again."""
 
-    def carry_out(state: RingState, stamped: Stamped) -> RingState:
+    def apply_command(state: RingState, stamped: Stamped) -> RingState:
         recent = {key: value for key, value in state.recent.items() if key != stamped.id}
         return shipped(replace(state, recent=recent), stamped)
 
-    shipped = ring_commands.carry_out
-    patch.setattr(applied, "carry_out", carry_out)
-    patch.setattr("tests.simulation.ring.agreement.carry_out", carry_out)
+    shipped = ring_commands.apply_command
+    patch.setattr(applied, "apply_command", apply_command)
+    patch.setattr("tests.simulation.ring.agreement.apply_command", apply_command)
 
 
 def bootstrap_decided_by_its_founder(patch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The agreed state of a ring and the disks that it speaks of, which lose things; what must hold.
+"""The replicated state of a ring, and its disks, which lose data; what must hold.
 
 The commands and what they make of the state are the real ones. Commands arrive late, doubled, in
 another order, or not at all. Disks are sets: which have all that was acknowledged of a range.
@@ -60,7 +60,7 @@ class Disk:
 
 
 @dataclass(slots=True)
-class Story:
+class Scenario:
     """One ring; `happen` goes on with it, and checks what it has become."""
 
     chance: Random
@@ -118,11 +118,11 @@ class Story:
             index = self.chance.randrange(len(self.waiting))
             if self.chance.random() < 0.7:  # mostly in their order
                 index = 0
-            self.carry_out(self.waiting.pop(index))
+            self.apply_command(self.waiting.pop(index))
 
     def _arrive_again(self) -> None:
         if self.sent:
-            self.carry_out(self.chance.choice(self.sent))
+            self.apply_command(self.chance.choice(self.sent))
 
     def _append(self) -> None:
         """An event is acknowledged: every member, and every one to be, has it."""
@@ -295,13 +295,15 @@ class Story:
         self.sent.append(stamped)
         self.waiting += [stamped] * self.chance.choice((0, 1, 1, 1, 2))
         if not is_late and self.chance.random() < 0.6:
-            self.carry_out(stamped)
+            self.apply_command(stamped)
 
-    def carry_out(self, stamped: Stamped) -> None:
+    def apply_command(self, stamped: Stamped) -> None:
         """Carry it out, and check what that has changed."""
         before = self.state
-        after = ring_commands.carry_out(before, stamped)
-        assert after == ring_commands.carry_out(before, stamped), "not the same state every time"
+        after = ring_commands.apply_command(before, stamped)
+        assert after == ring_commands.apply_command(before, stamped), (
+            "not the same state every time"
+        )
         if stamped.id in before.recent:
             assert after == before, f"carried out again: {stamped.command}"
             return
@@ -455,9 +457,9 @@ class Story:
         return UUID(int=self.chance.getrandbits(128), version=4)
 
 
-def tell(seed: int, step_count: int = 400) -> Story:
-    """A story of a ring; the same with the same seed."""
-    story = Story(Random(seed))
+def tell(seed: int, step_count: int = 400) -> Scenario:
+    """A scenario of a ring; the same with the same seed."""
+    scenario = Scenario(Random(seed))
     for _ in range(step_count):
-        story.happen()
-    return story
+        scenario.happen()
+    return scenario

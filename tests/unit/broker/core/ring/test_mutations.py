@@ -1,4 +1,4 @@
-"""Bugs that are planted into the rules of an agreed state, one at a time: a story finds each."""
+"""Mutations of the rules of the replicated state, one at a time: a scenario finds each."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -20,11 +20,11 @@ from tailrace_broker.model.ring_state import (
     Replica,
     RingState,
 )
-from tests.support.ring.ring_story import tell
+from tests.support.ring.ring_scenario import tell
 
 SEED_COUNT = 100
 
-Plant = Callable[[pytest.MonkeyPatch], None]
+Mutation = Callable[[pytest.MonkeyPatch], None]
 
 
 # --- registrations ---
@@ -259,7 +259,7 @@ def isr_changed_by_an_older_leader(patch: pytest.MonkeyPatch) -> None:
 
 
 def partition_ids_reused(patch: pytest.MonkeyPatch) -> None:
-    """A restored topic gets its partitions anew."""
+    """A restored topic gets its partitions again."""
     restore = topic_commands.restore_topic
 
     def anew(state: RingState, command: Any) -> RingState | Refusal:
@@ -362,13 +362,13 @@ def range_ids_given_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def late_duplicate_executed(patch: pytest.MonkeyPatch) -> None:
-    carry_out = ring_commands.carry_out
+    apply_command = ring_commands.apply_command
 
     def again(state: RingState, stamped: Stamped) -> RingState:
         forgotten = {key: each for key, each in state.recent.items() if key != stamped.id}
-        return carry_out(replace(state, recent=forgotten), stamped)
+        return apply_command(replace(state, recent=forgotten), stamped)
 
-    patch.setattr(ring_commands, "carry_out", again)
+    patch.setattr(ring_commands, "apply_command", again)
 
 
 def refused_command_changes_something(patch: pytest.MonkeyPatch) -> None:
@@ -396,37 +396,36 @@ def something_not_of_the_commands_counts(patch: pytest.MonkeyPatch) -> None:
 
 
 def patch_handler(patch: pytest.MonkeyPatch, old: Any, new: Any) -> None:
-    """Carry out with `new` what is carried out with `old`."""
+    """Carry out with `new` what is applied with `old`."""
     handlers: Mapping[Any, Any] = {
-        kind: new if handler is old else handler
-        for kind, handler in ring_commands._CARRY_OUT.items()
+        kind: new if handler is old else handler for kind, handler in ring_commands._APPLY.items()
     }
-    patch.setattr(ring_commands, "_CARRY_OUT", handlers)
+    patch.setattr(ring_commands, "_APPLY", handlers)
 
 
-def plants() -> Iterator[Plant]:
+def mutations() -> Iterator[Mutation]:
     for name, found in list(globals().items()):
         if callable(found) and getattr(found, "__annotations__", {}).keys() == {"patch", "return"}:
             assert name == found.__name__
             yield found
 
 
-PLANTS = list(plants())
+MUTATIONS = list(mutations())
 
 
-def test_a_ring_without_a_planted_bug_holds() -> None:
+def test_a_ring_without_a_mutation_holds() -> None:
     for seed in range(5):
         assert tell(seed).sent
 
 
 @pytest.mark.timeout(30)
-@pytest.mark.parametrize("plant", PLANTS, ids=[plant.__name__ for plant in PLANTS])
-def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch)
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=[mutation.__name__ for mutation in MUTATIONS])
+def test_a_mutation_is_found(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutation(monkeypatch)
     for seed in range(SEED_COUNT):
         try:
             tell(seed)
         except (AssertionError, KeyError) as error:
             print(f"seed {seed}: {error!r:.300}")
             return
-    pytest.fail(f"{plant.__name__} was not found in {SEED_COUNT} seeds")
+    pytest.fail(f"{mutation.__name__} was not found in {SEED_COUNT} seeds")

@@ -1,4 +1,4 @@
-"""Bugs that are planted into the consensus machine, one at a time: random walks find each."""
+"""Mutations of the consensus machine, one at a time: random walks find each."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -18,14 +18,14 @@ from tailrace_broker.model.agreement import (
     Configuration,
     DiskId,
 )
-from tailrace_broker.model.messages import Appended, RaftMessage, VoteAsked
+from tailrace_broker.model.messages import AppendAnswered, RaftMessage, VoteAsked
 from tests.support.raft.raft_walk import Walk
 from tests.support.raft.raft_world import TIMING, World
 
 SEED_COUNT = 400
 STEP_COUNT = 800
 
-Plant = Callable[[pytest.MonkeyPatch], None]
+Mutation = Callable[[pytest.MonkeyPatch], None]
 
 
 def promise_told_before_it_is_on_disk(patch: pytest.MonkeyPatch) -> None:
@@ -40,7 +40,7 @@ def promise_told_before_it_is_on_disk(patch: pytest.MonkeyPatch) -> None:
 def block_acknowledged_before_it_is_on_disk(patch: pytest.MonkeyPatch) -> None:
     def promise_reply(self: RaftState, ordinal: int, round: int) -> None:
         head, applied = self.chain.head, self.applied
-        self.send(ordinal, Appended(self.term, self.me, True, head, applied, round))
+        self.send(ordinal, AppendAnswered(self.term, self.me, True, head, applied, round))
 
     patch.setattr(RaftState, "promise_reply", promise_reply)
 
@@ -69,7 +69,7 @@ def acknowledged_by_height(patch: pytest.MonkeyPatch) -> None:
     """Whatever block the other disk has there."""
     appended = Leading.appended
 
-    def by_height(self: Leading, message: Appended) -> None:
+    def by_height(self: Leading, message: AppendAnswered) -> None:
         chain = self._state.chain
         height = max(chain.base.height, min(message.head.height, chain.head.height))
         appended(self, replace(message, head=chain.at(height)))
@@ -105,7 +105,7 @@ def voters_changed_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leading, "change_voters", change_voters)
 
 
-PLANTS: list[Plant] = [
+MUTATIONS: list[Mutation] = [
     promise_told_before_it_is_on_disk,
     block_acknowledged_before_it_is_on_disk,
     vote_given_whatever_the_head,
@@ -117,21 +117,23 @@ PLANTS: list[Plant] = [
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("plant", [pytest.param(plant, id=plant.__name__) for plant in PLANTS])
-def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch)
+@pytest.mark.parametrize(
+    "mutation", [pytest.param(mutation, id=mutation.__name__) for mutation in MUTATIONS]
+)
+def test_a_mutation_is_found(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutation(monkeypatch)
 
     assert any(map(_goes_wrong, range(SEED_COUNT)))
 
 
-@pytest.mark.parametrize("is_planted", [False, True])
+@pytest.mark.parametrize("is_mutated", [False, True])
 def test_a_bug_that_walks_seldom_meet_is_found(
-    is_planted: bool, monkeypatch: pytest.MonkeyPatch
+    is_mutated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if is_planted:
+    if is_mutated:
         acknowledged_by_height(monkeypatch)
 
-    with pytest.raises(AssertionError) if is_planted else nullcontext():
+    with pytest.raises(AssertionError) if is_mutated else nullcontext():
         _come_back_with_a_dead_branch()
 
 

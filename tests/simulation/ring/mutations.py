@@ -1,0 +1,66 @@
+"""`python -m tests.simulation.ring.mutations`: how many seeds each put in bug needs to be found.
+
+A rule whose bug is not found is a rule that no scenario needs: the scenarios are too tame for it.
+"""
+
+import sys
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from tests.simulation.ring import mutations_of_raft, mutations_of_the_ring
+from tests.simulation.ring.many import FORKED, tell_seed
+from tests.simulation.ring.run import Outcome
+
+Mutation = Callable[[pytest.MonkeyPatch], None]
+
+SEEDS_MAX = 400
+# By bug a seed that finds it; when it does so no more, another will. `main` tells the first.
+MUTATIONS: dict[Mutation, int] = {
+    mutations_of_raft.vote_not_synced: 81,
+    mutations_of_raft.term_not_kept: 0,
+    mutations_of_raft.own_term_commit_rule_off: 32,
+    mutations_of_raft.commit_by_height_instead_of_block: 3,
+    mutations_of_raft.voters_changed_at_once: 9,
+    mutations_of_raft.only_next_voters_count: 37,
+    mutations_of_raft.promise_from_an_uncommitted_block: 26,
+    mutations_of_raft.promise_not_synced: 3,
+    mutations_of_raft.leader_counts_its_unfinished_write: 53,
+    mutations_of_raft.follower_answers_before_its_write: 1,
+    mutations_of_raft.head_is_commit_at_restart: 28,
+    mutations_of_raft.stale_leaders_accepted: 24,
+    mutations_of_raft.votes_counted_by_ordinal: 9,
+    mutations_of_raft.vote_compared_with_commit: 98,
+    mutations_of_the_ring.reads_answered_at_once: 43,
+    mutations_of_the_ring.leader_resumes_its_epoch: 0,
+    mutations_of_the_ring.class_of_the_last_start_only: 10,
+    mutations_of_the_ring.power_loss_stays_in_the_isr: 3,
+    mutations_of_the_ring.older_process_not_fenced: 0,
+    mutations_of_the_ring.commands_done_twice: 43,
+}
+
+
+def find(seeds: Iterable[int]) -> Outcome | None:
+    """The first scenario that fails, of those seeds in their order."""
+    with FORKED.Pool() as pool:
+        told = pool.imap(tell_seed, seeds)
+        return next((outcome for outcome in told if outcome.failure is not None), None)
+
+
+def main(names: list[str]) -> int:
+    """0 when every bug was found; `names`: of these alone."""
+    missed = 0
+    for mutation in MUTATIONS:
+        if names and mutation.__name__ not in names:
+            continue
+        with pytest.MonkeyPatch.context() as patch:
+            mutation(patch)
+            found = find(range(SEEDS_MAX))
+        missed += found is None
+        what = f"NOT FOUND in {SEEDS_MAX}" if found is None else f"{found.seed + 1:4}"
+        print(f"{mutation.__name__:36} {what}  {found.failure if found else ''}"[:160], flush=True)
+    return int(missed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,36 @@
+"""Mutations of the agreement, one at a time: the simulator finds each."""
+
+import pytest
+
+from tests.simulation.ring.mutations import MUTATIONS, SEEDS_MAX, Mutation, find
+from tests.simulation.ring.mutations_of_the_ring import (
+    bootstrap_by_majority,
+    bootstrap_decided_by_its_founder,
+)
+from tests.simulation.ring.run import run
+from tests.simulation.ring.scripts import bootstraps_of_any_size, two_wiped_voters
+
+BOOTSTRAP_COUNT = 100
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
+def test_every_mutation_is_found(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutation(monkeypatch)
+
+    assert find([MUTATIONS[mutation], *range(SEEDS_MAX)]) is not None
+
+
+@pytest.mark.timeout(300)
+def test_a_bootstrap_by_majority_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    bootstrap_by_majority(monkeypatch)
+
+    assert "two rings were founded" in str(run(two_wiped_voters()).failure)
+
+
+@pytest.mark.timeout(300)
+def test_a_bootstrap_that_its_founder_decides_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    bootstrap_decided_by_its_founder(monkeypatch)
+    failures = (run(bootstraps_of_any_size(seed)).failure for seed in range(BOOTSTRAP_COUNT))
+
+    assert any("two rings were founded" in str(failure) for failure in failures)
