@@ -26,8 +26,10 @@ The problem types and their members: docs/protocol.md.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from tailrace.produced import Produced
+if TYPE_CHECKING:  # `tailrace --help` raises these errors, and starts without dataclasses
+    from tailrace.produced import Produced
 
 PROBLEM_TYPE_PREFIX = "/v1/problems/"
 
