@@ -4,7 +4,7 @@ MAKEFLAGS += --no-print-directory
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
-LOCK_OPTIONS := --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header
+LOCK_OPTIONS := --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --no-strip-extras
 
 # What each target takes on make's command line; a make within make inherits what its parent was given.
 VARIABLES_up := ONCE FRESH REPEAT INPUT KEY PORT
