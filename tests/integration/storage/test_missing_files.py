@@ -1,6 +1,7 @@
 """Files of a killed broker are removed: its start and `tailrace verify` notice each of them."""
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -10,12 +11,12 @@ from random import Random
 
 import pytest
 
-from tailrace.cli.stored.journals import read_journal
 from tailrace.errors import ProblemError
 from tailrace.sync import Client
+from tailrace_broker.storage.inspection import frames_in
 from tests.support.broker.fixtures import RunningBroker, start_broker
 from tests.support.broker.metrics import wait_for_metric
-from tests.support.cli.commands import ndjson, run, told
+from tests.support.cli.commands import ndjson, reported, run
 from tests.support.storage.damaged import flip, read_all
 from tests.support.storage.storage import MEBIBYTE
 
@@ -77,8 +78,9 @@ def test_a_missing_journal_is_refused_and_found(killed: RunningBroker) -> None:
     code, lines = verified(killed.data_dir)
     assert code == 1
     assert lines[0] == (
-        f"✗ {journal / name}: is missing, with events that only it held; restore it from a copy, "
-        f"or accept the loss: mkdir -p {journal} && touch {journal / name}.lost"
+        f"✗ {journal / name}: is missing, and the broker was not stopped: events may be lost that "
+        "only this file held; restore it from a copy, or go on without them: "
+        f"mkdir -p {journal} && touch {journal / name}.lost"
     )
     assert lines[1].endswith(", 1 bad")
     refusal = refusal_of(killed)
@@ -115,9 +117,7 @@ def test_of_a_damaged_journal_all_is_served_but_what_cannot_be_read(killed: Runn
     killed.kill()
     *_, path = sorted((data_of(killed) / "journal").glob("*.journal"))
     with path.open("rb") as file:
-        journal = read_journal(file, path.stat().st_size)
-    assert journal is not None
-    batches = [piece for each in journal.frames for piece in each.batches]
+        batches = [piece for frame in frames_in(file) for piece in frame.batches]
     flip(path, batches[-3].position + 20, 0)
 
     assert f"touch {path}.lost" in refusal_of(killed)
@@ -160,8 +160,8 @@ def test_missing_partitions_stand_still_and_the_rest_is_served(
 
     code, lines = verified(killed.data_dir)
     assert code == 1
-    assert lines[:-1] == [
-        f"✗ {topic / str(each)}: has lost its segments; restore it from a copy" for each in lost
+    assert [line.partition(": offsets from 0 on")[0] for line in lines[:-1]] == [
+        f"✗ {topic / str(each)}: has lost its segments" for each in lost
     ]
     killed.restart()
     with Client(killed.url) as client:
@@ -178,10 +178,10 @@ def test_missing_partitions_stand_still_and_the_rest_is_served(
 @pytest.mark.parametrize(
     ("name", "finding", "refusal"),
     [
-        ("meta.json", "is missing: it says whose disk this is", "meta.json is missing"),
-        ("inventory.json", "is missing: it says which files", "inventory.json is missing"),
-        ("metadata", "has lost what the ring agreed on", "has lost what the ring agreed"),
-        ("metadata/0.blocks", "is missing, and the broker does not start", "0.blocks"),
+        ("meta.json", "meta.json: is missing, but the directory", "meta.json is missing"),
+        ("inventory.json", "inventory.json: is missing", "inventory.json is missing"),
+        ("metadata", "metadata: has lost what the ring agreed", "has lost what the ring agreed"),
+        ("metadata/0.blocks", "metadata: metadata/0.blocks: it is missing", "0.blocks"),
     ],
 )
 def test_missing_metadata_is_refused_and_found(
@@ -192,8 +192,58 @@ def test_missing_metadata_is_refused_and_found(
 
     code, lines = verified(killed.data_dir)
     assert code == 1
-    assert lines[0].startswith(f"✗ {path}: {finding}")
+    assert lines[0].startswith(f"✗ {data_of(killed) / finding}")
     assert refusal in refusal_of(killed)
+
+
+def test_without_its_identity_a_broker_begins_anew_when_the_data_is_moved_away(
+    killed: RunningBroker,
+) -> None:
+    (data_of(killed) / "meta.json").unlink()
+
+    refusal = refusal_of(killed)
+    assert "restore the file from a copy" in refusal
+    command = re.search(r"move the data away: (mv \S+ \S+); ", refusal)
+    assert command, refusal
+    subprocess.run(command[1].split(), check=True)
+    killed.restart()
+    with Client(killed.url) as client:
+        assert client.topics() == []
+        client.produce("small", b"0")
+    assert (killed.data_dir / "data.lost").is_dir()
+
+
+@pytest.mark.parametrize("is_segment", [True, False], ids=["a segment", "a partition"])
+def test_a_partition_that_cannot_be_opened_names_itself_and_the_way_on(
+    killed: RunningBroker, is_segment: bool
+) -> None:
+    large = topic_of(killed)  # before the stop, which writes "small" to segments, too
+    killed.restart()
+    killed.stop()
+    segment = next(large.glob("*/*.log"))
+    partition, path = int(segment.parent.name), segment if is_segment else segment.parent
+    path.rename(killed.data_dir / "kept")
+    path.mkdir() if is_segment else path.write_bytes(b"")
+
+    killed.restart()
+    accept_loss = ("topic", "accept-loss", "large", str(partition))
+    refused = run(*accept_loss, url=killed.url)
+    error = refused.stderr.decode()
+    assert refused.returncode == 1
+    assert f'partition {partition} of topic "large" cannot be opened: {path}: ' in error
+    assert error.endswith(f": tailrace {' '.join(accept_loss)}\n")
+    consumed = run("consume", "large", "--partition", str(partition), url=killed.url)
+    assert f'partition {partition} of topic "large" is damaged' in consumed.stderr.decode()
+    described = reported(run("topic", "describe", "large", url=killed.url))
+    assert described.splitlines()[2 + partition].split()[-1] == "damaged"
+    assert verified(killed.data_dir)[0] == 1
+
+    killed.stop()  # as the error says
+    path.rename(killed.data_dir.parent / "moved")
+    killed.restart()
+    reported(run(*accept_loss, url=killed.url))
+    with Client(killed.url) as client:
+        assert client.topic("large").partition_details[partition].state == "open"
 
 
 def test_what_a_deletion_and_retention_have_removed_is_not_missing(tmp_path: Path) -> None:
@@ -229,7 +279,9 @@ def test_a_missing_last_segment_is_noticed_and_its_offsets_are_not_given_again(
         for _ in range(2):
             code, lines = verified(broker.data_dir)
             assert code == 1
-            assert f"✗ {last}: is missing: it was the last segment; restore it from a copy" in lines
+            assert lines[0].startswith(
+                f"✗ {last}: is missing: it was the last segment; offsets from {first_lost} on"
+            )
             broker.restart()
             with Client(broker.url) as client:
                 (found,) = client.topic("rolled").partition_details
@@ -269,10 +321,8 @@ def test_a_restored_topic_that_has_lost_files_is_damaged_there(
     shutil.rmtree(partition) if lost == "partition" else segment.unlink()
 
     code, lines = verified(killed.data_dir)
-    assert (code, lines[0]) == (
-        1,
-        f"✗ {partition}: has lost its segments; restore it from a copy",
-    )
+    assert code == 1
+    assert lines[0].startswith(f"✗ {partition}: has lost its segments: offsets from 0 on")
     killed.restart()
     with Client(killed.url) as client:
         client.restore_topic("large")
@@ -309,7 +359,34 @@ def test_each_broker_of_a_folder_is_verified_for_itself(
         (str(top / "1"), 1),
     ]
     assert document["bad"] == 1
-    assert told(run("verify", str(top / "0"))).startswith("✓ ")
+    assert reported(run("verify", str(top / "0"))).startswith("✓ ")
+
+
+@pytest.mark.parametrize("lost", ["1", "1/data"])
+def test_a_ring_that_has_lost_a_broker_is_found(
+    killed: RunningBroker, tmp_path: Path, lost: str
+) -> None:
+    top = tmp_path / "ring"
+    for ordinal in ("0", "1", "2"):
+        shutil.copytree(killed.data_dir, top / ordinal)
+        (top / ordinal / "ring.json").write_text('{"brokers": 3}')
+    (top / "ring.json").write_text('{"brokers": 3, "port": 9250}')
+    whole = verified(top)
+    shutil.rmtree(top / lost)
+    code, lines = verified(top)
+    (top / "ring.json").unlink()
+
+    assert (whole[0], [line[0] for line in whole[1]]) == (0, ["✓"] * 3)
+    assert code == 1
+    assert [line.partition(", as ")[0].partition(": ")[0] for line in lines] == [
+        f"✓ {top / '0'}",
+        f"✗ {top / '1'}",
+        f"✗ {top / '1'}",
+        f"✓ {top / '2'}",
+    ]
+    assert f"has lost the data of a broker of the ring, as {top / 'ring.json'} says" in lines[1]
+    assert verified(top)[0] == 1, "the other brokers know how many they are"
+    assert verified(top / "0")[0] == 0
 
 
 def test_a_partition_without_its_directory_goes_on_when_the_loss_is_accepted(
@@ -322,7 +399,7 @@ def test_a_partition_without_its_directory_goes_on_when_the_loss_is_accepted(
     killed.kill()
     shutil.rmtree(topic / str(partition))
     killed.restart()
-    accepted = told(run("topic", "accept-loss", "large", str(partition), url=killed.url))
+    accepted = reported(run("topic", "accept-loss", "large", str(partition), url=killed.url))
     begin = end = int(accepted.split()[-1])
     from_begin = ("--partition", str(partition), "--from", str(begin), "--format", r"%o\n")
 
@@ -337,5 +414,5 @@ def test_a_partition_without_its_directory_goes_on_when_the_loss_is_accepted(
         code, lines = verified(killed.data_dir)
         assert (code, lines[-1][0]) == (0, "✓"), lines
         killed.restart()
-        offsets = told(run("consume", "large", *from_begin, url=killed.url)).split()
+        offsets = reported(run("consume", "large", *from_begin, url=killed.url)).split()
         assert offsets == [str(offset) for offset in range(begin, end)]

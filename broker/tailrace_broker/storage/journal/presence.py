@@ -6,7 +6,9 @@ of the boot before behind its name, and with the first sequence of the file's ro
 lost of a later round needs its own.
 """
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -21,40 +23,88 @@ from tailrace_broker.storage.files.direct_file import (
 from tailrace_broker.storage.files.inventory import Inventory
 
 ACCEPTED_SUFFIX = ".lost"
+# Stands for the files of a journal of which nobody knows the names.
+_UNKNOWN_FILE = "0.journal"
 
 _log = structlog.get_logger()
 
 
-def check_journal(journal: Path, inventory: Inventory, *, boot: int, is_clean: bool) -> None:
-    """`boot`: the last one; `is_clean`: it was stopped, and nothing is only in the journal.
+class MissingJournal(NamedTuple):
+    """Files of the journal that must be there and are not.
 
-    CorruptMetadataError: a file is missing, and with it acknowledged events. DiskFullError,
-    StorageFailedError.
+    Of `accepted` somebody has accepted the loss. `refused`, with what a start says: nobody has,
+    and they may have held events.
+    """
+
+    missing: Sequence[str]
+    accepted: Sequence[str]
+    refused: Mapping[str, str]
+
+    def check(self) -> None:
+        """CorruptMetadataError: with a file acknowledged events are missing."""
+        for detail in self.refused.values():
+            raise CorruptMetadataError(detail)
+
+
+def missing_journal(
+    journal: Path, names: Sequence[str] | None, *, is_clean: bool
+) -> MissingJournal:
+    """Return which of these files are missing.
+
+    `names` None: nobody knows them, so that there must be one at least. `is_clean`: the broker was
+    stopped, and nothing is only in the journal.
+    """
+    if names is None:
+        has_files = is_clean or any(journal.glob("*.journal"))
+        names = [] if has_files else [_UNKNOWN_FILE]
+        why = "inventory.json was made again, so nobody knows what it held"
+    else:
+        why = "the broker was not stopped"
+    missing = [name for name in names if not stored_at(journal / name).exists()]
+    accepted = [name for name in missing if marker(journal / name).exists()]
+    refused = {
+        name: f"{journal / name} is missing, and {why}: events may be lost that only this file "
+        f"held; restore it from a copy, or go on without them: mkdir -p {journal} "
+        f"&& touch {marker(journal / name)}"
+        for name in missing
+        if not is_clean and name not in accepted
+    }
+    return MissingJournal(missing, accepted, refused)
+
+
+def stored_at(path: Path) -> Path:
+    """Where the contents of this file are: who accepts what is lost of it may have renamed it."""
+    renamed = marker(path)
+    is_renamed = not path.exists() and renamed.exists() and renamed.stat().st_size > 0
+    return renamed if is_renamed else path
+
+
+def check_journal(journal: Path, inventory: Inventory, *, boot: int, is_clean: bool) -> None:
+    """Check what `missing_journal` finds, and note what is accepted. `boot`: the last one.
+
+    CorruptMetadataError as `MissingJournal.check`. DiskFullError, StorageFailedError.
     """
     _accept_damaged(journal, boot)
-    missing = [name for name in inventory.journal_files if not (journal / name).exists()]
-    accepted = [name for name in missing if marker(journal / name).exists()]
-    unknown = [name for name in missing if name not in accepted]
-    if unknown and not is_clean:
-        path = journal / unknown[0]
-        raise CorruptMetadataError(
-            f"{path} is missing, and the broker was not stopped: events may be lost that only "
-            f"this file held; restore it from a copy, or go on without them: mkdir -p {journal} "
-            f"&& touch {marker(path)}"
-        )
-    if missing:
-        _log.warning("journal.missing", files=missing, accepted=accepted)
-        inventory.keep_journal_files(set(inventory.journal_files) - set(missing))
+    found = missing_journal(journal, inventory.journal_files, is_clean=is_clean)
+    found.check()
+    if found.missing:
+        _log.warning("journal.missing", files=found.missing, accepted=found.accepted)
+    if inventory.journal_files is None:
+        inventory.keep_journal_files(path.name for path in journal.glob("*.journal"))
+    elif found.missing:
+        inventory.keep_journal_files(set(inventory.journal_files) - set(found.missing))
     with translated_errors(journal):
-        for name in accepted:  # once: a later loss needs its own marker
+        for name in found.accepted:  # once: a later loss needs its own marker
             marker(journal / name).replace(journal / f"{name}{ACCEPTED_SUFFIX}.{boot}")
 
 
 def is_accepted(path: Path, header: JournalFileHeader | None) -> bool:
     """Whether somebody has accepted what is lost of the round of this file."""
     with translated_errors(path, ReadFailedError):
-        markers = path.parent.glob(f"{path.name}{ACCEPTED_SUFFIX}.*")
-        return any(each.read_bytes() == _round_name(header) for each in markers)
+        noted = path.parent.glob(f"{path.name}{ACCEPTED_SUFFIX}.*")
+        return marker(path).exists() or any(
+            each.read_bytes() == _round_name(header) for each in noted
+        )
 
 
 def marker(path: Path) -> Path:

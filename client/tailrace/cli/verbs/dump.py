@@ -1,20 +1,25 @@
-"""`tailrace dump`: what stands in a segment, an index or a journal file, without a broker."""
+"""`tailrace dump`: what is in a segment, an index or a journal file, without a broker."""
 
 import os
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
+from uuid import UUID
 
 from tailrace.cli.lib.options import OUTPUT
 from tailrace.cli.lib.parser import UsageError, Verb, parameter
-from tailrace.errors import CorruptBatchError, TailraceError
+from tailrace.errors import TailraceError
+from tailrace.wire import BatchHeader, Codec, Flag
 
 if TYPE_CHECKING:
+    from tailrace.cli.lib.inspection import Piece
     from tailrace.cli.lib.output import Column
 
 PAGE_ROWS = 500
+OK, BAD = "ok", "bad"
+
+Document = dict[str, Any]
 
 
 def dump(*, file: Path, records: bool, output: str) -> None:
@@ -22,6 +27,7 @@ def dump(*, file: Path, records: bool, output: str) -> None:
 
     Batches and pads one a line, or with --records the records. Reads the file as it is, also
     while a broker writes it. Of a journal file its present round: frames, each before its batches.
+    Needs the broker's packages.
     """
     show = _SHOWN_BY.get(file.suffix or file.name)
     if show is None:
@@ -38,74 +44,118 @@ def dump(*, file: Path, records: bool, output: str) -> None:
 
 def _show_entries(file: Path, opened: BinaryIO, output: str) -> None:
     """Raises behind the last line when something is damaged."""
+    from tailrace.cli.lib.inspection import pieces_in
     from tailrace.cli.lib.output import show_pages
 
     seen: dict[str, int] = {}
-    show_pages(output, _pages(_entries(opened, seen)), _entry_columns())
-    _note_when_unchecked(seen)
+    documents = _noted(map(_piece_document, pieces_in(opened, _size_bytes(opened))), seen)
+    show_pages(output, _pages(documents), _entry_columns())
     _raise_when_damaged(file, seen)
 
 
 def _show_journal(file: Path, opened: BinaryIO, output: str) -> None:
     """Raises behind the last line when something is damaged."""
+    from tailrace.cli.lib.inspection import StoredDataError
     from tailrace.cli.lib.output import show_pages
-    from tailrace.cli.stored.journals import journal_documents, read_journal
 
-    try:
-        journal = read_journal(opened, _size_bytes(opened))
-    except CorruptBatchError as error:
-        raise TailraceError(f"{file}: {error}") from error
     seen: dict[str, int] = {}
-    documents = _noted(journal_documents(journal), seen)
-    show_pages(output, _pages(documents), _journal_columns())
-    _note_when_unchecked(seen)
+    try:
+        show_pages(output, _pages(_noted(_frame_documents(opened), seen)), _journal_columns())
+    except StoredDataError as error:
+        raise TailraceError(f"{file}: {error.detail}") from error
     _raise_when_damaged(file, seen)
 
 
 def _show_records(file: Path, opened: BinaryIO, output: str) -> None:
     """Up to the first damage; raises behind that."""
     from tailrace.cli.consuming.records import columns, readable
+    from tailrace.cli.lib.inspection import StoredDataError, lines_in, pieces_in
+    from tailrace.cli.lib.json_texts import parse_json
     from tailrace.cli.lib.output import show_pages
-    from tailrace.cli.stored.segments import BAD, records
-    from tailrace.extras import install_command
 
-    seen: dict[str, int] = {}
-    whole = takewhile(lambda entry: entry["checksum"] != BAD, _entries(opened, seen))
+    found = list(pieces_in(opened, _size_bytes(opened)))
+    whole = takewhile(lambda piece: piece.is_whole, found)
+    batches = (piece for piece in whole if piece.header is not None)
+    pages = ([readable(parse_json(line)) for line in lines_in(opened, piece)] for piece in batches)
     try:
-        pages = (list(map(readable, page)) for page in records(opened, whole))
         show_pages(output, pages, columns())
-    except ImportError as error:
-        remedy = install_command("arrow")
-        raise TailraceError(f"records need the extra arrow. Install it: {remedy}") from error
-    except CorruptBatchError as error:
-        raise TailraceError(f"{file}: {error}: restore it from a copy") from error
-    _raise_when_damaged(file, seen)
+    except StoredDataError as error:
+        raise TailraceError(f"{file}: {error.detail}: restore it from a copy") from error
+    _raise_when_damaged(file, {_checksum(piece): piece.position for piece in reversed(found)})
 
 
-def _entries(opened: BinaryIO, seen: dict[str, int]) -> Iterator[dict[str, Any]]:
-    """The segment's."""
-    from tailrace.cli.stored.segments import entries
+def _piece_document(piece: "Piece") -> Document:
+    header = {} if piece.header is None else _header_document(piece.header)
+    return {
+        "position": piece.position,
+        "kind": piece.kind,
+        **header,
+        "bytes": piece.size_bytes,
+        "checksum": _checksum(piece),
+    }
 
-    return _noted(entries(opened, _size_bytes(opened)), seen)
+
+def _frame_documents(opened: BinaryIO) -> Iterator[Document]:
+    """Frames, each before its batches."""
+    from tailrace.cli.lib.inspection import frames_in
+
+    for frame in frames_in(opened):
+        yield {
+            "position": frame.position,
+            "kind": "frame",
+            "sequence": frame.sequence,
+            "durableSequence": frame.durable_sequence,
+            "bytes": frame.size_bytes,
+            "checksum": OK if frame.is_whole else BAD,
+        }
+        for piece in frame.batches:
+            document = _piece_document(piece)
+            if piece.header is not None:
+                document["topicId"] = str(UUID(bytes=piece.header.topic_id))
+                document["partition"] = piece.header.partition
+            yield document
 
 
-def _noted(documents: Iterable[dict[str, Any]], seen: dict[str, int]) -> Iterator[dict[str, Any]]:
+def _header_document(header: BatchHeader) -> Document:
+    """What a batch's header says."""
+    return {
+        "firstOffset": header.base_offset,
+        "lastOffset": header.end_offset - 1,
+        "count": header.record_count,
+        "codec": Codec(header.codec).name.lower(),
+        "uncompressedBytes": header.uncompressed_bytes,
+        "firstTimestamp": _time_text(header.first_timestamp_us),
+        "largestTimestamp": _time_text(header.largest_timestamp_us),
+        "appendTime": _time_text(header.append_time_us),
+        "epoch": header.epoch,
+        "highWatermark": header.high_watermark,
+        "flags": [str(flag.name).lower() for flag in Flag(header.flags)],
+    }
+
+
+def _time_text(time_us: int) -> str | None:
+    """RFC 3339 in UTC; None for what is no time of this calendar."""
+    from datetime import UTC, datetime, timedelta
+
+    try:
+        time = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=time_us)
+    except OverflowError:
+        return None
+    return f"{time:%Y-%m-%dT%H:%M:%S.%f}Z"
+
+
+def _checksum(piece: "Piece") -> str:
+    return OK if piece.is_whole else BAD
+
+
+def _noted(documents: Iterable[Document], seen: dict[str, int]) -> Iterator[Document]:
     """The same; `seen` gets the first position of each checksum's verdict."""
     for document in documents:
         seen.setdefault(document["checksum"], document["position"])
         yield document
 
 
-def _note_when_unchecked(seen: dict[str, int]) -> None:
-    from tailrace.cli.stored.segments import UNCHECKED, unchecked_note
-
-    if UNCHECKED in seen:
-        print(unchecked_note(), file=sys.stderr)
-
-
 def _raise_when_damaged(file: Path, seen: dict[str, int]) -> None:
-    from tailrace.cli.stored.segments import BAD
-
     if BAD in seen:
         raise TailraceError(
             f"{file} is damaged from byte {seen[BAD]} on: restore it from a copy, unless that is "
@@ -114,29 +164,59 @@ def _raise_when_damaged(file: Path, seen: dict[str, int]) -> None:
 
 
 def _show_index(file: Path, opened: BinaryIO, output: str) -> None:
+    from tailrace.cli.lib.inspection import StoredDataError, index_in
     from tailrace.cli.lib.output import member
-    from tailrace.cli.stored.segments import read_index
 
     try:
-        index = read_index(opened.read())
-    except CorruptBatchError as error:
-        raise TailraceError(f"{file} is {error}") from error
+        index = index_in(opened.read())
+    except StoredDataError as error:
+        raise TailraceError(
+            f"{file}: {error.detail}: a broker writes it again at its next start"
+        ) from error
+    document = {
+        "segmentBytes": index.segment_bytes,
+        "endOffset": index.end_offset,
+        "lastEpoch": index.last_epoch,
+        "lastAppendTime": _time_text(index.last_append_time_us),
+        "largestTimestamp": _time_text(index.largest_timestamp_us),
+        "entries": [
+            {
+                "relativeOffset": entry.relative_offset,
+                "position": entry.position,
+                "largestTimestampBefore": _time_text(entry.largest_before_us),
+            }
+            for entry in index.entries
+        ],
+        "epochs": [{"epoch": epoch, "startOffset": offset} for epoch, offset in index.epochs],
+    }
     columns = [
         member("RELATIVE OFFSET", "relativeOffset"),
         member("POSITION", "position"),
         member("LARGEST TIMESTAMP BEFORE", "largestTimestampBefore"),
     ]
-    _show_rows(output, index, "entries", columns)
+    _show_rows(output, document, "entries", columns)
 
 
 def _show_damage(file: Path, opened: BinaryIO, output: str) -> None:
+    from tailrace.cli.lib.inspection import StoredDataError, damage_in
     from tailrace.cli.lib.output import member
-    from tailrace.cli.stored.damage_files import damage_document, parse_damage
 
     try:
-        document = damage_document(parse_damage(opened.read()))
-    except CorruptBatchError as error:
-        raise TailraceError(f"{file} is {error}: restore it from a copy") from error
+        known = damage_in(opened.read())
+    except StoredDataError as error:
+        raise TailraceError(f"{file}: {error.detail}; restore it from a copy") from error
+    document = {
+        "provenEnd": known.proven_end,
+        "largestEnd": known.largest_end or None,
+        "losses": [
+            {
+                "firstOffset": loss.first_offset,
+                "nextOffset": loss.end_offset,
+                "accepted": _time_text(loss.accepted_us) if loss.accepted_us else None,
+            }
+            for loss in known.losses
+        ],
+    }
     columns = [
         member("FIRST LOST", "firstOffset"),
         member("GOES ON AT", "nextOffset"),
@@ -225,7 +305,7 @@ VERB = Verb(
         parameter(
             "file", metavar="FILE", type=Path, help="a file of a data directory", complete="file"
         ),
-        parameter("--records", action="store_true", help="its records; needs the extra arrow"),
+        parameter("--records", action="store_true", help="its records"),
         OUTPUT,
     ),
     (

@@ -1,6 +1,5 @@
 """`tailrace verify`: reads all that a broker has stored, and says which bytes are damaged."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,32 +10,58 @@ from tailrace.errors import TailraceError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace.cli.stored.files import Report
-    from tailrace.cli.stored.logs import Finding
+    from tailrace.cli.lib.inspection import Finding, Report
 
 
 def verify(*, directory: Path, output: str) -> None:
     """Check all that a broker has stored; exit 1 when something is damaged or missing (✗).
 
     DIR is a broker's data directory, or any folder with its files; of one that holds several
-    brokers each is checked for itself. A ! is no damage: what the next start does away with, since
-    it was never acknowledged. Only reads, also beside a running broker.
+    brokers each is checked for itself. What a start would refuse or find damaged is found here by
+    the same code. A ! is no damage: what the next start does away with, since it was never
+    acknowledged. Only reads, also beside a running broker. Needs the broker's packages.
     """
+    from tailrace.cli.lib.inspection import StoredDataError, check_brokers
     from tailrace.cli.lib.output import show
-    from tailrace.cli.stored import segments
-    from tailrace.cli.stored.files import check_brokers
 
     next(directory.iterdir(), None)  # OSError: there is no such directory
-    reports = check_brokers(directory)
+    try:
+        reports = check_brokers(directory)
+    except StoredDataError as error:
+        raise TailraceError(error.detail) from error
+    reports = sorted([*reports, *_missing_members(directory, reports)])
     if not reports:
         raise TailraceError(f"{directory} has no files of a broker: name its data directory")
-    is_checked = segments.crc32c is not None
-    if not is_checked:
-        print(segments.unchecked_note(), file=sys.stderr)
     lines = [line for report in reports for line in _lines(report, is_named=len(reports) > 1)]
-    show(output, _document(reports, is_checked=is_checked), "\n".join(lines))
+    show(output, _document(reports), "\n".join(lines))
     if any(report.bad_count for report in reports):
         raise SystemExit(1)
+
+
+def _missing_members(directory: Path, reports: "Sequence[Report]") -> "list[Report]":
+    """Brokers of the rings in the directory that have lost all that they had."""
+    from tailrace.cli.lib.inspection import Finding, Report
+    from tailrace.local.ring import missing_members
+
+    parents = {directory, *(each.directory.parent for each in reports)}
+    tops = [each for each in parents if each.is_relative_to(directory)]
+    return [
+        Report(
+            missing,
+            0,
+            0,
+            [
+                Finding(
+                    missing,
+                    None,
+                    f"has lost the data of a broker of the ring, as {file} says; restore it from "
+                    "a copy",
+                )
+            ],
+        )
+        for top in tops
+        for missing, file in missing_members(top)
+    ]
 
 
 def _lines(report: "Report", *, is_named: bool) -> list[str]:
@@ -56,7 +81,7 @@ def _where(finding: "Finding") -> str:
     return f"{finding.file}{byte}"
 
 
-def _document(reports: "Sequence[Report]", *, is_checked: bool) -> dict[str, Any]:
+def _document(reports: "Sequence[Report]") -> dict[str, Any]:
     brokers = [
         {
             "directory": str(each.directory),
@@ -68,7 +93,6 @@ def _document(reports: "Sequence[Report]", *, is_checked: bool) -> dict[str, Any
     ]
     return {
         **{name: sum(each[name] for each in brokers) for name in ("files", "bytes", "bad")},
-        "checksums": "verified" if is_checked else "unchecked",
         "brokers": brokers,
         "findings": [_finding(each) for report in reports for each in report.findings],
     }

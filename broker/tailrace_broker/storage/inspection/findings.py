@@ -1,0 +1,36 @@
+"""What an inspection reports."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Finding(NamedTuple):
+    """Something in a file that should not be there, at its first bad byte; or one that is missing.
+
+    `is_bad`: it is damage. Else it was never acknowledged or its loss is accepted, and the next
+    start goes on.
+    """
+
+    file: Path
+    position: int | None
+    text: str
+    is_bad: bool = True
+
+
+class Report(NamedTuple):
+    """What was found at one broker, or in a folder with some of its files."""
+
+    directory: Path
+    file_count: int
+    size_bytes: int
+    findings: list[Finding]
+
+    @property
+    def bad_count(self) -> int:
+        """Findings that are damage."""
+        return sum(each.is_bad for each in self.findings)
+
+
+def refused(file: Path, detail: str, position: int | None = None) -> Finding:
+    """Report what a start says of a file, without its name, which a finding has."""
+    return Finding(file, position, detail.removeprefix(str(file)).lstrip(": "))

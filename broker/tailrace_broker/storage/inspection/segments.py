@@ -1,0 +1,128 @@
+"""What of a segment and of its index is damaged where a start does not look, or passes over."""
+
+import os
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from tailrace.wire import BatchHeader
+from tailrace_broker.codec.segment import (
+    NO_TIMESTAMP_US,
+    EpochStart,
+    SegmentIndex,
+    decode_index,
+)
+from tailrace_broker.core.log.epochs import note_epoch
+from tailrace_broker.core.log.recovery import SegmentState
+from tailrace_broker.model.errors import CorruptBatchError
+from tailrace_broker.storage.files.direct_file import BLOCK_BYTES
+from tailrace_broker.storage.inspection.findings import Finding
+from tailrace_broker.storage.inspection.pieces import Piece, pieces_in
+
+
+class SegmentWalk:
+    """Goes through a segment and its index side by side. `state`: as a start takes the segment.
+
+    `append_time_us`: of the last batch before, and afterwards of the last one here.
+    """
+
+    def __init__(
+        self, path: Path, state: SegmentState, append_time_us: int, *, is_last: bool
+    ) -> None:
+        self.append_time_us = append_time_us
+        self._path = path
+        self._state = state
+        self._is_last = is_last
+
+    def findings(self, reported: Collection[int]) -> list[Finding]:
+        """What is wrong; `reported`: what starts at these positions is known to be damaged."""
+        found: list[Finding] = []
+        index = self._read_index(found)
+        check = None if index is None else _IndexCheck(index, self._state.base_offset)
+        texts: list[tuple[int, str]] = []
+        end_position = 0
+        with self._path.open("rb") as file:
+            for piece in self._pieces(file):
+                if check is not None and piece.header is not None:
+                    check.take(piece.position, piece.header)
+                texts += [(piece.position, text) for text in self._flaws(piece)]
+                end_position = piece.position + piece.size_bytes
+        found += [Finding(self._path, *each) for each in texts if each[0] not in reported]
+        if check is not None and not (texts or reported):
+            end = None if self._is_last else (self._state.end_offset, end_position)
+            index_path = self._path.with_suffix(".idx")
+            found += [Finding(index_path, 0, text) for text in check.wrong(end)]
+        return found
+
+    def _read_index(self, found: list[Finding]) -> SegmentIndex | None:
+        path = self._path.with_suffix(".idx")
+        try:
+            return decode_index(path.read_bytes()) if path.exists() else None
+        except CorruptBatchError as error:
+            found.append(Finding(path, 0, f"{error}: a broker writes it again at its next start"))
+            return None
+
+    def _pieces(self, file: BinaryIO) -> Iterator[Piece]:
+        """Of the last segment only what is before the log's end: behind it nothing counts."""
+        end_position = self._state.position if self._is_last else None
+        for piece in pieces_in(file, os.fstat(file.fileno()).st_size):
+            if end_position is not None and piece.position >= end_position:
+                return
+            yield piece
+
+    def _flaws(self, piece: Piece) -> Iterator[str]:
+        end_position = piece.position + piece.size_bytes
+        if piece.kind == "zeros":
+            yield "zeros, where a batch or a pad should be"
+        elif piece.kind == "damage":
+            yield "no batch and no pad"
+        elif piece.kind == "pad" and not piece.is_whole:
+            yield "a pad whose fill is not zero"
+        elif piece.kind == "pad" and end_position % BLOCK_BYTES:
+            yield "a pad that does not end with a block"
+        elif not piece.is_whole:
+            yield "a batch that does not match its checksum"
+        if piece.header is not None:
+            if piece.header.append_time_us < self.append_time_us:
+                yield "a batch that was appended before its predecessor"
+            self.append_time_us = piece.header.append_time_us
+
+
+class _IndexCheck:
+    """Follows an index and its segment side by side."""
+
+    def __init__(self, index: SegmentIndex, base_offset: int) -> None:
+        self._index = index
+        self._base_offset = base_offset
+        self._entries = iter(index.entries)
+        self._entry = next(self._entries, None)
+        self._epochs: list[EpochStart] = []
+        self._last: BatchHeader | None = None
+        self._largest_us = NO_TIMESTAMP_US
+
+    def take(self, position: int, header: BatchHeader) -> None:
+        """Take the next batch."""
+        if header.end_offset > self._index.end_offset:  # the segment has grown since
+            return
+        if self._entry == (header.base_offset - self._base_offset, position, self._largest_us):
+            self._entry = next(self._entries, None)
+        note_epoch(self._epochs, header.epoch, header.base_offset)
+        self._largest_us = max(self._largest_us, header.largest_timestamp_us)
+        self._last = header
+
+    def wrong(self, end: tuple[int, int] | None) -> Iterator[str]:
+        """What does not fit the segment; `end`: its end offset and size when it is finished."""
+        index, last = self._index, self._last
+        if self._entry is not None:
+            yield f"an entry for byte {self._entry.position}, where no such batch starts"
+        if last is not None:
+            known = (
+                index.last_epoch,
+                index.last_append_time_us,
+                index.largest_timestamp_us,
+                index.epochs,
+            )
+            if known != (last.epoch, last.append_time_us, self._largest_us, self._epochs):
+                yield "the head does not fit the batches of its segment"
+        if end is not None and (index.end_offset, index.segment_bytes) != end:
+            yield f"tells another end than that of its segment, offset {end[0]}"

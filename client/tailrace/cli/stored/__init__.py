@@ -1,1 +1,0 @@
-"""Reads a broker's files without a broker, for `dump` and `verify`."""
