@@ -10,14 +10,19 @@ LOCK_OPTIONS := --quiet --universal --generate-hashes --no-emit-index-url --no-a
 VARIABLES_up := ONCE FRESH REPEAT INPUT KEY PORT
 VARIABLES_simulation := SEED SEEDS FIRST SHRINK
 VARIABLES_fuzz := SECONDS SEED
+VARIABLES_mutation := MUTATIONS SEED FILES JOBS
 VARIABLES_test := $(VARIABLES_simulation) $(VARIABLES_fuzz)
 VARIABLES_e2e := SMOKE KUBECONFIG KUBELAB E2E_REGISTRY E2E_KEEP E2E_BUILT
 VARIABLES_bench := KILLS CHANGES
 VARIABLES_dist := IMAGES DOCKER SOURCE_DATE_EPOCH
+# Other variables of the environment are none of make's business; these are nobody else's.
+REFUSED_up := BROKERS CHAOS
 ifeq ($(MAKELEVEL),0)
 GOALS := $(or $(MAKECMDGOALS),setup)
 KNOWN := $(sort SPARK $(foreach goal,$(GOALS),$(VARIABLES_$(goal))))
+REFUSED := $(foreach goal,$(GOALS),$(REFUSED_$(goal)))
 GIVEN := $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))
+GIVEN += $(foreach name,$(REFUSED),$(if $(filter environment,$(origin $(name))),$(name)))
 UNKNOWN := $(sort $(filter-out $(KNOWN) JAVA_HOME TAILRACE_%,$(GIVEN)))
 $(if $(UNKNOWN),$(error make $(GOALS) has no variable $(UNKNOWN); it has $(KNOWN)))
 endif
@@ -25,7 +30,7 @@ endif
 # Where it is set, each worker of the tests would compile all of them each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup fmt check test integration e2e simulation fuzz up bench dist lock
+.PHONY: setup fmt check test integration e2e simulation fuzz mutation up bench dist lock
 
 # Each stamp in .venv is as new as the last install from the file that it depends on.
 setup: $(VENV)/.project $(if $(filter 0,$(SPARK)),,$(VENV)/.spark)
@@ -85,6 +90,11 @@ simulation: setup
 
 fuzz: setup
 	@$(BIN)/python -m tests.fuzz $(or $(SECONDS),60)
+
+# Changes one line of the broker at a time; a test must fail. MUTATIONS=300 of them, drawn by SEED,
+# of the files whose path contains FILES, JOBS at a time. Docs: CONTRIBUTING.md.
+mutation: setup
+	@$(BIN)/python -m tools.mutation
 
 test: check integration simulation
 	@$(BIN)/python -m tests.fuzz $(or $(SECONDS),10)

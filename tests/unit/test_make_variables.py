@@ -12,12 +12,12 @@ pytestmark = pytest.mark.timeout(30)
 ROOT = Path(__file__).parents[2]
 
 
-def make(*words: str) -> subprocess.CompletedProcess[str]:
+def make(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Print what would be done; nothing of a make that runs this test is inherited."""
     return subprocess.run(
         ["make", "--dry-run", *words],
         cwd=ROOT,
-        env={"PATH": os.environ["PATH"]},
+        env={"PATH": os.environ["PATH"], **variables},
         capture_output=True,
         text=True,
         check=False,
@@ -50,6 +50,16 @@ def test_a_variable_that_a_target_does_not_know_is_refused(words: list[str], ref
 
     assert (ended.returncode, ended.stdout) == (2, "")
     assert re.sub(r"^Makefile:\d+: ", "", ended.stderr) == f"*** {refused}.  Stop.\n"
+
+
+@pytest.mark.parametrize("words", [["up"], ["up", "CHAOS=1"], ["-e", "up"]], ids=" ".join)
+def test_what_make_up_does_not_do_yet_is_refused_in_the_environment_too(words: list[str]) -> None:
+    ended = make(*words, CHAOS="1", BROKERS="3")
+
+    assert ended.returncode == 2
+    assert "make up has no variable BROKERS CHAOS; it has FRESH INPUT" in ended.stderr
+    assert make("up", ONCE="1", EDITOR="vi").returncode == 0
+    assert make("bench", CHAOS="1").returncode == 0
 
 
 @pytest.mark.parametrize(

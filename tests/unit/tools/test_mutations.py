@@ -1,0 +1,51 @@
+"""Which changes `make mutation` makes."""
+
+from tools.mutation.mutations import mutations_of
+
+SOURCE = b'''"""A text."""
+LIMIT = 3
+
+
+class Log:
+    def keep(self, size: int) -> bool:
+        """Keep."""
+        assert size > 0
+        _log.info("log.kept", size=size)
+        self.size = size
+        if size < 3 and not self.full:
+            self.file.write(block)
+        return min(size, 1) == 1
+'''
+
+
+def changes(path: str) -> list[tuple[int, str, str]]:
+    return [(each.line, each.before, each.text) for each in mutations_of(path, SOURCE)]
+
+
+def test_in_core_conditions_constants_and_effects_change() -> None:
+    assert changes("broker/tailrace_broker/core/log/log.py") == [
+        (10, "self.size = size", "pass"),
+        (11, "size < 3", "size <= 3"),
+        (11, "size < 3 and not self.full", "size < 3 or not self.full"),
+        (11, "3", "4"),
+        (11, "not self.full", "self.full"),
+        (12, "self.file.write(block)", "pass"),
+        (12, "self.file.write(block)", "self.file.write(block, is_durable=False)"),
+        (13, "min(size, 1)", "max(size, 1)"),
+        (13, "min(size, 1) == 1", "min(size, 1) != 1"),
+        (13, "1", "2"),
+        (13, "1", "2"),
+    ]
+
+
+def test_in_storage_only_calls_that_change_the_disk_do() -> None:
+    assert changes("broker/tailrace_broker/storage/log/log.py") == [
+        (12, "self.file.write(block)", "pass"),
+        (12, "self.file.write(block)", "self.file.write(block, is_durable=False)"),
+    ]
+
+
+def test_a_mutated_file_differs_in_one_place() -> None:
+    mutation = mutations_of("broker/tailrace_broker/storage/log/log.py", SOURCE)[0]
+
+    assert mutation.apply(SOURCE) == SOURCE.replace(b"self.file.write(block)", b"pass")

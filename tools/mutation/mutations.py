@@ -1,0 +1,160 @@
+"""The mutations of a source file, each of one expression or statement. Pure.
+
+In `core/` and `codec/` all conditions, arithmetic, constants and statements with an effect; in
+`storage/` only statements that write, sync, cut or remove. Assertions, annotations, texts and log
+lines are left alone: a test need not notice a change of them.
+"""
+
+import ast
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_COMPARISONS: dict[type[ast.cmpop], ast.cmpop] = {
+    ast.Lt: ast.LtE(), ast.LtE: ast.Lt(), ast.Gt: ast.GtE(), ast.GtE: ast.Gt(),
+    ast.Eq: ast.NotEq(), ast.NotEq: ast.Eq(), ast.Is: ast.IsNot(), ast.IsNot: ast.Is(),
+    ast.In: ast.NotIn(), ast.NotIn: ast.In(),
+}  # fmt: skip
+_ARITHMETIC: dict[type[ast.operator], ast.operator] = {
+    ast.Add: ast.Sub(), ast.Sub: ast.Add(), ast.Mult: ast.Add(), ast.FloorDiv: ast.Mult(),
+}  # fmt: skip
+_SWAPPED_CALLS = {"min": "max", "max": "min", "any": "all", "all": "any"}
+_LOGGERS = {"_log", "log"}
+_SKIPPED = (ast.Assert, ast.Import, ast.ImportFrom, ast.Raise, ast.JoinedStr, ast.Delete)
+# What a statement of `storage/` calls when it changes a disk.
+DISK_CALLS = frozenset({
+    "cut", "discard", "execute", "fallocate", "fdatasync", "flush", "fsync", "mkdir", "pwrite",
+    "pwritev", "remove", "remove_segments", "rename", "replace", "reserve", "rmtree", "save",
+    "sync", "sync_directory", "truncate", "unlink", "write", "write_all", "write_file",
+    "write_file_atomically",
+})  # fmt: skip
+
+
+class Mutation(NamedTuple):
+    """Replace bytes `[start, end)` of the file by `text`."""
+
+    path: str
+    line: int
+    start: int
+    end: int
+    before: str
+    text: str
+
+    def apply(self, source: bytes) -> bytes:
+        """The mutated file."""
+        return source[: self.start] + self.text.encode() + source[self.end :]
+
+    @property
+    def name(self) -> str:
+        """Without its line, which moves."""
+        before = " ".join(self.before.split())
+        return f"{self.path}: {before}  ->  {self.text}"
+
+    def __str__(self) -> str:
+        return self.name.replace(":", f":{self.line}:", 1)
+
+
+def mutations_of(path: str, source: bytes) -> list[Mutation]:
+    """All of them, in the order of the file."""
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    only_disk = "/storage/" in path
+    found = []
+    for node, text in _changes(ast.parse(source), only_disk=only_disk):
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        start = starts[node.lineno - 1] + node.col_offset
+        end = starts[node.end_lineno - 1] + node.end_col_offset
+        before = source[start:end].decode()
+        found.append(Mutation(path, node.lineno, start, end, before, text))
+    return sorted(found, key=lambda mutation: (mutation.start, mutation.end, mutation.text))
+
+
+def _changes(node: ast.AST, *, only_disk: bool) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
+    """Each node of this tree that may be replaced, and by what."""
+    for child in _children(node):
+        if isinstance(child, _SKIPPED) or _is_log_line(child):
+            continue
+        if isinstance(child, ast.stmt):
+            if not only_disk or _touches_disk(child):
+                yield from _of_statement(child)
+        elif isinstance(child, ast.expr) and not only_disk:
+            yield from ((child, ast.unparse(other)) for other in _of_expression(child))
+        inner_only_disk = only_disk and not (
+            isinstance(child, ast.Expr | ast.Assign | ast.Return) and _touches_disk(child)
+        )
+        yield from _changes(child, only_disk=inner_only_disk)
+
+
+def _children(node: ast.AST) -> Iterator[ast.AST]:
+    """Its children but annotations, decorators, docstrings and class-level slots."""
+    skipped = {"annotation", "returns", "decorator_list", "type_params", "bases", "keywords"}
+    if isinstance(node, ast.Call):
+        skipped = set()
+    for name, value in ast.iter_fields(node):
+        if name in skipped:
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            is_docstring = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
+            is_alias = isinstance(node, ast.Module | ast.ClassDef) and isinstance(child, ast.Assign)
+            if isinstance(child, ast.AST) and not is_docstring and not is_alias:
+                yield child
+
+
+def _of_statement(node: ast.stmt) -> Iterator[tuple[ast.stmt, str]]:
+    match node:
+        case ast.Expr(value=ast.Call(func=ast.Name(id="assert_never"))):
+            return
+        case ast.Expr(value=ast.Call() | ast.Await()) | ast.AugAssign():
+            yield node, "pass"
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
+            yield node, "pass"
+        case ast.Continue() | ast.Break():
+            yield node, "pass"
+
+
+def _of_expression(node: ast.expr) -> Iterator[ast.expr]:
+    match node:
+        case ast.Compare(left=left, ops=[op], comparators=[right]):
+            yield ast.Compare(left, [_COMPARISONS[type(op)]], [right])
+        case ast.BoolOp(op=ast.And(), values=values):
+            yield ast.BoolOp(ast.Or(), values)
+        case ast.BoolOp(op=ast.Or(), values=values):
+            yield ast.BoolOp(ast.And(), values)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            yield operand
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
+            yield ast.BinOp(left, _ARITHMETIC[type(op)], right)
+        case ast.Constant(value=bool(value)):
+            yield ast.Constant(not value)
+        case ast.Constant(value=int(value)):
+            yield ast.Constant(value + 1)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
+            if name in _SWAPPED_CALLS:
+                yield ast.Call(ast.Name(_SWAPPED_CALLS[name]), args, keywords)
+        case ast.Call(func=ast.Attribute(attr="write") as func, args=args, keywords=[]):
+            yield ast.Call(func, args, [ast.keyword("is_durable", ast.Constant(value=False))])
+
+
+def _is_log_line(node: ast.AST) -> bool:
+    match node:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name)))):
+            return name in _LOGGERS
+    return False
+
+
+def _touches_disk(node: ast.stmt) -> bool:
+    """It is one call, or awaits or assigns one, that changes the disk."""
+    match node:
+        case (
+            ast.Expr(value=value) | ast.Assign(value=value) | ast.Return(value=ast.expr() as value)
+        ):
+            return any(_name(call) in DISK_CALLS for call in ast.walk(value))
+    return False
+
+
+def _name(node: ast.AST) -> str:
+    match node:
+        case ast.Call(func=ast.Attribute(attr=name)) | ast.Call(func=ast.Name(id=name)):
+            return name
+    return ""
