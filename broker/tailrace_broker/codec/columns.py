@@ -4,6 +4,7 @@ Vector operations only: the cost is per column and per byte, not per record, exc
 values costs one C-level `len` each.
 """
 
+import struct
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
@@ -28,6 +29,8 @@ PAYLOAD_BYTES_MAX = 32 * 1024 * 1024
 # Of a record in a payload beside its key and value: their two offsets and a timestamp.
 RECORD_OVERHEAD_BYTES = 16
 
+# The offsets of one value and of one key, and a timestamp: no column needs fill.
+_ONE_EVENT = struct.Struct("<iiiiq")
 _FILL = tuple(bytes(size) for size in range(COLUMN_ALIGNMENT_BYTES))
 
 
@@ -91,6 +94,20 @@ def column_of_values(values: Sequence[bytes | memoryview | None]) -> Column:
         return column_of_values(present)._replace(validity=validity)
     lengths = np.fromiter(map(len, values), np.int32, len(values))  # type: ignore[arg-type]
     return Column(data, offsets_of_lengths(lengths))
+
+
+def column_of_texts(texts: Sequence[str]) -> Column:
+    """One entry a text, in UTF-8."""
+    joined = "\0".join(texts).encode()
+    ends = np.flatnonzero(np.frombuffer(joined, np.uint8) == 0)
+    count = len(texts)
+    if len(ends) != count - 1:  # there is one in a text
+        return column_of_values(list(map(str.encode, texts)))
+    data = joined.replace(b"\0", b"")
+    offsets = np.zeros(count + 1, np.int32)
+    offsets[1:-1] = ends - np.arange(count - 1)
+    offsets[-1] = len(data)
+    return Column(data, offsets)
 
 
 def column_of_one(value: bytes | None, count: int) -> Column:
@@ -159,6 +176,8 @@ def pack_events(
 ) -> RecordColumns:
     """`pack_columns` for a few events: a vector operation costs more than their loop."""
     count = len(values)
+    if count == 1 and keys[0] is not None:
+        return _pack_event(values[0], keys[0], timestamps_us[0], flags)
     present = keys if None not in keys else [key or b"" for key in keys]
     value_offsets = accumulate(map(len, values), initial=0)
     key_offsets = accumulate(map(len, present), initial=0)  # type: ignore[arg-type]
@@ -178,6 +197,19 @@ def pack_events(
     for column in (value_bytes, key_bytes):
         parts += [column, _FILL[-len(column) % COLUMN_ALIGNMENT_BYTES]]
     return RecordColumns(count, int(flags), b"".join(parts), timestamps_us[0], max(timestamps_us))
+
+
+def _pack_event(value: bytes, key: bytes, timestamp_us: int, flags: int) -> RecordColumns:
+    """`pack_events` for one: of a topic of many partitions most batches hold just one."""
+    value_bytes, key_bytes = len(value), len(key)
+    parts = (
+        _ONE_EVENT.pack(0, value_bytes, 0, key_bytes, timestamp_us),
+        value,
+        _FILL[-value_bytes % COLUMN_ALIGNMENT_BYTES],
+        key,
+        _FILL[-key_bytes % COLUMN_ALIGNMENT_BYTES],
+    )
+    return RecordColumns(1, flags, b"".join(parts), timestamp_us, timestamp_us)
 
 
 def _append(parts: list[Buffer], column: Buffer) -> None:

@@ -31,6 +31,7 @@ _NAMES = {
 _WANTED_NAMES = _NAMES | {"int": "a whole number"}
 _BOUNDS = {">=": ("too small", "or more"), "<=": ("too large", "or less")}
 _QUOTED_MAX = 80
+NOT_JSON = "the body is not JSON: "  # in front of why
 
 
 class UnfitBodyError(ValueError):
@@ -65,7 +66,9 @@ def decode_body(body: bytes | bytearray, kind: type[T]) -> T:
         if is_blank(body):
             raise UnfitBodyError("the body is empty; give JSON") from error
         fault = syntax_fault(body, str(error))
-        raise UnfitBodyError(f"{fault.reason} at byte {fault.byte}", byte=fault.byte) from error
+        raise UnfitBodyError(
+            f"{NOT_JSON}{fault.reason} at byte {fault.byte}", byte=fault.byte
+        ) from error
 
 
 def _misfit(message: str, kind: type[msgspec.Struct]) -> UnfitBodyError:
@@ -73,7 +76,7 @@ def _misfit(message: str, kind: type[msgspec.Struct]) -> UnfitBodyError:
     located = _AT.fullmatch(message)
     what, is_key, path = located.groups() if located else (message, None, "")
     types = list(_types_at(kind, path))
-    subject = f"a key of {path}" if is_key else path or "the body"
+    subject = path or "the body"
     if found := _UNKNOWN.fullmatch(what):
         detail = (
             f"{_inside(path, _shortened(found[1]))} is unknown; the fields are {_fields(types)}"
@@ -86,6 +89,9 @@ def _misfit(message: str, kind: type[msgspec.Struct]) -> UnfitBodyError:
         detail = f"{subject} is {_shortened(found[1])}; give {_literals(types)}"
     elif not (found := _EXPECTED.fullmatch(what)):
         detail = f"{subject}: {what}"
+    elif is_key:  # which is text in every JSON
+        outer = path.replace("[...]", "") or subject
+        detail = f"a key inside {outer} is not {_wanted(found[1], types)}"
     elif found[2]:
         detail = f"{subject} is {_NAMES[found[2]]}; give {_wanted(found[1], types)}"
     else:

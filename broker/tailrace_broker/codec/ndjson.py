@@ -4,7 +4,7 @@ https://github.com/ndjson/ndjson-spec: lines end with LF or CRLF, blank lines ar
 line end is optional; values are stored without their line end.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -16,6 +16,8 @@ from tailrace_broker.model.errors import InvalidBodyError, InvalidRecordError
 _RAW = msgspec.json.Decoder(msgspec.Raw)
 _LINE_FEED = 10
 _PART_BYTES = EVENTS_MAX  # it holds no more texts than a request may
+
+T = TypeVar("T")
 
 
 class Lines(NamedTuple):
@@ -32,7 +34,7 @@ def split_lines(body: bytes | bytearray, *, json_check: bool) -> Lines:
     `json_check`, InvalidRecordError names the first line that is not exactly one JSON text.
     Cost: 0.5 CPU s/GiB checked, 0.25 unchecked.
     """
-    unix = _with_unix_line_ends(body)
+    unix = with_unix_line_ends(body)
     if json_check:
         lines = _split_json_texts(unix)
         if lines is not None:
@@ -46,7 +48,7 @@ def split_values(body: bytes | bytearray) -> list[bytes]:
 
     InvalidBodyError when there is no value, BodyTooLargeError when there are too many.
     """
-    values = bytes(_with_unix_line_ends(body)).split(b"\n")
+    values = bytes(with_unix_line_ends(body)).split(b"\n")
     if not values[-1]:  # behind the last line end
         values.pop()
     if not all(values):  # a blank line
@@ -78,6 +80,27 @@ def check_json(value: bytes | bytearray, *, line: int = 1, body_position: int = 
     raise InvalidRecordError(f"{reason}; nothing was stored", line=line)
 
 
+def decode_texts(unix: bytes | bytearray, decoder: msgspec.json.Decoder[T]) -> list[T] | None:
+    """The JSON texts of a body; None when they are more than its lines can be. DecodeError.
+
+    `decode_lines` takes any JSON texts, with or without white space between them. It gets parts of
+    whole lines, so that lines of many texts are found before there is an object for each text.
+    """
+    texts: list[T] = []
+    view, start = memoryview(unix), 0
+    while start < len(unix):
+        end = unix.rfind(b"\n", start, start + _PART_BYTES) + 1
+        if end:
+            texts += decoder.decode_lines(view[start:end])
+            if len(texts) > EVENTS_MAX:  # there are fewer lines
+                return None
+        else:  # one line, the last or a long one
+            end = unix.find(b"\n", start) + 1 or len(unix)
+            texts.append(decoder.decode(view[start:end]))
+        start = end
+    return texts
+
+
 def is_json(value: bytes) -> bool:
     """Whether `value` is one JSON text in UTF-8."""
     try:
@@ -94,7 +117,7 @@ def _split_json_texts(unix: bytes | bytearray) -> Lines | None:
     line is one text.
     """
     try:
-        texts = _json_texts(unix)
+        texts = decode_texts(unix, _RAW)
         if texts is None:
             return None
         values = b"".join(texts)
@@ -109,27 +132,6 @@ def _split_json_texts(unix: bytes | bytearray) -> Lines | None:
     text_ends = np.cumsum(lengths, dtype=np.int64) + np.arange(count)
     behind = np.frombuffer(unix, np.uint8)[text_ends if has_last_line_feed else text_ends[:-1]]
     return Lines(values, lengths) if (behind == _LINE_FEED).all() else None
-
-
-def _json_texts(unix: bytes | bytearray) -> list[msgspec.Raw] | None:
-    """The texts; None when they are more than the lines can be. DecodeError.
-
-    `decode_lines` takes any JSON texts, with or without white space between them. It gets parts of
-    whole lines, so that lines of many texts are found before there is an object for each text.
-    """
-    texts: list[msgspec.Raw] = []
-    view, start = memoryview(unix), 0
-    while start < len(unix):
-        end = unix.rfind(b"\n", start, start + _PART_BYTES) + 1
-        if end:
-            texts += _RAW.decode_lines(view[start:end])
-            if len(texts) > EVENTS_MAX:  # there are fewer lines
-                return None
-        else:  # one line, the last or a long one
-            end = unix.find(b"\n", start) + 1 or len(unix)
-            texts.append(_RAW.decode(view[start:end]))
-        start = end
-    return texts
 
 
 def _split_at_line_feeds(unix: bytes | bytearray) -> Lines:
@@ -156,8 +158,8 @@ def check_lines(body: bytes) -> None:
         position += len(line) + 1
 
 
-def _with_unix_line_ends(body: bytes | bytearray) -> bytes | bytearray:
-    """BodyTooLargeError when there are too many lines."""
+def with_unix_line_ends(body: bytes | bytearray) -> bytes | bytearray:
+    """The body with LF for CRLF. BodyTooLargeError when there are too many lines."""
     if len(body) > EVENTS_MAX:  # smaller bodies cannot hold too many
         line_feeds = np.frombuffer(body, np.uint8) == _LINE_FEED
         check_event_count(int(np.count_nonzero(line_feeds)))

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Meta
 
 from tailrace_broker.codec.columns import EVENTS_MAX, check_header_count
-from tailrace_broker.codec.json_body import UnfitBodyError, decode_body
+from tailrace_broker.codec.json_body import NOT_JSON, UnfitBodyError, decode_body
 from tailrace_broker.codec.records_binary import ProducedRecords, RecordHeaders
 from tailrace_broker.model.errors import BodyTooLargeError, InvalidBodyError
 
@@ -116,7 +116,7 @@ def _decoded(body: bytes | bytearray) -> JsonRecords:
 def _refused(body: bytes | bytearray, error: UnfitBodyError) -> InvalidBodyError:
     index = None if error.byte is None else _index_at(body, error.byte)
     if index is not None:
-        return bad_record(index, error.detail)
+        return bad_record(index, error.detail.removeprefix(NOT_JSON))
     path = _RECORD_PATH.match(error.path)
     if path:
         return bad_record(int(path[1]), error.detail.removeprefix(path[0]).lstrip())

@@ -22,9 +22,10 @@ from tailrace_broker.codec.columns import (
     pack_columns,
 )
 from tailrace_broker.codec.keyed_ndjson import (
+    KeyedLines,
     KeyPath,
     parse_key_path,
-    split_keyed_lines,
+    read_keyed_lines,
 )
 from tailrace_broker.codec.ndjson import check_json, split_lines
 from tailrace_broker.codec.ready_batch import parse_ready_batch
@@ -78,6 +79,14 @@ class RecordsBody(NamedTuple):
     flags: int
 
 
+class KeyedBody(NamedTuple):
+    """Lines with keys in them, the time of all, and the flags of their batches."""
+
+    lines: KeyedLines
+    timestamp_us: int
+    flags: int
+
+
 def read_event(broker: Broker, call: Call, topic: Topic) -> EventBody:
     """application/json."""
     timestamp_us, flags = _timestamp_of(broker, call.parameters)
@@ -87,7 +96,7 @@ def read_event(broker: Broker, call: Call, topic: Topic) -> EventBody:
     return bytes(call.body), timestamp_us, flags
 
 
-def read_lines(broker: Broker, call: Call, topic: Topic) -> RecordColumns | RecordsBody:
+def read_lines(broker: Broker, call: Call, topic: Topic) -> RecordColumns | KeyedBody:
     """application/x-ndjson, with one key or a key in each line."""
     parameters: ProduceParameters = call.parameters
     if parameters.key_path is not None:
@@ -105,14 +114,14 @@ def read_lines(broker: Broker, call: Call, topic: Topic) -> RecordColumns | Reco
     )
 
 
-def _read_keyed_lines(broker: Broker, call: Call, topic: Topic) -> RecordsBody:
+def _read_keyed_lines(broker: Broker, call: Call, topic: Topic) -> KeyedBody:
     timestamp_us, flags = _timestamp_of(broker, call.parameters)
-    values, keys = split_keyed_lines(call.body, _key_path_of(call.parameters))
-    _check_payload(broker, len(call.body) + sum(map(len, keys)), len(keys))
+    lines = read_keyed_lines(call.body, _key_path_of(call.parameters))
+    key_bytes = len("".join(lines.keys).encode())
+    _check_payload(broker, len(call.body) + key_bytes, len(lines.keys))
     if topic.settings.json_check:
         flags |= _JSON_VALUES
-    times_us = np.full(len(keys), timestamp_us, np.int64)
-    return RecordsBody(ProducedRecords([*keys], [*values], times_us, None), flags)
+    return KeyedBody(lines, timestamp_us, flags)
 
 
 def read_records(broker: Broker, call: Call, _: Topic) -> RecordsBody:

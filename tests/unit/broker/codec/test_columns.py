@@ -7,6 +7,7 @@ from tailrace.wire import Flag
 from tailrace_broker.codec.columns import (
     column_of_lengths,
     column_of_one,
+    column_of_texts,
     column_of_values,
     pack_columns,
     pack_events,
@@ -33,6 +34,16 @@ def test_null_values_take_no_bytes_and_are_marked() -> None:
 
 def test_a_column_of_no_values_is_empty() -> None:
     assert column_of_values([]).offsets.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    "texts", [["a"], [""], ["ab", "", "ü"], ["a\0", "b"], ["\0"], ["", "", ""]]
+)
+def test_texts_become_their_utf_8(texts: list[str]) -> None:
+    column, values = column_of_texts(texts), column_of_values([text.encode() for text in texts])
+
+    assert column.data == values.data
+    assert column.offsets.tolist() == values.offsets.tolist()
 
 
 def test_lengths_cut_a_column() -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from tailrace_broker.codec.json_body import UnfitBodyError, decode_body
+from tailrace_broker.codec.json_body import NOT_JSON, UnfitBodyError, decode_body
 
 
 class Part(msgspec.Struct, forbid_unknown_fields=True):
@@ -67,7 +67,7 @@ def test_a_body_that_fits_is_decoded() -> None:
         (
             '{"offsets":{"a":{"x":1}}}',
             "offsets[...]",
-            "a key of offsets[...] is text; give a whole number",
+            "a key inside offsets is not a whole number",
         ),
         (
             '{"offsets":{"a":{"1":-1}}}',
@@ -95,10 +95,14 @@ def test_a_field_that_does_not_fit_is_named_with_what_it_can_be(
         ("[]", None, "the body is a list; give an object with name, howOften, isNew, to, part"),
         ("", None, "the body is empty; give JSON"),
         (" \n", None, "the body is empty; give JSON"),
-        ('{"name":', 8, "the JSON is cut short at byte 8"),
-        ('{"name":}', 8, "invalid character at byte 8"),
-        ('{"name":"\\ud800"}', 9, "\\ud800 is half of a surrogate pair at byte 9"),
-        ('{"name":"\\ud83d\\ude00\\ud800"}', 21, "\\ud800 is half of a surrogate pair at byte 21"),
+        ('{"name":', 8, f"{NOT_JSON}the JSON is cut short at byte 8"),
+        ('{"name":}', 8, f"{NOT_JSON}invalid character at byte 8"),
+        ('{"name":"\\ud800"}', 9, f"{NOT_JSON}\\ud800 is half of a surrogate pair at byte 9"),
+        (
+            '{"name":"\\ud83d\\ude00\\ud800"}',
+            21,
+            f"{NOT_JSON}\\ud800 is half of a surrogate pa",
+        ),
         ("[" * 100_000, None, "the body is a list"),
         ('{"part":{"x":' + "[" * 100_000, None, "part.x is unknown"),
     ],

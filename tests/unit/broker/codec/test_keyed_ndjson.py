@@ -7,15 +7,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_broker.codec.keyed_ndjson import DEPTH_MAX, parse_key_path, split_keyed_lines
+from tailrace_broker.codec.columns import EVENTS_MAX
+from tailrace_broker.codec.keyed_ndjson import (
+    DEPTH_MAX,
+    KeyedLines,
+    parse_key_path,
+    read_keyed_lines,
+)
 from tailrace_broker.model.errors import InvalidBodyError, InvalidRecordError, TailraceError
 
 
 def keys_of(body: bytes, path: str = ".k") -> list[bytes]:
     """Of each line."""
-    lines = split_keyed_lines(body, parse_key_path(path))
-    assert len(lines.keys) == len(lines.values)
-    return lines.keys
+    lines = read_keyed_lines(body, parse_key_path(path))
+    assert len(lines.keys) == len(values_of(lines))
+    return list(map(str.encode, lines.keys))
+
+
+def values_of(lines: KeyedLines) -> list[bytes]:
+    """The values, whose lengths are as they say."""
+    values = lines.text.split(b"\n")
+    assert lines.lengths.tolist() == list(map(len, values))
+    return values
 
 
 def refusal_of(body: bytes, path: str = ".k") -> TailraceError:
@@ -55,14 +68,28 @@ def test_a_field_may_have_any_name(name: str) -> None:
     assert keys_of(json.dumps({name: "x"}).encode(), f".{name}") == [b"x"]
 
 
+@pytest.mark.parametrize("key", [b"1", b'"1"'])
+def test_texts_must_be_lines_each_one_even_when_there_are_as_many(key: bytes) -> None:
+    event = b'{"k":%s}' % key
+    refused = refusal_of(event + b" " + event + b'\n{"x":[{}\n,{}],"k":%s}' % key)
+
+    assert refused.members == {"line": 1}
+    assert refusal_of(event + event + b"\n" + event).members == {"line": 1}
+
+
+def test_more_texts_than_a_request_may_have_are_refused_by_their_line() -> None:
+    assert refusal_of(b'{"k":""}' * (EVENTS_MAX + 1)).members == {"line": 1}
+    assert refusal_of(b'{"k":""}' * (EVENTS_MAX + 1) + b'\n{"k":""}').members == {"line": 1}
+
+
 @pytest.mark.parametrize(
     "body", [b'{"k":1}\n{"k":2}\n', b'{"k":1}\r\n\n {"k":2} \r\n\r\n', b'{"k":1}\n{"k":2}']
 )
 def test_values_are_the_lines_without_their_ends(body: bytes) -> None:
-    lines = split_keyed_lines(body, parse_key_path(".k"))
+    lines = read_keyed_lines(body, parse_key_path(".k"))
 
-    assert lines.keys == [b"1", b"2"]
-    assert [value.strip() for value in lines.values] == [b'{"k":1}', b'{"k":2}']
+    assert lines.keys == ["1", "2"]
+    assert [value.strip() for value in values_of(lines)] == [b'{"k":1}', b'{"k":2}']
 
 
 @pytest.mark.parametrize("body", [b"\n", b"\r\n", b"\n\r\n\n"])
@@ -97,6 +124,7 @@ def test_what_is_no_object_on_the_way_has_no_key() -> None:
     [
         b'{"k":}',
         b'{"k":1} {"k":2}',
+        b'{"k":"1"} {"k":"2"}',
         b'{"k":"\xff"}',
         b'{"k":1,"x":"\xff"}',
         b'{"k":1,"x":tru}',

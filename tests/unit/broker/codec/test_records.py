@@ -151,7 +151,7 @@ def test_a_value_is_shown_as_json_or_base64(value: bytes | None, shown: object) 
     assert line.splitlines() == [line]
 
 
-def test_bytes_in_base64_are_told_from_json_that_looks_like_them() -> None:
+def test_bytes_in_base64_are_distinguished_from_json_that_looks_like_them() -> None:
     of_bytes = json.loads(line_of(record_of(b"\xff", headers=[(b"a", b"")])))
     of_json = json.loads(line_of(record_of(b'{"base64":"/w=="}')))
 
