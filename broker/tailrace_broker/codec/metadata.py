@@ -64,10 +64,11 @@ class CleanStop(msgspec.Struct, frozen=True, rename="camel"):
 class KnownFiles(msgspec.Struct, frozen=True, rename="camel"):
     """`inventory.json`: what must be on the disk.
 
-    `newest_segments`: by topic id and partition the base offset of the last segment.
+    `journal_files`: None, nobody knows, since a person has made the file again. `newest_segments`:
+    by topic id and partition the base offset of the last segment.
     """
 
-    journal_files: tuple[str, ...] = ()
+    journal_files: tuple[str, ...] | None = None
     newest_segments: dict[UUID, dict[int, int]] = {}
     version: int = FORMAT_VERSION
 

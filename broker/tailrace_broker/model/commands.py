@@ -1,7 +1,7 @@
 """Commands to the replicated state. Each is conditional: it names the state that it expects.
 
 Each travels with an id (`Stamped`), by which it is applied once, however often it arrives.
-Carried out by `core.ring_commands`; encoding: `codec.commands`.
+Applied by `core.ring_commands`; encoding: `codec.commands`.
 """
 
 from typing import Literal
@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from tailrace_broker.model.ring_state import Replica, Start
+from tailrace_broker.model.ring_state import RangeEnd, Replica, Start
 from tailrace_broker.model.topic import TopicSettings
 
 
@@ -26,7 +26,8 @@ class Register(_Command, frozen=True, tag="register"):
     They go back to the last one that the disk knows to be registered, so that the worst loss since
     can be told; when none of them but the last is known to the ring the disk is new, or a copy.
     `replaces`: number of the broker's registration until now, 0 for none, as the process has seen
-    it when it was current.
+    it when it was current. `ends`: what it has recovered of its ranges.
+    `damaged`: ranges in which it found committed records damaged or missing.
     """
 
     ordinal: int
@@ -34,6 +35,8 @@ class Register(_Command, frozen=True, tag="register"):
     boot: int
     starts: tuple[Start, ...]
     replaces: int
+    ends: tuple[RangeEnd, ...] = ()
+    damaged: tuple[int, ...] = ()
 
 
 class Fence(_Command, frozen=True, tag="fence"):

@@ -15,6 +15,9 @@ from tailrace_broker.model.topic import TopicSettings
 # What a disk may have lost since the registration before: from nothing to all.
 LOSSES = ("clean", "process", "power", "disk")
 Loss = Literal["clean", "process", "power", "disk"]
+# Why a replica is a ghost, the worst last. `damage`: a start found committed records damaged.
+CAUSES = ("clean", "process", "power", "damage", "disk")
+Cause = Literal["clean", "process", "power", "damage", "disk"]
 
 
 class Start(NamedTuple):
@@ -24,8 +27,19 @@ class Start(NamedTuple):
     loss: Loss
 
 
+class RangeEnd(NamedTuple):
+    """What a replica has of a range: its logs' last epoch, and the sum of their ends."""
+
+    range_id: int
+    last_epoch: int
+    end: int
+
+
 class Registration(msgspec.Struct, frozen=True, array_like=True):
-    """The process that a broker is now. `number` grows by one at every registration of it."""
+    """The process that a broker is now. `number` grows by one at every registration of it.
+
+    `ends`: what recovery found of the ranges of which the broker is a replica.
+    """
 
     ordinal: int
     number: int
@@ -34,17 +48,20 @@ class Registration(msgspec.Struct, frozen=True, array_like=True):
     start: UUID
     loss: Loss
     is_fenced: bool = False
+    ends: tuple[RangeEnd, ...] = ()
 
 
 class Replica(NamedTuple):
     """A member of an ISR: this broker in this registration.
 
-    A ghost may have lost data: nothing is committed without it, and it is never elected.
+    A ghost may have lost data: nothing is committed without it, and it is not elected while one of
+    the range is whole. `cause`: of a ghost the worst loss since.
     """
 
     ordinal: int
     registration: int
     is_ghost: bool = False
+    cause: Cause | None = None
 
 
 class RangeState(msgspec.Struct, frozen=True, array_like=True):
@@ -53,6 +70,7 @@ class RangeState(msgspec.Struct, frozen=True, array_like=True):
     `natural_leader` is the broker at whose token it starts. `version` grows with each change of
     `isr`. `sealed_epoch`: the epoch that sealed it; it takes no more events. `step`: the open
     one that changes it. `complete`: of a sealed one the replicas whose copies are whole.
+    `lossy_epochs`: those that began although committed records may be missing.
     """
 
     id: int
@@ -68,6 +86,7 @@ class RangeState(msgspec.Struct, frozen=True, array_like=True):
     step: int | None = None
     sealed_epoch: int | None = None
     complete: tuple[int, ...] = ()
+    lossy_epochs: tuple[int, ...] = ()
 
     @property
     def is_sealed(self) -> bool:

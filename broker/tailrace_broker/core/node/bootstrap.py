@@ -298,7 +298,7 @@ class Bootstrap:
         self._rules["bootstrap.vetoed"] += 1
         detail = (
             f"there is a ring, as broker {ordinal} shows; an empty broker is admitted to it by "
-            "itself. To begin anew, stop all brokers and move their data directories away"
+            "itself. To begin again, stop all brokers and move their data directories away"
         )
         return Answer(attempt.ask.request, Refusal("ring-exists", detail))
 

@@ -14,6 +14,7 @@ from tailrace_broker.core.node.gossip import Gossip
 from tailrace_broker.core.raft.events import ChangeVoters, Send
 from tailrace_broker.core.raft.raft import Raft
 from tailrace_broker.core.raft.ticks import next_tick_ms
+from tailrace_broker.core.ring.range_commands import greatest_ghosts
 from tailrace_broker.model.agreement import Configuration, DiskId
 from tailrace_broker.model.commands import Command, Fence, Lead, Register
 from tailrace_broker.model.messages import Follow
@@ -129,8 +130,10 @@ class Duties:
         A refusal then says that another process has become this broker since: this one ends.
         """
         if self.replaces is not None:
-            disk, boot, starts = self._identity
-            yield Register(disk.ordinal, disk.incarnation, boot, starts, self.replaces)
+            disk, boot, starts, ends, damaged = self._identity
+            yield Register(
+                disk.ordinal, disk.incarnation, boot, starts, self.replaces, ends, damaged
+            )
 
 
 def ranges_to_lead(
@@ -221,7 +224,7 @@ def _candidates(
     state: RingState, found: RangeState, mine: Registration, is_alive: Callable[[int], bool]
 ) -> set[int]:
     """Brokers whose lead the state would accept, as far as they seem alive."""
-    able = set()
+    able = {o for o in greatest_ghosts(state, found) if o == mine.ordinal or is_alive(o)}
     for replica in found.isr:
         registered = state.brokers.get(replica.ordinal)
         if replica.is_ghost or registered is None or registered.is_fenced:

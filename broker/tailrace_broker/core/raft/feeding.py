@@ -15,7 +15,7 @@ LEARNER_SILENT_MS = 30_000
 class Feeding:
     """The voters, and whoever else asks to be fed: learners, who are never counted.
 
-    Signs of life go to all in rounds; an answer names the round of what it answers.
+    Heartbeats go to all in rounds; an answer names the round of what it answers.
     """
 
     def __init__(self, state: RaftState, number: int) -> None:

@@ -21,6 +21,8 @@ def lead(state: RingState, command: Lead) -> RingState | Refusal:
     if isinstance(broker, Refusal):
         return broker
     leader = Replica(broker.ordinal, broker.number)
+    if leader.ordinal in greatest_ghosts(state, led):
+        return _led(state, _lossy(led), leader, _in_place(led.isr, leader))
     if leader not in led.isr:
         return _not_in_sync(led, leader)
     gone = [each for each in command.without if each != leader.ordinal]
@@ -72,14 +74,35 @@ def accept_loss(state: RingState, command: AcceptLoss) -> RingState | Refusal:
             f"broker {able[0].ordinal} has all of range {led.id}; it can lead it without loss",
         )
     leader = Replica(broker.ordinal, broker.number)
-    others = (each._replace(is_ghost=True) for each in led.isr if each.ordinal != leader.ordinal)
+    others = (_lost(each) for each in led.isr if each.ordinal != leader.ordinal)
     isr = (leader,) if state.floor <= 1 else (leader, *others)
     accepted = (
         f"range {led.id}, epoch {led.epoch + 1}: what broker {leader.ordinal} has in registration "
         f"{leader.registration}"
     )
-    after = _led(state, led, leader, isr)
+    after = _led(state, _lossy(led), leader, isr)
     return replace(after, accepted_losses=(*state.accepted_losses, accepted))
+
+
+def greatest_ghosts(state: RingState, led: RangeState) -> set[int]:
+    """The brokers that may lead a range of ghosts: those that have most, by what they recovered.
+
+    Nobody, unless each member is a ghost whose broker has registered since. Only ghosts that have
+    lost nothing but power compare: what they flushed they have, all that `fsync` topics committed.
+    """
+    if not all(
+        each.is_ghost and state.brokers[each.ordinal].number > each.registration for each in led.isr
+    ):
+        return set()
+    ends = {
+        each.ordinal: found[1:]
+        for each in led.isr
+        if each.cause == "power"
+        for found in state.brokers[each.ordinal].ends
+        if found.range_id == led.id
+    }
+    greatest = max(ends.values(), default=None)
+    return {ordinal for ordinal, end in ends.items() if end == greatest}
 
 
 def without(isr: Sequence[Replica], gone: Iterable[int], floor: int) -> tuple[Replica, ...]:
@@ -113,6 +136,20 @@ def _current(state: RingState, ordinal: int, registration: int) -> Registration 
     if broker.is_fenced:
         return Refusal("fenced", f"broker {ordinal} is fenced until it is heard again")
     return broker
+
+
+def _in_place(isr: Sequence[Replica], leader: Replica) -> tuple[Replica, ...]:
+    return tuple(leader if each.ordinal == leader.ordinal else each for each in isr)
+
+
+def _lost(replica: Replica) -> Replica:
+    """A ghost: what counts without it has been decided by a person."""
+    return replica._replace(is_ghost=True, cause=replica.cause or "disk")
+
+
+def _lossy(led: RangeState) -> RangeState:
+    """The next epoch begins although committed records may be missing."""
+    return replace(led, lossy_epochs=(*led.lossy_epochs, led.epoch + 1))
 
 
 def _not_in_sync(led: RangeState, leader: Replica) -> Refusal:

@@ -12,7 +12,9 @@ from tailrace_broker.core.ring.arithmetic import UNITS
 from tailrace_broker.core.ring.step_commands import cancel_step
 from tailrace_broker.model.commands import Fence, Register, Retire
 from tailrace_broker.model.ring_state import (
+    CAUSES,
     LOSSES,
+    Cause,
     Loss,
     RangeState,
     Refusal,
@@ -55,12 +57,13 @@ def register(state: RingState, command: Register) -> RingState | Refusal:
         command.boot,
         start,
         loss_since(before, command),
+        ends=command.ends,
     )
     state = _cancelled(state, now.ordinal)
     after = replace(
         state,
         brokers={**state.brokers, now.ordinal: now},
-        ranges=_ranges_after(state, before, now),
+        ranges=_ranges_after(state, before, now, command.damaged),
     )
     return after if before is None else _with_unflushed(after, before, now)
 
@@ -134,7 +137,7 @@ def _starts_since(before: Registration, starts: Sequence[Start]) -> Sequence[Sta
 
 
 def _ranges_after(
-    state: RingState, before: Registration | None, now: Registration
+    state: RingState, before: Registration | None, now: Registration, damaged: Sequence[int]
 ) -> dict[int, RangeState]:
     unflushed = (
         _ranges_with_unflushed(state, before) if before and now.loss == "power" else frozenset()
@@ -147,10 +150,13 @@ def _ranges_after(
                 ranges[each.id] = replace(each, complete=complete)
             continue
         # What the only copy has lost nobody has: none can be elected in its place.
-        stays = now.loss != "disk" and (each.id not in unflushed or len(each.isr) == 1)
-        isr = tuple(_entry_after(entry, before, now, stays=stays) for entry in each.isr)
-        if isr == each.isr:  # whoever leads is in it, and gets another registration
-            continue
+        is_only = len(each.isr) == 1
+        cause = _worse(now.loss, "damage") if each.id in damaged and not is_only else now.loss
+        stays = cause not in ("damage", "disk") and (each.id not in unflushed or is_only)
+        if not any(entry.ordinal == now.ordinal for entry in each.isr):
+            continue  # nor does it lead
+        # A ghost's next registration too ends what was proposed for the one before.
+        isr = tuple(_entry_after(entry, before, now, cause, stays=stays) for entry in each.isr)
         leads = each.leader is not None and each.leader.ordinal == now.ordinal
         leader = None if leads else each.leader
         ranges[each.id] = replace(each, isr=isr, version=each.version + 1, leader=leader)
@@ -158,13 +164,20 @@ def _ranges_after(
 
 
 def _entry_after(
-    entry: Replica, before: Registration | None, now: Registration, *, stays: bool
+    entry: Replica, before: Registration | None, now: Registration, cause: Cause, *, stays: bool
 ) -> Replica:
-    if entry.ordinal != now.ordinal or entry.is_ghost:
+    if entry.ordinal != now.ordinal:
         return entry
+    if entry.is_ghost:
+        return entry._replace(cause=_worse(entry.cause or "disk", cause))
     if stays and before is not None and entry.registration == before.number:
         return Replica(now.ordinal, now.number)
-    return entry._replace(is_ghost=True)
+    is_known = before is not None and entry.registration == before.number
+    return entry._replace(is_ghost=True, cause=cause if is_known else "disk")
+
+
+def _worse(one: Cause, other: Cause) -> Cause:
+    return max(one, other, key=CAUSES.index)
 
 
 def _ranges_with_unflushed(state: RingState, before: Registration) -> frozenset[int]:

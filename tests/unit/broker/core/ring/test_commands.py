@@ -36,7 +36,7 @@ def test_the_first_range_of_a_ring_of_one_is_the_one_that_disks_without_a_ring_h
     assert (only.id, only.start, only.end) == (0, TOKEN_MIN, TOKEN_END)
 
 
-def test_a_command_is_carried_out_once_however_often_it_arrives() -> None:
+def test_a_command_is_applied_once_however_often_it_arrives() -> None:
     state = with_topic(led())
     create = Stamped(-1, CreateTopic("again", UUID(int=1), TopicSettings()))
 

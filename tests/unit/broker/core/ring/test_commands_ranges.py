@@ -1,7 +1,9 @@
 import pytest
+from msgspec.structs import replace
 
+from tailrace_broker.core.ring.range_commands import greatest_ghosts
 from tailrace_broker.model.commands import AcceptLoss, ChangeIsr, Fence, Lead
-from tailrace_broker.model.ring_state import Replica, RingState
+from tailrace_broker.model.ring_state import Loss, RangeEnd, Replica, RingState
 from tests.support.ring.states import (
     begin,
     done,
@@ -14,7 +16,7 @@ from tests.support.ring.states import (
 )
 
 A, B, C = (Replica(each, 1) for each in range(3))
-GHOST_A, GHOST_B, GHOST_C = (each._replace(is_ghost=True) for each in (A, B, C))
+GHOST_A, GHOST_B, GHOST_C = (each._replace(is_ghost=True, cause="disk") for each in (A, B, C))
 
 
 def ghosts(*ordinals: int, factor: int = 3) -> RingState:
@@ -193,6 +195,57 @@ def test_who_has_all_but_is_not_heard_can_be_given_up() -> None:
     after = done(state, AcceptLoss(0, 1, 1, 2))
 
     assert after.ranges[0].isr == (Replica(1, 2), GHOST_A, GHOST_C)
+
+
+# --- a range of ghosts ---
+
+
+def after_power(*ends: tuple[int, int] | None, of_disk: tuple[int, ...] = ()) -> RingState:
+    """A ring with a `written` topic whose brokers have all lost power, or their disks."""
+    state = with_topic(led(), written=True)
+    for ordinal, end in enumerate(ends):
+        found = () if end is None else (RangeEnd(0, *end), RangeEnd(1, 9, 9))
+        loss: Loss = "disk" if ordinal in of_disk else "power"
+        state = done(state, replace(register(ordinal, loss), ends=found))
+    return state
+
+
+def test_of_ghosts_the_one_that_has_most_leads_and_the_epoch_began_with_loss() -> None:
+    state = after_power((3, 90), (4, 50), (4, 60))
+    assert refusal_of(state, Lead(0, 1, 0, 2)) == "all-ghosts"
+    assert refusal_of(state, Lead(0, 1, 1, 2)) == "all-ghosts"
+
+    after = done(state, Lead(0, 1, 2, 2))
+
+    ghosts_left = (each._replace(is_ghost=True, cause="power") for each in (A, B))
+    assert after.ranges[0].isr == (*ghosts_left, Replica(2, 2))
+    assert (after.ranges[0].epoch, after.ranges[0].lossy_epochs) == (2, (2,))
+    assert after.ranges[1].lossy_epochs == ()
+
+
+def test_ghosts_that_have_the_same_may_both_lead() -> None:
+    state = after_power((4, 60), (4, 60), (4, 60))
+
+    assert greatest_ghosts(state, state.ranges[0]) == {0, 1, 2}
+
+
+def test_a_ghost_that_lost_its_disk_or_what_it_found_does_not_compare() -> None:
+    state = after_power((4, 60), (4, 50), None, of_disk=(0,))
+
+    assert greatest_ghosts(state, state.ranges[0]) == {1}
+    nobody = after_power(None, None, None)
+    assert greatest_ghosts(nobody, nobody.ranges[0]) == set()
+
+
+def test_ghosts_wait_for_a_member_that_is_whole() -> None:
+    state = after_power((4, 60), (4, 50))
+
+    assert greatest_ghosts(state, state.ranges[0]) == set()
+    assert refusal_of(state, Lead(0, 1, 0, 2)) == "not-in-isr"
+
+
+def test_an_accepted_loss_begins_an_epoch_with_loss() -> None:
+    assert done(ghosts(0, 1, 2), AcceptLoss(0, 1, 1, 2)).ranges[0].lossy_epochs == (2,)
 
 
 def test_a_loss_is_accepted_of_a_replica_that_is_there() -> None:

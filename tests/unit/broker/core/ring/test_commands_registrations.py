@@ -35,7 +35,8 @@ def entries(state: RingState, ordinal: int) -> set[Replica]:
     return {entry(each, ordinal) for each in state.ranges.values() if not each.is_sealed}
 
 
-MOVED, GHOST = Replica(1, 2), Replica(1, 1, is_ghost=True)
+MOVED, GHOST = Replica(1, 2), Replica(1, 1, is_ghost=True, cause="power")
+LOST = GHOST._replace(cause="disk")
 
 
 # --- what the disk may have lost ---
@@ -99,7 +100,7 @@ def test_an_empty_disk_has_lost_all() -> None:
     after = done(led(), empty)
 
     assert after.brokers[1].loss == "disk"
-    assert entries(after, 1) == {GHOST}
+    assert entries(after, 1) == {LOST}
 
 
 def test_a_broker_that_never_was_there_registers_as_its_first() -> None:
@@ -116,7 +117,7 @@ def test_a_broker_that_never_was_there_registers_as_its_first() -> None:
         (["process"], True, MOVED),
         (["power"], False, MOVED),
         (["power"], True, GHOST),
-        (["disk"], False, GHOST),
+        (["disk"], False, LOST),
     ],
 )
 def test_who_has_lost_nothing_stays_in_sync_and_others_become_ghosts(
@@ -148,6 +149,58 @@ def test_a_ghost_stays_one_however_well_it_starts_again() -> None:
     assert refusal_of(after, Lead(1, 1, 1, 3)) == "not-in-isr"
 
 
+def test_the_cause_of_a_ghost_only_worsens() -> None:
+    state = done(with_topic(led(), written=True), register(1, "power"))
+
+    assert entries(done(state, register(1, "power", "process")), 1) == {GHOST}
+    assert entries(done(state, register(1, "power", "disk")), 1) == {LOST}
+
+
+@pytest.mark.parametrize("loss", ["clean", "process", "power"])
+def test_what_a_start_finds_damaged_makes_a_ghost_in_that_range_alone(loss: Loss) -> None:
+    damaged = replace(register(1, loss), damaged=(2,))
+
+    after = done(led(), damaged)
+
+    assert entry(after.ranges[2], 1) == GHOST._replace(cause="damage")
+    assert entry(after.ranges[0], 1) == MOVED
+
+
+def test_damage_stays_the_cause_when_power_is_lost_later() -> None:
+    state = done(led(), replace(register(1, "clean"), damaged=(2,)))
+
+    again = done(with_topic(state, written=True), register(1, "clean", "power"))
+
+    assert entry(again.ranges[2], 1).cause == "damage"
+
+
+def test_damage_makes_a_ghost_of_power_worse() -> None:
+    state = done(with_topic(led(), written=True), register(1, "power"))
+
+    again = done(state, replace(register(1, "power", "clean"), damaged=(2,)))
+
+    assert entry(again.ranges[2], 1).cause == "damage"
+    assert entry(again.ranges[0], 1).cause == "power"
+
+
+def test_the_only_copy_of_a_range_leads_what_is_left_of_it() -> None:
+    """Nobody else has what is damaged in it."""
+    state = done(founded(1, factor=1), Lead(0, 0, 0, 1))
+
+    after = done(state, replace(register(0, "process"), damaged=(0,)), Lead(0, 1, 0, 2))
+
+    assert after.ranges[0].leader == Replica(0, 2)
+
+
+def test_a_registration_that_meets_its_own_ghost_raises_the_version() -> None:
+    """What was proposed for the process before is over."""
+    state = done(with_topic(led(), written=True), register(1, "power"))
+
+    after = done(state, register(1, "power", "clean"))
+
+    assert after.ranges[0].version == state.ranges[0].version + 1
+
+
 def test_a_lost_start_in_between_is_not_forgotten() -> None:
     """Power is lost, the start after that dies before it is registered, the next is well."""
     state = with_topic(led(), written=True)
@@ -163,7 +216,7 @@ def test_power_takes_from_a_topic_what_was_written_before_it_was_altered() -> No
     restarted = done(altered, register(1, "process"))
     assert entries(restarted, 1) == {MOVED}
     assert entries(done(restarted, register(1, "process", "power")), 1) == {
-        Replica(1, 2, is_ghost=True)
+        Replica(1, 2, is_ghost=True, cause="power")
     }
     flushed = done(altered, register(1, "clean"))
     assert entries(done(flushed, register(1, "clean", "power")), 1) == {Replica(1, 3)}

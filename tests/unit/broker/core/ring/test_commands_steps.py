@@ -153,6 +153,16 @@ def test_partitions_of_a_split_range_go_on_in_those_over_their_tokens() -> None:
     assert [after[each].range_id for each in (6, 7, 8, 9)] == [3, 3, 4, 4]
 
 
+def test_topics_with_as_many_slices_are_split_alike() -> None:
+    after = stepped(with_topic(with_topic(led(registered=1)), "flights"))
+
+    links = [
+        [(each.parents, each.children) for each in partitions(after, name).values()]
+        for name in ("orders", "flights")
+    ]
+    assert links[0] == links[1]
+
+
 def test_a_joined_partition_begins_at_the_largest_end_of_its_parents() -> None:
     grown = stepped(with_topic(led(registered=1)))
     after = stepped(grown, "shrink")
@@ -186,7 +196,7 @@ def test_a_ring_grows_from_one_to_six_and_shrinks_again() -> None:
     check_state(state)
 
 
-def test_what_is_told_of_another_step_range_or_epoch_is_refused() -> None:
+def test_what_is_notified_of_another_step_range_or_epoch_is_refused() -> None:
     state = growing()
     right = sealed(state, 0)
 
@@ -216,13 +226,13 @@ def test_an_end_is_not_below_the_first_offset() -> None:
     assert refusal_of(state, sealed(state, child, 99)) == "invalid-parameter"
 
 
-def test_ends_are_told_once() -> None:
+def test_ends_are_reported_once() -> None:
     state = growing(4)
     assert state.step is not None
     first = state.step.parents[0]
-    told = done(state, sealed(state, first))
+    reported = done(state, sealed(state, first))
 
-    assert refusal_of(told, sealed(told, first, 999)) == "already-sealed"
+    assert refusal_of(reported, sealed(reported, first, 999)) == "already-sealed"
 
 
 def test_a_late_end_does_not_seal_what_was_opened_again() -> None:
@@ -238,15 +248,15 @@ def test_a_late_end_does_not_seal_what_was_opened_again() -> None:
     assert refusal_of(led_again, late) == "step-not-open"
 
 
-def test_who_has_told_its_ends_changes_its_isr_no_more() -> None:
+def test_who_has_reported_its_ends_changes_its_isr_no_more() -> None:
     state = growing(4)
     assert state.step is not None
     first = state.step.parents[0]
-    told = done(state, sealed(state, first))
-    range_ = told.ranges[first]
+    reported = done(state, sealed(state, first))
+    range_ = reported.ranges[first]
     fewer = tuple(each for each in range_.isr if each in (range_.leader, range_.isr[1]))
 
-    assert refusal_of(told, ChangeIsr(first, 1, 0, fewer)) == "range-sealed"
+    assert refusal_of(reported, ChangeIsr(first, 1, 0, fewer)) == "range-sealed"
     assert done(state, ChangeIsr(first, 1, 0, fewer)).step is not None
 
 
@@ -287,8 +297,8 @@ def test_who_is_prepared_is_so_as_it_is_registered_now() -> None:
     right = sealed(state, 0)
 
     for wrong in (Replica(3, 2), Replica(3, 1, is_ghost=True), Replica(9, 1)):
-        told = replace(right, prepared=(*right.prepared[:3], wrong))
-        assert refusal_of(state, told) == "stale-registration"
+        reported = replace(right, prepared=(*right.prepared[:3], wrong))
+        assert refusal_of(state, reported) == "stale-registration"
 
 
 def test_a_joined_range_is_held_by_who_was_prepared_by_both_leaders() -> None:
@@ -353,10 +363,10 @@ def test_a_topic_deleted_during_a_step_is_not_of_its_ends() -> None:
     state = growing(4)
     assert state.step is not None
     first, second = state.step.parents
-    told = done(state, sealed(state, first))
+    reported = done(state, sealed(state, first))
 
-    gone = done(told, DeleteTopic("orders", 5))
-    after = done(gone, Sealed(0, second, 1, {}, sealed(told, second).prepared))
+    gone = done(reported, DeleteTopic("orders", 5))
+    after = done(gone, Sealed(0, second, 1, {}, sealed(reported, second).prepared))
 
     assert after.step is None
     assert after.broker_count == 5

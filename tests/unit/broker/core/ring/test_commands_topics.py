@@ -144,7 +144,7 @@ def test_a_purged_topic_is_forgotten() -> None:
 
 
 def test_a_topic_deleted_before_the_ring_changed_cannot_be_restored() -> None:
-    """Nobody has told where its partitions ended when their range was sealed."""
+    """Nobody has reported where its partitions ended when their range was sealed."""
     state = done(with_topic(led(registered=1)), DeleteTopic("orders", 5))
     (topic_id,) = state.deleted
 

@@ -1,6 +1,6 @@
 """Mutations of the rules of the replicated state, one at a time: a scenario finds each."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +13,7 @@ from tailrace_broker.core.ring import steps as ring_steps
 from tailrace_broker.core.ring import topics as ring_topics
 from tailrace_broker.model.commands import Lead, Register, Stamped
 from tailrace_broker.model.ring_state import (
+    Cause,
     Loss,
     RangeState,
     Refusal,
@@ -46,11 +47,11 @@ def class_carried_over_from_an_older_registration(patch: pytest.MonkeyPatch) -> 
     after = registrations._entry_after
 
     def carried(
-        entry: Replica, before: Registration | None, now: Registration, *, stays: bool
+        entry: Replica, before: Registration | None, now: Registration, cause: Cause, *, stays: bool
     ) -> Replica:
         if entry.ordinal == now.ordinal and stays:
             return Replica(now.ordinal, now.number)
-        return after(entry, before, now, stays=stays)
+        return after(entry, before, now, cause, stays=stays)
 
     patch.setattr(registrations, "_entry_after", carried)
 
@@ -69,7 +70,7 @@ def empty_disk_stays_in_sync(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         registrations,
         "_entry_after",
-        lambda entry, before, now, *, stays: after(entry, before, now, stays=True),
+        lambda entry, before, now, cause, *, stays: after(entry, before, now, cause, stays=True),
     )
 
 
@@ -96,9 +97,9 @@ def registering_keeps_leadership(patch: pytest.MonkeyPatch) -> None:
     after = registrations._ranges_after
 
     def kept(
-        state: RingState, before: Registration | None, now: Registration
+        state: RingState, before: Registration | None, now: Registration, damaged: Sequence[int]
     ) -> dict[int, RangeState]:
-        ranges = after(state, before, now)
+        ranges = after(state, before, now, damaged)
         return {key: _resumed(each, state.ranges[key], now) for key, each in ranges.items()}
 
     def _resumed(each: RangeState, old: RangeState, now: Registration) -> RangeState:
@@ -262,7 +263,7 @@ def partition_ids_reused(patch: pytest.MonkeyPatch) -> None:
     """A restored topic gets its partitions again."""
     restore = topic_commands.restore_topic
 
-    def anew(state: RingState, command: Any) -> RingState | Refusal:
+    def again(state: RingState, command: Any) -> RingState | Refusal:
         found = state.deleted.get(command.topic_id)
         if found is None:
             return restore(state, command)
@@ -270,7 +271,7 @@ def partition_ids_reused(patch: pytest.MonkeyPatch) -> None:
         forgotten = {**state.deleted, topic.id: replace(found, topic=topic)}
         return restore(replace(state, deleted=forgotten), command)
 
-    patch_handler(patch, restore, anew)
+    patch_handler(patch, restore, again)
 
 
 def partition_ids_of_children_begin_anew(patch: pytest.MonkeyPatch) -> None:
@@ -304,7 +305,7 @@ def deleted_topic_restored_into_sealed_ranges(patch: pytest.MonkeyPatch) -> None
 
 
 def late_step_commit_after_reopen(patch: pytest.MonkeyPatch) -> None:
-    """What was told in a step that ended counts in the next one."""
+    """What was reported in a step that ended counts in the next one."""
     seal = step_commands.seal
 
     def of_any_step(state: RingState, command: Any) -> RingState | Refusal:
@@ -396,7 +397,7 @@ def something_not_of_the_commands_counts(patch: pytest.MonkeyPatch) -> None:
 
 
 def patch_handler(patch: pytest.MonkeyPatch, old: Any, new: Any) -> None:
-    """Carry out with `new` what is applied with `old`."""
+    """Apply with `new` what is applied with `old`."""
     handlers: Mapping[Any, Any] = {
         kind: new if handler is old else handler for kind, handler in ring_commands._APPLY.items()
     }

@@ -1,0 +1,302 @@
+"""The events and effects of a range's replication (`leader`, `follower` in this folder)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tailrace_broker.core.replication.log_ends import LogEnds
+from tailrace_broker.model.commands import ChangeIsr
+from tailrace_broker.model.replication import (
+    Batches,
+    LogCut,
+    LogKey,
+    Run,
+    ToFollower,
+    ToLeader,
+)
+from tailrace_broker.model.ring_state import RangeState, Replica, RingState
+
+
+class ReplicationTiming(NamedTuple):
+    """`lag_ms`: a member of the ISR that lags this long leaves it (`replicaLagMs`).
+
+    `silence_ms`: a follower that hears nothing for this long stands again; `stand_ms`: when its
+    standing is not answered. `propose_ms`: what was proposed is proposed again.
+    """
+
+    heartbeat_ms: int = 100
+    lag_ms: int = 3000
+    silence_ms: int = 1000
+    stand_ms: int = 300
+    propose_ms: int = 500
+    near_bytes: int = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RangeView:
+    """A range as it is applied. `current`: what names each of its replicas now, by ordinal."""
+
+    range: RangeState
+    floor: int
+    current: Mapping[int, Replica]
+
+
+def view_of(state: RingState, range_id: int) -> RangeView:
+    """What the machines see of a range."""
+    found = state.ranges[range_id]
+    current = {
+        ordinal: Replica(ordinal, state.brokers[ordinal].number)
+        for ordinal in found.replicas
+        if ordinal in state.brokers
+    }
+    return RangeView(found, state.floor, current)
+
+
+# --- in, both ---
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A state in which the range, or a registration of one of its replicas, differs."""
+
+    view: RangeView
+
+
+@dataclass(frozen=True, slots=True)
+class LogAdded:
+    """The replica has this log: of a live topic, or of one that can be restored.
+
+    `is_synced`: offsets count when they are flushed. `min_isr`: in force, at most the factor.
+    """
+
+    log: LogKey
+    ends: LogEnds
+    is_synced: bool
+    min_isr: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogAltered:
+    """The topic has other settings."""
+
+    log: LogKey
+    is_synced: bool
+    min_isr: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogRemoved:
+    """The topic was purged."""
+
+    log: LogKey
+
+
+@dataclass(frozen=True, slots=True)
+class Wrote:
+    """A write of the log has ended well; all below `flushed` is durable."""
+
+    log: LogKey
+    run: Run
+    flushed: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteFailed:
+    """A write has failed: the log ends where it began. Writes that wait behind it fail too."""
+
+    log: LogKey
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """All below `end` is durable."""
+
+    log: LogKey
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Woken:
+    """It is `wake_at_ms`."""
+
+
+# --- in, leader ---
+
+
+@dataclass(frozen=True, slots=True)
+class HeardFollower:
+    """A message of a follower."""
+
+    message: ToLeader
+
+
+@dataclass(frozen=True, slots=True)
+class Suspected:
+    """The broker seems dead."""
+
+    ordinal: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogStartMoved:
+    """Retention has removed what is before."""
+
+    log: LogKey
+    start: int
+
+
+LeaderEvent = (
+    Applied
+    | LogAdded
+    | LogAltered
+    | LogRemoved
+    | Wrote
+    | WriteFailed
+    | Flushed
+    | Woken
+    | HeardFollower
+    | Suspected
+    | LogStartMoved
+)
+
+# --- in, follower ---
+
+
+@dataclass(frozen=True, slots=True)
+class HeardLeader:
+    """A message of a leader."""
+
+    message: ToFollower
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLost:
+    """The connection to the leader broke; what was on it may be lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutDone:
+    """The cut is durable."""
+
+    log: LogKey
+
+
+FollowerEvent = (
+    Applied
+    | LogAdded
+    | LogAltered
+    | LogRemoved
+    | Wrote
+    | WriteFailed
+    | Flushed
+    | Woken
+    | HeardLeader
+    | LinkLost
+    | CutDone
+)
+
+# --- out, leader ---
+
+
+@dataclass(frozen=True, slots=True)
+class SendFollower:
+    """Send this to the broker."""
+
+    ordinal: int
+    message: ToFollower
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Send batches of the log from `first` on: `[first, end)`, as `Batches`.
+
+    `end` None: the follower is far behind; as much as one read of the disk returns.
+    """
+
+    ordinal: int
+    session: int
+    log: LogKey
+    first: int
+    end: int | None
+    high_watermark: int
+    log_start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """All below is committed: acknowledge it, let it be read."""
+
+    log: LogKey
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """Ask the ring for this change; the same again does no harm."""
+
+    command: ChangeIsr
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUpEpoch:
+    """Offsets of this epoch may stand on the disk: have the range led in a newer one."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetLogStart:
+    """Keep the partition's start on disk, remove what is before."""
+
+    log: LogKey
+    start: int
+
+
+LeaderEffect = SendFollower | Feed | Advance | Propose | GiveUpEpoch | SetLogStart
+
+# --- out, follower ---
+
+
+@dataclass(frozen=True, slots=True)
+class SendLeader:
+    """Send this to the broker."""
+
+    ordinal: int
+    message: ToLeader
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Write the batches of this message behind the log's last write; then `Wrote`."""
+
+    batches: Batches
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Cut the log durably; then `CutDone`."""
+
+    cut: LogCut
+
+
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """The follower knows that all below is committed."""
+
+    log: LogKey
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportLost:
+    """What this replica took for committed is not in the leader's log: the partition stands still.
+
+    Never cut away: a person, or `Lost`, decides.
+    """
+
+    log: LogKey
+    cut_end: int
+
+
+FollowerEffect = SendLeader | Append | Cut | SetLogStart | Advanced | ReportLost

@@ -1,0 +1,564 @@
+"""The leader of one range in one epoch feeds followers, commits, proposes the ISR. A machine.
+
+It is made when this process leads, all logs are added, and none of their writes is under way; it is
+dropped with the epoch. What counts for the high watermark is in SAFETY 2, here in `_advance` and
+`_count`:
+
+- the smallest end of the ISR and of every member of an unanswered proposal;
+- reported in this epoch, by the registered process, after its cut.
+
+`rules` counts how often a rule was needed.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import assert_never
+
+from tailrace_broker.core.replication.events import (
+    Advance,
+    Applied,
+    Feed,
+    Flushed,
+    GiveUpEpoch,
+    HeardFollower,
+    LeaderEffect,
+    LeaderEvent,
+    LogAdded,
+    LogAltered,
+    LogRemoved,
+    LogStartMoved,
+    Propose,
+    RangeView,
+    ReplicationTiming,
+    SendFollower,
+    SetLogStart,
+    Suspected,
+    Woken,
+    WriteFailed,
+    Wrote,
+)
+from tailrace_broker.core.replication.isr import admitted, shrunk
+from tailrace_broker.core.replication.log_ends import common_end
+from tailrace_broker.core.replication.progress import LedLog, Progress
+from tailrace_broker.model.commands import ChangeIsr
+from tailrace_broker.model.replication import (
+    Cuts,
+    Heartbeat,
+    LogCut,
+    LogHead,
+    LogKey,
+    LogStanding,
+    Reported,
+    Restart,
+    Standing,
+)
+from tailrace_broker.model.ring_state import Replica
+
+
+@dataclass(slots=True)
+class _Proposal:
+    """Counted until it is answered, or can never commit."""
+
+    command: ChangeIsr
+    joins: tuple[Replica, ...]
+    again_ms: int
+
+
+class RangeLeader:
+    """`wake_at_ms`: when `Woken` is due."""
+
+    def __init__(
+        self,
+        me: Replica,
+        view: RangeView,
+        timing: ReplicationTiming,
+        now_ms: int,
+        rules: Counter[str],
+    ) -> None:
+        assert view.range.leader == me, (view.range, me)
+        self.epoch = view.range.epoch
+        self.wake_at_ms = now_ms + timing.heartbeat_ms
+        self._me = me
+        self._view = view
+        self._timing = timing
+        self._rules = rules
+        self._logs: dict[LogKey, LedLog] = {}
+        self._progress: dict[int, Progress] = {}  # of the other replicas, by ordinal
+        self._proposal: _Proposal | None = None
+        # Whose ends are counted beside the own; None: of one of them none is known.
+        self._counted: list[Progress] | None = None
+        self._isr_count = 0  # in force for min ISR
+        self._changed: set[LogKey] = set()  # heads that no heartbeat has said
+        self.is_given_up = False
+        self._seen_ms = now_ms
+        self._stood_still_ms = 0
+        self._meet(now_ms)
+        self._count()
+
+    @property
+    def proposed(self) -> tuple[Replica, ...]:
+        """Those that an unanswered proposal adds."""
+        return () if self._proposal is None else self._proposal.joins
+
+    def validate(self) -> None:
+        """Assert what always holds."""
+        for key, log in self._logs.items():
+            log.ends.validate()
+            assert log.ends.last_epoch <= self.epoch, log.ends
+            for each in self._counted or ():
+                assert each.has_reported, (key, each.replica)
+        for each in self._progress.values():
+            assert each.has_reported or not each.is_following
+            assert each.candidate_since_ms is None or each.has_reported
+        if self._proposal is not None:
+            assert self._proposal.command.epoch == self.epoch
+
+    def step(self, event: LeaderEvent, now_ms: int) -> list[LeaderEffect]:
+        """Take in an event. A write costs O(followers), a report O(logs in it)."""
+        clock_ms = self._listen(now_ms)
+        match event:
+            case Wrote():
+                return self._on_wrote(event, clock_ms)
+            case Flushed(key, end):
+                return self._on_flushed(key, end)
+            case HeardFollower(message):
+                if isinstance(message, Standing):
+                    return self._on_standing(message)
+                return self._on_reported(message, clock_ms)
+            case Woken():
+                return self._on_woken(now_ms, clock_ms)
+            case Applied(view):
+                return self._on_applied(view, clock_ms)
+            case Suspected(ordinal):
+                return self._on_suspected(ordinal, clock_ms)
+            case WriteFailed(key):
+                self._logs[key].ends.under_way -= 1
+                return self._give_up()
+            case LogAdded():
+                return self._on_added(event)
+            case LogAltered(key, is_synced, min_isr):
+                return self._on_altered(key, is_synced=is_synced, min_isr=min_isr)
+            case LogRemoved(key):
+                return self._on_removed(key, clock_ms)
+            case LogStartMoved(key, start):
+                self._logs[key].ends.move_start(start)
+                self._changed.add(key)
+                return []
+            case _:
+                assert_never(event)
+
+    # --- the clock ---
+
+    def _listen(self, now_ms: int) -> int:
+        """The own clock: without the time for which this process stood still.
+
+        So nobody is taken for lagging because the leader was paused.
+        """
+        gap_ms = now_ms - self._seen_ms
+        if gap_ms > 2 * self._timing.heartbeat_ms:
+            self._stood_still_ms += gap_ms - self._timing.heartbeat_ms
+            self._rules["leader.stood_still"] += 1
+        self._seen_ms = max(self._seen_ms, now_ms)
+        return now_ms - self._stood_still_ms
+
+    # --- the own log ---
+
+    def _on_wrote(self, wrote: Wrote, clock_ms: int) -> list[LeaderEffect]:
+        """Feed what the own write has completed: so the leader is ahead of every follower."""
+        key, run = wrote.log, wrote.run
+        log = self._logs[key]
+        assert run.first == log.ends.written, (run, log.ends)
+        assert run.epoch == self.epoch, (run, self.epoch)
+        log.ends.under_way -= 1
+        log.ends.begin_epoch(run.epoch, run.first)
+        log.wrote(run.end, wrote.size_bytes)
+        log.ends.flushed = max(log.ends.flushed, wrote.flushed)
+        effects = self._advance(key, log)
+        for each in self._progress.values():
+            if each.is_member:
+                each.owed.append((clock_ms, key, run.end))
+            if each.is_following:
+                effects += self._feed(each, key, log)
+        return effects
+
+    def _on_flushed(self, key: LogKey, end: int) -> list[LeaderEffect]:
+        log = self._logs[key]
+        log.ends.flushed = max(log.ends.flushed, end)
+        return self._advance(key, log)
+
+    def _give_up(self) -> list[LeaderEffect]:
+        """An offset is never handed out twice in an epoch."""
+        if self.is_given_up:
+            return []
+        self.is_given_up = True
+        self._rules["leader.gave_up"] += 1
+        return [GiveUpEpoch(self.epoch)]
+
+    def _on_added(self, added: LogAdded) -> list[LeaderEffect]:
+        key = added.log
+        assert key not in self._logs, key
+        log = self._logs[key] = LedLog(
+            added.ends,
+            is_synced=added.is_synced,
+            min_isr=added.min_isr,
+            near_bytes_max=self._timing.near_bytes,
+        )
+        for each in self._progress.values():
+            if each.is_following:
+                each.sent[key] = log.ends.start  # if it differs there, the follower stands again
+            self._check_candidate(each, key, log)
+            if each.written(key) < log.near_from:
+                each.far.add(key)
+        return []
+
+    def _check_candidate(self, found: Progress, key: LogKey, log: LedLog) -> None:
+        """Note whether a candidate is caught up in the log."""
+        if found.candidate_since_ms is None:
+            return
+        if found.counted(key, is_synced=log.is_synced) < log.caught_up_end:
+            found.lacking.add(key)
+        else:
+            found.lacking.discard(key)
+
+    def _on_altered(self, key: LogKey, *, is_synced: bool, min_isr: int) -> list[LeaderEffect]:
+        log = self._logs[key]
+        log.is_synced, log.min_isr = is_synced, min_isr
+        for each in self._progress.values():
+            self._check_candidate(each, key, log)
+        return self._advance(key, log)
+
+    def _on_removed(self, key: LogKey, clock_ms: int) -> list[LeaderEffect]:
+        del self._logs[key]
+        self._changed.discard(key)
+        effects: list[LeaderEffect] = []
+        for each in self._progress.values():
+            each.remove(key)
+            effects += self._consider(each, clock_ms)
+        return effects
+
+    # --- committing ---
+
+    def _advance(self, key: LogKey, log: LedLog) -> list[LeaderEffect]:
+        """Move the high watermark to the smallest counted end. O(followers)."""
+        counted = self._counted
+        if counted is None or self._isr_count < log.min_isr or self.is_given_up:
+            return []
+        is_synced = log.is_synced
+        end = log.ends.counted(is_synced=is_synced)
+        for each in counted:
+            end = min(end, each.counted(key, is_synced=is_synced))
+        if end <= log.ends.high_watermark:
+            return []
+        log.ends.high_watermark = end
+        self._changed.add(key)
+        return [Advance(key, end), *self._take_start(key, log)]
+
+    def _take_start(self, key: LogKey, log: LedLog) -> list[LeaderEffect]:
+        """Keep the start that an earlier leader decided and a follower has: it never falls."""
+        start = min(log.known_start, log.ends.high_watermark)
+        if start <= log.ends.start:
+            return []
+        self._rules["leader.took_log_start"] += 1
+        log.ends.move_start(start)
+        self._changed.add(key)
+        return [SetLogStart(key, start)]
+
+    def _advance_all(self) -> list[LeaderEffect]:
+        effects: list[LeaderEffect] = []
+        for key, log in self._logs.items():
+            effects += self._advance(key, log)
+        return effects
+
+    def _count(self) -> list[LeaderEffect]:
+        """Find again whose ends count; a ghost's never do, and nobody commits without it."""
+        isr = self._view.range.isr
+        members = {*isr, *self.proposed}
+        members |= {
+            each.replica for each in self._progress.values() if each.candidate_since_ms is not None
+        }
+        members.discard(self._me)
+        known = {each.replica: each for each in self._progress.values() if each.has_reported}
+        self._isr_count = len(isr)
+        if members <= known.keys():
+            self._counted = [known[each] for each in sorted(members)]
+            return self._advance_all()
+        self._counted = None
+        self._rules["leader.waits_for_member"] += 1
+        return []
+
+    # --- followers ---
+
+    def _sender(self, replica: Replica, epoch: int) -> Progress | None:
+        """Of the registered process alone."""
+        found = self._progress.get(replica.ordinal)
+        if epoch != self.epoch or found is None or found.replica != replica:
+            self._rules["leader.refused_sender"] += 1
+            return None
+        return found
+
+    def _on_standing(self, standing: Standing) -> list[LeaderEffect]:
+        found = self._sender(standing.replica, standing.epoch)
+        if found is None or standing.session <= found.session:
+            return []
+        found.begin_session(standing.session)
+        found.is_suspected = False
+        cuts = []
+        effects: list[LeaderEffect] = []
+        for each in standing.logs:
+            log = self._logs.get(each.log)
+            if log is not None:
+                log.known_start = max(log.known_start, each.start)
+                effects += self._take_start(each.log, log)
+                cuts.append(self._cut(each, log))
+        answer = Cuts(standing.range_id, self.epoch, standing.session, tuple(cuts))
+        return [*effects, SendFollower(found.replica.ordinal, answer)]
+
+    def _cut(self, theirs: LogStanding, log: LedLog) -> LogCut:
+        mine = log.ends
+        if theirs.epochs:
+            end = common_end(mine.known_epochs(), mine.written, theirs.epochs, theirs.end)
+        else:
+            end = min(theirs.end, mine.written)
+        is_reset = end is None or end < mine.start
+        if end is None or is_reset:
+            end = mine.start
+            self._rules["leader.reset_follower"] += 1
+        elif end < theirs.end:
+            self._rules["leader.cut_follower"] += 1
+        epoch = mine.epoch_before(end)
+        return LogCut(theirs.log, end, epoch, is_reset, mine.high_watermark, mine.start)
+
+    def _on_reported(self, reported: Reported, clock_ms: int) -> list[LeaderEffect]:
+        found = self._sender(reported.replica, reported.epoch)
+        if found is None or reported.session != found.session:
+            return []
+        if not found.is_following and not reported.is_whole:
+            return []  # what it answers the cuts with comes later, or again
+        found.heard_ms = max(found.heard_ms, clock_ms)
+        found.is_suspected = False
+        effects: list[LeaderEffect] = []
+        for each in reported.logs:
+            found.report(each)
+            log = self._logs.get(each.log)
+            if log is not None:
+                effects += self._on_report(found, each.log, log)
+        owed = found.owed
+        while owed:
+            _, key, end = owed[0]
+            if found.counted(key, is_synced=self._logs[key].is_synced) < end:
+                break
+            owed.popleft()
+        if reported.is_whole and not found.is_following:
+            effects += self._begin_feeding(found, clock_ms)
+        return effects + self._consider(found, clock_ms)
+
+    def _on_report(self, found: Progress, key: LogKey, log: LedLog) -> list[LeaderEffect]:
+        written = found.written(key)
+        if written >= log.near_from:
+            found.far.discard(key)
+        if key in found.lacking:
+            self._check_candidate(found, key, log)
+        effects = self._advance(key, log)
+        if key in found.fetching and written > found.sent[key]:
+            found.fetching.discard(key)
+            found.sent[key] = written
+            effects += self._feed(found, key, log)
+        return effects
+
+    def _begin_feeding(self, found: Progress, clock_ms: int) -> list[LeaderEffect]:
+        """Its cuts are durable: feed each log from its end on."""
+        is_first = not found.has_reported
+        found.is_following = found.has_reported = True
+        effects = self._count() if is_first else []
+        for key, log in self._logs.items():
+            written = found.written(key)
+            found.sent[key] = max(written, log.ends.start)
+            if written < log.near_from:
+                found.far.add(key)
+            else:
+                found.far.discard(key)
+            if is_first and found.is_member and written < log.ends.written:
+                found.owed.append((clock_ms, key, log.ends.written))
+            effects += self._feed(found, key, log)
+        return effects
+
+    def _feed(self, found: Progress, key: LogKey, log: LedLog) -> list[LeaderEffect]:
+        """Send what it lacks: all that is near at once, else one piece at a time."""
+        first, ends = found.sent[key], log.ends
+        if first >= ends.written or key in found.fetching:
+            return []
+        ordinal, session = found.replica.ordinal, found.session
+        if first < ends.start:
+            self._rules["leader.restarted_follower"] += 1
+            found.is_following = False
+            restart = Restart(self._view.range.id, self.epoch, session)
+            return [SendFollower(ordinal, restart)]
+        end: int | None = ends.written
+        if first < log.near_from:
+            found.fetching.add(key)
+            self._rules["leader.catch_up"] += 1
+            end = None
+        else:
+            found.sent[key] = ends.written
+        return [Feed(ordinal, session, key, first, end, ends.high_watermark, ends.start)]
+
+    # --- in sync or not ---
+
+    def _consider(self, found: Progress, clock_ms: int) -> list[LeaderEffect]:
+        """Admit a replica: near, then counted, then caught up, then proposed."""
+        if not found.is_following or found.is_member or self.is_given_up:
+            return []
+        effects: list[LeaderEffect] = []
+        if found.candidate_since_ms is None:
+            if found.far or clock_ms < found.not_before_ms or self._seems_dead(found, clock_ms):
+                return []
+            found.far.update(
+                key for key, log in self._logs.items() if found.written(key) < log.near_from
+            )
+            if found.far:
+                return []
+            found.candidate_since_ms = clock_ms
+            for key, log in self._logs.items():
+                self._check_candidate(found, key, log)
+            self._rules["leader.counts_candidate"] += 1
+            effects += self._count()
+        if not found.lacking and self._proposal is None:
+            effects += self._propose((found,), clock_ms)
+        return effects
+
+    def _seems_dead(self, found: Progress, clock_ms: int) -> bool:
+        return found.is_suspected or clock_ms - found.heard_ms > self._timing.silence_ms
+
+    def _propose(self, joins: tuple[Progress, ...], clock_ms: int) -> list[LeaderEffect]:
+        """One change at a time: who is caught up joins, who lags leaves as far as the floor lets.
+
+        A follower that has joined takes its own ghost's place.
+        """
+        owner = self._view.range
+        replicas = tuple(each.replica for each in joins)
+        isr = admitted(owner.isr, replicas)
+        isr = shrunk(isr, self._me, self._gone(isr, clock_ms), self._view.floor)
+        if isr == owner.isr:
+            return []
+        joining = tuple(each for each in replicas if each in isr)
+        command = ChangeIsr(owner.id, self.epoch, owner.version, isr)
+        self._proposal = _Proposal(command, joining, clock_ms + self._timing.propose_ms)
+        self._rules["leader.proposed_join" if joining else "leader.proposed_shrink"] += 1
+        return [Propose(command), *self._count()]
+
+    def _gone(self, isr: tuple[Replica, ...], clock_ms: int) -> list[int]:
+        """Members that are to leave: ghosts first, who never report, then who lags."""
+        gone = []
+        for each in sorted(isr, key=lambda each: not each.is_ghost):
+            if each == self._me:
+                continue
+            found = self._progress.get(each.ordinal)
+            if found is None or found.replica != each or self._lags(found, clock_ms):
+                gone.append(each.ordinal)
+        return gone
+
+    def _lags(self, found: Progress, clock_ms: int) -> bool:
+        return found.is_suspected or clock_ms - found.lags_since_ms() > self._timing.lag_ms
+
+    def _on_suspected(self, ordinal: int, clock_ms: int) -> list[LeaderEffect]:
+        found = self._progress.get(ordinal)
+        if found is None:
+            return []
+        found.is_suspected = True
+        self._rules["leader.suspects"] += 1
+        effects: list[LeaderEffect] = []
+        if found.candidate_since_ms is not None and found.replica not in self.proposed:
+            effects += self._drop_candidate(found, clock_ms)
+        return effects + self._reconsider(clock_ms)
+
+    def _reconsider(self, clock_ms: int) -> list[LeaderEffect]:
+        """Propose what is due, unless a proposal is unanswered."""
+        if self._proposal is not None or self.is_given_up:
+            return []
+        ready = tuple(
+            each
+            for each in self._progress.values()
+            if each.candidate_since_ms is not None and not each.lacking and each.is_following
+        )
+        return self._propose(ready, clock_ms)
+
+    def _on_woken(self, now_ms: int, clock_ms: int) -> list[LeaderEffect]:
+        if now_ms < self.wake_at_ms:
+            return []
+        self.wake_at_ms = now_ms + self._timing.heartbeat_ms
+        effects: list[LeaderEffect] = self._heartbeats()
+        if self.is_given_up:
+            return [*effects, GiveUpEpoch(self.epoch)]
+        for each in self._progress.values():
+            if self._is_too_late(each, clock_ms):
+                effects += self._drop_candidate(each, clock_ms)
+            effects += self._consider(each, clock_ms)
+        proposal = self._proposal
+        if proposal is None:
+            return effects + self._reconsider(clock_ms)
+        if clock_ms >= proposal.again_ms:
+            proposal.again_ms = clock_ms + self._timing.propose_ms
+            effects.append(Propose(proposal.command))
+        return effects
+
+    def _is_too_late(self, found: Progress, clock_ms: int) -> bool:
+        """A candidate that holds the high watermark up for long, and was not proposed."""
+        since_ms = found.candidate_since_ms
+        if since_ms is None or found.replica in self.proposed:
+            return False
+        return clock_ms - since_ms > self._timing.lag_ms
+
+    def _drop_candidate(self, found: Progress, clock_ms: int) -> list[LeaderEffect]:
+        self._rules["leader.dropped_candidate"] += 1
+        found.end_candidacy()
+        found.not_before_ms = clock_ms + self._timing.lag_ms
+        return self._count()
+
+    def _heartbeats(self) -> list[LeaderEffect]:
+        heads = tuple(
+            LogHead(key, self._logs[key].ends.high_watermark, self._logs[key].ends.start)
+            for key in sorted(self._changed)
+        )
+        self._changed.clear()
+        range_id = self._view.range.id
+        return [
+            SendFollower(each.replica.ordinal, Heartbeat(range_id, self.epoch, each.session, heads))
+            for each in self._progress.values()
+            if each.is_following
+        ]
+
+    # --- the applied state ---
+
+    def _on_applied(self, view: RangeView, clock_ms: int) -> list[LeaderEffect]:
+        assert view.range.epoch == self.epoch, "the epoch has ended, and its leader with it"
+        self._view = view
+        self._meet(clock_ms)
+        proposal = self._proposal
+        if proposal is not None and self._is_over(proposal):
+            self._proposal = None
+        for each in self._progress.values():
+            if each.candidate_since_ms is not None and each.is_member:
+                self._rules["leader.admitted"] += 1
+                each.end_candidacy()
+        return [*self._count(), *self._reconsider(clock_ms)]
+
+    def _is_over(self, proposal: _Proposal) -> bool:
+        """Answered, or it can never commit; a refusal alone is no answer: a copy may be late."""
+        if self._view.range.version != proposal.command.version:
+            return True
+        current = self._view.current
+        if any(current.get(each.ordinal) != each for each in proposal.joins):
+            self._rules["leader.proposal_outlived"] += 1
+            return True
+        return False
+
+    def _meet(self, clock_ms: int) -> None:
+        """Of a replica in a new registration nothing is known."""
+        for ordinal, replica in self._view.current.items():
+            known = self._progress.get(ordinal)
+            if ordinal != self._me.ordinal and (known is None or known.replica != replica):
+                self._progress[ordinal] = Progress(replica, clock_ms)
+        for each in self._progress.values():
+            each.is_member = each.replica in self._view.range.isr
+            if not each.is_member:
+                each.owed.clear()

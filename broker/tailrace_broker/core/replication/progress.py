@@ -1,0 +1,117 @@
+"""What the leader of a range knows of one other replica. No decision is made here."""
+
+from collections import deque
+
+from tailrace_broker.core.replication.log_ends import LogEnds
+from tailrace_broker.model.replication import LogKey, LogReport
+from tailrace_broker.model.ring_state import Replica
+
+
+class LedLog:
+    """A log of a range that this process leads.
+
+    `start_end`: its end when the epoch began. `near_from`: from here on less than so many bytes are
+    behind, all of which this epoch has written. `known_start`: a follower's log starts there, as an
+    earlier leader decided.
+    """
+
+    __slots__ = (
+        "_near_bytes_max", "_recent", "_recent_bytes", "ends", "is_synced", "known_start",
+        "min_isr", "near_from", "start_end",
+    )  # fmt: skip
+
+    def __init__(
+        self, ends: LogEnds, *, is_synced: bool, min_isr: int, near_bytes_max: int
+    ) -> None:
+        self.ends = ends
+        self.is_synced = is_synced
+        self.min_isr = min_isr
+        self.start_end = self.near_from = ends.written
+        self.known_start = ends.start
+        self._near_bytes_max = near_bytes_max
+        self._recent: deque[tuple[int, int]] = deque()  # end and size of writes since `near_from`
+        self._recent_bytes = 0
+
+    def wrote(self, end: int, size_bytes: int) -> None:
+        """A batch of this epoch is written. O(1) in the long run."""
+        self.ends.written = end
+        self._recent.append((end, size_bytes))
+        self._recent_bytes += size_bytes
+        while self._recent_bytes > self._near_bytes_max:
+            self.near_from, first_bytes = self._recent.popleft()
+            self._recent_bytes -= first_bytes
+
+    @property
+    def caught_up_end(self) -> int:
+        """What a replica must hold to be in sync."""
+        return max(self.ends.high_watermark, self.start_end)
+
+
+class Progress:
+    """One replica, in one registration. Times are of the leader's own clock.
+
+    - `has_reported`: whole, after its cut, in this epoch: its ends count;
+    - `is_following`: in its present session too, so that it is fed;
+    - `is_member`: of the ISR as applied;
+    - `sent`: by log, up to where; `fetching`: logs of which a piece from the disk is on its way;
+    - `owed`: writes that it must acknowledge as a member of the ISR;
+    - `far`: logs in which it is not near; `lacking`: logs in which a candidate is not caught up.
+    """
+
+    __slots__ = (
+        "_reports", "candidate_since_ms", "far", "fetching", "has_reported", "heard_ms",
+        "is_following", "is_member", "is_suspected", "lacking", "not_before_ms", "owed",
+        "replica", "sent", "session",
+    )  # fmt: skip
+
+    def __init__(self, replica: Replica, now_ms: int) -> None:
+        self.replica = replica
+        self.session = -1
+        self.has_reported = self.is_following = self.is_member = self.is_suspected = False
+        self.heard_ms = now_ms
+        self.sent: dict[LogKey, int] = {}
+        self.fetching: set[LogKey] = set()
+        self.owed: deque[tuple[int, LogKey, int]] = deque()
+        self.far: set[LogKey] = set()
+        self.candidate_since_ms: int | None = None
+        self.lacking: set[LogKey] = set()
+        self.not_before_ms = now_ms
+        self._reports: dict[LogKey, tuple[int, int]] = {}
+
+    def begin_session(self, session: int) -> None:
+        """It says where it stands: nothing is on its way to it."""
+        self.session = session
+        self.is_following = False
+        self.sent.clear()
+        self.fetching.clear()
+
+    def end_candidacy(self) -> None:
+        """Its ends do not count for that any more."""
+        self.candidate_since_ms = None
+        self.lacking.clear()
+
+    def report(self, report: LogReport) -> None:
+        """Ends only grow within an epoch, in whatever order reports arrive."""
+        written, flushed = self._reports.get(report.log, (0, 0))
+        self._reports[report.log] = max(written, report.written), max(flushed, report.flushed)
+
+    def written(self, key: LogKey) -> int:
+        """The end of what it has written."""
+        return self._reports.get(key, (0, 0))[0]
+
+    def counted(self, key: LogKey, *, is_synced: bool) -> int:
+        """The end that the topic's durability counts."""
+        return self._reports.get(key, (0, 0))[is_synced]
+
+    def lags_since_ms(self) -> int:
+        """When its oldest write that is not acknowledged began, or when it was last heard."""
+        return min(self.owed[0][0], self.heard_ms) if self.owed else self.heard_ms
+
+    def remove(self, key: LogKey) -> None:
+        """The log is gone."""
+        self._reports.pop(key, None)
+        self.sent.pop(key, None)
+        self.fetching.discard(key)
+        self.far.discard(key)
+        self.lacking.discard(key)
+        self.owed = deque(each for each in self.owed if each[1] != key)
