@@ -73,6 +73,7 @@ __all__ = [
     "HEADER",
     "HEADER_BYTES",
     "INDEX_ENTRY",
+    "INDEX_EPOCH",
     "INDEX_HEADER",
     "INDEX_MAGIC",
     "INDEX_VERSION",
@@ -98,6 +99,7 @@ __all__ = [
     "RECORDS_HEADER",
     "RECORDS_JSON_CONTENT_TYPE",
     "RECORDS_MAGIC",
+    "TIMESTAMP_US_MAX",
     "TRASH",
     "BatchHeader",
     "Codec",
@@ -105,6 +107,7 @@ __all__ = [
     "RecordsFlag",
     "align_up",
     "batch_bytes",
+    "check_integer_us",
 ]
 
 FORMAT_VERSION = 1
@@ -122,6 +125,10 @@ RECORDS_CONTENT_TYPE = "application/vnd.tailrace.records+binary"
 RECORDS_JSON_CONTENT_TYPE = "application/vnd.tailrace.records+json"
 # 2001-01-01: a request's integer below it most likely counts seconds or milliseconds.
 INTEGER_US_MIN = 978_307_200_000_000
+# Six digits more than now: about the year 33,000.
+TIMESTAMP_US_MAX = 10**18 - 1
+# 2100-01-01: an integer of another unit is taken for a time up to here.
+_MEANT_US_MAX = 4_102_444_800_000_000
 # What a broker takes in one request at most, however high its own bound is set.
 LARGEST_REQUEST_BYTES = 16 * 1024 * 1024
 
@@ -211,12 +218,14 @@ class RecordsFlag(IntFlag):
 PAD_MAGIC = int.from_bytes(b"TRLP", "little")
 PAD_HEADER = struct.Struct("<III4x")  # magic, pad bytes with this header, CRC-32C of these two
 INDEX_MAGIC = int.from_bytes(b"TRLI", "little")
-INDEX_VERSION = 2
+INDEX_VERSION = 3
 # magic, version, segment bytes, end offset, last epoch, last append time, largest timestamp, entry
-# count; behind it the CRC-32C u32 of all else
-INDEX_HEADER = struct.Struct("<IIQqQqqI")
+# count, epoch count; behind it the CRC-32C u32 of all else
+INDEX_HEADER = struct.Struct("<IIQqQqqII")
 # relative offset, position, largest timestamp of the segment before that position
 INDEX_ENTRY = struct.Struct("<IIq")
+# epoch, offset of its first batch in the segment
+INDEX_EPOCH = struct.Struct("<Qq")
 JOURNAL_BLOCK_BYTES = 4096
 DAMAGE_MAGIC = int.from_bytes(b"TRLD", "little")
 DAMAGE_VERSION = 1
@@ -258,3 +267,19 @@ DELETED_TOPIC_FILE = "topic.json"
 METADATA_LOGS = ("0.blocks", "1.blocks")
 TRASH = "trash"
 PURGED_SUFFIX = ".purged"
+
+
+def check_integer_us(value: int) -> None:
+    """Check the unit of a time that somebody wrote as an integer. ValueError: it is no µs."""
+    if INTEGER_US_MIN <= value <= TIMESTAMP_US_MAX:
+        return
+    meant = (value * 1_000, value * 1_000_000, value // 1_000)  # ms, s, ns
+    likely = [each for each in meant if INTEGER_US_MIN <= each <= _MEANT_US_MAX]
+    if likely:
+        raise ValueError(f"{value}; it is in microseconds; did you mean {likely[0]}?")
+    if value > TIMESTAMP_US_MAX:
+        raise ValueError(f"{value}; it is at most {TIMESTAMP_US_MAX}, in microseconds")
+    raise ValueError(
+        f"{value}, in microseconds before 2001; write such a time as text, like "
+        "1999-12-31T00:00:00Z"
+    )

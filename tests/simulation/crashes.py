@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.cli.stored.files import check_files
 from tailrace_broker.model.errors import CorruptMetadataError
+from tailrace_broker.storage.inspection.brokers import check_files
 from tests.simulation.expectation import Expectation, History, LogKey
 from tests.simulation.workload import Workload, read_all
 from tests.simulation.world import SimulatedBroker, SimulatedIo, Violation, World, make_small

@@ -34,7 +34,7 @@ class FoundLog(NamedTuple):
 
     log_start: int
     batches: list[FoundBatch]
-    damaged: tuple[range, ...] = ()  # offsets that cannot be read, as readers are told
+    damaged: tuple[range, ...] = ()  # offsets that cannot be read, as readers are reported
 
     @property
     def end_offset(self) -> int:
@@ -57,7 +57,7 @@ class Request:
 
     key: LogKey
     values: list[bytes]
-    offset: int | None = None  # that it was told
+    offset: int | None = None  # that it was reported
 
 
 @dataclass(slots=True)
@@ -65,10 +65,10 @@ class ExpectedLog:
     """What is known of a log; ends are exclusive."""
 
     is_fsync: bool
-    values: dict[int, bytes] = field(default_factory=dict)  # that somebody was told, by offset
+    values: dict[int, bytes] = field(default_factory=dict)  # that somebody was reported, by offset
     sent: list[bytes] = field(default_factory=list)  # and not in `values` when the broker started
-    told_end: int = 0  # below it everything survives the process
-    written_end: int = 0  # below it nothing was promised to be durable when it was told
+    reported_end: int = 0  # below it everything survives the process
+    written_end: int = 0  # below it nothing was promised to be durable when it was reported
     safe_end: int = 0  # below it everything survives a loss of power
     log_start: int = 0
     log_start_max: int = 0  # a trim to here has begun
@@ -77,7 +77,7 @@ class ExpectedLog:
 
 @dataclass(slots=True)
 class Expectation:
-    """All logs. Each method notes one thing that was asked, or told."""
+    """All logs. Each method notes one thing that was asked, or reported."""
 
     logs: dict[LogKey, ExpectedLog] = field(default_factory=dict)
     requests: dict[Producer, Request] = field(default_factory=dict)
@@ -121,22 +121,22 @@ class Expectation:
             raise Violation(f"{request.key}: {producer} is at {request.offset} and at {offset}")
         request.offset = offset
 
-    def told(self, key: LogKey, offset: int, values: list[bytes]) -> None:
-        """A producer or a reader was told that they are there."""
+    def reported(self, key: LogKey, offset: int, values: list[bytes]) -> None:
+        """A producer or a reader was reported that they are there."""
         log = self.logs[key]
         for each, value in enumerate(values, start=offset):
             if log.values.setdefault(each, value) != value:
                 raise Violation(f"{key}: offset {each} has two records")
-        log.told_end = max(log.told_end, offset + len(values))
+        log.reported_end = max(log.reported_end, offset + len(values))
         if log.is_fsync and offset + len(values) > log.written_end:
-            log.safe_end = log.told_end
+            log.safe_end = log.reported_end
 
     def altered(self, topic: str, *, is_fsync: bool) -> None:
-        """What is told from now on is durable, or is not."""
+        """What is distinguished from now on is durable, or is not."""
         for (name, _), log in self.logs.items():
             if name == topic:
                 if not log.is_fsync:
-                    log.written_end = log.told_end
+                    log.written_end = log.reported_end
                 log.is_fsync = is_fsync
 
     def flushed(self, key: LogKey, end_offset: int) -> None:
@@ -159,7 +159,7 @@ class Expectation:
             values = log.values
             end_offset = log.log_start + len(values)
             before = self.logs[key]
-            expected = ExpectedLog(before.is_fsync, values, told_end=end_offset)
+            expected = ExpectedLog(before.is_fsync, values, reported_end=end_offset)
             expected.is_trimmed = before.is_trimmed
             expected.log_start = expected.log_start_max = log.log_start
             if expected.is_fsync or lost_power:
@@ -168,14 +168,14 @@ class Expectation:
                 expected.safe_end = before.safe_end
             self.logs[key] = expected
         for request in self.requests.values():
-            log_end = self.logs[request.key].told_end
+            log_end = self.logs[request.key].reported_end
             if request.offset is not None and request.offset >= log_end:
                 request.offset = None  # lost, as an unflushed tail may be
 
     def all_stopped(self) -> None:
         """The broker has stopped cleanly: nothing is unflushed."""
         for log in self.logs.values():
-            log.safe_end = log.told_end
+            log.safe_end = log.reported_end
 
     def check(self, found: dict[LogKey, FoundLog], *, lost_power: bool) -> None:
         """Violation says what a recovered broker has lost, moved, or made up."""
@@ -216,7 +216,7 @@ def _check_log(key: LogKey, expected: ExpectedLog, found: FoundLog, *, lost_powe
     _check_batches(found, fail)
     values = found.values
     end_offset = found.end_offset
-    log_start_max = max(expected.log_start_max, expected.told_end * expected.is_trimmed)
+    log_start_max = max(expected.log_start_max, expected.reported_end * expected.is_trimmed)
     if not expected.log_start <= found.log_start <= log_start_max:
         fail(f"starts at {found.log_start}, not in {expected.log_start, log_start_max}")
     for offset, value in values.items():
@@ -224,9 +224,9 @@ def _check_log(key: LogKey, expected: ExpectedLog, found: FoundLog, *, lost_powe
             fail(f"offset {offset} has another record: {value[:16]!r}")
     if len(set(values.values())) < len(values):
         fail("a record is there twice")
-    kept_end = expected.safe_end if lost_power else expected.told_end
+    kept_end = expected.safe_end if lost_power else expected.reported_end
     if end_offset < kept_end:
-        fail(f"ends at {end_offset}, told was {kept_end}")
+        fail(f"ends at {end_offset}, reported was {kept_end}")
     _check_unknown(
         [value for offset, value in values.items() if offset not in expected.values],
         expected.sent,
@@ -257,7 +257,7 @@ def _check_batches(found: FoundLog, fail: Callable[[str], None]) -> None:
 def _check_unknown(
     unknown: Iterable[bytes], sent: list[bytes], fail: Callable[[str], None]
 ) -> None:
-    """Records that nobody was told of were sent, and have the order in which they were."""
+    """Records that nobody was reported of were sent, and have the order in which they were."""
     rest = iter(sent)
     for value in unknown:
         if value not in rest:

@@ -176,7 +176,7 @@ def log_start_moved_after_the_deletion(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(partition_log, "remove_segments", remove_first)
 
 
-def duplicates_told_by_the_last_sequence(patch: pytest.MonkeyPatch) -> None:
+def duplicates_reported_by_the_last_sequence(patch: pytest.MonkeyPatch) -> None:
     """As if one producer's requests could not pass each other."""
     begin = ProducerWindows.begin
 
@@ -272,7 +272,7 @@ CRASHES: list[tuple[Mutation, int]] = [
     (spill_not_durable, 0),
     (many_spilled_and_not_synced, 0),
     (log_start_moved_after_the_deletion, 20),
-    (duplicates_told_by_the_last_sequence, 0),
+    (duplicates_reported_by_the_last_sequence, 0),
     (producers_forgotten_at_a_start, 0),
     (torn_write_taken_for_damage, 0),
     (partition_listed_before_it_is_there, 0),

@@ -8,7 +8,7 @@ from typing import Literal
 from tailrace_broker.codec.batch import compress_columns, decompress_payload
 from tailrace_broker.codec.records import unpack_columns
 from tailrace_broker.core.log.producers import Producer
-from tailrace_broker.model.appended import Appended
+from tailrace_broker.model.append_outcome import Appended, AppendOutcome, OnAppended
 from tailrace_broker.model.errors import (
     CorruptPartitionError,
     OffsetOutOfRangeError,
@@ -93,11 +93,11 @@ class Workload:
         last: dict[LogKey, int] = {}
         appends = [self._append_event, self._append_batch, self._append_large]
         for _ in range(append_count):
-            before = {key: log.told_end for key, log in self._history.at().logs.items()}
+            before = {key: log.reported_end for key, log in self._history.at().logs.items()}
             await self._generator.choice(appends)()
             await self._settle()
             for key, log in self._history.at().logs.items():
-                if log.told_end > before[key]:
+                if log.reported_end > before[key]:
                     last[key] = before[key]
         return last
 
@@ -182,14 +182,12 @@ class Workload:
     def _send_request(
         self, log: PartitionLog, producer: Producer, key: LogKey, values: list[bytes]
     ) -> None:
-        told = self._sending(key, values)
+        reported = self._sending(key, values)
 
-        def done(
-            offset: int, error: TailraceError | None, /, *, is_duplicate: bool = False
-        ) -> None:
-            if error is None:
-                self._history.note(Expectation.answered, producer, offset)
-            told(offset, error)
+        def done(outcome: AppendOutcome) -> None:
+            if isinstance(outcome, Appended):
+                self._history.note(Expectation.answered, producer, outcome.offset)
+            reported(outcome)
 
         log.append_columns(columns_of([Event(value, None) for value in values]), done, producer)
 
@@ -223,28 +221,26 @@ class Workload:
         else:
             log.append_batch(compress_columns(columns), self._sending(key, values))
 
-    def _sending(self, key: LogKey, values: list[bytes]) -> Appended:
+    def _sending(self, key: LogKey, values: list[bytes]) -> OnAppended:
         """Note what is sent; what is called when it is there."""
         self._history.note(Expectation.sent, key, values)
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._under_way.add(answered)
         answered.add_done_callback(self._under_way.discard)
 
-        def done(
-            offset: int, error: TailraceError | None, /, *, is_duplicate: bool = False
-        ) -> None:
-            if error is None:
-                self._history.note(Expectation.told, key, offset, values)
-            elif not isinstance(error, TopicNotFoundError):
-                raise Violation(f"{key}: an append failed: {error}")
+        def done(outcome: AppendOutcome) -> None:
+            if isinstance(outcome, Appended):
+                self._history.note(Expectation.reported, key, outcome.offset, values)
+            elif not isinstance(outcome.error, TopicNotFoundError):
+                raise Violation(f"{key}: an append failed: {outcome.error}")
             answered.set_result(None)
 
         return done
 
     async def _pass_time(self) -> None:
-        """What was told is flushed after a while, whatever the topic's durability."""
+        """What was reported is flushed after a while, whatever the topic's durability."""
         seconds = self._generator.choice([0, 0, 0.0001, 0.002, FLUSH_SECONDS_MAX])
-        ends = {key: log.told_end for key, log in self._history.at().logs.items()}
+        ends = {key: log.reported_end for key, log in self._history.at().logs.items()}
         await asyncio.sleep(seconds)
         if seconds == FLUSH_SECONDS_MAX:
             for key, end_offset in ends.items():
@@ -267,7 +263,7 @@ class Workload:
             assert offset < log.log_start  # retention was faster
             return
         for batch in batches:
-            self._history.note(Expectation.told, key, batch.base_offset, batch.values)
+            self._history.note(Expectation.reported, key, batch.base_offset, batch.values)
 
     def _any_log(self) -> tuple[LogKey, PartitionLog]:
         hosted = self._generator.choice(self._broker.topics())
@@ -303,7 +299,7 @@ async def read_all(
 
 
 async def _read_to_end(log: PartitionLog, *, skips_damaged: bool) -> FoundLog:
-    """Anew when retention is faster."""
+    """Again when retention is faster."""
     while True:
         found = FoundLog(log.log_start, [])
         offset = log.log_start

@@ -21,6 +21,7 @@ import pytest
 from tailrace_broker.app import broker
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.app.settings import Settings
+from tailrace_broker.core.log import replica_tail
 from tailrace_broker.model.errors import TailraceError
 from tailrace_broker.model.topic import BOUNDS
 from tailrace_broker.node import ring
@@ -30,7 +31,6 @@ from tailrace_broker.storage.files import spare_files
 from tailrace_broker.storage.files.io_threads import Done, IoThreads
 from tailrace_broker.storage.files.kernel_aio import KernelAio
 from tailrace_broker.storage.journal import journal
-from tailrace_broker.storage.log import tail as log_tail
 from tailrace_broker.storage.metadata.files import MetadataFiles
 from tailrace_broker.topics import topics
 from tests.support.storage.simulated_disk import Killed, SimulatedDisk
@@ -176,7 +176,7 @@ class World:
             directory = DataDirectory(self.disk.root)
             SimulatedBroker.world = self
             settings = Settings.model_construct(None, data_dir=self.disk.root, **SETTINGS)
-            broker = SimulatedBroker(settings, directory, io, spawn)
+            broker = SimulatedBroker(settings, directory, io, io, spawn)
             await broker.start()
             await live(broker, io)
             await broker.stop()
@@ -208,7 +208,7 @@ def make_small(patch: pytest.MonkeyPatch, generator: random.Random) -> None:
     patch.setattr(broker, "passed_us", lambda: 0)
     patch.setattr(KernelAio, "open", lambda: None)
     patch.setattr(journal, "FRAME_BYTES_MAX", FRAME_BYTES_MAX)
-    patch.setattr(log_tail, "SPILL_BYTES", SPILL_BYTES)
+    patch.setattr(replica_tail, "SPILL_BYTES", SPILL_BYTES)
     patch.setattr(spare_files, "SPARE_BYTES", SPARE_BYTES)
     patch.setattr(ring, "MetadataFiles", partial(MetadataFiles, log_bytes=METADATA_BYTES))
     drawn = SimpleNamespace(Random=lambda: random.Random(generator.getrandbits(64)))

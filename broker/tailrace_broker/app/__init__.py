@@ -1,1 +1,1 @@
-"""Composition: settings, logs, metrics, the broker that the doors see, the loop."""
+"""Composition: settings, logs, metrics, the broker that the listeners see, the loop."""

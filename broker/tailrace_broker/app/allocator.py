@@ -1,6 +1,6 @@
 """Keeps freed memory in the process (glibc's malloc, mallopt(3)).
 
-By default malloc maps each large block anew and gives it back when freed. A broker that allocates
+By default malloc maps each large block again and gives it back when freed. A broker that allocates
 and frees a few megabytes a request then pays a page fault for every 4 KiB, a microsecond and more
 each: half of the CPU of an NDJSON request (5.3 against 3.0 CPU s/GiB, docs/decisions/004).
 """

@@ -1,4 +1,4 @@
-"""The broker that the doors see: its topics, what it holds, and the memory that requests take."""
+"""The broker behind the listeners: its topics, what it holds, and the memory of requests."""
 
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -51,10 +51,14 @@ class LocalBroker:
         settings: Settings,
         directory: DataDirectory,
         io: IoThreads,
+        metadata_io: IoThreads,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         on_failed: Callable[[BaseException], None] = _ignore,
     ) -> None:
-        """`on_failed`: called with what this process cannot go on with; it must end."""
+        """`metadata_io` does nothing else, so that data never delays a vote.
+
+        `on_failed`: called with what this process cannot go on with; it must end.
+        """
         self.counters = Counters()
         self.max_request_bytes = settings.max_request_bytes
         self.ordinal = directory.identity.ordinal
@@ -70,7 +74,7 @@ class LocalBroker:
         self._disk_use = DiskUse(directory.path)
         self._io = io
         directory.trash.counters = self.counters
-        io.with_room = directory.trash.with_room
+        io.with_room = metadata_io.with_room = directory.trash.with_room
         self._settings = settings
         self._spawn = spawn
         self._scrubber: Scrubber | None = None
@@ -81,7 +85,7 @@ class LocalBroker:
         self.restart_kind = ""
         clock = CautiousClock(self.now_us, passed_us)
         self._retention = Retention(spawn, clock, self.counters)
-        self.ring = RingNode(settings.ring, directory, io, spawn, on_failed)
+        self.ring = RingNode(settings.ring, directory, metadata_io, spawn, on_failed)
         topics = Topics(
             directory,
             io,
@@ -95,7 +99,7 @@ class LocalBroker:
         )
         self._topics = topics
         self.groups = Groups(topics, spawn, self.now_us, self.counters)
-        # The doors ask the broker; its topics answer.
+        # The listeners ask the broker; its topics answer.
         self.check_ready = topics.check_ready
         self.topics = topics.all
         self.hosted = topics.find
@@ -143,7 +147,7 @@ class LocalBroker:
         self._topics.serve()
         if settings.scrub_bytes_per_second:
             self._scrubber = Scrubber(
-                self._topics.readable_logs,
+                self._topics.all_logs,
                 self._resources.quarantine,
                 self.counters,
                 self.now_us,
@@ -232,12 +236,12 @@ class LocalBroker:
     @property
     def stored_bytes(self) -> int:
         """Segments of all undamaged partitions."""
-        return sum(log.size_bytes for log in self._topics.readable_logs())
+        return sum(log.size_bytes for log in self._topics.all_logs())
 
     @property
     def pending_bytes(self) -> int:
         """Batches that the journal and memory hold, and the segments do not yet."""
-        return sum(log.pending_bytes for log in self._topics.readable_logs())
+        return sum(log.pending_bytes for log in self._topics.all_logs())
 
     @property
     def open_segment_count(self) -> int:
@@ -247,7 +251,7 @@ class LocalBroker:
     @property
     def waiting_read_count(self) -> int:
         """Reads that wait for records."""
-        waiters = (log.waiters for log in self._topics.readable_logs())
+        waiters = (log.waiters for log in self._topics.all_logs())
         return len(set(chain.from_iterable(waiters)))
 
     @property

@@ -1,4 +1,4 @@
-"""The life of the process: start, doors, signals, a clean stop."""
+"""The life of the process: start, listeners, signals, a clean stop."""
 
 import asyncio
 import errno
@@ -16,17 +16,24 @@ from tailrace_broker.app.metrics import metrics_text
 from tailrace_broker.app.open_files import connections_max, raise_limit
 from tailrace_broker.app.settings import Settings
 from tailrace_broker.model.errors import InvalidSettingError, PortInUseError
-from tailrace_broker.net.api.routes import door_matchers
+from tailrace_broker.net.api.routes import listener_matchers
 from tailrace_broker.net.http.answers import Spawn
 from tailrace_broker.net.http.connection import Connections, HttpConnection
-from tailrace_broker.net.http.router import Doors
+from tailrace_broker.net.http.router import Listeners
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.files.io_threads import IoThreads
 
-# By how much a door's port is above the base port.
-DOOR_PORTS = {Doors.PUBLIC: 0, Doors.PRODUCE: 1, Doors.READ: 2, Doors.METRICS: 3}
-# Of the metrics door.
+# By how much a listener's port is above the base port.
+LISTENER_PORTS = {
+    Listeners.PUBLIC: 0,
+    Listeners.PRODUCE: 1,
+    Listeners.READ: 2,
+    Listeners.METRICS: 3,
+}
+# Of the metrics listener.
 PROBE_CONNECTIONS_MAX = 64
+# Of the metadata alone: one writes its log, the other a snapshot beside it.
+METADATA_IO_THREADS = 2
 # Many clients connect at once after a restart; the kernel caps it (listen(2)).
 BACKLOG = 4096
 
@@ -50,7 +57,9 @@ async def run(settings: Settings) -> None:
 
     directory = DataDirectory(settings.data_dir, ordinal=settings.ordinal)
     io = IoThreads(settings.io_threads, on_bug)
+    metadata_io = IoThreads(METADATA_IO_THREADS, on_bug, name="metadata-io")
     io.start()
+    metadata_io.start()
     async with asyncio.TaskGroup() as tasks:
         # Raises into the group, which cancels whatever waits below.
         watch = tasks.create_task(_wait_for(bug))
@@ -58,8 +67,8 @@ async def run(settings: Settings) -> None:
         def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
             return tasks.create_task(work)
 
-        broker = LocalBroker(settings, directory, io, spawn, on_bug)
-        async with open_doors(settings, broker, spawn):
+        broker = LocalBroker(settings, directory, io, metadata_io, spawn, on_bug)
+        async with open_listeners(settings, broker, spawn):
             starting = tasks.create_task(broker.start())
             stop = tasks.create_task(stopping.wait())
             await asyncio.wait((starting, stop), return_when=asyncio.FIRST_COMPLETED)
@@ -70,6 +79,7 @@ async def run(settings: Settings) -> None:
             await broker.stop()
         watch.cancel()
     io.stop()
+    metadata_io.stop()
     directory.close()
     _log.info("broker.stopped")
 
@@ -94,7 +104,9 @@ async def _wait_for(future: asyncio.Future[None]) -> None:
 
 
 @asynccontextmanager
-async def open_doors(settings: Settings, broker: LocalBroker, spawn: Spawn) -> AsyncIterator[None]:
+async def open_listeners(
+    settings: Settings, broker: LocalBroker, spawn: Spawn
+) -> AsyncIterator[None]:
     """Listen on the four ports; on leaving, end the requests under way.
 
     PortInUseError, InvalidSettingError.
@@ -110,16 +122,16 @@ async def open_doors(settings: Settings, broker: LocalBroker, spawn: Spawn) -> A
     connections = bounded(connections_max(settings.connections_max, raise_limit()))
     # Its own, so that probes are answered when clients have taken all of the others.
     probes = bounded(PROBE_CONNECTIONS_MAX)
-    matchers = door_matchers(
+    matchers = listener_matchers(
         lambda: metrics_text(broker, connection_count=len(connections.open)),
         public_port=settings.port,
     )
     async with AsyncExitStack() as stack:
         stack.push_async_callback(connections.end)
         stack.push_async_callback(probes.end)
-        for door, match in matchers.items():
-            port = settings.port + DOOR_PORTS[door]
-            shared = probes if door is Doors.METRICS else connections
+        for listener, match in matchers.items():
+            port = settings.port + LISTENER_PORTS[listener]
+            shared = probes if listener is Listeners.METRICS else connections
             connect = partial(HttpConnection, broker, match, shared, spawn)
             server = await _listen(settings.host, port, connect)
             stack.callback(server.close)

@@ -37,10 +37,10 @@ class Settings(BaseSettings):
     """Where this broker keeps its data; no default, so that nothing is stored by accident."""
 
     host: str = "127.0.0.1"
-    """Address of the doors; loopback, since there is no access control yet."""
+    """Address of the listeners; loopback, since there is no access control yet."""
 
     advertised_host: str | None = None
-    """The host name that clients are told; the address of the doors unless that is a wildcard."""
+    """The host name for clients; the address of the listeners unless that is a wildcard."""
 
     ring_name: str = "local"
     """What people call this ring; the operator sets the name of the StreamCluster."""
@@ -95,7 +95,7 @@ class Settings(BaseSettings):
     waits for it holds memory. As long a read waits for memory, else 503."""
 
     connections_max: int = Field(default=8192, ge=1)
-    """Open connections, all doors but metrics; over it new ones are answered 503 and closed."""
+    """Open connections, all listeners but metrics; over it new ones are answered 503 and closed."""
 
     delete_retention_ms: int = Field(default=24 * 3_600_000, ge=0)
     """A deleted topic's data stays in the trash this long."""

@@ -4,7 +4,7 @@ The layout is in `tailrace.wire`. Compression and checksum need no header, so th
 the event loop when large; offsets, epochs and times are stamped later without touching them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
@@ -38,6 +38,7 @@ ZSTD_LEVEL = 1
 T = TypeVar("T")
 
 _CRC_FIELD = slice(8, 12)
+_NONE = Codec.NONE  # an enum's member costs a look-up each time
 _CODECS = (Codec.NONE, Codec.LZ4, Codec.ZSTD)
 # zstd's contexts that nobody uses; see `_taken`.
 _zstd_compressors: list[ZstdCompressor] = []
@@ -93,16 +94,18 @@ def compress_columns(
     """
     assert len(producer_table) % PRODUCER_ENTRY.size == 0, len(producer_table)
     payload = columns.payload
-    if codec != Codec.NONE:
+    if len(payload) < COMPRESS_BYTES_MIN:
+        codec = _NONE
+    elif codec != _NONE:
         payload = _compressed(payload, codec)
-        codec = Codec.NONE if payload is columns.payload else codec
+        codec = _NONE if payload is columns.payload else codec
     return BatchBody(
         record_count=columns.record_count,
         flags=columns.flags,
         codec=codec,
         payload=payload,
         uncompressed_bytes=len(columns.payload),
-        payload_crc=crc32c(payload, crc32c(producer_table)),
+        payload_crc=crc32c(payload, crc32c(producer_table) if producer_table else 0),
         first_timestamp_us=columns.first_timestamp_us,
         largest_timestamp_us=columns.largest_timestamp_us,
         producer_table=producer_table,
@@ -111,36 +114,49 @@ def compress_columns(
 
 def stamp_batch(body: BatchBody, place: BatchPlace) -> StoredBatch:
     """Put a body at its offset: the header, and the whole batch as buffers."""
-    header = BatchHeader(
-        magic=BATCH_MAGIC,
-        version=FORMAT_VERSION,
-        flags=body.flags,
-        header_crc=0,
-        payload_crc=body.payload_crc,
-        payload_bytes=len(body.payload),
-        uncompressed_bytes=body.uncompressed_bytes,
-        codec=body.codec,
-        record_count=body.record_count,
-        base_offset=place.base_offset,
-        topic_id=place.topic_id.bytes,
-        range_id=place.range_id,
-        partition=place.partition,
-        producer_table_bytes=len(body.producer_table),
-        epoch=place.epoch,
-        previous_epoch=place.previous_epoch,
-        append_time_us=place.append_time_us,
-        first_timestamp_us=body.first_timestamp_us,
-        largest_timestamp_us=body.largest_timestamp_us,
-        high_watermark=place.high_watermark,
+    payload, table = body.payload, body.producer_table
+    fields = (
+        BATCH_MAGIC,
+        FORMAT_VERSION,
+        body.flags,
+        0,  # the checksum, of all else
+        body.payload_crc,
+        len(payload),
+        body.uncompressed_bytes,
+        body.codec,
+        body.record_count,
+        place.base_offset,
+        place.topic_id.bytes,
+        place.range_id,
+        place.partition,
+        len(table),
+        place.epoch,
+        place.previous_epoch,
+        place.append_time_us,
+        body.first_timestamp_us,
+        body.largest_timestamp_us,
+        place.high_watermark,
     )
-    raw = HEADER.pack(*header)
-    crc = _header_crc(raw)
-    raw = raw[: _CRC_FIELD.start] + crc.to_bytes(4, "little") + raw[_CRC_FIELD.stop :]
-    size_bytes = HEADER_BYTES + len(body.producer_table) + len(body.payload)
+    raw = HEADER.pack(*fields)
+    before, behind = raw[: _CRC_FIELD.start], raw[_CRC_FIELD.stop :]
+    crc = crc32c(behind, crc32c(before))
+    header = BatchHeader._make((*fields[:3], crc, *fields[4:]))
+    size_bytes = HEADER_BYTES + len(table) + len(payload)
     fill = _FILL[-size_bytes % BATCH_ALIGNMENT_BYTES]
-    return StoredBatch(
-        header._replace(header_crc=crc), (raw, body.producer_table, body.payload, fill)
-    )
+    raw = before + crc.to_bytes(4, "little") + behind
+    return StoredBatch(header, (raw, table, payload, fill))
+
+
+def stamp_batches(bodies: Iterable[BatchBody], first: BatchPlace) -> list[StoredBatch]:
+    """Put bodies at consecutive offsets; `first`: where the first goes."""
+    batches: list[StoredBatch] = []
+    place = first
+    for body in bodies:
+        if batches:
+            base_offset = batches[-1].header.end_offset
+            place = first._replace(base_offset=base_offset, previous_epoch=first.epoch)
+        batches.append(stamp_batch(body, place))
+    return batches
 
 
 def read_header(stored: memoryview, position: int = 0) -> BatchHeader:
@@ -201,8 +217,6 @@ def decompress_payload(header: BatchHeader, stored: memoryview, position: int = 
 
 def _compressed(payload: bytes, codec: Codec) -> bytes:
     """The payload compressed, or itself when that does not pay."""
-    if len(payload) < COMPRESS_BYTES_MIN:
-        return payload
     if codec == Codec.ZSTD:
         compressor = _taken(_zstd_compressors, _new_zstd_compressor)
         compressed = compressor.compress(payload)

@@ -51,6 +51,7 @@ class JournalFrame(NamedTuple):
     """A frame as it was read; `batches` are whole, of `damaged` only the headers are.
 
     `is_cut`: behind these the header of a batch is damaged, and nobody can say what follows.
+    `is_walked`: its own header is damaged, and its batches were read by theirs.
     """
 
     sequence: int
@@ -58,6 +59,9 @@ class JournalFrame(NamedTuple):
     batches: list[tuple[BatchHeader, memoryview]]
     damaged: list[BatchHeader]
     is_cut: bool = False
+    is_walked: bool = False
+    position: int = 0
+    size_bytes: int = 0
 
 
 def encode_file_header(header: JournalFileHeader) -> bytes:
@@ -110,7 +114,7 @@ def read_frames(stored: memoryview, journal_id: int, first_sequence: int) -> lis
             found = _walk_frame(stored[position:], journal_id, expected)
         if found is not None:
             frame, frame_bytes = found
-            frames.append(frame)
+            frames.append(frame._replace(position=position, size_bytes=frame_bytes))
             end = position + align_up(frame_bytes, JOURNAL_BLOCK_BYTES)
             expected = frame.sequence + 1
     return frames
@@ -183,7 +187,7 @@ def _walk_frame(
     found = magic == JOURNAL_FRAME_MAGIC, found_id == journal_id, sequence == expected_sequence
     if sum(found) < len(found) - 1 or crc == _crc(raw):
         return None
-    frame = JournalFrame(expected_sequence, 0, [], [])
+    frame = JournalFrame(expected_sequence, 0, [], [], is_walked=True)
     position = FRAME_HEADER_BYTES
     with suppress(CorruptBatchError):
         while position % JOURNAL_BLOCK_BYTES:

@@ -6,13 +6,15 @@ block is a pad: `PAD_HEADER` and zeros. A hole (zeros) is thus never taken for p
 Pad header, 16 bytes, little-endian: magic u32 `TRLP`, pad bytes u32 (this header included),
 CRC-32C u32 of the first 8 bytes, zero u32.
 
-Index file, version 2, beside a segment that takes no more writes: header of 56 bytes (magic u32
+Index file, version 3, beside a segment that takes no more writes: header of 60 bytes (magic u32
 `TRLI`, version u32, segment bytes u64, end offset i64, last epoch u64, last append time i64 µs,
-largest timestamp of the segment i64 µs, entry count u32, CRC-32C u32 of the 52 bytes before and of
-the entries), then entries of 16 bytes, in order: relative offset u32, position u32, largest
-timestamp of the segment before that position i64 µs (the smallest i64 at its start). These never
-fall, whatever times producers give, so both a find by offset and one by time are binary searches.
-Version 1 had the largest timestamp of the one batch at that position.
+largest timestamp of the segment i64 µs, entry count u32, epoch count u32, CRC-32C u32 of the 56
+bytes before and of all behind it), then entries of 16 bytes, in order: relative offset u32,
+position u32, largest timestamp of the segment before that position i64 µs (the smallest i64 at its
+start). These never fall, whatever times producers give, so both a find by offset and one by time
+are binary searches. Last the epochs of its batches, of 16 bytes, in order: epoch u64, offset i64 of
+its first batch in the segment. The first is that of the segment's first batch, even where it goes
+on from the segment before.
 """
 
 import struct
@@ -24,6 +26,7 @@ from crc32c import crc32c
 
 from tailrace.wire import (
     INDEX_ENTRY,
+    INDEX_EPOCH,
     INDEX_HEADER,
     INDEX_MAGIC,
     INDEX_VERSION,
@@ -46,6 +49,13 @@ class IndexEntry(NamedTuple):
     largest_before_us: int  # of all records of the segment before this batch
 
 
+class EpochStart(NamedTuple):
+    """The first batch of this epoch in a log, or in a part of it, is at `offset`."""
+
+    epoch: int
+    offset: int
+
+
 class SegmentIndex(NamedTuple):
     """What is known of a segment that takes no more writes."""
 
@@ -55,6 +65,7 @@ class SegmentIndex(NamedTuple):
     last_append_time_us: int
     largest_timestamp_us: int
     entries: list[IndexEntry]
+    epochs: list[EpochStart]
 
 
 def encode_pad(pad_bytes: int) -> bytes:
@@ -77,9 +88,15 @@ def read_pad(stored: memoryview, position: int) -> int:
 
 def encode_index(index: SegmentIndex) -> bytes:
     """The index file."""
-    entries = b"".join(INDEX_ENTRY.pack(*entry) for entry in index.entries)
-    head = INDEX_HEADER.pack(INDEX_MAGIC, INDEX_VERSION, *index[:-1], len(index.entries))
-    return head + struct.pack("<I", crc32c(entries, crc32c(head))) + entries
+    *known, entries, epochs = index
+    rows = b"".join(
+        [
+            *(INDEX_ENTRY.pack(*entry) for entry in entries),
+            *(INDEX_EPOCH.pack(*start) for start in epochs),
+        ]
+    )
+    head = INDEX_HEADER.pack(INDEX_MAGIC, INDEX_VERSION, *known, len(entries), len(epochs))
+    return head + struct.pack("<I", crc32c(rows, crc32c(head))) + rows
 
 
 def find_position(entries: list[IndexEntry], relative_offset: int) -> int:
@@ -99,15 +116,18 @@ def find_time(entries: list[IndexEntry], timestamp_us: int) -> IndexEntry:
 
 def decode_index(stored: bytes) -> SegmentIndex:
     """Read an index file; CorruptBatchError when it is not whole (it is then rebuilt)."""
-    entries_start = INDEX_HEADER.size + 4
-    if len(stored) < entries_start:
+    rows_start = INDEX_HEADER.size + 4
+    if len(stored) < rows_start:
         raise CorruptBatchError("index file: too short")
-    magic, version, *known, count = INDEX_HEADER.unpack_from(stored)
-    entries = stored[entries_start:]
+    magic, version, *known, count, epoch_count = INDEX_HEADER.unpack_from(stored)
+    rows = stored[rows_start:]
     (crc,) = struct.unpack_from("<I", stored, INDEX_HEADER.size)
-    if magic != INDEX_MAGIC or version != INDEX_VERSION or len(entries) != count * INDEX_ENTRY.size:
+    entries_bytes, epochs_bytes = count * INDEX_ENTRY.size, epoch_count * INDEX_EPOCH.size
+    fits = len(rows) == entries_bytes + epochs_bytes
+    if magic != INDEX_MAGIC or version != INDEX_VERSION or not fits:
         raise CorruptBatchError("index file: magic, version or size does not fit")
-    if crc != crc32c(entries, crc32c(stored[: INDEX_HEADER.size])):
+    if crc != crc32c(rows, crc32c(stored[: INDEX_HEADER.size])):
         raise CorruptBatchError("index file: checksum does not match")
-    rows = [IndexEntry._make(entry) for entry in INDEX_ENTRY.iter_unpack(entries)]
-    return SegmentIndex._make([*known, rows])
+    entries = [IndexEntry._make(row) for row in INDEX_ENTRY.iter_unpack(rows[:entries_bytes])]
+    epochs = [EpochStart._make(row) for row in INDEX_EPOCH.iter_unpack(rows[entries_bytes:])]
+    return SegmentIndex._make([*known, entries, epochs])

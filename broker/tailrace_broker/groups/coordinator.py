@@ -1,6 +1,6 @@
 """The coordinator of the consumer groups: their machine decides, here are log, clock and waiting.
 
-A change is appended to `__groups` and carried out when it is stored (`app.group_writer`).
+A change is appended to `__groups` and applied when it is stored (`app.group_writer`).
 """
 
 import asyncio

@@ -11,6 +11,7 @@ import structlog
 from tailrace_broker.codec.batch import decompress_payload
 from tailrace_broker.codec.groups import decode_group_event, encode_group_event
 from tailrace_broker.codec.records import unpack_columns
+from tailrace_broker.model.append_outcome import AppendFailed, AppendOutcome
 from tailrace_broker.model.errors import (
     CorruptBatchError,
     CorruptPartitionError,
@@ -83,9 +84,8 @@ class GroupLog:
         """Store a group event; `done` is called in the order of the log. CorruptPartitionError."""
         log = self._log_of(self.partition_of(group))
 
-        def stored(_: int, error: TailraceError | None, /, *, is_duplicate: bool = False) -> None:
-            assert not is_duplicate
-            done(error)
+        def stored(outcome: AppendOutcome) -> None:
+            done(outcome.error if isinstance(outcome, AppendFailed) else None)
 
         log.append_event(group.encode(), encode_group_event(event), self._now_us(), 0, stored)
 

@@ -56,7 +56,7 @@ class GroupWriter:
         self._when_settled: list[Callable[[], None]] = []  # no append is under way
 
     async def store(self, event: GroupEvent) -> None:
-        """Append a group event; it has been carried out on return."""
+        """Append a group event; it has been applied on return."""
         waiter: Waiter = asyncio.get_running_loop().create_future()
 
         def done(error: TailraceError | None) -> None:

@@ -113,7 +113,7 @@ class InvalidRequestError(CallerError):
 
 
 class PathNotFoundError(CallerError):
-    """No such path at this door."""
+    """No such path at this listener."""
 
 
 class MethodNotAllowedError(CallerError):
@@ -264,7 +264,10 @@ class NotLeaderError(OverloadError):
 
 
 class NoLeaderError(OverloadError):
-    """No broker leads the partition now; members `topic`, `partition`, `range`."""
+    """No broker leads the partition now; members `topic`, `partition`, `range`.
+
+    With `write_attempted` the leader's epoch has ended while it wrote.
+    """
 
 
 class BrokerUnreachableError(OverloadError):
@@ -288,7 +291,7 @@ class InvalidSettingError(StartError):
 
 
 class PortInUseError(StartError):
-    """Another process listens on one of the doors' ports."""
+    """Another process listens on one of the listeners' ports."""
 
 
 class DataDirectoryInUseError(StartError):

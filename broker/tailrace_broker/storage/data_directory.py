@@ -99,7 +99,7 @@ class DataDirectory:
 
     def begin_boot(self) -> Restart:
         """Count this start; durable on return. DiskFullError: not even a spare file was left."""
-        restart = self._restart()
+        restart = restart_of(self.path, self.identity)
         self._save_identity(
             msgspec.structs.replace(
                 self.identity,
@@ -148,22 +148,12 @@ class DataDirectory:
 
     def check_metadata(self) -> None:
         """CorruptMetadataError when data has lost what says whose it is."""
-        if any(self.metadata_path.glob("*.snapshot")):
-            return
-        if self.identity.cluster_id is not None:
-            raise CorruptMetadataError(
-                f"{self.metadata_path} has lost what the ring agreed, a .snapshot file; restore "
-                "its files, or move the data directory away: the broker then begins anew"
-            )
-        for orphan in topic_directories(self.path):
-            raise CorruptMetadataError(
-                f"{self.metadata_path} is empty, but {orphan} holds a topic's data; restore its "
-                "files"
-            )
+        check_metadata(self.path, self.identity)
 
     def check_journal(self) -> None:
         """CorruptMetadataError when a file is missing that may have held events."""
-        boot, is_clean = self.identity.boot, self._restart().kind == "clean"
+        boot = self.identity.boot
+        is_clean = restart_of(self.path, self.identity).kind == "clean"
         check_journal(self.path / "journal", self.inventory, boot=boot, is_clean=is_clean)
 
     def partition_path(self, topic_id: UUID, partition: int) -> Path:
@@ -185,17 +175,6 @@ class DataDirectory:
         """Let another broker have it."""
         os.close(self._lock_fd)
 
-    def _restart(self) -> Restart:
-        """What came before. A stop marker that cannot be read counts as none."""
-        if not self.identity.boot:
-            return Restart("disk", {})
-        with suppress(FileNotFoundError, CorruptMetadataError):
-            stop = decode_clean_stop(self._clean_stop_path.read_bytes())
-            if stop.boot == self.identity.boot:
-                return Restart("clean", stop.log_ends)
-        is_same_kernel = self.identity.kernel_boot_id == _kernel_boot_id() != ""
-        return Restart("process" if is_same_kernel else "power", {})
-
     @property
     def _clean_stop_path(self) -> Path:
         return self.path / CLEAN_STOP_FILE
@@ -205,10 +184,7 @@ class DataDirectory:
         return self.path / META_FILE
 
     def _load_identity(self, ordinal: int) -> DiskIdentity:
-        with translated_errors(self._identity_path):
-            if not self._identity_path.exists():
-                return self._found(ordinal)
-            identity = decode_identity(self._identity_path.read_bytes())
+        identity = load_identity(self.path) or self._found(ordinal)
         if identity.ordinal != ordinal:
             raise InvalidSettingError(
                 f"TAILRACE_ORDINAL: {self.path} is the disk of broker {identity.ordinal}, not of "
@@ -217,31 +193,79 @@ class DataDirectory:
         return identity
 
     def _load_inventory(self) -> Inventory:
-        path = self.path / INVENTORY_FILE
-        with translated_errors(path):
-            if path.exists():
-                return Inventory(path, decode_inventory(path.read_bytes()))
-        raise CorruptMetadataError(
-            f"{path} is missing; restore it from a copy, or make a new one, which can name "
-            f"nothing else that is missing: echo '{{\"version\":1}}' > {path}"
-        )
+        return Inventory(self.path / INVENTORY_FILE, load_inventory(self.path))
 
     def _found(self, ordinal: int) -> DiskIdentity:
-        path, journal = self._identity_path, self.path / "journal"
-        has_data = any(self.metadata_path.iterdir()) or topic_directories(self.path)
-        if has_data or (journal.exists() and any(journal.iterdir())):
-            raise CorruptMetadataError(
-                f"{path} is missing, but the directory holds data; restore the file from a copy"
-            )
-        write_file_atomically(self.path / INVENTORY_FILE, encode_inventory(KnownFiles()))
+        write_file_atomically(self.path / INVENTORY_FILE, encode_inventory(KnownFiles(())))
         identity = DiskIdentity(None, ordinal, uuid4(), boot=0, kernel_boot_id="", starts=())
-        write_file_atomically(path, encode_identity(identity))
+        write_file_atomically(self._identity_path, encode_identity(identity))
         return identity
 
     def _save_identity(self, identity: DiskIdentity) -> None:
         """DiskFullError, StorageFailedError."""
         self.trash.spares.write(self._identity_path, encode_identity(identity))
         self.identity = identity
+
+
+def load_identity(data: Path) -> DiskIdentity | None:
+    """Return whose disk it is, by `meta.json`; None is a new one.
+
+    CorruptMetadataError, StorageFailedError.
+    """
+    path, journal = data / META_FILE, data / "journal"
+    with translated_errors(path):
+        if path.exists():
+            return decode_identity(path.read_bytes())
+        metadata = data / "metadata"
+        has_data = any(
+            directory.exists() and any(directory.iterdir()) for directory in (metadata, journal)
+        )
+    if has_data or topic_directories(data):
+        raise CorruptMetadataError(
+            f"{path} is missing, but the directory holds data; restore the file from a copy, or "
+            f"move the data away: mv {data} {data}.lost; the broker then begins again, empty"
+        )
+    return None
+
+
+def load_inventory(data: Path) -> KnownFiles:
+    """Return what must be there, by `inventory.json`. CorruptMetadataError, StorageFailedError."""
+    path = data / INVENTORY_FILE
+    with translated_errors(path):
+        if path.exists():
+            return decode_inventory(path.read_bytes())
+    raise CorruptMetadataError(
+        f"{path} is missing; restore it from a copy, or make a new one, which can name "
+        f"nothing else that is missing: echo '{{\"version\":1}}' > {path}"
+    )
+
+
+def restart_of(data: Path, identity: DiskIdentity) -> Restart:
+    """What came before a start. A stop marker that cannot be read counts as none."""
+    if not identity.boot:
+        return Restart("disk", {})
+    with suppress(FileNotFoundError, CorruptMetadataError):
+        stop = decode_clean_stop((data / CLEAN_STOP_FILE).read_bytes())
+        if stop.boot == identity.boot:
+            return Restart("clean", stop.log_ends)
+    is_same_kernel = identity.kernel_boot_id == _kernel_boot_id() != ""
+    return Restart("process" if is_same_kernel else "power", {})
+
+
+def check_metadata(data: Path, identity: DiskIdentity) -> None:
+    """CorruptMetadataError when data has lost what says whose it is."""
+    metadata = data / "metadata"
+    if any(metadata.glob("*.snapshot")):
+        return
+    if identity.cluster_id is not None:
+        raise CorruptMetadataError(
+            f"{metadata} has lost what the ring agreed, a .snapshot file; restore "
+            "its files, or move the data directory away: the broker then begins again"
+        )
+    for orphan in topic_directories(data):
+        raise CorruptMetadataError(
+            f"{metadata} is empty, but {orphan} holds a topic's data; restore its files"
+        )
 
 
 def _bounded(starts: tuple[Start, ...]) -> tuple[Start, ...]:

@@ -26,7 +26,7 @@ from tailrace_broker.model.topic import Partition, Topic
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.engine import Replayed
 from tailrace_broker.storage.log.partition_log import PartitionLog
-from tailrace_broker.storage.log.recovery import recover_log
+from tailrace_broker.storage.log.recovery import check_epoch, recover_log
 from tailrace_broker.storage.log.rescued_tail import (
     RESCUED,
     load_rescued,
@@ -35,6 +35,7 @@ from tailrace_broker.storage.log.rescued_tail import (
 )
 from tailrace_broker.storage.log.resources import LogResources
 from tailrace_broker.storage.segments.writer import LogPlace
+from tailrace_broker.topics.range_leaders import RangeRoles
 
 # A partition's log, or why there is none here.
 LogOrError = PartitionLog | TailraceError
@@ -65,16 +66,16 @@ class HostedTopic:
         self._token_starts = [partition.token_start for partition in by_token]
         local = [each for each in self._open_ids if is_whole(logs[each])]
         self._turns = itertools.cycle(local or self._open_ids)
-        for log in self.readable_logs():
+        for log in self.all_logs():
             if log.settings != topic.settings:
                 log.settings = topic.settings
 
-    def readable_logs(self) -> list[PartitionLog]:
-        """All that can be read here, sealed ones too."""
+    def all_logs(self) -> list[PartitionLog]:
+        """All that are open here, those of partitions too that other brokers lead now."""
         return [log for log in self.logs if isinstance(log, PartitionLog)]
 
     def whole_logs(self) -> list[PartitionLog]:
-        """Those of the readable ones that have not lost their end."""
+        """Those that this broker serves, and that have not lost their end."""
         return list(filter(is_whole, self.logs))
 
     @property
@@ -100,6 +101,7 @@ class HostedTopic:
         log = self.logs[partition]
         if isinstance(log, TailraceError):
             raise log.with_traceback(None)  # else it would grow by those who asked before
+        log.check_served()
         return log
 
     def open_log_of(self, partition: int) -> PartitionLog:
@@ -125,8 +127,10 @@ class HostedTopic:
             return next(self._turns)
         return self._open_ids[find_slice(self._token_starts, token(key))]
 
-    def partitions_of_keys(self, keys: Sequence[bytes]) -> npt.NDArray[np.int32]:
+    def partitions_of_keys(self, keys: Sequence[bytes | str]) -> npt.NDArray[np.int32]:
         """Of each key the open partition that has its token."""
+        if len(self._open_ids) == 1:
+            return np.full(len(keys), self._open_ids[0], np.int32)
         slices = np.searchsorted(np.array(self._token_starts), tokens(keys), side="right") - 1
         return np.array(self._open_ids, np.int32)[slices]
 
@@ -139,8 +143,8 @@ def is_damaged(log: LogOrError) -> bool:
 
 
 def is_whole(log: LogOrError) -> TypeGuard[PartitionLog]:
-    """It is here, and has not lost its end; a sealed one, too."""
-    return isinstance(log, PartitionLog) and log.lost_end is None
+    """This broker serves it, and it has not lost its end; a sealed one, too."""
+    return isinstance(log, PartitionLog) and log.lost_end is None and log.is_served
 
 
 def may_be_opened_later(failure: TailraceError) -> bool:
@@ -153,6 +157,7 @@ async def open_logs(
     partitions: Iterable[Partition],
     directory: DataDirectory,
     resources: LogResources,
+    roles: RangeRoles,
     replayed: Replayed,
 ) -> dict[int, LogOrError]:
     """Recover the logs of these partitions of the topic, by id.
@@ -162,7 +167,7 @@ async def open_logs(
     async with asyncio.TaskGroup() as tasks:
         opening = {
             each.partition: tasks.create_task(
-                _open_log(topic, each, directory, resources, replayed)
+                _open_log(topic, each, directory, resources, roles, replayed)
             )
             for each in partitions
         }
@@ -174,6 +179,7 @@ async def _open_log(
     partition: Partition,
     directory: DataDirectory,
     resources: LogResources,
+    roles: RangeRoles,
     replayed: Replayed,
 ) -> LogOrError:
     path = directory.partition_path(topic.topic_id, partition.partition)
@@ -183,7 +189,6 @@ async def _open_log(
         topic.topic_id,
         partition.partition,
         partition.range_id,
-        partition.epoch,
     )
     io = resources.io
     replayed_batches = replayed.batches(topic.topic_id, partition.partition)
@@ -205,11 +210,13 @@ async def _open_log(
             now_us=resources.now_us(),
         )
         recovered = await io.run(recover)
-        last = (recovered.pending or recovered.segments)[-1]
-        _check_epoch(place, partition, last.last_epoch)
+        check_epoch(place, partition.epoch, recovered)
     except (CorruptPartitionError, ReadFailedError) as error:
-        await _report_damage(place, error.detail, replayed_batches, resources)
-        return place.damaged(error.detail)
+        detail = error.detail
+        if isinstance(error, ReadFailedError):
+            detail = _unreadable_text(place, detail)
+        await _report_damage(place, detail, replayed_batches, resources)
+        return place.damaged(detail)
     except (DiskFullError, StorageFailedError) as error:
         return error
     log = PartitionLog(
@@ -217,6 +224,7 @@ async def _open_log(
         recovered.segments,
         resources,
         topic.settings,
+        roles.of(partition.range_id),
         pending=replayed.pending(recovered.pending),
         windows=recovered.windows,
         sealed_end=None if recovered.lost_end else partition.sealed_end,
@@ -235,6 +243,16 @@ async def _open_log(
     return log
 
 
+def _unreadable_text(place: LogPlace, detail: str) -> str:
+    """`detail`: the path and what the operating system says of it."""
+    return (
+        f'partition {place.partition} of topic "{place.topic}" cannot be opened: {detail}. Stop '
+        "the broker and restore this file from a copy; or, to go on without it, move it out of the "
+        "data directory, start the broker, and if the partition is damaged then: tailrace topic "
+        f"accept-loss {place.topic} {place.partition}"
+    )
+
+
 async def _report_damage(
     place: LogPlace, detail: str, batches: Sequence[JournaledBatch], resources: LogResources
 ) -> None:
@@ -242,16 +260,6 @@ async def _report_damage(
     _log.error("partition.damaged", topic=place.topic, partition=place.partition, detail=detail)
     if batches:
         await set_aside(place.directory, batches, resources)
-
-
-def _check_epoch(place: LogPlace, partition: Partition, last_epoch: int) -> None:
-    """That the log is no newer than what the ring agreed. CorruptPartitionError."""
-    if last_epoch > partition.epoch:
-        raise place.damaged(
-            f"{place.directory}: the log ends in epoch {last_epoch}, but the ring is in epoch "
-            f"{partition.epoch}: {place.directory.parent.parent / 'metadata'} is an older copy; "
-            "restore the newest"
-        )
 
 
 async def set_aside(path: Path, batches: Sequence[JournaledBatch], resources: LogResources) -> None:

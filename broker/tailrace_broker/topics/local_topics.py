@@ -1,6 +1,6 @@
 """The topics as this broker hosts them: brought to what the ring has agreed on.
 
-One state of the ring after the other is carried out, by one task: topics come, change and go, and
+One state of the ring after the other is applied, by one task: topics come, change and go, and
 with the ranges that this broker leads their logs are opened and closed. What the state was
 meanwhile is of no interest. A disk that refuses something changes nothing of what was agreed: it is
 logged, and tried again.
@@ -43,7 +43,8 @@ from tailrace_broker.topics.hosted_topic import (
     open_logs,
     set_aside,
 )
-from tailrace_broker.topics.range_leaders import why_elsewhere
+from tailrace_broker.topics.next_epoch import lead_in_next_epoch
+from tailrace_broker.topics.range_leaders import RangeRoles
 from tailrace_broker.topics.retention import Retention
 
 # After the disk has refused to open a log; sooner when the ring agrees on something.
@@ -66,9 +67,9 @@ class LocalTopics:
         *,
         url_of: Callable[[int], str],
     ) -> None:
-        """`url_of`: the public door of a broker."""
+        """`url_of`: the public listener of a broker."""
         self.by_name: dict[str, HostedTopic] = {}
-        self.internal: dict[str, HostedTopic] = {}  # the broker's own: no door knows them
+        self.internal: dict[str, HostedTopic] = {}  # the broker's own: no listener knows them
         self.on_changed: Callable[[str], None] = lambda _: None  # a topic has come, or gone
         self.on_buried: Callable[[], None] = lambda: None
         self._by_id: dict[UUID, HostedTopic] = {}
@@ -78,11 +79,11 @@ class LocalTopics:
         self._now_us = now_us
         self._retention = retention
         self._ring = ring
-        self._url_of = url_of
+        self._roles = RangeRoles(url_of, self._lead_again)
         self._resources: LogResources | None = None
-        self._state: RingState | None = None  # that has been carried out
-        self._wanted_count = self._carried_count = 0  # of states
-        self._carried = asyncio.Event()  # of the pass under way; each has its own
+        self._state: RingState | None = None  # that has been applied
+        self._wanted_count = self._applied_count = 0  # of states
+        self._applied = asyncio.Event()  # of the pass under way; each has its own
         self._is_serving = self._is_running = False
         self._burials: dict[UUID, asyncio.Event] = {}
         self._to_exhume: set[UUID] = set()  # restored, and in the trash still
@@ -95,18 +96,19 @@ class LocalTopics:
         """The broker's own topics too, whether they are all recovered or not."""
         return chain(self.by_name.values(), self.internal.values())
 
-    def readable_logs(self) -> Iterator[PartitionLog]:
-        """Of all topics."""
-        return chain.from_iterable(hosted.readable_logs() for hosted in self.all_hosted())
+    def all_logs(self) -> Iterator[PartitionLog]:
+        """All that are open here, of all topics."""
+        return chain.from_iterable(hosted.all_logs() for hosted in self.all_hosted())
 
     # --- life ---
 
     async def open(self, resources: LogResources, replayed: Replayed) -> None:
         """Host what is agreed now. DiskFullError, StorageFailedError."""
         self._resources = resources
-        self._carried_count = self._wanted_count
+        self._applied_count = self._wanted_count
         state = self._ring.state
         assert state is not None
+        self._roles.apply(state, self._ring.registration)
         living = {topic.id for topic in state.topics.values()}
         deleted = {
             each.topic.id: (topic_of(state, each.topic), each.deleted_us)
@@ -130,22 +132,22 @@ class LocalTopics:
         self._look()
 
     async def close(self) -> None:
-        """Carry out nothing more; what is under way ends."""
+        """Apply nothing more; what is under way ends."""
         self._is_serving = False
         if self._retry is not None:
             self._retry.cancel()
         while self._is_running:
-            await self._carried.wait()
+            await self._applied.wait()
         for ended in list(self._burials.values()):
             await ended.wait()
 
     async def reached(self) -> None:
-        """Once what the ring has agreed on by now has been carried out here. NotReadyError."""
+        """Once what the ring has agreed on by now has been applied here. NotReadyError."""
         wanted_count = self._wanted_count
-        while self._carried_count < wanted_count:
+        while self._applied_count < wanted_count:
             if not self._is_serving:
                 raise NotReadyError("the broker is recovering its data, or stopping")
-            await self._carried.wait()
+            await self._applied.wait()
 
     async def reopen(self, topic_id: UUID, partition: int) -> None:
         """Close the log of a partition that is led here, and recover it again. NotReadyError."""
@@ -162,16 +164,17 @@ class LocalTopics:
     # --- following the ring ---
 
     def _on_applied(self, _: RingState | None, after: RingState) -> None:
+        self._roles.apply(after, self._ring.registration)
         self._wanted_count += 1
         is_idle = self._is_serving and not self._is_running
         if is_idle and not self._unopened and _says_the_same(self._state, after):
             self._state = after
-            self._carried_count = self._wanted_count
+            self._applied_count = self._wanted_count
         else:
             self._look()
 
     def _look(self) -> None:
-        is_due = self._carried_count < self._wanted_count
+        is_due = self._applied_count < self._wanted_count
         if is_due and self._is_serving and not self._is_running:
             self._is_running = True
             self._spawn(self._run())
@@ -181,23 +184,23 @@ class LocalTopics:
         self._look()
 
     async def _run(self) -> None:
-        while self._carried_count < self._wanted_count and self._is_serving:
+        while self._applied_count < self._wanted_count and self._is_serving:
             count, state = self._wanted_count, self._ring.state
             assert state is not None
             await self._execute(state)
-            self._state, self._carried_count = state, count
-            self._tell_carried()
+            self._state, self._applied_count = state, count
+            self._report_applied()
         self._is_running = False
-        self._tell_carried()
+        self._report_applied()
         if self._unopened and self._is_serving:
             if self._retry is not None:
                 self._retry.cancel()
             loop = asyncio.get_running_loop()
             self._retry = loop.call_later(RETRY_SECONDS, self._look_again)
 
-    def _tell_carried(self) -> None:
-        self._carried.set()
-        self._carried = asyncio.Event()
+    def _report_applied(self) -> None:
+        self._applied.set()
+        self._applied = asyncio.Event()
 
     async def _execute(self, state: RingState) -> None:
         before = self._state
@@ -230,6 +233,7 @@ class LocalTopics:
         has_come = hosted is None or hosted.topic.name != name  # deleted, and restored as another
         had_failed = topic.id in self._unopened
         hosted = await self._fit(state, topic, hosted, Replayed())
+        self._retention.forget([log for log in hosted.all_logs() if not log.is_served])
         self._retention.watch(hosted.whole_logs())
         if has_come:
             self.on_changed(name)
@@ -246,6 +250,12 @@ class LocalTopics:
         if failure is not None and not had_failed:
             _log.error("topic.unopened", topic=name, detail=failure.detail)
 
+    def _lead_again(self, range_id: int, epoch: int) -> None:
+        """Have the range led in a new epoch: by this broker, unless another is faster."""
+        _log.warning("epoch.ended", range=range_id, epoch=epoch)
+        role = self._roles.of(range_id)
+        self._spawn(lead_in_next_epoch(self._ring, role, range_id, epoch))
+
     # --- logs ---
 
     async def _fit(
@@ -258,11 +268,11 @@ class LocalTopics:
         wanted, unwanted = [], []
         for partition in topic.partitions:
             old = _log_in(hosted, partition.partition)
-            elsewhere = why_elsewhere(
-                state, self._ring.registration, topic, partition, self._url_of
-            )
+            elsewhere = self._roles.of(partition.range_id).elsewhere
             key = topic.topic_id, partition.partition
-            is_kept = elsewhere is None and key not in self._to_reopen
+            is_kept = key not in self._to_reopen and (
+                elsewhere is None or self._keeps_copy(state, old, partition)
+            )
             self._to_reopen.discard(key)
             if is_kept and old is not None and _goes_on(old, hosted, partition):
                 logs.append(old)
@@ -273,8 +283,10 @@ class LocalTopics:
                 wanted.append(partition)
             if elsewhere is None and isinstance(old, DiskFullError | StorageFailedError):
                 logs.append(old)  # until it can be opened
+            elif elsewhere is None:
+                logs.append(_not_open_yet(topic.name))
             else:
-                logs.append(elsewhere or _not_open_yet(topic.name))
+                logs.append(elsewhere(topic.name, partition.partition))
         if hosted is None:
             hosted = HostedTopic(topic, logs, ordinal=self._directory.identity.ordinal)
         else:
@@ -285,12 +297,20 @@ class LocalTopics:
             if failure is not None:
                 logs[partition.partition] = _of_partition(failure, topic, partition.partition)
         if failure is None:
-            opened = await open_logs(topic, wanted, self._directory, self._resources, replayed)
+            opened = await open_logs(
+                topic, wanted, self._directory, self._resources, self._roles, replayed
+            )
             for number, log in opened.items():
                 logs[number] = log
         hosted.alter(topic, logs)
         self._keep(hosted)
         return hosted
+
+    def _keeps_copy(self, state: RingState, log: LogOrError | None, partition: Partition) -> bool:
+        """Another broker leads the partition; this one stays a replica with an open log."""
+        mine = self._ring.registration
+        replicas = state.ranges[partition.range_id].replicas
+        return isinstance(log, PartitionLog) and mine is not None and mine.ordinal in replicas
 
     def _keep(self, hosted: HostedTopic) -> None:
         topic = hosted.topic
@@ -302,7 +322,7 @@ class LocalTopics:
             self._unopened.add(topic.topic_id)
 
     async def _close(self, logs: Iterable[PartitionLog], hosted: HostedTopic) -> None:
-        """This broker does not lead their ranges, or in another epoch."""
+        """This broker is no replica of their ranges, or what they are has changed."""
         closing = list(logs)
         if not closing:
             return
@@ -357,8 +377,8 @@ class LocalTopics:
         self._unopened.discard(topic.topic_id)
         self._to_exhume.discard(topic.topic_id)
         gone = TopicNotFoundError(f'topic "{topic.name}" was deleted', topic=topic.name)
-        self._retention.forget(hosted.readable_logs())
-        for log in hosted.readable_logs():
+        self._retention.forget(hosted.all_logs())
+        for log in hosted.all_logs():
             log.give_up(gone)
         _log.info("topic.deleted", topic=topic.name, id=str(topic.topic_id))
         deleted = state.deleted.get(topic.topic_id)
@@ -375,7 +395,7 @@ class LocalTopics:
             except StoredDataError as error:  # the next start does all of it
                 _log.warning("trash.failed", topic=topic.name, detail=error.detail)
                 is_marked = False
-            for log in hosted.readable_logs():
+            for log in hosted.all_logs():
                 await log.close()
             if is_marked:
                 await run(partial(trash.bury, topic.topic_id))
@@ -414,7 +434,7 @@ def _goes_on(log: LogOrError, hosted: HostedTopic | None, partition: Partition) 
     if hosted is None or not isinstance(log, PartitionLog):
         return isinstance(log, CorruptPartitionError)
     known = hosted.topic.partitions[partition.partition]
-    return (known.epoch, known.is_sealed) == (partition.epoch, partition.is_sealed)
+    return known.is_sealed == partition.is_sealed
 
 
 def _not_open_yet(topic: str) -> NotReadyError:

@@ -1,59 +1,73 @@
-"""Who leads which partition, seen from one broker: itself, or whom to ask instead."""
+"""This broker's role in each range, and the errors that name whom to ask instead."""
 
 from collections.abc import Callable
+from functools import partial
 
+from tailrace_broker.core.ring.roles import Leading, Role, roles
 from tailrace_broker.model.errors import NoLeaderError, NotLeaderError, TailraceError
-from tailrace_broker.model.ring_state import RangeState, Registration, RingState
-from tailrace_broker.model.topic import Partition, Topic
+from tailrace_broker.model.ring_state import Registration, RingState
+from tailrace_broker.storage.log.range_role import Elsewhere, RangeRole
 
 
-def why_elsewhere(
-    state: RingState,
-    mine: Registration | None,
-    topic: Topic,
-    partition: Partition,
-    url_of: Callable[[int], str],
-) -> TailraceError | None:
-    """What to answer who wants this partition of this broker; None: its log is here.
+class RangeRoles:
+    """The roles as of the last state that was applied."""
 
-    `url_of`: the public door of a broker. A sealed partition is read from any whole copy.
-    """
-    found = state.ranges[partition.range_id]
-    leader = _reader(found, mine) if found.is_sealed else _leader(found, mine)
-    if mine is not None and leader == mine.ordinal:
-        return None
-    place = f'partition {partition.partition} of topic "{topic.name}"'
-    if leader is None:
-        return NoLeaderError(
-            f"no broker leads {place} now; try again, and if it stays so look at range {found.id} "
-            "of GET /v1/ring",
-            topic=topic.name,
-            partition=partition.partition,
-            range=found.id,
-        )
-    url = url_of(leader)
-    return NotLeaderError(
-        f"broker {leader} leads {place}; ask it at {url}",
-        topic=topic.name,
-        partition=partition.partition,
-        leader=leader,
-        leaderUrl=url,
+    def __init__(
+        self, url_of: Callable[[int], str], on_given_up: Callable[[int, int], None]
+    ) -> None:
+        """`url_of` returns the public URL of a broker.
+
+        `on_given_up` gets a range and an epoch of it that this process can lead in no more.
+        """
+        self._url_of = url_of
+        self._on_given_up = on_given_up
+        self._roles: dict[int, Role] = {}
+        self._shared: dict[int, RangeRole] = {}
+
+    def apply(self, state: RingState, mine: Registration | None) -> None:
+        """Change the roles that differ in this state, at once. O(ranges), and the logs of those."""
+        before, self._roles = self._roles, roles(state, mine)
+        for range_id, role in self._roles.items():
+            if before.get(range_id) == role:
+                continue
+            epoch = role.epoch if isinstance(role, Leading) else None
+            elsewhere = self._elsewhere(range_id, role, mine)
+            known = self._shared.get(range_id)
+            if known is None:
+                self._shared[range_id] = RangeRole(
+                    epoch, elsewhere, on_given_up=partial(self._on_given_up, range_id)
+                )
+            else:
+                known.change(epoch, elsewhere)
+
+    def of(self, range_id: int) -> RangeRole:
+        """The role in a range of the state that was applied last."""
+        return self._shared[range_id]
+
+    def _elsewhere(self, range_id: int, role: Role, mine: Registration | None) -> Elsewhere | None:
+        if isinstance(role, Leading) or (mine is not None and role.leader == mine.ordinal):
+            return None
+        if role.leader is None:
+            return partial(_led_by_nobody, range_id)
+        return partial(_led_by, role.leader, self._url_of)
+
+
+def _led_by_nobody(range_id: int, topic: str, partition: int) -> TailraceError:
+    return NoLeaderError(
+        f'no broker leads partition {partition} of topic "{topic}" now; try again, and if it '
+        f"stays so look at range {range_id} of GET /v1/ring",
+        topic=topic,
+        partition=partition,
+        range=range_id,
     )
 
 
-def _leader(found: RangeState, mine: Registration | None) -> int | None:
-    """The broker that leads; of this one only this very process counts."""
-    leader = found.leader
-    if leader is None:
-        return None
-    if mine is not None and leader.ordinal == mine.ordinal:
-        return leader.ordinal if leader.registration == mine.number else None
-    return leader.ordinal
-
-
-def _reader(found: RangeState, mine: Registration | None) -> int | None:
-    """A broker with a whole copy of a sealed range, this one if it can."""
-    copies = found.complete or found.replicas
-    if mine is not None and mine.ordinal in copies:
-        return mine.ordinal
-    return next(iter(copies), None)
+def _led_by(leader: int, url_of: Callable[[int], str], topic: str, partition: int) -> TailraceError:
+    url = url_of(leader)
+    return NotLeaderError(
+        f'broker {leader} leads partition {partition} of topic "{topic}"; ask it at {url}',
+        topic=topic,
+        partition=partition,
+        leader=leader,
+        leaderUrl=url,
+    )

@@ -81,7 +81,7 @@ class Topics:
         auto_create: bool,
         delete_retention_us: int,
     ) -> None:
-        """`url_of`: the public door of a broker; `auto_create`: by the first produce;
+        """`url_of`: the public listener of a broker; `auto_create`: by the first produce;
         `delete_retention_us`: until the trash is purged.
         """
         self.is_ready = False
@@ -106,7 +106,7 @@ class Topics:
         self._local = LocalTopics(directory, io, spawn, now_us, retention, ring, url_of=url_of)
         self._local.on_buried = self._look_into_trash
         self.by_name = self._local.by_name
-        self.internal = self._local.internal  # the broker's own: no door knows them
+        self.internal = self._local.internal  # the broker's own: no listener knows them
 
     @property
     def on_changed(self) -> Callable[[str], None]:
@@ -121,9 +121,9 @@ class Topics:
         """The broker's own topics too, whether they are all recovered or not."""
         return self._local.all_hosted()
 
-    def readable_logs(self) -> Iterator[PartitionLog]:
-        """Of all topics."""
-        return self._local.readable_logs()
+    def all_logs(self) -> Iterator[PartitionLog]:
+        """All that are open here, of all topics."""
+        return self._local.all_logs()
 
     @property
     def broker_count(self) -> int:
@@ -145,14 +145,14 @@ class Topics:
         """Which segments there are, if a killed broker could not note it any more. Blocks."""
         stored = [
             (log.place.topic_id, log.place.partition, log.newest_segment)
-            for log in self.readable_logs()
+            for log in self.all_logs()
             if log.has_segments
         ]
         with suppress(StoredDataError):  # the next write to the segment tries again
             inventory.add_segments(stored)
 
     def serve(self) -> None:
-        """Let the doors in."""
+        """Let the listeners in."""
         self.is_ready = True
         self._local.serve()
         self._purger.look()
@@ -163,7 +163,7 @@ class Topics:
         self._purger.stop()
         self._retention.stop()
         await self._local.close()
-        logs = list(self.readable_logs())
+        logs = list(self.all_logs())
         for log in logs:
             await log.drained()
         if self._resources is not None:
@@ -202,7 +202,7 @@ class Topics:
         if found is None:
             check_topic_name(topic)
             state = self._ring.state
-            if state is not None and topic in state.topics:  # agreed, and not carried out yet
+            if state is not None and topic in state.topics:  # agreed, and not applied yet
                 raise NotReadyError(f'the broker is opening topic "{topic}"')
             raise self._not_found(topic)
         return found
@@ -358,8 +358,8 @@ class Topics:
         return topic_of(state, restored)
 
     async def _change(self, command: Command, name: str) -> RingState:
-        """The state with the command carried out, here too; `name`: of the topic, for what is
-        refused: by a state that is carried out here as well.
+        """The state with the command applied, here too; `name`: of the topic, for what is
+        refused: by a state that is applied here as well.
         """
         try:
             await self._ring.change(command)

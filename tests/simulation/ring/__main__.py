@@ -25,9 +25,9 @@ def main() -> int:
         count = whole_number(
             "SEEDS", SEEDS_DEFAULT, least=1, meaning="how many seeds to tell, as in SEEDS=200"
         )
-        shrinks = is_on("SHRINK", meaning="to leave out what the story of SEED fails without")
+        shrinks = is_on("SHRINK", meaning="to leave out what the scenario of SEED fails without")
         if shrinks and seed is None:
-            raise WrongVariableError("SHRINK: it is for one story: give its SEED, as in SEED=7")
+            raise WrongVariableError("SHRINK: it is for one scenario: give its SEED, as in SEED=7")
     except WrongVariableError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_USAGE

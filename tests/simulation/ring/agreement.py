@@ -60,10 +60,10 @@ class Agreement:
         self._followed: dict[int, tuple[BlockId, DiskId | None]] = {}
         self._voters: dict[int, Configuration] = {}  # in force at each process
         self._voters_before = Configuration(())
-        self._carried_out: set[int] = set()
+        self._applied: set[int] = set()
         self._alone: Configuration | None = None
         self._stillborn: set[UUID] = set()
-        self._told: set[BlockId] = set()  # blocks of which another broker may know
+        self._reported: set[BlockId] = set()  # blocks of which another broker may know
 
     @property
     def height(self) -> int:
@@ -75,16 +75,16 @@ class Agreement:
         for block in blocks:
             known = self._blocks.setdefault(block.id, block)
             if known != block:
-                check(block.id not in self._told, f"two blocks are {block.id}")
+                check(block.id not in self._reported, f"two blocks are {block.id}")
                 self._blocks[block.id] = known = block
             if known is block and block.kind == VOTERS:
                 self._check_voters(block)
 
-    def told(self, process: Process, message: Append) -> None:
+    def reported(self, process: Process, message: Append) -> None:
         """A leader speaks: from now on others count on its term, and on these blocks."""
         self._leads(process, message.term)
         for block in message.blocks:
-            self._told.add(block.id)
+            self._reported.add(block.id)
 
     def recovers_alone(self, process: Process) -> None:
         """By hand: it alone votes from now on."""
@@ -189,15 +189,15 @@ class Agreement:
         if block.kind == COMMAND:
             stamped = decode_command(block.payload)
             self.state = apply_command(before, stamped)
-            is_again = stamped.id in self._carried_out
+            is_again = stamped.id in self._applied
             check(not is_again or self.state == before, f"done twice: {stamped}")
-            self._carried_out.add(stamped.id)
+            self._applied.add(stamped.id)
             self.commands.append((block.id.height, stamped, self.state.recent[stamped.id]))
             if any(getattr(self.state, part) is not getattr(before, part) for part in CHECKED):
                 check_state(self.state)
                 self._registrations.changed(before, self.state, stamped.command)
         self.committed.append(block.id)
-        self._told.add(block.id)
+        self._reported.add(block.id)
         changed = self.state is not before
         self._encoded.append(_encode_state(self.state) if changed else self._encoded[-1])
 

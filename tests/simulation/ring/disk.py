@@ -99,10 +99,10 @@ class Disk:
         self.ends: list[Loss] = []  # of its processes, and losses of power in between
         self.is_copy = False
         self.is_rotten = False
-        # What its processes took for applied, and told others, at most.
+        # What its processes took for applied, and reported others, at most.
         self.applied = NOTHING
-        self.told_height = -1
-        self.told_term = 0
+        self.reported_height = -1
+        self.reported_term = 0
         self._random = generator
         self._files: dict[str, _File] = {}
         self._names_before: list[tuple[str, _File | None]] = []

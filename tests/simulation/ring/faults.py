@@ -189,8 +189,8 @@ class Cut(Happening):
         for sender, receiver in self.pairs:
             for port in PORTS:
                 world.network.cut(sender, receiver, port)
-                mend = partial(world.network.mend, sender, receiver, port)
-                world.schedule.after(self.lasts_ms * US_PER_MS, mend)
+                repair = partial(world.network.repair, sender, receiver, port)
+                world.schedule.after(self.lasts_ms * US_PER_MS, repair)
 
 
 @dataclass(frozen=True, slots=True)

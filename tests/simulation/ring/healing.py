@@ -1,4 +1,4 @@
-"""After all trouble: everything that is broken is mended, and the ring must be whole in time."""
+"""After all trouble: everything that is broken is repaired, and the ring must be whole in time."""
 
 from uuid import UUID
 
@@ -17,7 +17,7 @@ FOUND_EVERY_US = 2 * US_PER_S
 
 def heal(world: World) -> None:
     """No more faults; every broker has its process."""
-    world.say("everything is mended")
+    world.say("everything is repaired")
     world.network.heal()
     for disk in world.disks.values():
         disk.slowness_us = 0
@@ -36,7 +36,7 @@ def recover(world: World) -> None:
     next_bootstrap_us = healed_us
     while (lacking := missing(world)) is not None:
         now_us = world.schedule.now_us
-        check(now_us < deadline_us, f"{HEALED_WITHIN_S} s after everything was mended: {lacking}")
+        check(now_us < deadline_us, f"{HEALED_WITHIN_S} s after everything was repaired: {lacking}")
         if now_us >= next_bootstrap_us and _is_unfounded(world):
             next_bootstrap_us = now_us + FOUND_EVERY_US
             _found(world)

@@ -32,7 +32,7 @@ Work = Keep | Replace | CompactState | tuple[list[DiskAction], Then] | Snapshot
 
 
 class Owner(Protocol):
-    """Is told when something is durable."""
+    """Is reported when something is durable."""
 
     def step(self, event: ControlEvent) -> None:
         """Take in `Durable` and `Compacted`."""
@@ -53,7 +53,7 @@ class KeptFiles:
         self._is_abandoned = False
 
     def load(self, log_bytes: int, then: Callable[[Kept], None]) -> None:
-        """Read what the disk keeps, and make it durable before anything is told of it."""
+        """Read what the disk keeps, and make it durable before anything is notified of it."""
         kept, self._log = MetadataLog.recover(self._disk.files, log_bytes=log_bytes)
         self.act(self._actions(self._log.prepare()), partial(then, kept))
 
@@ -73,7 +73,7 @@ class KeptFiles:
         self._go_on()
 
     def abandon(self) -> None:
-        """Nothing is written or told any more."""
+        """Nothing is written or reported any more."""
         self._is_abandoned = True
 
     def _go_on(self) -> None:

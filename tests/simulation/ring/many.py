@@ -29,7 +29,7 @@ def tell_seed(seed: int) -> Outcome:
     try:
         return run(make_scenario(seed))
     except Exception as error:
-        error.add_note(f"in the story of seed {seed}")
+        error.add_note(f"in the scenario of seed {seed}")
         raise
 
 

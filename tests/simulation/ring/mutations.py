@@ -43,8 +43,8 @@ MUTATIONS: dict[Mutation, int] = {
 def find(seeds: Iterable[int]) -> Outcome | None:
     """The first scenario that fails, of those seeds in their order."""
     with FORKED.Pool() as pool:
-        told = pool.imap(tell_seed, seeds)
-        return next((outcome for outcome in told if outcome.failure is not None), None)
+        reported = pool.imap(tell_seed, seeds)
+        return next((outcome for outcome in reported if outcome.failure is not None), None)
 
 
 def main(names: list[str]) -> int:

@@ -1,5 +1,7 @@
 """Mutations of what the ring commits, and of who takes part in it."""
 
+from collections.abc import Sequence
+
 import pytest
 from msgspec.structs import replace
 
@@ -31,9 +33,9 @@ def leader_resumes_its_epoch(patch: pytest.MonkeyPatch) -> None:
     ranges_after = registrations._ranges_after
 
     def resumed(
-        state: RingState, before: Registration | None, now: Registration
+        state: RingState, before: Registration | None, now: Registration, damaged: Sequence[int]
     ) -> dict[int, RangeState]:
-        ranges = ranges_after(state, before, now)
+        ranges = ranges_after(state, before, now, damaged)
         for range_id, each in state.ranges.items():
             led = each.leader is not None and each.leader.ordinal == now.ordinal
             if led and Replica(now.ordinal, now.number) in ranges[range_id].isr:

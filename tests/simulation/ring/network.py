@@ -53,7 +53,7 @@ TURNS_TO_THE_OTHER = 0.1
 
 
 class Network:
-    """Who is where, what is cut, and the weather."""
+    """Who is where, what is cut, and the network conditions."""
 
     def __init__(self, schedule: Schedule, generator: random.Random, faults: Counter[str]) -> None:
         self.environment = CALM
@@ -72,7 +72,7 @@ class Network:
         self._at.setdefault(endpoint.ordinal, []).append(endpoint)
 
     def left(self, endpoint: Endpoint) -> None:
-        """The process is gone: whoever was connected to it is told, mostly."""
+        """The process is gone: whoever was connected to it is reported, mostly."""
         self._at[endpoint.ordinal].remove(endpoint)
         for ordinal in sorted(self._at):
             for peer in self._at[ordinal]:
@@ -98,10 +98,10 @@ class Network:
             self._deliver_later(sender, target, port, message)
 
     def cut(self, sender: int, receiver: int, port: Port) -> None:
-        """Nothing passes in this direction until it is mended as often as it was cut."""
+        """Nothing passes in this direction until it is repaired as often as it was cut."""
         self._cuts[sender, receiver, port] += 1
 
-    def mend(self, sender: int, receiver: int, port: Port) -> None:
+    def repair(self, sender: int, receiver: int, port: Port) -> None:
         """Takes one cut back."""
         self._cuts[sender, receiver, port] -= 1
 
@@ -114,14 +114,14 @@ class Network:
         self._deaf.add(endpoint.number)
 
     def heal(self) -> None:
-        """No cut, no slow link, calm weather."""
+        """No cut, no slow link, calm network."""
         self.environment = CALM
         self._cuts.clear()
         self._slow_us.clear()
         self._deaf.clear()
 
     def spoil(self, **changes: float) -> None:
-        """Worse weather."""
+        """Worse network."""
         self.environment = replace(self.environment, **changes)  # type: ignore[arg-type]
 
     def _target(self, sender: Endpoint, ordinal: int) -> Endpoint | None:

@@ -164,7 +164,7 @@ class Process:
             self._files.close(marked, partial(self._end, "stopped"))
 
     def pause(self) -> None:
-        """As by SIGSTOP: its disk goes on with what it was told, nothing else does."""
+        """As by SIGSTOP: its disk goes on with what it was reported, nothing else does."""
         self.is_paused = True
 
     def resume(self) -> None:

@@ -1,4 +1,4 @@
-"""What a process has told others it must know again after a crash, as long as its disk is there."""
+"""A process must know after a crash what it reported to others, as long as its disk is there."""
 
 from tailrace_broker.core.raft.events import Send
 from tailrace_broker.model.messages import AppendAnswered, Digest, Follow, VoteAnswered
@@ -6,28 +6,28 @@ from tests.simulation.ring.process import Process
 from tests.simulation.ring.violation import check
 
 
-def note_told(process: Process, send: Send) -> None:
+def note_reported(process: Process, send: Send) -> None:
     """A message leaves the process: what it tells of the disk."""
     message, disk = send.message, process.disk
     if type(message) is Digest:
         mine = next((h for h in message.hints if h.ordinal == process.ordinal), None)
         if mine is not None and mine.incarnation == disk.identity.incarnation:
-            disk.told_height = max(disk.told_height, mine.height)
+            disk.reported_height = max(disk.reported_height, mine.height)
     elif type(message) is AppendAnswered:
-        disk.told_term = max(disk.told_term, message.term)
-        disk.told_height = max(disk.told_height, message.commit.height)
+        disk.reported_term = max(disk.reported_term, message.term)
+        disk.reported_height = max(disk.reported_height, message.commit.height)
     elif type(message) is Follow:
-        disk.told_height = max(disk.told_height, message.commit.height)
+        disk.reported_height = max(disk.reported_height, message.commit.height)
     elif type(message) is VoteAnswered and message.is_granted and not message.is_pre:
-        disk.told_term = max(disk.told_term, message.term)
+        disk.reported_term = max(disk.reported_term, message.term)
 
 
 def check_kept(process: Process) -> None:
     """What the disk says at a start."""
     assert process.control is not None
     raft, disk = process.control.raft, process.disk
-    check(raft.term >= disk.told_term, f"{process.name} forgot term {disk.told_term}")
+    check(raft.term >= disk.reported_term, f"{process.name} forgot term {disk.reported_term}")
     check(
-        raft.applied.height >= disk.told_height,
-        f"{process.name} forgot that it had applied height {disk.told_height}",
+        raft.applied.height >= disk.reported_height,
+        f"{process.name} forgot that it had applied height {disk.reported_height}",
     )

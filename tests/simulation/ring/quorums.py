@@ -1,4 +1,4 @@
-"""Votes and acknowledgements, counted a second time from what disks have told, disk by disk."""
+"""Votes and acknowledgements, counted a second time from what disks have reported, disk by disk."""
 
 from collections.abc import Callable
 from uuid import UUID
@@ -11,13 +11,13 @@ from tests.simulation.ring.violation import check
 
 
 class Quorums:
-    """Of each disk, by term: whom it voted for, and the head that it told of last."""
+    """Of each disk, by term: whom it voted for, and the head that it reported of last."""
 
     def __init__(self) -> None:
         self._votes: dict[tuple[UUID, int], int] = {}
         self._heads: dict[tuple[UUID, int], BlockId] = {}
 
-    def told(self, send: Send) -> None:
+    def reported(self, send: Send) -> None:
         """A message leaves a process."""
         message = send.message
         if type(message) is AppendAnswered:
@@ -59,7 +59,9 @@ class Quorums:
             return disk == me or (head is not None and has(head, block_id))
 
         is_enough = _is_enough(configuration, has_block)
-        check(is_enough, f"{process.name} agrees on {block_id}, which too few disks have told of")
+        check(
+            is_enough, f"{process.name} agrees on {block_id}, which too few disks have reported of"
+        )
 
 
 def _is_enough(configuration: Configuration, is_for: Callable[[DiskId], bool]) -> bool:

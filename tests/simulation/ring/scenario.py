@@ -37,7 +37,7 @@ class Scenario(NamedTuple):
 
 def make_scenario(seed: int) -> Scenario:
     """The scenario of a seed."""
-    generator = random.Random(f"story {seed}")
+    generator = random.Random(f"scenario {seed}")
     ((broker_count, factor),) = generator.choices(
         [ring for ring, _ in RINGS], [weight for _, weight in RINGS]
     )

@@ -1,4 +1,4 @@
-"""Scenarios that are told by hand, beside those that seeds make up."""
+"""Scenarios that are reported by hand, beside those that seeds make up."""
 
 from dataclasses import dataclass
 from random import Random

@@ -1,4 +1,4 @@
-"""Scenarios told by hand; how they go is in tests/golden/agreement, and seeds vary the moments."""
+"""Scenarios written by hand; their runs are in tests/golden/agreement, seeds vary the moments."""
 
 from collections import Counter
 from pathlib import Path
@@ -21,13 +21,13 @@ BOOTSTRAP_COUNT = 100
 def test_a_scenario_goes_as_it_went_before(name: str, pytestconfig: pytest.Config) -> None:
     change_log = ChangeLog()
     outcome = run(SCENARIOS[name](), change_log)
-    told = "\n".join(change_log.lines) + "\n"
+    reported = "\n".join(change_log.lines) + "\n"
     path = GOLDEN / f"{name}.txt"
     if pytestconfig.getoption("rewrite"):
-        path.write_text(told, encoding="utf-8")
+        path.write_text(reported, encoding="utf-8")
 
     assert outcome.failure is None
-    assert told == path.read_text(encoding="utf-8")
+    assert reported == path.read_text(encoding="utf-8")
 
 
 @pytest.mark.timeout(300)
@@ -40,15 +40,15 @@ def test_a_scenario_ends_well_at_whatever_moments(name: str) -> None:
 
 @pytest.mark.timeout(300)
 def test_of_bootstraps_of_any_size_at_once_one_comes_to_be() -> None:
-    told = [run(bootstraps_of_any_size(seed)) for seed in range(BOOTSTRAP_COUNT)]
+    reported = [run(bootstraps_of_any_size(seed)) for seed in range(BOOTSTRAP_COUNT)]
 
-    assert [each.failure for each in told] == [None] * BOOTSTRAP_COUNT
-    rules = sum((each.rules for each in told), Counter[str]())
+    assert [each.failure for each in reported] == [None] * BOOTSTRAP_COUNT
+    rules = sum((each.rules for each in reported), Counter[str]())
     assert {"bootstrap.gave_way", "bootstrap.own_first", "bootstrap.vetoed"} <= rules.keys()
 
 
 @pytest.mark.timeout(300)
-def test_wiped_voters_are_told_that_there_is_a_ring() -> None:
+def test_wiped_voters_are_reported_that_there_is_a_ring() -> None:
     change_log = ChangeLog()
     run(two_wiped_voters(), change_log)
 

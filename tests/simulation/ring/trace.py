@@ -45,15 +45,15 @@ class Trace:
         self, now_us: int, process: "Process", event: ControlEvent, effects: list[ControlEffect]
     ) -> None:
         """An event, and what follows from it."""
-        told = [_effect(each) for each in effects if self._is_told(each)]
-        if isinstance(event, Woken | Durable) and not told:
+        reported = [_effect(each) for each in effects if self._is_reported(each)]
+        if isinstance(event, Woken | Durable) and not reported:
             return
         if isinstance(event, Heard) and isinstance(event.message, Digest):
             return
-        follows = f" -> {'; '.join(told)}" if told else ""
+        follows = f" -> {'; '.join(reported)}" if reported else ""
         self.line(now_us, f"{process.name} {_event(event)}{follows}")
 
-    def _is_told(self, effect: ControlEffect) -> bool:
+    def _is_reported(self, effect: ControlEffect) -> bool:
         is_gossip = isinstance(effect, Send) and isinstance(effect.message, Digest)
         return self._has_gossip or not is_gossip
 

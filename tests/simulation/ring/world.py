@@ -17,7 +17,7 @@ from tests.simulation.ring.clients import Clients
 from tests.simulation.ring.disk import Crash, Disk, Identity
 from tests.simulation.ring.network import Environment, Network
 from tests.simulation.ring.process import DAMAGED, Process, Surroundings
-from tests.simulation.ring.promises import check_kept, note_told
+from tests.simulation.ring.promises import check_kept, note_reported
 from tests.simulation.ring.registrations import Registrations
 from tests.simulation.ring.schedule import US_PER_MS, Schedule
 from tests.simulation.ring.trace import Trace
@@ -157,10 +157,10 @@ class World:
         has_changed = False
         for effect in effects:
             if type(effect) is Send:
-                note_told(process, effect)
-                self.agreement.quorums.told(effect)
+                note_reported(process, effect)
+                self.agreement.quorums.reported(effect)
                 if type(effect.message) is Append:
-                    self.agreement.told(process, effect.message)
+                    self.agreement.reported(process, effect.message)
             elif isinstance(effect, Keep | Replace | CompactState):
                 self.agreement.stored(stored_blocks(effect.records))
             elif type(effect) is Applied:

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from tailrace.cli.stored.segments import pieces
 from tailrace.wire import BatchHeader
+from tailrace_broker.storage.inspection import pieces_in
 from tests.support.http.http11 import Connection, document, get, records
 
 
@@ -18,7 +18,7 @@ def flip(path: Path, position: int, bit: int) -> None:
 def stored_batches(path: Path) -> list[tuple[int, BatchHeader]]:
     """Positions and headers, of a segment that is whole."""
     with path.open("rb") as file:
-        found = pieces(file, path.stat().st_size)
+        found = pieces_in(file, path.stat().st_size)
         return [(each.position, each.header) for each in found if each.header]
 
 

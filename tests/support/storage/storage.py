@@ -15,29 +15,41 @@ from typing import Any
 import pytest
 
 from tailrace.wire import DAMAGE_FILE, INVENTORY_FILE
-from tailrace_broker.codec.batch import BatchBody, StoredBatch, decompress_payload
+from tailrace_broker.codec.batch import (
+    BatchBody,
+    BatchPlace,
+    StoredBatch,
+    decompress_payload,
+    stamp_batches,
+)
 from tailrace_broker.codec.metadata import KnownFiles
 from tailrace_broker.codec.records import Record, unpack_columns
 from tailrace_broker.core.log.journal_replay import JournalReplay
 from tailrace_broker.core.log.producers import Producer
 from tailrace_broker.core.log.recovery import SegmentState
+from tailrace_broker.core.log.replica_tail import LARGE_GROUP_BYTES
 from tailrace_broker.memory.pool import BufferPool
-from tailrace_broker.model.appended import Appended
+from tailrace_broker.model.append_outcome import Appended, AppendOutcome, OnAppended
 from tailrace_broker.model.counters import Counters
-from tailrace_broker.model.errors import TailraceError
+from tailrace_broker.model.errors import CorruptPartitionError
 from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.storage.engine import Replayed, open_engine
 from tailrace_broker.storage.files.direct_file import has_direct_io
 from tailrace_broker.storage.files.inventory import Inventory
 from tailrace_broker.storage.files.io_threads import IoThreads
+from tailrace_broker.storage.inspection.logs import NotedRepairs
 from tailrace_broker.storage.journal.file import JOURNAL_FILES, JournalFile, journal_paths
 from tailrace_broker.storage.journal.recovery import recover_journal
-from tailrace_broker.storage.log.appends import LogEnd, stamp
 from tailrace_broker.storage.log.batch_cache import BatchCache
 from tailrace_broker.storage.log.partition_log import PartitionLog
-from tailrace_broker.storage.log.recovery import RecoveredLog, recover_log
+from tailrace_broker.storage.log.range_role import RangeRole
+from tailrace_broker.storage.log.recovery import (
+    LogEvidence,
+    RecoveredLog,
+    recover_log,
+    recover_with,
+)
 from tailrace_broker.storage.log.resources import LogResources
-from tailrace_broker.storage.log.tail import LARGE_GROUP_BYTES
 from tailrace_broker.storage.segments.open_segments import OpenSegments
 from tailrace_broker.storage.segments.reader import read_batches
 from tailrace_broker.storage.segments.writer import LogPlace, SegmentWriter, segment_path
@@ -124,6 +136,12 @@ def _is_of_metadata(fd: int) -> bool:
     return Path(os.readlink(f"/proc/self/fd/{fd}")).parent.name == "metadata"  # noqa: PTH115
 
 
+class TrustingRepairs(NotedRepairs):
+    """Those of `tailrace verify`, which trust indexes as a start does."""
+
+    trusts_indexes = True
+
+
 class LogFiles:
     """The files of one partition's log; knows how to recover, write and read them."""
 
@@ -133,12 +151,12 @@ class LogFiles:
         self.place = self.place_of(PARTITION)
         self.pool = BufferPool(pool_bytes)
         self.is_direct = has_direct_io(directory)
-        self.inventory = Inventory(directory / INVENTORY_FILE, KnownFiles())
+        self.inventory = Inventory(directory / INVENTORY_FILE, KnownFiles(()))
 
     def place_of(self, partition: int) -> LogPlace:
         """Of the topic's partitions, which share the journal."""
         directory = self.directory / "topic" / str(partition)
-        return LogPlace(directory, "topic", TOPIC_ID, partition, range_id=0, epoch=self.epoch)
+        return LogPlace(directory, "topic", TOPIC_ID, partition, range_id=0)
 
     def segment(self, base_offset: int = 0) -> Path:
         """A segment's file."""
@@ -171,33 +189,56 @@ class LogFiles:
 
     def recover(self, first_offset: int = 0) -> list[SegmentState]:
         """The segments, as at a broker's start with no journal."""
-        return recover_log(
-            self.place, first_offset, self.pool, self.inventory, is_direct=self.is_direct
-        ).segments
+        return self.recover_as(self.place, LogEvidence(first_offset)).segments
 
     def recovered(self, *, exact_end: int | None = None) -> RecoveredLog:
         """All that is known of the log, as at a broker's start with no journal."""
-        return recover_log(
-            self.place,
-            0,
-            self.pool,
-            self.inventory,
-            is_direct=self.is_direct,
-            exact_end=exact_end,
-        )
+        return self.recover_as(self.place, LogEvidence(0, exact_end=exact_end))
 
     def recover_all(self, partition: int = PARTITION) -> RecoveredLog:
         """The segments, and what the journal adds to them."""
         replayed = Replayed(replay=self.replay())
-        return recover_log(
+        return self.recover_as(
             self.place_of(partition),
-            0,
-            self.pool,
-            self.inventory,
-            is_direct=self.is_direct,
-            journaled=replayed.batches(TOPIC_ID, partition),
-            damaged=replayed.damaged(TOPIC_ID, partition),
+            LogEvidence(
+                0,
+                journaled=replayed.batches(TOPIC_ID, partition),
+                damaged=replayed.damaged(TOPIC_ID, partition),
+            ),
         )
+
+    def recover_as(self, place: LogPlace, evidence: LogEvidence) -> RecoveredLog:
+        """Recover; `tailrace verify` must have decided the same before, and changed nothing."""
+        noted = self._noted(place, evidence)
+        try:
+            recovered = recover_log(
+                place,
+                evidence.first_offset,
+                self.pool,
+                self.inventory,
+                is_direct=self.is_direct,
+                journaled=evidence.journaled,
+                damaged=evidence.damaged,
+                exact_end=evidence.exact_end,
+                is_journal_lossy=evidence.is_journal_lossy,
+            )
+        except CorruptPartitionError:
+            assert noted is None
+            raise
+        assert noted == _decided(recovered)
+        return recovered
+
+    def _noted(self, place: LogPlace, evidence: LogEvidence) -> tuple[object, ...] | None:
+        """What it decides; None: it refuses."""
+        before = _contents_below(place.directory)
+        newest = self.inventory.newest_segment(place.topic_id, place.partition)
+        evidence = evidence._replace(newest_segment=newest)
+        try:
+            log = recover_with(TrustingRepairs(), place, evidence, self.pool, is_direct=False)
+        except CorruptPartitionError:
+            return None
+        assert _contents_below(place.directory) == before
+        return _decided(log)
 
     def writer(self, *, segment_bytes: int = 64 * MEBIBYTE) -> "SegmentAppends":
         """Recovered, ready to append."""
@@ -233,12 +274,26 @@ class LogFiles:
         return [record.value for record in records]
 
 
+def _decided(log: RecoveredLog) -> tuple[object, ...]:
+    """What readers and producers meet."""
+    states = [(each.base_offset, each.end_offset, each.last_epoch) for each in log.segments]
+    pending = [each.header for each in log.pending]
+    return states, pending, log.damages, log.losses, log.lost_end
+
+
+def _contents_below(directory: Path) -> dict[Path, tuple[bytes, int]]:
+    """Of its files, and when they were changed."""
+    files = directory.iterdir() if directory.exists() else ()
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+
 class SegmentAppends:
     """A log's segments with their writer."""
 
     def __init__(self, files: LogFiles, segments: list[SegmentState], segment_bytes: int) -> None:
         self.segments = segments
         self.place = files.place
+        self._epoch = files.epoch
         self._open_files = OpenSegments(is_direct=files.is_direct)
         self._writer = SegmentWriter(
             files.place,
@@ -255,8 +310,18 @@ class SegmentAppends:
     ) -> list[StoredBatch]:
         """One write of these batches behind the end."""
         state = self.segments[-1]
-        end = LogEnd(state.end_offset, state.last_epoch, state.last_append_time_us)
-        batches = stamp(bodies, self.place, end, append_time_us, state.end_offset)
+        place = self.place
+        first = BatchPlace(
+            place.topic_id,
+            place.range_id,
+            place.partition,
+            self._epoch,
+            state.last_epoch,
+            state.end_offset,
+            append_time_us,
+            state.end_offset,
+        )
+        batches = stamp_batches(bodies, first)
         self._writer.write(batches, is_durable=is_durable)
         return batches
 
@@ -315,6 +380,7 @@ class Engine:
     replayed: Replayed
     logs: list[PartitionLog]
     sealed: list[PartitionLog]
+    role: RangeRole
 
 
 @asynccontextmanager
@@ -355,6 +421,12 @@ async def open_engine_on(
             is_direct=files.is_direct,
             uses_kernel_aio=uses_kernel_aio,
         )
+
+        def lead_in_next_epoch(epoch: int) -> None:
+            files.epoch = epoch + 1  # of a later life too
+            role.change(files.epoch)
+
+        role = RangeRole(files.epoch, on_given_up=lead_in_next_epoch)
         logs = []
         for partition in partitions:
             place = files.place_of(partition)
@@ -372,6 +444,7 @@ async def open_engine_on(
                 recovered.segments,
                 resources,
                 settings,
+                role,
                 pending=replayed.pending(recovered.pending),
                 windows=recovered.windows,
                 sealed_end=sealed_end,
@@ -379,7 +452,7 @@ async def open_engine_on(
             )
             resources.quarantine.recovered(log, recovered.damages, recovered.losses)
             logs.append(log)
-        yield Engine(resources, replayed, logs, sealed)
+        yield Engine(resources, replayed, logs, sealed, role)
         if not is_killed:
             for log in logs:
                 await log.close()
@@ -434,16 +507,16 @@ class Appends:
         """All offsets and errors."""
         return await asyncio.gather(*self._answers, return_exceptions=True)
 
-    def _new_answer(self) -> "tuple[asyncio.Future[int], Appended]":
+    def _new_answer(self) -> "tuple[asyncio.Future[int], OnAppended]":
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-        def done(offset: int, error: TailraceError | None, *, is_duplicate: bool = False) -> None:
+        def done(outcome: AppendOutcome) -> None:
             if answer.cancelled():  # the test has ended before, perhaps at its time limit
                 return
-            if error is None:
-                answer.set_result(offset)
+            if isinstance(outcome, Appended):
+                answer.set_result(outcome.offset)
             else:
-                answer.set_exception(error)
+                answer.set_exception(outcome.error)
 
         self._answers.append(answer)
         return answer, done

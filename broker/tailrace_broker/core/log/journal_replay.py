@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tailrace.wire import BatchHeader
+from tailrace.wire import JOURNAL_BLOCK_BYTES, BatchHeader, align_up
 from tailrace_broker.codec.journal import JournalFileHeader, JournalFrame
 
 NO_FILE = -1
@@ -45,13 +45,31 @@ class JournaledBatch(NamedTuple):
         return self.header.epoch
 
 
+class FrameFlaw(NamedTuple):
+    """A frame of which something cannot be read, at a position of its file.
+
+    `is_missing`: nobody can say which batches it had. `is_durable`: a later frame says that it was
+    durable, so it may have been acknowledged.
+    """
+
+    file_index: int
+    position: int
+    sequence: int
+    is_missing: bool
+    is_durable: bool
+
+
 @dataclass(slots=True)
 class JournalReplay:
-    """`damaged`: headers of batches that were durable; `missing`: file and sequence of a frame."""
+    """`damaged`: headers of batches that were durable; `missing`: file and sequence of a frame.
+
+    `flaws`: all that is damaged, whether something is lost by it or not.
+    """
 
     batches: dict[LogKey, list[JournaledBatch]] = field(default_factory=dict)
     damaged: dict[LogKey, list[BatchHeader]] = field(default_factory=dict)
     missing: tuple[int, int] | None = None
+    flaws: list[FrameFlaw] = field(default_factory=list)
     is_lossy: bool = False  # somebody has accepted that some of it is lost
     next_sequence: int = 1
     last_used: int = 0
@@ -76,7 +94,12 @@ def plan_replay(rounds: Sequence[JournalRound], accepted: Collection[int] = ()) 
         if frame.sequence >= replay.next_sequence:
             replay.next_sequence, replay.last_used = frame.sequence + 1, each.file_index
     durable = _durable_sequences(rounds)
-    missing = (each for each in _missing(rounds, durable) if each[0] not in accepted)
+    replay.flaws = list(_flaws(rounds, durable))
+    missing = (
+        (each.file_index, each.sequence)
+        for each in replay.flaws
+        if each.is_missing and each.is_durable and each.file_index not in accepted
+    )
     replay.missing = next(missing, None)
     for frame, each in frames:
         for header, stored in frame.batches:
@@ -101,21 +124,31 @@ def _durable_sequences(rounds: Sequence[JournalRound]) -> dict[int, int]:
     return durable
 
 
-def _missing(
+def _flaws(
     rounds: Sequence[JournalRound], durable_sequences: Mapping[int, int]
-) -> Iterator[tuple[int, int]]:
-    """Files and sequences that were durable, that the file should hold and does not."""
+) -> Iterator[FrameFlaw]:
+    """What cannot be read of the frames that each file should hold."""
     for each, following in zip(rounds, [*rounds[1:], *rounds[:1]], strict=True):
         if each.header is None:
             continue  # never used; or torn when it was taken: then nothing was only there
         durable, expected = durable_sequences[each.header.boot], each.header.first_sequence
+        position = JOURNAL_BLOCK_BYTES
         for frame in each.frames:
-            if frame.sequence != expected and expected < durable:
-                yield each.file_index, expected
-            if frame.is_cut and frame.sequence < durable:
-                yield each.file_index, frame.sequence
+            if frame.sequence != expected:
+                yield FrameFlaw(
+                    each.file_index, position, expected, is_missing=True,
+                    is_durable=expected < durable,
+                )  # fmt: skip
+            if frame.is_cut or frame.damaged or frame.is_walked:
+                yield FrameFlaw(
+                    each.file_index, frame.position, frame.sequence, is_missing=frame.is_cut,
+                    is_durable=frame.sequence < durable,
+                )  # fmt: skip
+            position = align_up(frame.position + frame.size_bytes, JOURNAL_BLOCK_BYTES)
             expected = frame.sequence + 1
         # Where the ring went on, all before was in this file.
         end = following.header.first_sequence if following.header is not None else 0
-        if expected < min(end, durable):
-            yield each.file_index, expected
+        if expected < end:
+            yield FrameFlaw(
+                each.file_index, position, expected, is_missing=True, is_durable=expected < durable
+            )

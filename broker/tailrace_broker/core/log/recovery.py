@@ -21,9 +21,11 @@ from tailrace_broker.codec.batch import read_header, verify_batch
 from tailrace_broker.codec.segment import (
     INDEX_INTERVAL_BYTES,
     NO_TIMESTAMP_US,
+    EpochStart,
     IndexEntry,
     read_pad,
 )
+from tailrace_broker.core.log.epochs import note_epoch
 from tailrace_broker.core.log.producers import ProducerWindows
 from tailrace_broker.model.errors import CorruptBatchError
 from tailrace_broker.model.topic import NO_EPOCH
@@ -54,6 +56,7 @@ class SegmentState:
     largest_timestamp_us: int = NO_TIMESTAMP_US  # of this segment
     position: int = 0
     entries: list[IndexEntry] = field(default_factory=list)
+    epochs: list[EpochStart] = field(default_factory=list)  # of this segment, its first included
     is_behind_damage: bool = False  # the epoch of what stood before the end is not known
 
     def add(self, header: BatchHeader) -> None:
@@ -68,6 +71,7 @@ class SegmentState:
                     self.largest_timestamp_us,
                 )
             )
+        note_epoch(self.epochs, header.epoch, header.base_offset)
         self.end_offset = header.end_offset
         self.last_epoch = header.epoch
         self.last_append_time_us = header.append_time_us

@@ -6,16 +6,23 @@ from typing import NamedTuple
 from tailrace_broker.codec.commands import decode_command
 from tailrace_broker.codec.ring_snapshot import decode_state
 from tailrace_broker.core.ring.commands import apply_command
-from tailrace_broker.model.agreement import COMMAND, Block, DiskId, Snapshot
-from tailrace_broker.model.ring_state import Registration, RingState, Start
+from tailrace_broker.model.agreement import COMMAND, Block, DiskId, Kept, Snapshot
+from tailrace_broker.model.errors import CorruptMetadataError
+from tailrace_broker.model.ring_state import RangeEnd, Registration, RingState, Start
 
 
 class Identity(NamedTuple):
-    """A process: its disk, which start of it this is, and the starts to register it by."""
+    """A process: its disk, which start of it this is, and the starts to register it by.
+
+    `ends`: what it has recovered of its ranges; `damaged`: those in which committed records are
+    damaged or missing.
+    """
 
     disk: DiskId
     boot: int
     starts: tuple[Start, ...]
+    ends: tuple[RangeEnd, ...] = ()
+    damaged: tuple[int, ...] = ()
 
 
 class AppliedState:
@@ -63,3 +70,23 @@ class AppliedState:
     def install(self, snapshot: Snapshot) -> None:
         """Replace the state by the one of a snapshot."""
         self.state = decode_state(snapshot.state)
+
+
+def state_at(kept: Kept) -> RingState | None:
+    """The state as a disk has it committed; None: it belongs to no ring. CorruptMetadataError."""
+    if kept.snapshot is None:
+        return None
+    blocks = {block.id: block for block in kept.blocks}
+    chain: list[Block] = []
+    block_id = kept.commit
+    while block_id != kept.snapshot.id:
+        block = blocks.get(block_id)
+        if block is None:
+            raise CorruptMetadataError(f"the block {block_id} is missing of what the ring agreed")
+        chain.append(block)
+        block_id = block.parent
+    state = decode_state(kept.snapshot.state)
+    for block in reversed(chain):
+        if block.kind == COMMAND:
+            state = apply_command(state, decode_command(block.payload))
+    return state

@@ -37,8 +37,8 @@ class Inventory:
         self._waiting: list[ListedSegment] = []  # whoever writes next takes them along
 
     @property
-    def journal_files(self) -> tuple[str, ...]:
-        """Names of the journal's files that must be there."""
+    def journal_files(self) -> tuple[str, ...] | None:
+        """Names of the journal's files that must be there; None: nobody knows."""
         return self._known.journal_files
 
     def newest_segment(self, topic_id: UUID, partition: int) -> int | None:
@@ -47,8 +47,9 @@ class Inventory:
 
     def add_journal_file(self, name: str) -> None:
         """It is there, durably."""
-        if name not in self.journal_files:
-            self.keep_journal_files([*self.journal_files, name])
+        known = self.journal_files or ()
+        if name not in known:
+            self.keep_journal_files([*known, name])
 
     def keep_journal_files(self, names: Iterable[str]) -> None:
         """These must be there from now on, and no others."""

@@ -24,7 +24,10 @@ class IoThreads:
     Work may raise TailraceError; anything else is our bug and goes to `on_bug`.
     """
 
-    def __init__(self, count: int, on_bug: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self, count: int, on_bug: Callable[[BaseException], None], *, name: str = "io"
+    ) -> None:
+        """`name`: the prefix of the threads' names."""
         self._work: SimpleQueue[tuple[Callable[[], Any], Done] | None] = SimpleQueue()
         self._completed: deque[tuple[Done, Any, TailraceError | None]] = deque()
         self._is_woken = False
@@ -33,7 +36,7 @@ class IoThreads:
         self.with_room: Callable[[Callable[[], Any]], Any] = _run_once
         self._loop = asyncio.get_running_loop()
         self._threads = [
-            threading.Thread(target=self._run, name=f"io-{index}", daemon=True)
+            threading.Thread(target=self._run, name=f"{name}-{index}", daemon=True)
             for index in range(count)
         ]
 

@@ -83,7 +83,6 @@ class JournalFile:
     def _zero_written(self) -> DirectFile:
         """The file with all its blocks: what is missing is written, what is too much is cut."""
         with translated_errors(self.path):
-            self.path.parent.mkdir(exist_ok=True)
             present_bytes = self.path.stat().st_size if self.path.exists() else 0
             present_bytes -= present_bytes % JOURNAL_BLOCK_BYTES  # a copy may end anywhere
             if not present_bytes:

@@ -117,14 +117,17 @@ class Journal:
         taken: list[JournaledLog] = []
         position, batch_count, durable = FRAME_HEADER_BYTES, 0, False
         while self._ready and position < FRAME_BYTES_MAX:
-            log = next(iter(self._ready))
-            del self._ready[log]
-            batches = log.take_for_journal()
-            if batches:
-                taken.append(log)
-                batch_count += len(batches)
-                durable = durable or log.is_synced
-                position = self._fill(batches, position)
+            ready, self._ready = self._ready, {}  # one by one would search the gaps of the others
+            for log in ready:
+                if position >= FRAME_BYTES_MAX:
+                    self._ready[log] = None
+                    continue
+                batches = log.take_for_journal()
+                if batches:
+                    taken.append(log)
+                    batch_count += len(batches)
+                    durable = durable or log.is_synced
+                    position = self._fill(batches, position)
         if not taken:
             self._is_busy = False
             return

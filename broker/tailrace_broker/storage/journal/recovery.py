@@ -21,7 +21,7 @@ from tailrace_broker.core.log.journal_replay import JournalReplay, JournalRound,
 from tailrace_broker.model.errors import CorruptMetadataError
 from tailrace_broker.storage.files.direct_file import DirectFile
 from tailrace_broker.storage.journal.file import JournalFile
-from tailrace_broker.storage.journal.presence import is_accepted, marker
+from tailrace_broker.storage.journal.presence import is_accepted, marker, stored_at
 
 _REMEDY = (
     "restore the file from a copy, or go on without the events in what cannot be read; all that "
@@ -39,19 +39,58 @@ class RecoveredJournal(NamedTuple):
     replay: JournalReplay
 
 
+class JournalFiles(NamedTuple):
+    """The journal as its files have it, and what is to be replayed of it.
+
+    `accepted`: indexes of the files of which somebody has accepted that something is lost.
+    `has_torn_end`: the last write before a kill is not whole, or damaged: one cannot be told from
+    the other.
+    """
+
+    paths: Sequence[Path]
+    contents: Sequence[memoryview]
+    headers: Sequence[JournalFileHeader | None]
+    accepted: Collection[int]
+    rounds: Sequence[JournalRound]
+    journal_id: int
+    replay: JournalReplay
+    has_torn_end: bool
+
+    def check(self) -> None:
+        """CorruptMetadataError when a file has lost what it alone held."""
+        if self.replay.missing is not None:
+            index, sequence = self.replay.missing
+            raise CorruptMetadataError(
+                f"{self.paths[index]} is damaged: frame {sequence}, which was durable, cannot be "
+                f"read; {_REMEDY.format(marker(self.paths[index]))}"
+            )
+
+
 def recover_journal(files: Sequence[JournalFile], *, is_direct: bool) -> RecoveredJournal:
     """Read the files. ReadFailedError; CorruptMetadataError when one has lost what it alone held.
 
     Nothing is changed: what the journal holds stays there until it is safe in segments.
     """
-    contents = [_read(file.path, is_direct) for file in files]
+    found = read_journal([file.path for file in files], is_direct=is_direct)
+    found.check()
+    if found.has_torn_end:
+        _log.warning("journal.cut", file=str(found.paths[found.replay.last_used]))
+    return RecoveredJournal(found.journal_id, found.replay)
+
+
+def read_journal(paths: Sequence[Path], *, is_direct: bool) -> JournalFiles:
+    """Read the files at these paths. ReadFailedError.
+
+    CorruptMetadataError: nobody can say what is a frame in them.
+    """
+    contents = [_read(stored_at(path), is_direct) for path in paths]
     headers = [read_file_header(stored) for stored in contents]
     accepted = {
         index
-        for index, (file, header) in enumerate(zip(files, headers, strict=True))
-        if is_accepted(file.path, header)
+        for index, (path, header) in enumerate(zip(paths, headers, strict=True))
+        if is_accepted(path, header)
     }
-    journal_id = _journal_id(files, contents, headers, accepted)
+    journal_id = _journal_id(paths, contents, headers, accepted)
     rounds = [
         JournalRound(
             index,
@@ -61,18 +100,13 @@ def recover_journal(files: Sequence[JournalFile], *, is_direct: bool) -> Recover
         for index, (stored, header) in enumerate(zip(contents, headers, strict=True))
     ]
     replay = plan_replay(rounds, accepted)
-    if replay.missing is not None:
-        index, sequence = replay.missing
-        raise CorruptMetadataError(
-            f"{files[index].path} is damaged: frame {sequence}, which was durable, cannot be read; "
-            f"{_REMEDY.format(marker(files[index].path))}"
-        )
     newest, frames = contents[replay.last_used], rounds[replay.last_used].frames
-    is_torn = has_traces(newest, journal_id, replay.next_sequence)
-    if is_torn or (frames and (frames[-1].damaged or frames[-1].is_cut)):
-        # The last write before a kill, or damage to it: one cannot be told from the other.
-        _log.warning("journal.cut", file=str(files[replay.last_used].path))
-    return RecoveredJournal(journal_id, replay)
+    has_torn_end = has_traces(newest, journal_id, replay.next_sequence) or (
+        bool(frames) and (bool(frames[-1].damaged) or frames[-1].is_cut)
+    )
+    return JournalFiles(
+        paths, contents, headers, accepted, rounds, journal_id, replay, has_torn_end
+    )
 
 
 def _read(path: Path, is_direct: bool) -> memoryview:
@@ -91,7 +125,7 @@ def _read(path: Path, is_direct: bool) -> memoryview:
 
 
 def _journal_id(
-    files: Sequence[JournalFile],
+    paths: Sequence[Path],
     contents: Sequence[memoryview],
     headers: Sequence[JournalFileHeader | None],
     accepted: Collection[int],
@@ -104,11 +138,10 @@ def _journal_id(
         journal_id = first_frame_id(stored)
         if journal_id is not None:
             return journal_id
-    for index, (file, stored) in enumerate(zip(files, contents, strict=True)):
+    for index, (path, stored) in enumerate(zip(paths, contents, strict=True)):
         is_used = np.any(np.frombuffer(stored[JOURNAL_BLOCK_BYTES:], np.uint8))
         if is_used and index not in accepted:
             raise CorruptMetadataError(
-                f"{file.path} is damaged: its first block cannot be read; "
-                f"{_REMEDY.format(marker(file.path))}"
+                f"{path} is damaged: its first block cannot be read; {_REMEDY.format(marker(path))}"
             )
     return int.from_bytes(os.urandom(8), "little")

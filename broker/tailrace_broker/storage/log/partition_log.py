@@ -19,9 +19,10 @@ from tailrace_broker.codec.batch import BatchBody, StoredBatch
 from tailrace_broker.codec.columns import RecordColumns
 from tailrace_broker.codec.metadata import LogStart
 from tailrace_broker.codec.segment import find_time
+from tailrace_broker.core.log.epochs import EpochEnd
 from tailrace_broker.core.log.producers import Producer, ProducerWindows
 from tailrace_broker.core.log.recovery import SegmentState
-from tailrace_broker.model.appended import Appended
+from tailrace_broker.model.append_outcome import OnAppended
 from tailrace_broker.model.damage import Damage, LostEnd
 from tailrace_broker.model.errors import (
     CorruptBatchError,
@@ -34,6 +35,8 @@ from tailrace_broker.model.errors import (
 )
 from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.storage.journal.file import JournalFile
+from tailrace_broker.storage.log.range_role import RangeRole
+from tailrace_broker.storage.log.recovery import lost_end_error
 from tailrace_broker.storage.log.resources import LogResources
 from tailrace_broker.storage.log.tail import LogTail
 from tailrace_broker.storage.log.trim import remove_segments, save_log_start
@@ -51,7 +54,8 @@ class PartitionLog:
     """The log of one partition."""
 
     __slots__ = (
-        "_gone", "_resources", "_tail", "_waiters", "log_start", "lost_end", "place", "segments",
+        "_gone", "_resources", "_tail", "_waiters", "log_start", "lost_end", "place", "role",
+        "segments",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +64,7 @@ class PartitionLog:
         segments: list[SegmentState],
         resources: LogResources,
         settings: TopicSettings,
+        role: RangeRole,
         *,
         pending: Sequence[tuple[StoredBatch, JournalFile | None]] = (),
         windows: ProducerWindows | None = None,
@@ -79,12 +84,15 @@ class PartitionLog:
             segments,
             resources,
             settings,
+            role,
             pending=pending,
             windows=windows,
             sealed_end=sealed_end,
             on_advanced=self._wake_waiters,
             on_sealed=partial(resources.on_sealed, self),
         )
+        self.role = role
+        role.add(self)
         self._waiters: set[asyncio.Future[None]] | None = None
         self._gone: TailraceError | None = None
         self.lost_end = lost_end
@@ -94,7 +102,7 @@ class PartitionLog:
     @property
     def settings(self) -> TopicSettings:
         """Of its topic."""
-        return self._tail.settings
+        return self._tail.replica.settings
 
     @settings.setter
     def settings(self, settings: TopicSettings) -> None:
@@ -102,18 +110,22 @@ class PartitionLog:
 
     @property
     def high_watermark(self) -> int:
-        """The end of what can be read."""
-        return self._tail.high_watermark
+        """The end of what is committed, and can be read."""
+        return self._tail.replica.high_watermark
 
     @property
     def log_end(self) -> int:
-        """End of this replica's log; equal to the high watermark on a ring of one."""
-        return self._tail.high_watermark
+        """The written end of this replica's log."""
+        return self._tail.replica.end.offset
+
+    def end_of_epoch(self, epoch: int) -> EpochEnd:
+        """Return the largest epoch up to this one, and where it ends in this replica's log."""
+        return self._tail.replica.end_of_epoch(epoch)
 
     @property
     def last_append_time_us(self) -> int:
         """Of its last batch."""
-        return self._tail.last_append_time_us
+        return self._tail.replica.end.append_time_us
 
     @property
     def waiters(self) -> Collection[asyncio.Future[None]]:
@@ -145,6 +157,21 @@ class PartitionLog:
         """Base offset of the last segment with a batch; there is one."""
         return next(each.base_offset for each in reversed(self.segments) if each.position)
 
+    @property
+    def is_served(self) -> bool:
+        """This process leads its range, or has a whole copy of a sealed one."""
+        return self.role.elsewhere is None
+
+    def check_served(self) -> None:
+        """NotLeaderError, NoLeaderError."""
+        if self.role.elsewhere is not None:
+            raise self.role.elsewhere(self.place.topic, self.place.partition)
+
+    def on_role_changed(self) -> None:
+        """Answer appends, and wake readers, of whom some may ask another broker now."""
+        self._tail.on_role_changed()
+        self._wake_waiters()
+
     # --- appending ---
 
     def append_event(
@@ -153,20 +180,20 @@ class PartitionLog:
         value: bytes,
         timestamp_us: int,
         flags: int,
-        done: Appended,
+        done: OnAppended,
         producer: Producer | None = None,
     ) -> None:
         """Append one event, in one batch with others that wait. `done` is called when stored."""
         self._tail.append_event(key, value, timestamp_us, flags, done, producer)
 
     def append_columns(
-        self, columns: RecordColumns, done: Appended, producer: Producer | None = None
+        self, columns: RecordColumns, done: OnAppended, producer: Producer | None = None
     ) -> None:
         """Append a request's records as a batch of their own. `done` is called when stored."""
         self._tail.append_records(columns, done, producer)
 
     def append_batch(
-        self, body: BatchBody, done: Appended, producer: Producer | None = None
+        self, body: BatchBody, done: OnAppended, producer: Producer | None = None
     ) -> None:
         """Append a batch that is compressed and checked already. `done` is called when stored."""
         self._tail.append_records(body, done, producer)
@@ -187,11 +214,12 @@ class PartitionLog:
             return []
         tail = self._tail
         recent = tail.recent.read(offset, max_bytes) if tail.recent is not None else None
-        return (
-            recent
-            or tail.pending.read(offset, max_bytes)
-            or await self._read_from_disk(offset, max_bytes)
-        )
+        batches = recent or tail.pending.read(offset, max_bytes)
+        if not batches:
+            return await self._read_from_disk(offset, max_bytes)
+        while batches[-1].header.end_offset > self.high_watermark:
+            batches.pop()
+        return batches
 
     async def find_timestamp(self, timestamp_us: int) -> int | None:
         """The first committed offset whose record is of this time or later; None: there is none.
@@ -219,7 +247,7 @@ class PartitionLog:
 
     async def wait_beyond(self, offset: int) -> None:
         """Until the high watermark is above `offset`, or the log takes no more appends."""
-        while self.high_watermark <= offset and self._tail.is_open:
+        while self.high_watermark <= offset and self._tail.is_open and self.is_served:
             waiter = asyncio.get_running_loop().create_future()
             self.add_waiter(waiter)
             try:
@@ -300,9 +328,10 @@ class PartitionLog:
         elif not is_spilled:
             with suppress(DiskFullError, StorageFailedError):
                 await resources.io.run(tail.setting_aside())
-            tail.pending.drop_below(tail.high_watermark)
+            tail.pending.drop_below(tail.replica.end.offset)
         resources.files.forget(*map(self._path_of, self.segments))
         resources.quarantine.forget(self)
+        self.role.remove(self)
 
     # --- how it is done ---
 
@@ -321,6 +350,7 @@ class PartitionLog:
         start = LogStart(first.base_offset, before.last_epoch, before.last_append_time_us)
         await io.run(partial(save_log_start, directory, start, self._resources.write_file))
         self.log_start = first.base_offset
+        self._tail.replica.trim(self.log_start)
         removed = [self._path_of(state) for state in segments[:count]]
         del segments[:count]
         self._tail.forget_unflushed(removed)
@@ -343,18 +373,7 @@ class PartitionLog:
 
     def lost_end_error(self, lost: LostEnd) -> CorruptPartitionError:
         """The error of reads behind the end, and of appends."""
-        place = self.place
-        missing = (
-            f"to {lost.proven_end - 1} were acknowledged and are missing"
-            if lost.is_exact
-            else "on are missing; how many of them were acknowledged is not known"
-        )
-        return place.damaged(
-            f"{place.directory}{'' if self.has_segments else ' has lost its segments'}: "
-            f"offsets from {lost.first_offset} {missing}. Stop the broker and restore the files "
-            "from a copy; or, to go on without them: "
-            f"tailrace topic accept-loss {place.topic} {place.partition}"
-        )
+        return lost_end_error(self.place, lost, has_segments=self.has_segments)
 
     def _path_of(self, state: SegmentState) -> Path:
         return segment_path(self.place.directory, state.base_offset)
@@ -389,6 +408,8 @@ class PartitionLog:
         first_offset = state.base_offset + find_time(state.entries, timestamp_us).relative_offset
         recent_batches = self._tail.recent
         recent = recent_batches.find_time(first_offset, timestamp_us) if recent_batches else None
+        if recent is not None and recent.header.base_offset >= end_offset:
+            return None
         if recent is not None:
             work = partial(first_of_time, recent, timestamp_us)
             return await self._blocking(work, state, first_offset)

@@ -1,65 +1,82 @@
-"""The end of a partition's log: where appends gather, are written, and become readable.
+"""The end of a partition's log on this broker: runs what the machines of its tail decide.
 
-A small group goes into the broker's journal with those of other partitions; it stays in memory, the
-pending tail, until it is spilled to the log's segment. A large group goes straight to the segment
-behind the pending tail, in one write. What arrives while a write is in flight joins the next: the
-busier the partition, the larger its writes.
-
-An append is acknowledged when its write has returned, durable unless the topic is `written`. On a
-ring of one that also moves the high watermark: the one in-sync replica has it.
+`core.log.leader_appends` and `core.log.replica_tail` decide; here are the buffers, the files, the
+timer and the lock of the segments. A small write goes into the broker's journal with those of other
+partitions; it stays in memory, the pending tail, until it is spilled to the log's segment. A large
+write goes straight to the segment, behind the pending tail, in one.
 
 State changes on the event loop only; blocking work runs in the I/O threads.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
+from typing import assert_never
 
-from tailrace_broker.codec.batch import BatchBody, StoredBatch, compress_columns
+from tailrace_broker.codec.batch import BatchBody, StoredBatch, compress_columns, stamp_batches
 from tailrace_broker.codec.columns import RecordColumns
+from tailrace_broker.core.log.appends import GROUP_BYTES_MAX
+from tailrace_broker.core.log.epochs import joined, note_epoch
+from tailrace_broker.core.log.leader_appends import LeaderAppends
 from tailrace_broker.core.log.producers import Producer, ProducerWindows
 from tailrace_broker.core.log.recovery import SegmentState
-from tailrace_broker.model.appended import Appended
-from tailrace_broker.model.errors import DiskFullError, TailraceError
+from tailrace_broker.core.log.replica_tail import LogEnd, LogId, ReplicaTail
+from tailrace_broker.core.log.tail_events import (
+    CLOSING,
+    FLUSH_BEGUN,
+    JOURNAL_TURN,
+    LINGER_OVER,
+    SEGMENT_TURN,
+    Acknowledge,
+    AskJournal,
+    AskSegment,
+    EpochEnded,
+    Fail,
+    Flush,
+    Flushed,
+    FlushFailed,
+    GiveUpEpoch,
+    Publish,
+    Refused,
+    SettingsAltered,
+    Spill,
+    Spilled,
+    StartLinger,
+    StopLinger,
+    TailEffect,
+    TailEvent,
+    WakeReaders,
+    Write,
+    WriteFailed,
+    Written,
+)
+from tailrace_broker.model.append_outcome import Appended, AppendFailed, OnAppended
+from tailrace_broker.model.errors import NoLeaderError, TailraceError
 from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.storage.files.turns import Turns
 from tailrace_broker.storage.journal.file import JournalFile
 from tailrace_broker.storage.journal.spiller import SpillPart
-from tailrace_broker.storage.log.appends import (
-    GROUP_BYTES_MAX,
-    AppendQueue,
-    BatchAppend,
-    EventsAppend,
-    LogEnd,
-    stamp,
-)
 from tailrace_broker.storage.log.batch_cache import RecentBatches
 from tailrace_broker.storage.log.pending_tail import PendingTail
-from tailrace_broker.storage.log.producer_appends import ProducerAppends
 from tailrace_broker.storage.log.producer_recovery import save_checkpoint
+from tailrace_broker.storage.log.range_role import RangeRole
 from tailrace_broker.storage.log.rescued_tail import save_rescued
 from tailrace_broker.storage.log.resources import LogResources
 from tailrace_broker.storage.segments.writer import LogPlace, SegmentWriter
 
-# A group from here on goes straight to the segment: as one write that costs less than twice.
-LARGE_GROUP_BYTES = 64 * 1024
-# A pending tail of this size is brought to the segment.
-SPILL_BYTES = 256 * 1024
 # From here on LZ4 and CRC run in an I/O thread, so that the event loop stays free.
 INLINE_COMPRESS_BYTES_MAX = 256 * 1024
 
 
 class LogTail:
-    """One writer: a group is in flight, or none. An idle one has no file, no timer, no task."""
+    """An idle one has no file, no timer, no task."""
 
     __slots__ = (
-        "_durable_end", "_end", "_flying", "_gone", "_idle", "_is_appending", "_is_linger_over",
-        "_linger", "_on_advanced", "_on_sealed", "_owes_sync", "_place", "_producers", "_queue",
-        "_resources", "_segments", "_spill_at_bytes", "_stuck", "_unflushed_bytes",
-        "_unflushed_paths", "_writer", "high_watermark", "is_open", "pending", "recent", "settings",
-        "turns",
+        "_frame", "_gone", "_idle", "_leader", "_linger", "_on_advanced", "_on_sealed", "_place",
+        "_resources", "_role", "_segments", "_unflushed_paths", "_write", "_writer", "is_open",
+        "pending", "recent", "replica", "turns",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +85,7 @@ class LogTail:
         segments: list[SegmentState],
         resources: LogResources,
         settings: TopicSettings,
+        role: RangeRole,
         *,
         pending: Sequence[tuple[StoredBatch, JournalFile | None]],
         windows: ProducerWindows | None,
@@ -79,7 +97,6 @@ class LogTail:
         self._place = place
         self._segments = segments
         self._resources = resources
-        self.settings = settings
         self._on_advanced = on_advanced
         self._on_sealed = on_sealed
         self._writer: SegmentWriter | None = None
@@ -87,51 +104,39 @@ class LogTail:
         self.recent: RecentBatches | None = None
         self.pending = PendingTail(self)
         state = segments[-1]
-        self._end = LogEnd(state.end_offset, state.last_epoch, state.last_append_time_us)
+        end = LogEnd(state.end_offset, state.last_epoch, state.last_append_time_us)
+        epochs = joined(segment.epochs for segment in segments)
         for batch, file in pending:
             self.pending.add([batch], file)
-            self._end = LogEnd.behind(batch.header)
-        self._producers: ProducerAppends | None = None
-        if windows is not None:
-            self._producers = ProducerAppends(windows, resources.counters, resources.now_us)
-        self._queue = AppendQueue()
-        self._flying: tuple[list[BatchAppend | EventsAppend], list[StoredBatch]] = ([], [])
-        self._is_appending = False
+            note_epoch(epochs, batch.header.epoch, batch.header.base_offset)
+            end = LogEnd.behind(batch.header)
+        self.replica = ReplicaTail(
+            LogId(place.topic_id, place.range_id, place.partition),
+            end,
+            settings,
+            windows=windows,
+            pending_bytes=self.pending.size_bytes,
+            sealed_end=sealed_end,
+            epochs=epochs,
+        )
+        self._role = role
+        self._leader: LeaderAppends | None = None  # from the first append of a role on
+        self._write: Write | None = None  # what the machine has decided in this turn
+        self._frame: Sequence[StoredBatch] = ()  # what is being written to the journal
         self._linger: asyncio.TimerHandle | None = None
-        self._is_linger_over = False
         self.is_open = sealed_end is None
         self._idle: asyncio.Event | None = None
         self._gone: TailraceError | None = None
-        self.high_watermark = self._end.offset if sealed_end is None else sealed_end
-        # What a power failure cannot take.
-        self._durable_end = self.high_watermark
-        self._unflushed_bytes = 0
         self._unflushed_paths: set[Path] | None = None
-        self._spill_at_bytes = SPILL_BYTES
-        self._owes_sync = False
-        # Why the segment cannot be written: what is pending waits, and nothing is added to it.
-        self._stuck: TailraceError | None = None
-
-    @property
-    def last_append_time_us(self) -> int:
-        """Of the last batch."""
-        return self._end.append_time_us
 
     @property
     def is_synced(self) -> bool:
         """Appends are durable when they are acknowledged."""
-        return self.settings.durability == "fsync" or self._owes_sync
+        return self.replica.is_synced
 
     def alter(self, settings: TopicSettings) -> None:
-        """Other settings from now on; what waits already gets the durability that it came for."""
-        self._owes_sync = self.is_synced and bool(self._queue)
-        self.settings = settings
-        if self._durable_end < self.high_watermark:
-            self._resources.flusher.add(self, settings.flush_ms / 1000)
-        if self._linger is not None:
-            self._linger.cancel()
-            self._linger = None
-            self._schedule()
+        """Go on with other settings."""
+        self._step(SettingsAltered(settings))
 
     # --- for producers ---
 
@@ -141,50 +146,102 @@ class LogTail:
         value: bytes,
         timestamp_us: int,
         flags: int,
-        done: Appended,
+        done: OnAppended,
         producer: Producer | None = None,
     ) -> None:
         """Append one event, in one batch with others that wait. `done` is called when stored."""
-        admitted = self._admit(producer, 1, done)
-        if admitted is not None:
-            self._queue.add_event(key, value, timestamp_us, flags, admitted, producer)
-            if not self._is_appending:
-                self._schedule()
+        leader = self._leader or self._lead(done)
+        if leader is None:
+            return
+        now_us = 0 if producer is None else self._resources.now_us()
+        effects = leader.append_event(key, value, timestamp_us, flags, done, producer, now_us)
+        if effects:
+            self._execute(effects)
 
     def append_records(
-        self, contents: RecordColumns | BatchBody, done: Appended, producer: Producer | None
+        self, contents: RecordColumns | BatchBody, done: OnAppended, producer: Producer | None
     ) -> None:
         """Append a request's records as a batch of their own. `done` is called when stored."""
-        admitted = self._admit(producer, contents.record_count, done)
-        if admitted is not None:
-            self._queue.add_batch(BatchAppend(contents, admitted, producer))
-            if not self._is_appending:
-                self._schedule()
+        leader = self._leader or self._lead(done)
+        if leader is not None:
+            now_us = self._resources.now_us()
+            self._execute(leader.append_records(contents, done, producer, now_us))
+
+    def _lead(self, done: OnAppended) -> LeaderAppends | None:
+        """Begin to take appends in this epoch; or refuse this one."""
+        epoch = self._role.epoch
+        if self._gone is not None:
+            done(AppendFailed(self._gone))
+        elif epoch is None:
+            done(AppendFailed(self._refusal()))
+        else:
+            self._leader = LeaderAppends(self.replica, epoch)
+        return self._leader
+
+    def _refusal(self) -> TailraceError:
+        """Why this process takes no appends."""
+        place, elsewhere = self._place, self._role.elsewhere
+        if elsewhere is not None:
+            return elsewhere(place.topic, place.partition)
+        return NoLeaderError(
+            f'partition {place.partition} of topic "{place.topic}" takes no more events: range '
+            f"{place.range_id} is sealed; try again",
+            topic=place.topic,
+            partition=place.partition,
+            range=place.range_id,
+        )
+
+    def _interrupted(self, refusal: TailraceError | None) -> TailraceError:
+        """What becomes of appends whose write the end of the epoch has overtaken."""
+        place = self._place
+        error = refusal or NoLeaderError(
+            f"the leader's epoch has ended while it wrote to partition {place.partition} of topic "
+            f'"{place.topic}": the events may be stored; send them again',
+            topic=place.topic,
+            partition=place.partition,
+            range=place.range_id,
+        )
+        error.write_attempted = True
+        return error
 
     # --- for the log ---
+
+    def on_role_changed(self) -> None:
+        """Answer the appends of the epoch that has ended, in the same turn of the event loop."""
+        leader, epoch = self._leader, self._role.epoch
+        if leader is None:
+            return
+        is_idle = leader.is_idle
+        if is_idle or epoch is None:
+            self._leader = None  # the next append begins with another
+        if not is_idle:
+            is_deposed = epoch is None
+            attempted = self._interrupted(self._refusal() if is_deposed else None)
+            refusal = self._refusal() if is_deposed else None
+            self._execute(leader.step(EpochEnded(attempted, epoch, refusal), 0))
 
     def refuse(self, reason: TailraceError) -> None:
         """Answer what comes from now on with `reason`; what is under way goes on."""
         self._gone = reason
         self.is_open = False
+        self._step(Refused(reason))
 
     async def drained(self) -> None:
         """Once the appends under way have ended; none may come after."""
         self.is_open = False
-        if not self._is_appending:
-            self._schedule()  # what lingers does so no longer
-        while self._queue or self._is_appending:
+        self._step(CLOSING)
+        while not self._is_idle:
             self._idle = self._idle or asyncio.Event()
             self._idle.clear()
             await self._idle.wait()
 
     async def spilled(self) -> TailraceError | None:
         """Once what is pending now is in the segment, and its writer idle; or why it is not."""
-        end_offset = self.high_watermark
+        end_offset = self.replica.end.offset
         while True:
             outcome: asyncio.Future[TailraceError | None]
             outcome = asyncio.get_running_loop().create_future()
-            self.spill(partial(_tell, outcome))
+            self._resources.spiller.spill(self, partial(_tell, outcome))
             error = await outcome
             rest = self.pending.batches
             if error is not None or not rest or rest[0].header.base_offset >= end_offset:
@@ -195,7 +252,7 @@ class LogTail:
 
         Called with the turn to write segments.
         """
-        if self._producers is not None:
+        if self.replica.windows is not None:
             await self._resources.io.run(self._saving_producers())
 
     async def roll(self) -> None:
@@ -207,35 +264,26 @@ class LogTail:
         if self._unflushed_paths:
             self._unflushed_paths.difference_update(paths)
 
-    # --- for the journal and the flusher ---
+    # --- for the journal, the spiller and the flusher ---
 
     def take_for_journal(self) -> Sequence[StoredBatch]:
-        """The group that is appended now; nothing when it has become large: it goes its own way."""
-        if self._goes_to_segment():
-            self.turns.take(self._write_group)
-            return ()
-        group = self._queue.take_group()
-        batches = self._stamp(self._compress([append.contents() for append in group]))
-        self._flying = group, batches
-        return batches
+        """What is written now; nothing when it has become large: it goes to the segment."""
+        self._step(JOURNAL_TURN)
+        write = self._taken()
+        if write is not None:
+            self._frame = stamp_batches(self._compressed(write.contents), write.first)
+        return self._frame
 
     def on_journaled(
         self, file: JournalFile, error: TailraceError | None, *, is_durable: bool
     ) -> None:
         """The group is in the journal's file, or it failed."""
-        group, batches = self._flying
-        self._flying = ([], [])
+        batches, self._frame = self._frame, ()
         if error is None:
             self.pending.add(batches, file)
-        self._on_appended(group, batches, error, is_durable=is_durable)
-        if self.pending.size_bytes >= self._spill_at_bytes:
-            # Not again before as much has come: while this one is under way, or when it failed.
-            self._spill_at_bytes = self.pending.size_bytes + SPILL_BYTES
-            self.spill(self._on_grown_tail_spilled)
-
-    def spill(self, done: Callable[[TailraceError | None], None]) -> None:
-        """Bring the pending tail to the segment, durably."""
-        self._resources.spiller.spill(self, done)
+            self._step(Written(batches, is_journaled=True, is_durable=is_durable))
+        else:
+            self._step(WriteFailed(error, self._needs_cut))
 
     def begin_spill(self) -> SpillPart:
         """What is pending. It has the turn to write segments."""
@@ -246,11 +294,11 @@ class LogTail:
         """The part is in the segment, durably; or not at all."""
         if part.batches:
             self._count_write(error, part.started_s)
-            self._stuck = None if isinstance(error, DiskFullError) else error
         if error is None and part.batches:
             self.pending.drop_below(part.batches[-1].header.end_offset)
         self.turns.end()
         self._tell_sealed(part.segment_count)
+        self._step(Spilled(error, self.pending.size_bytes, self._needs_cut))
 
     def set_aside(self, done: Callable[[TailraceError | None], None]) -> None:
         """Keep the pending tail in a file of its own: the segment cannot be written."""
@@ -270,138 +318,142 @@ class LogTail:
 
     def begin_flush(self) -> tuple[int, Sequence[Path]]:
         """The end of what is written, and the segments that were written since the last flush."""
+        self._step(FLUSH_BEGUN)
         paths, self._unflushed_paths = self._unflushed_paths, None
-        self._unflushed_bytes = 0
-        return self.high_watermark, () if self._gone else list(paths or ())
+        return self.replica.end.offset, () if self._gone else list(paths or ())
 
     def on_flushed(self, end_offset: int) -> None:
         """All below is durable."""
-        self._durable_end = max(self._durable_end, end_offset)
-        self._schedule()
+        self._step(Flushed(end_offset))
 
     def on_flush_failed(self, paths: Sequence[Path], error: TailraceError) -> None:
-        """What waits for it must not wait for ever; it is tried again."""
+        """These segments, or the journal, could not be synced; it is tried again."""
         self._unflushed_paths = {*paths, *(self._unflushed_paths or ())}
-        if self.is_synced and not self._is_appending:
-            while self._queue:
-                for append in self._queue.take_group():
-                    append.finish(-1, error)
-            self._schedule()
+        self._step(FlushFailed(error))
 
-    # --- how it is done ---
+    # --- the machine ---
 
-    def _on_grown_tail_spilled(self, error: TailraceError | None) -> None:
-        if error is None:
-            self._spill_at_bytes = SPILL_BYTES
-
-    def _admit(
-        self, producer: Producer | None, record_count: int, done: Appended
-    ) -> Appended | None:
-        """What to call when it is appended; None: it is answered, or waits for another's answer."""
-        if self._gone or self._stuck:
-            done(-1, self._gone or self._stuck)
-            if self._stuck:
-                self.spill(lambda _: None)  # what is mended takes appends again
-            return None
-        if producer is None:
-            return done
-        if self._producers is None:
-            resources = self._resources
-            self._producers = ProducerAppends(
-                ProducerWindows(), resources.counters, resources.now_us
-            )
-        return self._producers.admit(producer, record_count, done)
-
-    def _schedule(self) -> None:
-        """Write what waits soon: in the next turn of the loop, so that this turn's others join."""
-        if self._is_appending:
-            return
-        if not self._queue:
-            if self._idle is not None:
-                self._idle.set()
-        elif self._lingers():
-            pass
-        elif self._durable_end < self.high_watermark and self.is_synced:
-            self._resources.flusher.add(self, 0)  # it was `written`: what is before goes first
+    def _step(self, event: TailEvent) -> None:
+        leader = self._leader
+        if leader is None:
+            self._execute(self.replica.step(event))
         else:
-            self._is_appending = True
-            if self._goes_to_segment():
-                self._resources.io.call_soon(partial(self.turns.take, self._write_group))
-            else:
-                self._resources.journal.add(self)
+            self._execute(leader.step(event, self._resources.now_us()))
+        if self._idle is not None and self._is_idle:
+            self._idle.set()
 
-    def _goes_to_segment(self) -> bool:
-        """The group is large; or a failed one may still stand in the segment, and be taken for it
-        by a recovery: the write to the segment cuts that away.
-        """
-        writer = self._writer
-        is_large = self._queue.size_bytes >= LARGE_GROUP_BYTES
-        return is_large or (writer is not None and writer.needs_cut)
+    @property
+    def _is_idle(self) -> bool:
+        """No append is under way, nor a write."""
+        return not self.replica.is_writing if self._leader is None else self._leader.is_idle
 
-    def _lingers(self) -> bool:
-        """Single events wait for others, if the topic says so."""
-        settings, queue = self.settings, self._queue
-        if not settings.linger_ms and self._linger is None:
-            return False
-        is_full = 0 < settings.linger_bytes <= queue.size_bytes
-        must_go = self._is_linger_over or is_full or not self.is_open
-        if must_go or not settings.linger_ms or not queue.has_only_events:
-            if self._linger is not None:
-                self._linger.cancel()
-            self._linger, self._is_linger_over = None, False
-            return False
-        if self._linger is None:
-            self._linger = asyncio.get_running_loop().call_later(
-                settings.linger_ms / 1000, self._end_linger
-            )
-        return True
+    def _execute(self, effects: Iterable[TailEffect]) -> None:
+        """Run the effects in their order. An answer may bring further appends in between."""
+        resources = self._resources
+        for effect in effects:
+            match effect:
+                case Publish():
+                    self._publish(effect.batches)
+                case WakeReaders():
+                    self._on_advanced()
+                case Acknowledge():
+                    self._acknowledge(effect)
+                case Fail():
+                    effect.done(AppendFailed(effect.error))
+                case AskJournal():
+                    resources.journal.add(self)
+                case Write():
+                    self._write = effect
+                case AskSegment():
+                    resources.io.call_soon(partial(self.turns.take, self._write_segment))
+                case Flush():
+                    resources.flusher.add(self, effect.within_ms / 1000)
+                case GiveUpEpoch():
+                    self._role.give_up(effect.epoch)
+                case Spill():
+                    resources.spiller.spill(self, lambda _: None)
+                case StartLinger():
+                    self._linger = asyncio.get_running_loop().call_later(
+                        effect.after_ms / 1000, self._step, LINGER_OVER
+                    )
+                case StopLinger():
+                    assert self._linger is not None
+                    self._linger.cancel()
+                case _:
+                    assert_never(effect)
 
-    def _end_linger(self) -> None:
-        """They have waited long enough."""
-        self._linger, self._is_linger_over = None, True
-        self._schedule()
+    def _acknowledge(self, effect: Acknowledge) -> None:
+        if effect.is_duplicate:
+            self._resources.counters.produce_duplicates += 1
+        effect.done(Appended(effect.offset, effect.is_duplicate))
 
-    def _write_group(self) -> None:
-        """It has the turn: write the group behind what is pending to the segment."""
-        if self.pending.size_bytes >= GROUP_BYTES_MAX:  # one write would be too large
+    def _publish(self, batches: Sequence[StoredBatch]) -> None:
+        """Keep them for readers near the end."""
+        resources = self._resources
+        self.recent = self.recent or RecentBatches()
+        for batch in batches:
+            resources.cache.add(self.recent, batch)
+            resources.counters.log_appended_bytes += batch.header.batch_bytes
+        resources.counters.log_appended_batches += len(batches)
+
+    def _taken(self) -> Write | None:
+        """What the machine has decided to write in this turn."""
+        write, self._write = self._write, None
+        return write
+
+    def _compressed(self, contents: Iterable[RecordColumns | BatchBody]) -> list[BatchBody]:
+        codec = self.replica.settings.codec
+        return [
+            part
+            if isinstance(part, BatchBody)
+            else compress_columns(part, part.producer_table, codec)
+            for part in contents
+        ]
+
+    # --- writes to the segment ---
+
+    def _write_segment(self) -> None:
+        """It has the turn: write a group behind what is pending."""
+        self._step(SEGMENT_TURN)
+        write = self._taken()
+        if write is None:
             self.turns.end()
-            self.spill(self._write_group_behind)
             return
-        group = self._queue.take_group()
-        contents = [append.contents() for append in group]
-        if sum(append.size_bytes for append in group) <= INLINE_COMPRESS_BYTES_MAX:
-            contents = list(self._compress(contents))
+        contents = write.contents
+        if sum(len(part.payload) for part in contents) <= INLINE_COMPRESS_BYTES_MAX:
+            contents = self._compressed(contents)
         pending = list(self.pending.batches)
         # What the journal gives up for it must be safe.
-        is_durable = self.is_synced or bool(pending)
+        is_durable = write.is_durable or bool(pending)
         segment_count, started_s = len(self._segments), perf_counter()
         written_paths: set[Path] = set()
 
-        def write() -> list[StoredBatch]:
-            batches = self._stamp(self._compress(contents))
+        def write_all() -> list[StoredBatch]:
+            batches = stamp_batches(self._compressed(contents), write.first)
             path = self._segment_writer().write([*pending, *batches], is_durable=is_durable)
             if not is_durable:
                 written_paths.add(path)
             return batches
 
-        def done(batches: list[StoredBatch] | None, error: TailraceError | None) -> None:
+        def done(batches: list[StoredBatch], error: TailraceError | None) -> None:
             self._count_write(error, started_s)
             if written_paths:  # not in the thread: a flush under way has not seen it
                 self._unflushed_paths = written_paths | (self._unflushed_paths or set())
-            if error is None and pending:
-                self.pending.drop_below(pending[-1].header.end_offset)
-            self._on_appended(group, batches or [], error, is_durable=is_durable)
+            if error is None:
+                if pending:
+                    self.pending.drop_below(pending[-1].header.end_offset)
+                self._step(Written(batches, is_journaled=False, is_durable=is_durable))
+            else:
+                self._step(WriteFailed(error, self._needs_cut))
             self.turns.end()
             self._tell_sealed(segment_count)
 
-        self._resources.io.submit(write, done)
+        self._resources.io.submit(write_all, done)
 
-    def _write_group_behind(self, error: TailraceError | None) -> None:
-        """Some of a large pending tail was spilled, or could not be."""
-        if error is None:
-            self.turns.take(self._write_group)
-        else:
-            self._on_appended(self._queue.take_group(), [], error, is_durable=False)
+    @property
+    def _needs_cut(self) -> bool:
+        """A failed write may still stand in the segment."""
+        return self._writer is not None and self._writer.needs_cut
 
     def _count_write(self, error: TailraceError | None, started_s: float) -> None:
         counters = self._resources.counters
@@ -422,22 +474,9 @@ class LogTail:
         self._resources.io.submit(self._saving_producers(), lambda *_: self.turns.end())
 
     def _saving_producers(self) -> Callable[[], None]:
-        windows = self._producers.windows if self._producers is not None else ProducerWindows()
-        checkpoint = windows.checkpoint(self.high_watermark)
+        windows = self.replica.windows or ProducerWindows()
+        checkpoint = windows.checkpoint(self.replica.end.offset)
         return partial(save_checkpoint, self._place.directory, checkpoint)
-
-    def _compress(self, contents: Sequence[RecordColumns | BatchBody]) -> list[BatchBody]:
-        codec = self.settings.codec
-        return [
-            each
-            if isinstance(each, BatchBody)
-            else compress_columns(each, each.producer_table, codec)
-            for each in contents
-        ]
-
-    def _stamp(self, bodies: Sequence[BatchBody]) -> list[StoredBatch]:
-        """Behind the end; nothing else is being appended."""
-        return stamp(bodies, self._place, self._end, self._resources.now_us(), self._durable_end)
 
     def _segment_writer(self) -> SegmentWriter:
         if self._writer is None:
@@ -451,51 +490,6 @@ class LogTail:
                 segment_bytes=resources.segment_bytes,
             )
         return self._writer
-
-    def _on_appended(
-        self,
-        group: Sequence[BatchAppend | EventsAppend],
-        batches: Sequence[StoredBatch],
-        error: TailraceError | None,
-        *,
-        is_durable: bool,
-    ) -> None:
-        """Publish the group, tell its producers, go on with what came meanwhile."""
-        if error is not None:
-            for append in group:
-                append.finish(-1, error)
-        else:
-            self._publish(batches, is_durable=is_durable)
-            for append, batch in zip(group, batches, strict=True):
-                append.finish(batch.header.base_offset, None)
-            self._on_advanced()
-        self._owes_sync = self._owes_sync and bool(self._queue)
-        self._is_appending = False
-        self._schedule()
-
-    def _publish(self, batches: Sequence[StoredBatch], *, is_durable: bool) -> None:
-        """They can be read."""
-        assert batches[0].header.base_offset == self.high_watermark
-        resources, settings = self._resources, self.settings
-        size_bytes = sum(batch.header.batch_bytes for batch in batches)
-        is_behind = self._durable_end < self.high_watermark
-        self._end = LogEnd.behind(batches[-1].header)
-        self.high_watermark = self._end.offset
-        if self._producers is not None:
-            self._producers.on_stored(batches)
-        if is_durable and not is_behind:
-            self._durable_end = self.high_watermark
-        else:
-            if not self._unflushed_bytes:
-                resources.flusher.add(self, settings.flush_ms / 1000)
-            self._unflushed_bytes += size_bytes
-            if self._unflushed_bytes >= settings.flush_bytes:
-                resources.flusher.add(self, 0)
-        self.recent = self.recent or RecentBatches()
-        for batch in batches:
-            resources.cache.add(self.recent, batch)
-        resources.counters.log_appended_batches += len(batches)
-        resources.counters.log_appended_bytes += size_bytes
 
 
 def _tell(outcome: "asyncio.Future[TailraceError | None]", error: TailraceError | None) -> None:

@@ -138,8 +138,9 @@ def _unreadable(
     place: LogPlace, path: Path, first_offset: int, next_offset: int
 ) -> CorruptPartitionError:
     return CorruptPartitionError(
-        f"{path} is damaged: offsets {first_offset} to {next_offset - 1} cannot be read. "
-        f"Restore the file from a copy, or read on at offset {next_offset}",
+        f"{path} is damaged: offsets {first_offset} to {next_offset - 1} of partition "
+        f'{place.partition} of topic "{place.topic}" cannot be read. Restore the file from a '
+        f"copy, or read on at offset {next_offset}",
         topic=place.topic,
         partition=place.partition,
         firstOffset=first_offset,

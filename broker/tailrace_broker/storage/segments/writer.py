@@ -36,7 +36,6 @@ class LogPlace:
     topic_id: UUID
     partition: int
     range_id: int
-    epoch: int
 
     def damaged(self, detail: str) -> CorruptPartitionError:
         """The error that says so, naming the partition."""
@@ -180,7 +179,7 @@ class SegmentWriter:
         return path
 
     def _forget_new_file(self) -> None:
-        """Its directories may not be synced: the next write makes it anew."""
+        """Its directories may not be synced: the next write makes it again."""
         self._has_file = self._segments[-1].position > 0
 
     def _cut(self, file: DirectFile) -> None:
@@ -202,6 +201,7 @@ def index_of(state: SegmentState) -> SegmentIndex:
         state.last_append_time_us,
         state.largest_timestamp_us,
         state.entries,
+        state.epochs,
     )
 
 

@@ -4,12 +4,14 @@ import os
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from structlog.testing import capture_logs
 
 from tailrace_broker.app.metrics import metrics_text
 from tailrace_broker.core.ring import topic_commands
+from tailrace_broker.model.commands import CreateTopic
 from tailrace_broker.model.errors import (
     NotReadyError,
     NotSupportedError,
@@ -97,7 +99,7 @@ def test_calls_for_a_topic_that_is_being_created_wait_in_order(tmp_path: Path) -
     asyncio.run(scenario())
 
 
-def test_who_waits_for_a_topic_that_is_not_agreed_on_is_told(
+def test_who_waits_for_a_topic_that_is_not_agreed_on_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topic_commands, "TOPICS_MAX", 1)
@@ -223,6 +225,28 @@ def test_a_stop_before_the_start_has_ended_is_no_clean_one(tmp_path: Path) -> No
     asyncio.run(scenario())
 
 
+def test_a_data_disk_that_stands_still_does_not_delay_the_metadata(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        disk = FaultyDisk(monkeypatch, spares_metadata=True)
+        async with started_broker(tmp_path, io_threads=1) as broker:
+            await broker.create_topic("t", TopicSettings(partitions_per_range=1))
+            disk.hold_writes()
+            append = Appends(broker.hosted("t").log_of(0)).event(bytes(100_000))
+            await disk.wait_for_held_write()
+
+            await broker.ring.change(CreateTopic("u", uuid4(), TopicSettings()))
+
+            assert broker.ring.state is not None
+            assert "u" in broker.ring.state.topics
+            assert not append.done()
+            disk.let_writes_go_on()
+            assert await append == 0
+
+    asyncio.run(scenario())
+
+
 def test_produce_memory_is_given_until_it_is_used_up(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with open_broker(tmp_path) as broker:
@@ -304,9 +328,9 @@ def test_a_broker_that_waits_to_be_founded_can_be_stopped(tmp_path: Path) -> Non
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(("secret", "is_told"), [("", True), ("s", False)])
+@pytest.mark.parametrize(("secret", "is_reported"), [("", True), ("s", False)])
 def test_a_broker_whose_peers_prove_nothing_says_so_once(
-    tmp_path: Path, secret: str, *, is_told: bool
+    tmp_path: Path, secret: str, *, is_reported: bool
 ) -> None:
     port = free_ring_port(1)
 
@@ -319,7 +343,7 @@ def test_a_broker_whose_peers_prove_nothing_says_so_once(
     with capture_logs() as lines:
         asyncio.run(scenario())
     warnings = [line for line in lines if line["event"] == "secret.missing"]
-    assert len(warnings) == is_told
+    assert len(warnings) == is_reported
     for line in warnings:
         assert line["log_level"] == "warning"
         assert line["reason"].startswith(f"port {port + 5}, and the requests that change the ring")

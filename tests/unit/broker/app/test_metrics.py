@@ -1,4 +1,4 @@
-"""docs/metrics.md against the code; `pytest --rewrite` writes the page anew."""
+"""docs/metrics.md against the code; `pytest --rewrite` writes the page again."""
 
 import asyncio
 import re
@@ -21,7 +21,7 @@ HEAD = (
     " [`app/metrics.py`](../broker/tailrace_broker/app/metrics.py); those of the process come from"
     " the Prometheus client, on Linux alone.\n"
     "Counters count from the start of the process, but for a group's lost records. Labels are the"
-    " version's and `group`, of the two metrics that each group has; a topic's partitions are told"
+    " version's and `group`, of the two metrics that each group has; a topic's partitions are named"
     " by `GET /v1/topics/{topic}`, a group's by `GET /v1/groups/{group}`.\n\n"
     "| metric | type | unit | meaning |\n|---|---|---|---|\n"
 )
@@ -138,7 +138,7 @@ def test_a_poll_that_waits_at_many_logs_is_one_read(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_group_is_told_with_its_lag_and_what_it_lost(tmp_path: Path) -> None:
+def test_a_group_is_reported_with_its_lag_and_what_it_lost(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with started_broker(tmp_path) as broker:
             await broker.create_topic("t", TopicSettings(partitions_per_range=2))

@@ -1,7 +1,7 @@
 """Every format, byte for byte: what is on somebody's disk must stay readable.
 
 The files are in `tests/golden/`; later ones have what is written otherwise since, and
-the old files stay, to be read. `pytest --rewrite` writes today's anew; a change to one means that a
+the old files stay, to be read. `pytest --rewrite` writes today's; a change to one means that a
 broker of today and one of yesterday do not read each other: review it as that. LZ4's and zstd's
 blocks also change when another version of these compresses otherwise, which harms nobody.
 """
@@ -54,6 +54,7 @@ from tailrace_broker.codec.producers import (
 from tailrace_broker.codec.records_binary import parse_records
 from tailrace_broker.codec.segment import (
     NO_TIMESTAMP_US,
+    EpochStart,
     IndexEntry,
     SegmentIndex,
     decode_index,
@@ -141,6 +142,7 @@ SEGMENT_INDEX = SegmentIndex(
     last_append_time_us=TIME_US,
     largest_timestamp_us=TIME_US + 3,
     entries=[IndexEntry(0, 0, NO_TIMESTAMP_US)],
+    epochs=[EpochStart(1, 0)],
 )
 LONG_INDEX = SegmentIndex(
     segment_bytes=256 * 1024 * 1024,
@@ -153,6 +155,7 @@ LONG_INDEX = SegmentIndex(
         IndexEntry(1000, 65_552, -1),
         IndexEntry(2**32 - 1, 2**28, TIME_US),
     ],
+    epochs=[EpochStart(2, BASE_OFFSET - 5000), EpochStart(4, BASE_OFFSET - 1)],
 )
 DAMAGE = RecordedDamage(
     BASE_OFFSET,

@@ -164,7 +164,7 @@ def test_a_frame_of_a_damaged_header_and_a_damaged_batch_says_which_batch() -> N
     assert [header.partition for header in found.damaged] == [4]
 
 
-def test_a_frame_of_a_damaged_header_is_none_when_not_all_its_batches_can_be_told() -> None:
+def test_a_frame_of_a_damaged_header_is_none_when_not_all_its_batches_can_be_reported() -> None:
     """Nor when it may be of an older round, or does not begin where the one before ends."""
     second = FRAME_HEADER_BYTES + len(SMALL) + 20
     torn = flipped(frame_of(LARGE), 9)
@@ -179,7 +179,7 @@ def test_a_frame_of_a_damaged_header_is_none_when_not_all_its_batches_can_be_tol
         assert frames_in(file_of(spoilt)) == []
 
 
-def test_a_damaged_batch_is_told_and_the_others_of_its_frame_are_read() -> None:
+def test_a_damaged_batch_is_reported_and_the_others_of_its_frame_are_read() -> None:
     frame = frame_of(SMALL, OTHER, SMALL)
     at = FRAME_HEADER_BYTES + len(SMALL) + 130
     (found,) = frames_in(file_of(flipped(frame, at)))
@@ -188,7 +188,7 @@ def test_a_damaged_batch_is_told_and_the_others_of_its_frame_are_read() -> None:
     assert [(header.partition, header.end_offset) for header in found.damaged] == [(4, 10)]
 
 
-def test_a_frame_whose_batches_cannot_be_told_is_none() -> None:
+def test_a_frame_whose_batches_cannot_be_reported_is_none() -> None:
     """Whose events it held, nobody can say."""
     for frame in (frame_of(SMALL, SMALL, count=1), frame_of(SMALL, b"\0" * 16, count=1)):
         assert frames_in(file_of(frame)) == []
@@ -234,7 +234,7 @@ def test_a_frame_inside_a_value_is_no_frame_though_it_begins_on_a_block() -> Non
 
 
 def test_a_forged_frame_in_a_torn_one_has_another_id() -> None:
-    """Else a producer could write into any partition. Nobody is told the id."""
+    """Else a producer could write into any partition. Nobody is reported the id."""
     lead = BLOCK - FRAME_HEADER_BYTES - 128
     value = forged_batch(bytes(lead) + frame_of(OTHER, sequence=8, journal_id=ID - 1))
     frame = frame_of(value)
@@ -244,14 +244,16 @@ def test_a_forged_frame_in_a_torn_one_has_another_id() -> None:
     assert frames_in(file_of(torn)) == []
 
 
-@pytest.mark.parametrize("bit", [*range(FRAME_HEADER_BYTES * 8), BLOCK * 8])
-def test_of_a_frame_that_cannot_be_read_traces_are_left(bit: int) -> None:
+def test_of_a_frame_that_cannot_be_read_traces_are_left() -> None:
     """Whatever bit of its header is flipped, or one of its batches."""
     frames = [frame_of(SMALL), frame_of(LARGE, sequence=8)]
     stored = file_of(*frames, size_bytes=20 * BLOCK)
-    damaged = flipped(stored, 2 * BLOCK + bit // 8, bit % 8)
 
-    assert has_traces(memoryview(damaged), ID, 8)
+    assert [
+        bit
+        for bit in (*range(FRAME_HEADER_BYTES * 8), BLOCK * 8)
+        if not has_traces(memoryview(flipped(stored, 2 * BLOCK + bit // 8, bit % 8)), ID, 8)
+    ] == []
 
 
 def test_frames_that_can_be_read_are_no_traces() -> None:

@@ -215,14 +215,14 @@ def test_a_frame_on_the_wire() -> None:
 def test_the_documents_name_every_message_by_its_tag() -> None:
     text = (Path(__file__).parents[4] / "docs" / "protocol.md").read_text()
     rows = re.findall(r"^\| ([\d, ]+) \| ([A-Z][\w, ]+) \| [a-z]", text, re.MULTILINE)
-    told = {
+    reported = {
         int(tag): name
         for tags, names in rows
         for tag, name in zip(tags.split(","), names.split(", "), strict=True)
     }
 
-    assert told == {kind.__struct_config__.tag: kind.__name__ for kind in KINDS}  # type: ignore[attr-defined]
+    assert reported == {kind.__struct_config__.tag: kind.__name__ for kind in KINDS}  # type: ignore[attr-defined]
 
 
-def test_a_message_is_as_long_as_told() -> None:
+def test_a_message_is_as_long_as_reported() -> None:
     assert encoded_bytes(SMALL) == len(encode_frame(SMALL)) - FRAME_HEADER.size

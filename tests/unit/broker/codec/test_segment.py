@@ -6,6 +6,7 @@ from crc32c import crc32c
 from tailrace.wire import INDEX_HEADER, PAD_HEADER
 from tailrace_broker.codec.segment import (
     NO_TIMESTAMP_US,
+    EpochStart,
     IndexEntry,
     SegmentIndex,
     decode_index,
@@ -29,6 +30,7 @@ INDEX = SegmentIndex(
         IndexEntry(300, 131_104, 70),
         IndexEntry(400, 200_000, 2**40),
     ],
+    epochs=[EpochStart(2, 4_000_000_000), EpochStart(3, 4_999_999_000)],
 )
 
 
@@ -79,7 +81,7 @@ def test_a_pad_header_that_is_cut_off_is_no_pad() -> None:
         assert read_pad(memoryview(encode_pad(64)[:size_bytes]), 0) == 0
 
 
-@pytest.mark.parametrize("index", [INDEX, INDEX._replace(entries=[])])
+@pytest.mark.parametrize("index", [INDEX, INDEX._replace(entries=[]), INDEX._replace(epochs=[])])
 def test_an_index_comes_back_from_its_file(index: SegmentIndex) -> None:
     assert decode_index(encode_index(index)) == index
 
@@ -103,7 +105,7 @@ def test_an_index_with_more_behind_it_is_refused() -> None:
     assert "size does not fit" in refusal_of(encode_index(INDEX) + bytes(16))
 
 
-@pytest.mark.parametrize("start", [b"TRLI\1\0\0\0", b"TRLX\2\0\0\0"], ids=["version", "magic"])
+@pytest.mark.parametrize("start", [b"TRLI\1\0\0\0", b"TRLX\3\0\0\0"], ids=["version", "magic"])
 def test_an_index_of_another_version_or_none_is_refused(start: bytes) -> None:
     stored = encode_index(INDEX)
     head = start + stored[8 : INDEX_HEADER.size]

@@ -312,7 +312,7 @@ def test_a_topic_that_is_created_again_starts_fresh(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_who_is_not_registered_or_registered_otherwise_is_told(tmp_path: Path) -> None:
+def test_who_is_not_registered_or_registered_otherwise_is_reported(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with started_broker(tmp_path, auto_create_topics=False) as broker:
             await create(broker)

@@ -105,7 +105,7 @@ def test_a_start_on_a_full_disk_takes_a_spare_file(
 # --- starts that the ring may not know ------------------------------------------------------------
 
 
-def test_each_start_is_told_with_what_came_before_it(tmp_path: Path) -> None:
+def test_each_start_is_reported_with_what_came_before_it(tmp_path: Path) -> None:
     boot(tmp_path)
     boot(tmp_path, log_ends=ENDS)
     boot(tmp_path)
@@ -231,7 +231,7 @@ def test_metadata_is_not_missed_before_there_was_any(tmp_path: Path) -> None:
     directory.close()
 
 
-def test_metadata_that_is_lost_is_told(tmp_path: Path) -> None:
+def test_metadata_that_is_lost_is_reported(tmp_path: Path) -> None:
     directory = DataDirectory(tmp_path)
     directory.belong_to(UUID(int=5))
     with pytest.raises(CorruptMetadataError, match=r"metadata has lost what the ring agreed"):
@@ -330,7 +330,7 @@ def test_the_trash_holds_no_topic(tmp_path: Path) -> None:
     directory.close()
 
 
-def test_the_disk_is_told_as_df_tells_it(tmp_path: Path) -> None:
+def test_the_disk_is_reported_as_df_tells_it(tmp_path: Path) -> None:
     directory = DataDirectory(tmp_path)
     disk_bytes = directory.disk_bytes()
     directory.close()

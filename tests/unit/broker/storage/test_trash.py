@@ -45,7 +45,7 @@ def buried(data: Path) -> list[str]:
     return sorted(path.name for path in (data / "trash").iterdir())
 
 
-def test_what_is_old_enough_is_purged_and_the_oldest_of_the_rest_is_told(
+def test_what_is_old_enough_is_purged_and_the_oldest_of_the_rest_is_reported(
     trash: Trash, tmp_path: Path
 ) -> None:
     assert trash.purge(5) is None  # there is no trash yet
@@ -105,7 +105,7 @@ def test_what_nobody_knows_the_age_of_is_kept_and_does_not_stop_the_others(
     assert [entry["event"] for entry in logs].count("trash.failed") == 1
 
 
-def test_a_mark_that_cannot_be_written_is_told(
+def test_a_mark_that_cannot_be_written_is_reported(
     trash: Trash, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = FaultyDisk(monkeypatch)
@@ -168,7 +168,7 @@ def test_a_topic_buried_twice_is_no_error(trash: Trash, tmp_path: Path) -> None:
     assert buried(tmp_path) == IDS[:1]
 
 
-def test_a_mark_that_cannot_be_removed_is_told(
+def test_a_mark_that_cannot_be_removed_is_reported(
     trash: Trash, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (topic, *_) = TOPICS
@@ -183,7 +183,7 @@ def test_a_mark_that_cannot_be_removed_is_told(
     assert not (tmp_path / "trash").exists()
 
 
-def test_a_trash_that_cannot_be_listed_is_told(trash: Trash, tmp_path: Path) -> None:
+def test_a_trash_that_cannot_be_listed_is_reported(trash: Trash, tmp_path: Path) -> None:
     (tmp_path / "trash").write_bytes(b"")
     with capture_logs() as logs:
         assert trash.purge(1) is None
@@ -255,7 +255,7 @@ def test_an_interrupted_restoration_is_finished(
 
 @pytest.mark.parametrize("call", ["rename", "fsync"])
 @pytest.mark.parametrize("is_at_start", [False, True])
-def test_an_exhumation_that_fails_is_told(
+def test_an_exhumation_that_fails_is_reported(
     trash: Trash, tmp_path: Path, call: str, is_at_start: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = TOPICS[0]
@@ -306,7 +306,7 @@ def test_a_full_disk_empties_the_trash_as_far_as_it_must_the_oldest_first(
     assert counters.purged_bytes == sum(entry["size_bytes"] for entry in logs) > 0
 
 
-def test_when_the_trash_is_empty_a_full_disk_is_told(trash: Trash, tmp_path: Path) -> None:
+def test_when_the_trash_is_empty_a_full_disk_is_reported(trash: Trash, tmp_path: Path) -> None:
     with pytest.raises(DiskFullError):
         trash.with_room(_no_space)
 

@@ -21,7 +21,6 @@ from tailrace_broker.model.errors import (
     CorruptPartitionError,
     NoLeaderError,
     NotLeaderError,
-    NotReadyError,
     PartitionNotFoundError,
     SupersededError,
 )
@@ -260,7 +259,7 @@ def test_a_full_disk_takes_what_the_journal_holds_of_a_damaged_partition(
     run(scenario)
 
 
-def test_a_disk_that_does_not_take_it_stops_no_start_and_is_told(
+def test_a_disk_that_does_not_take_it_stops_no_start_and_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
@@ -327,7 +326,7 @@ def test_a_deletion_keeps_what_was_set_aside_before(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_deletion_of_which_nothing_can_be_set_aside_is_one_and_is_told(
+def test_a_deletion_of_which_nothing_can_be_set_aside_is_one_and_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
@@ -466,7 +465,7 @@ def lose_track(root: Path) -> None:
     put_ring_state(root, msgspec.structs.replace(state, brokers={0: mine}))
 
 
-def test_a_log_is_closed_when_its_range_has_another_epoch_and_goes_on(tmp_path: Path) -> None:
+def test_a_log_stays_open_when_its_range_has_another_epoch(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with started_broker(tmp_path) as broker:
             await broker.create_topic("t", TopicSettings(partitions_per_range=1))
@@ -475,13 +474,43 @@ def test_a_log_is_closed_when_its_range_has_another_epoch_and_goes_on(tmp_path: 
             mine = broker.ring.registration
             assert mine is not None
             await broker.ring.change(Lead(0, epoch=1, ordinal=0, registration=mine.number))
+            await Appends(before).event(b"1")
             await broker.create_topic("other", TopicSettings())
             after = broker.hosted("t").log_of(0)
-            assert (before.place.epoch, after.place.epoch) == (1, 2)
-            outcome = await asyncio.gather(Appends(before).event(b"no"), return_exceptions=True)
-            assert isinstance(outcome[0], NotReadyError)
-            await Appends(after).event(b"1")
-            assert await values_in(after) == [b"0", b"1"]
+            assert after is before
+            await Appends(after).event(b"2")
+            batches = await read_all(after)
+            assert [batch.header.epoch for batch in batches] == [1, 2, 2]
+            assert broker.hosted("t").topic.partitions[0].epoch == 2
+
+    run(scenario)
+
+
+def test_a_deposed_broker_says_so_in_the_turn_in_which_the_state_is_applied(
+    tmp_path: Path,
+) -> None:
+    """Its logs stay open: it is a replica all the same, and may lead again."""
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await broker.create_topic("t", TopicSettings(partitions_per_range=1))
+            hosted = broker.hosted("t")
+            log = hosted.log_of(0)
+            await Appends(log).event(b"0")
+            state = broker.ring.state
+            assert state is not None
+            roles = broker._topics._local._roles
+            nobody = msgspec.structs.replace(state.ranges[0], leader=None)
+            roles.apply(
+                msgspec.structs.replace(state, ranges={0: nobody}), broker.ring.registration
+            )
+            with pytest.raises(NoLeaderError):
+                hosted.log_of(0)
+            assert hosted.log_ends() == [None]
+            assert hosted.all_logs() == [log]
+
+            roles.apply(state, broker.ring.registration)
+            assert hosted.log_of(0) is log
 
     run(scenario)
 

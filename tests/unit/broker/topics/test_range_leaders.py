@@ -8,8 +8,8 @@ from tailrace_broker.core.ring.topics import topic_of
 from tailrace_broker.model.commands import CreateTopic, Lead, Stamped
 from tailrace_broker.model.errors import NoLeaderError, NotLeaderError
 from tailrace_broker.model.ring_state import Registration, RingState
-from tailrace_broker.model.topic import TopicSettings
-from tailrace_broker.topics.range_leaders import why_elsewhere
+from tailrace_broker.model.topic import Partition, TopicSettings
+from tailrace_broker.topics.range_leaders import RangeRoles
 
 
 def registration(ordinal: int) -> Registration:
@@ -31,10 +31,14 @@ def ring(*, broker_count: int = 3) -> RingState:
 def answer(state: RingState, ordinal: int, partition: int) -> object:
     """What a broker answers who wants a partition; None: it has it."""
     topic = topic_of(state, state.topics["t"])
-    mine = state.brokers[ordinal]
-    return why_elsewhere(
-        state, mine, topic, topic.partitions[partition], lambda other: f"http://b{other}:9250"
-    )
+    return answer_of(state, state.brokers[ordinal], topic.partitions[partition])
+
+
+def answer_of(state: RingState, mine: Registration | None, partition: Partition) -> object:
+    roles = RangeRoles(lambda other: f"http://b{other}:9250", lambda *_: None)
+    roles.apply(state, mine)
+    elsewhere = roles.of(partition.range_id).elsewhere
+    return None if elsewhere is None else elsewhere("t", partition.partition)
 
 
 def test_each_broker_has_what_it_leads_and_names_the_leader_of_the_rest() -> None:
@@ -59,7 +63,7 @@ def test_each_broker_has_what_it_leads_and_names_the_leader_of_the_rest() -> Non
                 assert (found.retriable, found.write_attempted) == (True, False)
 
 
-def test_a_range_without_a_leader_is_told() -> None:
+def test_a_range_without_a_leader_is_reported() -> None:
     state = ring(broker_count=1)
     state = replace(state, ranges={0: replace(state.ranges[0], leader=None)})
     found = answer(state, 0, 0)
@@ -79,7 +83,7 @@ def test_what_an_earlier_process_of_this_broker_led_nobody_leads() -> None:
 def test_a_process_that_is_not_registered_leads_nothing() -> None:
     state = ring(broker_count=1)
     topic = topic_of(state, state.topics["t"])
-    found = why_elsewhere(state, None, topic, topic.partitions[0], lambda _: "http://b:9250")
+    found = answer_of(state, None, topic.partitions[0])
 
     assert isinstance(found, NotLeaderError)
 
@@ -105,3 +109,34 @@ def test_a_sealed_partition_is_read_from_a_whole_copy(
     else:
         assert isinstance(found, NotLeaderError)
         assert found.members["leader"] == reader
+
+
+def test_a_role_changes_only_with_its_range() -> None:
+    class Log:
+        change_count = 0
+
+        def on_role_changed(self) -> None:
+            self.change_count += 1
+
+    state = ring(broker_count=2)
+    given_up: list[tuple[int, int]] = []
+    roles = RangeRoles(
+        lambda _: "http://b:9250", lambda range_id, epoch: given_up.append((range_id, epoch))
+    )
+    roles.apply(state, state.brokers[0])
+    role, log = roles.of(0), Log()
+    role.add(log)
+    other = replace(state.ranges[1], epoch=9)
+    state = replace(state, ranges={**state.ranges, 1: other})
+    roles.apply(state, state.brokers[0])
+    assert (log.change_count, role.epoch) == (0, 1)
+
+    later = replace(state.ranges[0], epoch=2)
+    state = replace(state, ranges={**state.ranges, 0: later})
+    roles.apply(state, state.brokers[0])
+    assert (log.change_count, role.epoch) == (1, 2)
+    assert roles.of(0) is role
+
+    for epoch in (1, 2, 2):
+        role.give_up(epoch)
+    assert given_up == [(0, 2)]  # once, and no epoch that has ended

@@ -176,7 +176,7 @@ def test_a_restored_topic_whose_data_cannot_be_moved_is_opened_later(
 
 
 def test_a_restored_topic_whose_data_was_removed_stands_still(tmp_path: Path) -> None:
-    """It must not begin anew under the same offsets."""
+    """It must not begin again under the same offsets."""
 
     async def scenario() -> None:
         async with started_broker(tmp_path) as broker:
@@ -280,7 +280,7 @@ def test_a_restoration_that_was_stopped_is_finished(
 
 
 def test_a_restoration_that_a_start_cannot_finish_ends_it(tmp_path: Path, disk: FaultyDisk) -> None:
-    """Without its data the topic would begin anew under the same offsets."""
+    """Without its data the topic would begin again under the same offsets."""
 
     async def scenario() -> None:
         async with started_broker(tmp_path) as broker:

@@ -65,7 +65,7 @@ class Watched:
             tasks.create_task(work)
 
         self.broker = broker
-        self.log: PartitionLog = broker._topics.by_name["t"].readable_logs()[0]
+        self.log: PartitionLog = broker._topics.by_name["t"].all_logs()[0]
         self.clock = Shifted(broker)
         self.counters = Counters()
         self.retention = Retention(spawn, self.clock, self.counters)
@@ -212,7 +212,7 @@ def test_a_deleted_topic_and_a_stopped_broker_are_not_trimmed(tmp_path: Path) ->
     run(scenario)
 
 
-def test_a_trim_that_fails_is_told_and_tried_again(
+def test_a_trim_that_fails_is_reported_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tailrace_broker.topics.retention.RETRY_US", 1)
@@ -264,7 +264,7 @@ def test_an_earlier_time_counts_and_a_later_one_does_not(
 # --- the clock ------------------------------------------------------------------------------------
 
 
-def test_a_clock_that_is_set_ahead_makes_nothing_old_and_is_told_once() -> None:
+def test_a_clock_that_is_set_ahead_makes_nothing_old_and_is_reported_once() -> None:
     wall_us, passed_us = [1000 * MINUTE_US], [5]
     clock = CautiousClock(lambda: wall_us[0], lambda: passed_us[0])
     assert clock() == 1000 * MINUTE_US

@@ -158,7 +158,7 @@ def test_where_nothing_is_stored_it_only_waits(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_segment_that_cannot_be_read_is_told_and_the_rest_is_scrubbed(tmp_path: Path) -> None:
+def test_a_segment_that_cannot_be_read_is_reported_and_the_rest_is_scrubbed(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with scrub_of(tmp_path, batches=4, damaged=(3,)) as scrub:
             missing = LogFiles(tmp_path).segment(0)

@@ -81,14 +81,14 @@ def test_a_topic_that_is_agreed_on_is_not_called_missing_until_it_is_open(tmp_pa
             await broker.ring.change(CreateTopic("t", UUID(int=1), ONE))
             with pytest.raises(NotReadyError, match='opening topic "t"'):
                 broker.hosted("t")
-            with pytest.raises(TopicExistsError):  # told when the one that exists can be used
+            with pytest.raises(TopicExistsError):  # reported when the one that exists can be used
                 await broker.create_topic("t", TopicSettings(partitions_per_range=2))
             assert broker.hosted("t").topic.topic_id == UUID(int=1)
 
     run(scenario)
 
 
-def test_what_the_ring_has_not_agreed_on_at_a_stop_is_told(tmp_path: Path) -> None:
+def test_what_the_ring_has_not_agreed_on_at_a_stop_is_reported(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with started_broker(tmp_path) as broker:
             creation = asyncio.create_task(broker.create_topic("t", ONE))
@@ -115,7 +115,7 @@ def test_a_topic_that_was_deleted_and_restored_meanwhile_has_come_under_its_new_
         async with started_broker(tmp_path) as broker:
             topic = await create_with_records(broker, b"0")
             broker.groups._topics.on_changed = changed.append
-            await asyncio.gather(  # the last two are one write, and carried out as one
+            await asyncio.gather(  # the last two are one write, and applied as one
                 broker.ring.change(CreateTopic("other", UUID(int=1), ONE)),
                 broker.ring.change(DeleteTopic("t", 1, topic.topic_id)),
                 broker.ring.change(RestoreTopic(topic.topic_id, "u")),

@@ -235,7 +235,7 @@ def test_a_commit_of_another_delivery_is_refused() -> None:
     assert tried.position(0) == 5
 
 
-def test_positions_that_are_not_stored_are_told_until_they_are() -> None:
+def test_positions_that_are_not_stored_are_reported_until_they_are() -> None:
     tried = Tried(ONE)
     tried.join("a")
     number = tried.poll("a", ends={0: 5})
@@ -285,7 +285,7 @@ def test_an_id_is_one_consumers() -> None:
         tried.group.join(tried.subscription("a", "t", "u"), {"t": ONE}, tried.logs, 0)
 
 
-def test_who_is_not_registered_is_told_to_register() -> None:
+def test_who_is_not_registered_is_asked_to_register() -> None:
     tried = Tried(ONE)
 
     with pytest.raises(ConsumerNotRegisteredError, match="register, then poll again"):
@@ -305,7 +305,7 @@ def test_who_is_not_seen_for_its_session_is_removed() -> None:
     assert Group("g", BOOT).next_expiry_us() is None
 
 
-def test_a_process_whose_id_another_has_taken_is_told() -> None:
+def test_a_process_whose_id_another_has_taken_is_reported() -> None:
     tried = Tried(ONE)
     tried.join("a")
     tried.leave("a")

@@ -118,5 +118,5 @@ class GroupMachine(RuleBasedStateMachine):
         self.world.settle()
 
 
-GroupMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=60)
+GroupMachine.TestCase.settings = settings(max_examples=20, stateful_step_count=60)
 TestGroup = GroupMachine.TestCase

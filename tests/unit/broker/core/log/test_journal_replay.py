@@ -58,7 +58,7 @@ def test_batches_come_in_the_order_of_their_frames_wherever_the_ring_begins() ->
     assert (replay.next_sequence, replay.last_used, replay.missing) == (32, 0, None)
 
 
-def test_batches_are_told_apart_by_topic_and_partition() -> None:
+def test_batches_are_distinguished_by_topic_and_partition() -> None:
     others = [header_of(5, PARTITION + 1), header_of(5, topic_id=UUID(int=1)), header_of(5)]
     batches = [(header, memoryview(b"")) for header in others]
     replay = plan_replay([round_of(0, 1, JournalFrame(1, 1, batches, [])), *UNUSED[1:]])

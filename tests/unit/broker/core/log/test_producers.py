@@ -77,6 +77,14 @@ def test_a_first_request_is_new() -> None:
     assert verdict(ProducerWindows(), "a", 0) is Verdict.NEW
 
 
+def test_windows_are_empty_until_a_producer_is_known() -> None:
+    windows = ProducerWindows()
+    assert windows.is_empty
+    store(windows, "a", 0, offset=70)
+
+    assert not windows.is_empty
+
+
 def test_a_retry_of_what_is_stored_gets_its_offset() -> None:
     windows = ProducerWindows()
     store(windows, "a", 0, offset=70, count=5)

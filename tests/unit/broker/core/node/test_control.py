@@ -1,4 +1,4 @@
-"""A broker's part in the ring: scenarios of some brokers, told step by step."""
+"""A broker's part in the ring: scenarios of some brokers, reported step by step."""
 
 from uuid import UUID
 
@@ -245,7 +245,7 @@ def test_its_own_bootstrap_goes_first_when_its_id_is_the_greater() -> None:
     assert world.rules["bootstrap.gave_way"] == 1
 
 
-def test_a_reservation_that_was_overtaken_is_not_told() -> None:
+def test_a_reservation_that_was_overtaken_is_not_reported() -> None:
     world = World()
     control = world.start(0)
     world.do(control, Heard(BootstrapAsked(TestDisk(1).id, UUID(int=0))))
@@ -266,7 +266,7 @@ def test_an_empty_broker_that_knows_of_a_ring_founds_none() -> None:
 # --- commands and reads ---
 
 
-def test_a_command_is_carried_out_wherever_it_is_asked() -> None:
+def test_a_command_is_applied_wherever_it_is_asked() -> None:
     world = founded()
 
     for ordinal in range(3):
@@ -276,7 +276,7 @@ def test_a_command_is_carried_out_wherever_it_is_asked() -> None:
         assert f"t{ordinal}" in state.topics
 
 
-def test_a_refusal_is_told() -> None:
+def test_a_refusal_is_reported() -> None:
     world = founded()
 
     assert reason(world.answer(world.ask(1, DeleteTopic("nosuch", 0)))) == "topic-not-found"

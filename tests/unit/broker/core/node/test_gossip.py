@@ -91,7 +91,7 @@ def test_a_message_that_comes_again_is_no_sign_of_life() -> None:
     assert made.hints[1].beat == 10
 
 
-def test_whose_beat_is_told_by_others_is_alive_when_it_grows() -> None:
+def test_whose_beat_is_reported_by_others_is_alive_when_it_grows() -> None:
     made = gossip()
     made.heard(digest(1, hint_of(1), hint_of(2, 10)), NOW_MS)
     assert not made.is_alive(2, NOW_MS)
@@ -287,11 +287,11 @@ def test_in_a_small_ring_it_tells_everybody(brokers: int, peers: list[int]) -> N
 
 def test_in_a_larger_ring_it_tells_its_neighbours_and_another_one() -> None:
     made, clockwise = gossip(0, 12), ring_order(12)
-    told = [peers_of(made) for _ in range(200)]
+    reported = [peers_of(made) for _ in range(200)]
 
-    assert {tuple(peers[:2]) for peers in told} == {(clockwise[1], clockwise[-1])}
-    assert {peers[2] for peers in told} == set(clockwise[2:-1])
-    assert {len(peers) for peers in told} == {3}
+    assert {tuple(peers[:2]) for peers in reported} == {(clockwise[1], clockwise[-1])}
+    assert {peers[2] for peers in reported} == set(clockwise[2:-1])
+    assert {len(peers) for peers in reported} == {3}
 
 
 @pytest.mark.parametrize("ordinal", range(5))

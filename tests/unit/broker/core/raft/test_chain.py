@@ -131,7 +131,7 @@ def test_a_snapshot_takes_the_place_of_the_chain_up_to_it() -> None:
     assert not chain.knows(BlockId(1, 1))
 
 
-def test_a_start_finds_the_chain_among_dead_branches_and_blocks_told_twice() -> None:
+def test_a_start_finds_the_chain_among_dead_branches_and_blocks_reported_twice() -> None:
     old = block(0, 0, (0, -1))
     chain = recover_chain(
         INITIAL_ID,

@@ -127,7 +127,7 @@ def test_a_disk_votes_once_in_a_term_over_a_restart_too() -> None:
     assert sent(same) == [VoteAnswered(1, C, True)]
 
 
-def test_a_vote_that_did_not_reach_the_disk_was_never_told() -> None:
+def test_a_vote_that_did_not_reach_the_disk_was_never_reported() -> None:
     world = World()
     node = world.nodes[2]
 
@@ -321,14 +321,14 @@ def test_a_leader_of_an_older_term_learns_the_newer_and_steps_down() -> None:
     stale = world.nodes[2].step(Received(append(1, parent=BlockId(1, 1))))
 
     assert sent(stale) == []  # the term is not on its disk yet
-    told = sent(world.nodes[2].write())
+    reported = sent(world.nodes[2].write())
     # Not the round that was asked in the older term: who leads term 2 may be who asked.
-    assert told == [
+    assert reported == [
         VoteAnswered(2, C, True),
         AppendAnswered(2, C, False, BlockId(1, 1), BlockId(1, 1), 0),
     ]
 
-    leader.step(Received(told[1]))
+    leader.step(Received(reported[1]))
 
     assert (world[0].role, world[0].term, world[0].leader) == ("follower", 2, None)
 

@@ -27,7 +27,7 @@ def test_another_one_leads_soon(death: Death) -> None:
 
 @pytest.mark.timeout(20)
 def test_a_voter_that_does_not_notice_it_is_waited_for_once() -> None:
-    death = Death(is_told_to_all=False)
+    death = Death(is_asked_to_all=False)
     times_ms = [Race(seed, death).run() for seed in range(SCHEDULE_COUNT)]
 
     assert max(times_ms) <= TIMING.election_ms + SOON_MS

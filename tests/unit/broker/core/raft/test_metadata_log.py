@@ -60,7 +60,7 @@ def block(height: int, payload: bytes = b"") -> Record:
 
 
 class Disk:
-    """Does all it is told."""
+    """Does all it is reported."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
@@ -342,7 +342,7 @@ def test_a_first_frame_that_is_not_whole_leaves_the_other_file(
 
 @pytest.mark.parametrize("position", [0, BLOCK_BYTES, 2 * BLOCK_BYTES])
 @pytest.mark.parametrize("offset", [0, 5, 30, 50])
-def test_damage_before_a_whole_frame_is_told(
+def test_damage_before_a_whole_frame_is_reported(
     disk: Disk, log: MetadataLog, position: int, offset: int
 ) -> None:
     for term in range(1, 4):
@@ -352,7 +352,7 @@ def test_damage_before_a_whole_frame_is_told(
         disk.start()
 
 
-def test_a_lost_frame_is_told(disk: Disk, log: MetadataLog) -> None:
+def test_a_lost_frame_is_reported(disk: Disk, log: MetadataLog) -> None:
     """A file system gave the blocks of a later one back, and of this one not."""
     for term in range(1, 4):
         disk.do(log.keep([Term(term)]))
@@ -363,20 +363,20 @@ def test_a_lost_frame_is_told(disk: Disk, log: MetadataLog) -> None:
 
 
 @pytest.mark.parametrize("name", METADATA_LOGS)
-def test_a_missing_file_is_told(disk: Disk, log: MetadataLog, name: str) -> None:
+def test_a_missing_file_is_reported(disk: Disk, log: MetadataLog, name: str) -> None:
     del disk.files[name]
     with pytest.raises(CorruptMetadataError, match=rf"{name}: it is missing"):
         disk.start()
 
 
-def test_a_missing_snapshot_is_told(disk: Disk, log: MetadataLog) -> None:
+def test_a_missing_snapshot_is_reported(disk: Disk, log: MetadataLog) -> None:
     assert log.snapshot_name is not None
     del disk.files[log.snapshot_name]
     with pytest.raises(CorruptMetadataError, match=r"0-0\.snapshot: it is missing"):
         disk.start()
 
 
-def test_another_snapshot_under_its_name_is_told(disk: Disk, log: MetadataLog) -> None:
+def test_another_snapshot_under_its_name_is_reported(disk: Disk, log: MetadataLog) -> None:
     disk.files["0-0.snapshot"] = b"".join(encode_snapshot(BlockId(3, 3), VOTERS, ()))
     with pytest.raises(CorruptMetadataError, match="another one's"):
         disk.start()
@@ -402,7 +402,7 @@ def test_a_version_of_the_future_is_refused(disk: Disk, log: MetadataLog) -> Non
         disk.start()
 
 
-def test_records_of_an_unknown_kind_are_told(disk: Disk, log: MetadataLog) -> None:
+def test_records_of_an_unknown_kind_are_reported(disk: Disk, log: MetadataLog) -> None:
     frame = encode_frame([b"\x91\xa3new"], generation=9, sequence=9, snapshot_id=NOTHING)
     disk.put(FIRST, 0, frame)
     with pytest.raises(CorruptMetadataError, match="frame at 0 cannot be read"):

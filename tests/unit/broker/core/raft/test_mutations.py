@@ -28,7 +28,7 @@ STEP_COUNT = 800
 Mutation = Callable[[pytest.MonkeyPatch], None]
 
 
-def promise_told_before_it_is_on_disk(patch: pytest.MonkeyPatch) -> None:
+def promise_reported_before_it_is_on_disk(patch: pytest.MonkeyPatch) -> None:
     """A vote above all: it is given twice in a term."""
 
     def promise(self: RaftState, ordinal: int, message: RaftMessage) -> None:
@@ -106,7 +106,7 @@ def voters_changed_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTATIONS: list[Mutation] = [
-    promise_told_before_it_is_on_disk,
+    promise_reported_before_it_is_on_disk,
     block_acknowledged_before_it_is_on_disk,
     vote_given_whatever_the_head,
     open_tail_forgotten_at_a_restart,

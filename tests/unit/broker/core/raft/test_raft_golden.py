@@ -22,7 +22,7 @@ def election() -> str:
     trace = Trace(world)
     trace.tell("Three empty disks that have been founded together. Broker 0 hears no leader.")
     world.elect(0)
-    trace.tell("Broker 0 is killed; the others are told so by their connections.")
+    trace.tell("Broker 0 is killed; the others are reported so by their connections.")
     world.nodes[0].stop()
     for ordinal in (1, 2):
         world.lose_connection(ordinal, 0)
@@ -108,11 +108,11 @@ SCENARIOS: dict[str, Callable[[], str]] = {
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_the_scenario_is_still_the_same(name: str, pytestconfig: pytest.Config) -> None:
-    told = SCENARIOS[name]()
+    reported = SCENARIOS[name]()
     if pytestconfig.getoption("rewrite"):
-        (FOLDER / name).write_text(told)
+        (FOLDER / name).write_text(reported)
 
-    assert (FOLDER / name).read_text() == told
+    assert (FOLDER / name).read_text() == reported
 
 
 def test_every_scenario_of_the_folder_is_tested() -> None:

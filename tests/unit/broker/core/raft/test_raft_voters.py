@@ -48,6 +48,19 @@ def test_voters_change_by_way_of_both_majorities(world: World) -> None:
     assert not world[2].is_voter
 
 
+def test_a_block_before_a_change_of_voters_is_committed_before_it(world: World) -> None:
+    world.propose(0, b"one")
+    world.deliver(2)
+    world.change_voters(0, A, B)
+    world.mail.clear()  # B and C have the block before the change only
+    for node in world.nodes.values():
+        node.write(len(node.disk.writes))
+    world.deliver(2)
+
+    assert world[0].commit == BlockId(1, 2)
+    assert world[0].configuration.is_joint
+
+
 @pytest.mark.parametrize("voters", [(), (A, A), (A, disk_id(0, 2)), (A, B, C), (A, B, D)])
 def test_voters_do_not_change_to_these(world: World, voters: tuple[object, ...]) -> None:
     world.change_voters(0, *voters)  # type: ignore[arg-type]
@@ -121,7 +134,7 @@ def test_a_change_that_its_leader_left_half_done_is_finished_by_the_next(world: 
     }
 
 
-def test_who_does_not_know_that_it_votes_no_more_is_told(world: World) -> None:
+def test_who_does_not_know_that_it_votes_no_more_is_reported(world: World) -> None:
     world.cut |= {(0, 2), (1, 2)}
     world.change_voters(0, A, B)
     world.run(LEARNER_SILENT_MS + 2000)

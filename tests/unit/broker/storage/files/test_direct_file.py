@@ -97,7 +97,7 @@ def test_a_write_that_the_kernel_cuts_short_goes_on(
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_no_space_is_told_apart_from_other_failures(
+def test_no_space_is_distinguished_from_other_failures(
     tmp_path: Path, disk: FaultyDisk, error: int
 ) -> None:
     with new_file(tmp_path / "f") as file:

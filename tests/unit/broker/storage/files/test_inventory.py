@@ -22,7 +22,7 @@ NAMES = ("0.journal", "1.journal")
 
 @pytest.fixture
 def inventory(tmp_path: Path) -> Inventory:
-    return Inventory(tmp_path / INVENTORY_FILE, KnownFiles())
+    return Inventory(tmp_path / INVENTORY_FILE, KnownFiles(()))
 
 
 def stored(directory: Path) -> KnownFiles:
@@ -165,6 +165,39 @@ def test_after_a_clean_stop_nothing_was_in_a_missing_file(
 
     assert inventory.journal_files == NAMES[1:]
     check_journal(journal, inventory, boot=3, is_clean=False)
+
+
+def test_who_has_made_the_inventory_anew_is_asked_when_the_journal_is_gone_too(
+    tmp_path: Path, journal: Path
+) -> None:
+    inventory = Inventory(tmp_path / INVENTORY_FILE, KnownFiles())
+    shutil.rmtree(journal)
+    with pytest.raises(
+        CorruptMetadataError, match=r"made again, so nobody knows .* touch .*\.lost"
+    ):
+        check_journal(journal, inventory, boot=3, is_clean=False)
+    assert inventory.journal_files is None
+    journal.mkdir()
+    (journal / "0.journal.lost").touch()
+
+    check_journal(journal, inventory, boot=3, is_clean=False)
+
+    assert stored(tmp_path).journal_files == ()
+    assert (journal / "0.journal.lost.3").exists()
+    check_journal(journal, inventory, boot=4, is_clean=False)
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_an_inventory_that_was_made_anew_learns_which_files_the_journal_has(
+    tmp_path: Path, journal: Path, is_clean: bool
+) -> None:
+    inventory = Inventory(tmp_path / INVENTORY_FILE, KnownFiles())
+    if is_clean:
+        shutil.rmtree(journal)
+
+    check_journal(journal, inventory, boot=3, is_clean=is_clean)
+
+    assert stored(tmp_path).journal_files == (() if is_clean else NAMES[1:])
 
 
 # --- the file itself ------------------------------------------------------------------------------

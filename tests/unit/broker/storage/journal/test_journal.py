@@ -14,9 +14,9 @@ import pytest
 
 from tailrace.wire import JOURNAL_BLOCK_BYTES
 from tailrace_broker.core.log.producers import Producer
+from tailrace_broker.core.log.replica_tail import LARGE_GROUP_BYTES
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import DiskFullError, StorageFailedError
-from tailrace_broker.storage.log.tail import LARGE_GROUP_BYTES
 from tests.support.storage.batches import Event, body_of
 from tests.support.storage.storage import (
     MEBIBYTE,
@@ -385,7 +385,7 @@ def test_a_frame_that_failed_does_not_come_back_when_the_next_goes_to_another_fi
 
 
 @pytest.mark.parametrize("failure", ["closed", "read-only"])
-def test_a_write_that_the_kernel_refuses_is_told_and_the_next_is_stored(
+def test_a_write_that_the_kernel_refuses_is_reported_and_the_next_is_stored(
     files: LogFiles, failure: str
 ) -> None:
     if not files.is_direct:

@@ -105,7 +105,7 @@ async def live(
 
 
 @pytest.mark.timeout(120)
-# Few: each example opens real files up to four times; the simulation tells longer stories.
+# Few: each example opens real files up to four times; the simulation tells longer scenarios.
 @settings(max_examples=12, deadline=None)
 @given(lives=LIVES, seed=SEEDS)
 def test_what_was_durable_survives_and_what_was_not_is_a_prefix(

@@ -45,7 +45,7 @@ def syncs(monkeypatch: pytest.MonkeyPatch) -> "Syncs":
 
 
 class Syncs:
-    """Counts the syncs of the file system; the next fails when told to."""
+    """Counts the syncs of the file system; the next fails when asked to."""
 
     def __init__(self) -> None:
         self.count = 0

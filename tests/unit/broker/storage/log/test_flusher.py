@@ -9,8 +9,8 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
+from tailrace_broker.core.log.replica_tail import LARGE_GROUP_BYTES
 from tailrace_broker.model.topic import TopicSettings
-from tailrace_broker.storage.log.tail import LARGE_GROUP_BYTES
 from tests.support.storage.storage import (
     SYNCED,
     Appends,
@@ -101,7 +101,7 @@ def test_what_is_written_is_flushed_when_it_is_so_much(files: LogFiles, disk: Fa
     run(scenario)
 
 
-def test_a_topic_that_becomes_synced_flushes_before_its_next_append(
+def test_a_topic_that_becomes_synced_flushes_before_its_next_acknowledgement(
     files: LogFiles, disk: FaultyDisk
 ) -> None:
     settings = replace(WRITTEN, flush_ms=3_600_000)
@@ -114,8 +114,9 @@ def test_a_topic_that_becomes_synced_flushes_before_its_next_append(
             log.settings = SYNCED
             await Appends(log).event(b"1")
             assert disk.calls["fdatasync"] == before + 2  # of the journal, and of the segment
-            (*_, batch) = await log.read(2, 1)
-            assert batch.header.high_watermark == 2
+            await Appends(log).event(b"2")
+            (*_, batch) = await log.read(3, 1)
+            assert batch.header.high_watermark == 3
 
     run(scenario)
 
@@ -137,8 +138,9 @@ def test_a_flush_that_fails_is_tried_again(
             log.settings = SYNCED
             assert await Appends(log).event(b"1") == 1
             assert disk.calls["fdatasync"] >= before + 1
-            (*_, batch) = await log.read(1, 1)
-            assert batch.header.high_watermark == 1
+            await Appends(log).event(b"2")
+            (*_, batch) = await log.read(2, 1)
+            assert batch.header.high_watermark == 2
 
     run(scenario)
 

@@ -9,6 +9,7 @@ import pytest
 
 from tailrace.wire import Flag
 from tailrace_broker.codec.batch import StoredBatch
+from tailrace_broker.core.log.appends import GROUP_BYTES_MAX
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import (
     CorruptPartitionError,
@@ -19,7 +20,6 @@ from tailrace_broker.model.errors import (
     TopicNotFoundError,
 )
 from tailrace_broker.storage.files.direct_file import BLOCK_BYTES
-from tailrace_broker.storage.log.appends import GROUP_BYTES_MAX
 from tailrace_broker.storage.log.tail import INLINE_COMPRESS_BYTES_MAX
 from tests.support.storage.batches import PARTITION, TIME_US, Event, body_of
 from tests.support.storage.storage import (
@@ -169,7 +169,7 @@ def test_large_appends_are_compressed_and_stored_like_small_ones(files: LogFiles
     [(errno.ENOSPC, DiskFullError), (errno.EIO, StorageFailedError)],
     ids=["no space", "I/O error"],
 )
-def test_a_failed_write_is_told_to_all_its_appends_and_the_log_goes_on(
+def test_a_failed_write_is_asked_to_all_its_appends_and_the_log_goes_on(
     files: LogFiles, disk: FaultyDisk, error: int, kind: type[Exception]
 ) -> None:
     async def scenario() -> None:
@@ -423,10 +423,10 @@ def test_a_record_that_is_not_durable_yet_is_not_found(files: LogFiles, disk: Fa
             await Appends(log).records([Event(b"", timestamp_us=1)])
             committed = log.high_watermark
             await Appends(log).records([Event(b"", timestamp_us=5)])
-            log._tail.high_watermark = committed
+            log._tail.replica.high_watermark = committed
             assert await log.find_timestamp(2) is None
             assert await log.find_timestamp(1) == 0
-            log._tail.high_watermark = committed + 1
+            log._tail.replica.high_watermark = committed + 1
 
     run(scenario)
 

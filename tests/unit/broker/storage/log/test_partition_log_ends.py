@@ -17,6 +17,7 @@ from tailrace_broker.codec.journal import (
     read_file_header,
 )
 from tailrace_broker.core.log.recovery import SegmentState
+from tailrace_broker.core.log.replica_tail import SPILL_BYTES
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.damage import LostEnd
 from tailrace_broker.model.errors import (
@@ -32,7 +33,6 @@ from tailrace_broker.model.errors import (
 from tailrace_broker.storage.files.direct_file import BLOCK_BYTES
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.storage.log.recovery import UNKNOWN_OFFSETS_MAX
-from tailrace_broker.storage.log.tail import SPILL_BYTES
 from tests.support.storage.batches import TIME_US, Event
 from tests.support.storage.storage import (
     MEBIBYTE,
@@ -78,7 +78,7 @@ def test_events_wait_for_others_for_their_time(files: LogFiles) -> None:
             await asyncio.sleep(0)
             appends.event(b"1")
             assert await appends.outcomes() == [0, 1]
-            await Appends(log).event(b"2")  # the next one waits anew
+            await Appends(log).event(b"2")  # the next one waits again
             assert [each.header.record_count for each in await log.read(0, MEBIBYTE)] == [2, 1]
 
     run(scenario)
@@ -387,7 +387,7 @@ def test_the_last_write_of_a_killed_broker_may_be_torn(files: LogFiles) -> None:
     assert len(files.recover_all().pending) == 1
 
 
-def test_a_frame_that_cannot_be_told_at_all_keeps_the_broker_from_starting(
+def test_a_frame_that_cannot_be_reported_at_all_keeps_the_broker_from_starting(
     files: LogFiles,
 ) -> None:
     run(lambda: append_two(files, spills_first=True))
@@ -466,7 +466,7 @@ def test_2000_idle_logs_take_little_memory_and_no_file(files: LogFiles) -> None:
             gc.collect()
             tracemalloc.start()
             logs = [
-                PartitionLog(place, [SegmentState(0, 0)], engine.resources, SYNCED)
+                PartitionLog(place, [SegmentState(0, 0)], engine.resources, SYNCED, engine.role)
                 for place in places
             ]
             used_bytes, _ = tracemalloc.get_traced_memory()

@@ -11,6 +11,7 @@ import pytest
 
 from tailrace_broker.codec.producers import decode_checkpoint, decode_table
 from tailrace_broker.core.log.producers import Producer
+from tailrace_broker.model.append_outcome import Appended, AppendOutcome
 from tailrace_broker.model.errors import StorageFailedError, TailraceError, TopicNotFoundError
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tests.support.storage.batches import TIME_US, Event, body_of, columns_of
@@ -26,11 +27,11 @@ def producer(sequence: int, name: bytes = b"till-7") -> Producer:
 
 
 class Requests:
-    """Requests to a log and what each was told: its offset, and whether it is a duplicate."""
+    """Requests to a log and what each was reported: its offset, and whether it is a duplicate."""
 
     def __init__(self, log: PartitionLog) -> None:
         self.log = log
-        self.told: asyncio.Queue[tuple[int, bool] | TailraceError] = asyncio.Queue()
+        self.reported: asyncio.Queue[tuple[int, bool] | TailraceError] = asyncio.Queue()
 
     def event(self, value: bytes, by: Producer | None) -> None:
         """One event."""
@@ -44,14 +45,12 @@ class Requests:
         """A ready-made batch."""
         self.log.append_batch(body_of([Event(each) for each in values]), self, by)
 
-    def __call__(
-        self, offset: int, error: TailraceError | None, /, *, is_duplicate: bool = False
-    ) -> None:
-        self.told.put_nowait(error or (offset, is_duplicate))
+    def __call__(self, outcome: AppendOutcome) -> None:
+        self.reported.put_nowait(outcome if isinstance(outcome, Appended) else outcome.error)
 
     async def outcomes(self, count: int) -> list[tuple[int, bool] | TailraceError]:
-        """The next so many, in the order in which they were told."""
-        return [await self.told.get() for _ in range(count)]
+        """The next so many, in the order in which they were reported."""
+        return [await self.reported.get() for _ in range(count)]
 
 
 def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
@@ -135,9 +134,9 @@ async def test_a_log_that_is_going_away_stores_and_remembers_nothing(files: LogF
         log.give_up(TopicNotFoundError("gone"))
         requests.event(b"0", producer(0))
         requests.columns([b"0"], producer(1))
-        told = await requests.outcomes(2)
+        reported = await requests.outcomes(2)
 
-    assert [str(error) for error in told] == ["gone", "gone"]
+    assert [str(error) for error in reported] == ["gone", "gone"]
     assert not (files.place.directory / "producers").exists()
 
 
@@ -154,9 +153,9 @@ async def test_retries_are_known_after_a_restart(files: LogFiles, is_killed: boo
         requests = Requests(log)
         for sequence in range(6):
             requests.columns([b"0"], producer(sequence))
-        told = await requests.outcomes(6)
+        reported = await requests.outcomes(6)
 
-    assert sorted(told, key=str) == [(n, n < 5) for n in range(6)]
+    assert sorted(reported, key=str) == [(n, n < 5) for n in range(6)]
 
 
 @in_loop

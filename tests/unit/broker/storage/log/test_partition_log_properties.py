@@ -27,7 +27,7 @@ LIVES = st.lists(st.lists(ACTIONS, max_size=25), min_size=1, max_size=3)
 
 
 class Model:
-    """What producers were told, in the order of their appends."""
+    """What producers were reported, in the order of their appends."""
 
     def __init__(self) -> None:
         self.stored: list[bytes] = []

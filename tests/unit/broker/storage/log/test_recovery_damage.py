@@ -23,7 +23,7 @@ from tailrace_broker.model.errors import (
 from tailrace_broker.storage.files.direct_file import BLOCK_BYTES
 from tailrace_broker.storage.files.inventory import Inventory
 from tailrace_broker.storage.log.damage_file import load_damage, record_loss, save_damage
-from tailrace_broker.storage.log.recovery import UNKNOWN_OFFSETS_MAX, RecoveredLog, recover_log
+from tailrace_broker.storage.log.recovery import UNKNOWN_OFFSETS_MAX, LogEvidence, RecoveredLog
 from tests.support.storage.batches import TIME_US, Event, body_of, place_of
 from tests.support.storage.damaged import stored_batches
 from tests.support.storage.storage import MEBIBYTE, LogFiles, append, records_of
@@ -277,7 +277,7 @@ def test_a_last_segment_that_is_gone_is_noticed(files: LogFiles, has_index: bool
     files.segment(4).unlink()
     if has_index:
         files.segment(4).with_suffix(".idx").write_bytes(b"x")
-        files.inventory = Inventory(files.directory / "other.json", KnownFiles())
+        files.inventory = Inventory(files.directory / "other.json", KnownFiles(()))
     for _ in range(2):
         found = files.recovered()
         assert found.segments[-1].end_offset == 4
@@ -417,15 +417,9 @@ def recovered_with(
     *,
     is_lossy: bool = False,
 ) -> RecoveredLog:
-    return recover_log(
+    return files.recover_as(
         files.place,
-        0,
-        files.pool,
-        files.inventory,
-        is_direct=files.is_direct,
-        journaled=batches,
-        damaged=damaged,
-        is_journal_lossy=is_lossy,
+        LogEvidence(0, journaled=batches, damaged=damaged, is_journal_lossy=is_lossy),
     )
 
 

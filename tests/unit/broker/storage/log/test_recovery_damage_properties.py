@@ -33,7 +33,7 @@ def test_one_damaged_byte_takes_its_batch_alone(
 ) -> None:
     """All that is behind it in its write when what it hits is the batch's size.
 
-    Of the last write of a killed broker, and of the pad before it, nothing can be told from a torn
+    In the last write of a killed broker, and in the pad before it, damage looks like a torn
     one.
     """
     piece = log.pieces[piece_drawn % len(log.pieces)]

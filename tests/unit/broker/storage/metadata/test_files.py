@@ -68,7 +68,7 @@ class Metadata:
     def __init__(self, files: MetadataFiles) -> None:
         self.files = files
         self.kept = Kept()
-        self.told: list[tuple[int, type[TailraceError] | None]] = []
+        self.reported: list[tuple[int, type[TailraceError] | None]] = []
         self.snapshots: list[Snapshot] = []
         self._number = 0
 
@@ -89,8 +89,8 @@ class Metadata:
             self.snapshots.append,
         )
 
-    async def all_told(self) -> None:
-        await until(lambda: len(self.told) == self._number)
+    async def all_reported(self) -> None:
+        await until(lambda: len(self.reported) == self._number)
 
     async def compacted(self, count: int) -> None:
         await until(lambda: len(self.snapshots) == count)
@@ -100,7 +100,7 @@ class Metadata:
         return self._number
 
     def _done(self, number: int, error: TailraceError | None) -> None:
-        self.told.append((number, None if error is None else type(error)))
+        self.reported.append((number, None if error is None else type(error)))
 
 
 @asynccontextmanager
@@ -160,7 +160,7 @@ def test_a_new_directory_belongs_to_no_ring_and_has_its_space(tmp_path: Path) ->
         assert (tmp_path / "metadata" / name).stat().st_size == SMALL_LOG_BYTES
 
 
-def test_a_full_disk_is_told_before_anything_is_kept(
+def test_a_full_disk_is_reported_before_anything_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with full_disk(monkeypatch), pytest.raises(DiskFullError):
@@ -172,12 +172,12 @@ def test_larger_files_take_over_what_smaller_ones_hold(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with started(tmp_path) as metadata:
             metadata.keep(*block(1))
-            await metadata.all_told()
+            await metadata.all_reported()
         async with started(tmp_path, log_bytes=2 * SMALL_LOG_BYTES) as metadata:
             assert metadata.kept.blocks == (block_of(1),)
             metadata.keep(*block(2, b"x" * SMALL_LOG_BYTES))
-            await metadata.all_told()
-            assert metadata.told == kept_all(1)
+            await metadata.all_reported()
+            assert metadata.reported == kept_all(1)
 
     run(scenario)
     assert len(restarted(tmp_path).blocks) == 2
@@ -190,10 +190,10 @@ def test_a_restart_finds_what_was_kept(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with started(tmp_path) as metadata:
             metadata.keep(Term(3, VOTERS.voters[0]), *block(1))
-            await metadata.all_told()
+            await metadata.all_reported()
             metadata.keep(*block(2, b"x" * 10_000))
-            await metadata.all_told()
-            assert metadata.told == kept_all(2)
+            await metadata.all_reported()
+            assert metadata.reported == kept_all(2)
 
     run(scenario)
     kept = Kept(
@@ -216,10 +216,10 @@ def test_what_comes_while_a_write_is_under_way_is_one_write(
             await disk.wait_for_held_write()
             for height in range(2, 6):
                 metadata.keep(*block(height))
-            assert metadata.told == []
+            assert metadata.reported == []
             disk.let_writes_go_on()
-            await metadata.all_told()
-            assert metadata.told == kept_all(5)
+            await metadata.all_reported()
+            assert metadata.reported == kept_all(5)
             assert disk.calls["pwritev"] == before + 2
 
     run(scenario)
@@ -232,7 +232,7 @@ def test_a_write_takes_a_quarter_of_a_file_at_most(tmp_path: Path, disk: FaultyD
             before = disk.calls["pwritev"]
             for height in range(1, 7):
                 metadata.keep(*block(height, b"x" * 7000))
-            await metadata.all_told()
+            await metadata.all_reported()
             # The first at once; then two join one.
             assert disk.calls["pwritev"] == before + 3
 
@@ -246,7 +246,7 @@ def test_after_a_failed_write_nothing_is_kept_until_a_restart(
     async def scenario() -> None:
         async with started(tmp_path) as metadata:
             metadata.keep(*block(1))
-            await metadata.all_told()
+            await metadata.all_reported()
             disk.fail("pwritev", errno.EIO, kept_bytes=512)
             disk.hold_writes()
             metadata.keep(*block(2, b"x" * 1000))
@@ -255,11 +255,11 @@ def test_after_a_failed_write_nothing_is_kept_until_a_restart(
             metadata.compact(3, iter([b"state"]), Term(1))
             metadata.replace(Snapshot(BlockId(1, 9), VOTERS, b"other"), Term(2))
             disk.let_writes_go_on()
-            await metadata.all_told()
+            await metadata.all_reported()
             metadata.keep(Term(8))
-            assert len(metadata.told) == 5  # never at once
-            await metadata.all_told()
-            assert metadata.told == [
+            assert len(metadata.reported) == 5  # never at once
+            await metadata.all_reported()
+            assert metadata.reported == [
                 (1, None),
                 *((number, StorageFailedError) for number in range(2, 7)),
             ]
@@ -301,8 +301,8 @@ def test_a_compaction_leaves_its_snapshot_and_what_came_since(tmp_path: Path) ->
                 metadata.compact(base, state, Term(1), Head(BlockId(1, base)))
                 metadata.keep(*block(base + 1))
                 await metadata.compacted(base // 2)
-            await metadata.all_told()
-            assert metadata.told == kept_all(6)
+            await metadata.all_reported()
+            assert metadata.reported == kept_all(6)
             assert metadata.snapshots[1] == Snapshot(BlockId(1, 4), VOTERS, b"state4")
             assert metadata.files.size_bytes == 2 * SMALL_LOG_BYTES + len(b"state4")
 
@@ -332,8 +332,8 @@ def test_a_replacement_is_there_with_what_came_after_it(tmp_path: Path) -> None:
             metadata.keep(*block(1))
             metadata.replace(snapshot, Term(4))
             metadata.keep(*block(6))
-            await metadata.all_told()
-            assert metadata.told == kept_all(3)
+            await metadata.all_reported()
+            assert metadata.reported == kept_all(3)
             assert metadata.files.size_bytes == 2 * SMALL_LOG_BYTES + len(b"installed")
 
     run(scenario)
@@ -350,8 +350,8 @@ def test_a_replacement_during_a_compaction_wins(tmp_path: Path) -> None:
             metadata.compact(1, iter([b"state"]), Term(1), Head(BlockId(1, 1)))
             metadata.replace(snapshot, Term(4))
             await metadata.compacted(1)
-            await metadata.all_told()
-            assert metadata.told == kept_all(3)
+            await metadata.all_reported()
+            assert metadata.reported == kept_all(3)
 
     run(scenario)
     assert names(tmp_path) == {*METADATA_LOGS, "1-5.snapshot"}
@@ -374,14 +374,14 @@ def test_a_snapshot_waits_until_a_full_disk_has_room(
                 metadata.keep(*block(1))
                 metadata.compact(1, iter([b"state"]), Term(1), Head(BlockId(1, 1)))
                 metadata.keep(*block(2))
-                await metadata.all_told()
+                await metadata.all_reported()
                 await until(lambda: tries > 2)
                 assert metadata.snapshots == []
                 metadata.replace(Snapshot(BlockId(1, 9), VOTERS, b"installed"), Term(2))
                 metadata.keep(*block(10))
                 await until(lambda: tries > 5)
-            await metadata.all_told()
-            assert metadata.told == kept_all(5)
+            await metadata.all_reported()
+            assert metadata.reported == kept_all(5)
 
     run(scenario)
     kept = restarted(tmp_path)
@@ -424,7 +424,7 @@ def test_what_a_disk_had_room_for_of_a_snapshot_is_removed(tmp_path: Path) -> No
             metadata.replace(Snapshot(BlockId(0, 0), VOTERS, b"initial"), Term(0))
             await asyncio.to_thread(lambda: None)
             is_full = False
-            await metadata.all_told()
+            await metadata.all_reported()
 
     run(scenario)
     assert names(tmp_path) == {*METADATA_LOGS, "0-0.snapshot"}
@@ -445,9 +445,9 @@ def test_a_stop_on_a_full_disk_does_not_wait_for_room(tmp_path: Path) -> None:
             metadata.keep(*block(10))
             await until(lambda: len(tries) == 2 and min(tries.values()) > 1)
         metadata.keep(*block(11))
-        await metadata.all_told()
+        await metadata.all_reported()
         failed = [(number, StorageFailedError) for number in (3, 4, 5)]
-        assert metadata.told == [*kept_all(2), *failed]
+        assert metadata.reported == [*kept_all(2), *failed]
 
     run(scenario)
     assert restarted(tmp_path).blocks == (block_of(1),)
@@ -460,12 +460,12 @@ def test_a_snapshot_that_cannot_be_written_ends_it_all(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with started(tmp_path, write_file=write_file) as metadata:
             metadata.keep(*block(1))
-            await metadata.all_told()
+            await metadata.all_reported()
             metadata.compact(1, iter([b"state"]), Term(1), Head(BlockId(1, 1)))
             await until(lambda: metadata.files.has_failed)
             metadata.keep(*block(2))
-            await metadata.all_told()
-            assert metadata.told == [*kept_all(2), (3, StorageFailedError)]
+            await metadata.all_reported()
+            assert metadata.reported == [*kept_all(2), (3, StorageFailedError)]
 
     run(scenario)
     assert restarted(tmp_path).blocks == (block_of(1),)
@@ -476,8 +476,8 @@ def test_a_log_that_is_full_keeps_nothing_more(tmp_path: Path) -> None:
         async with started(tmp_path) as metadata:
             for height in range(1, 11):
                 metadata.keep(*block(height, b"x" * 8000))
-                await metadata.all_told()
-            assert metadata.told == [
+                await metadata.all_reported()
+            assert metadata.reported == [
                 *kept_all(8),
                 *((number, StorageFailedError) for number in (9, 10)),
             ]
@@ -491,7 +491,7 @@ def test_a_damaged_log_keeps_the_broker_from_starting(tmp_path: Path) -> None:
         async with started(tmp_path) as metadata:
             for height in (1, 2):
                 metadata.keep(*block(height))
-                await metadata.all_told()
+                await metadata.all_reported()
 
     run(scenario)
     path = tmp_path / "metadata" / METADATA_LOGS[0]
@@ -517,7 +517,7 @@ def test_a_hundred_thousand_records_take_no_more_than_two_files(tmp_path: Path) 
         async with started(tmp_path, log_bytes=LOG_BYTES) as metadata:
             for compaction in range(5):
                 keep_many(metadata, range(compaction * 410, compaction * 410 + 410))
-                await metadata.all_told()
+                await metadata.all_reported()
                 base = compaction * 410 * 24 + 9
                 metadata.compact(base, iter([b"s" * 1000]), Term(1), Head(BlockId(1, base)))
                 await metadata.compacted(compaction + 1)

@@ -1,4 +1,4 @@
-"""What is remembered of damage, told of it, and answered to readers who meet it."""
+"""What is remembered of damage, reported of it, and answered to readers who meet it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -61,7 +61,7 @@ class OneSegment:
 def log_in(folder: Path) -> OneSegment:
     scan = LogScan(TOPIC_ID, PARTITION, SegmentState(0, 0))
     scan.feed(memoryview(STORED.stored), is_last=True)
-    return OneSegment(LogPlace(folder, "t", TOPIC_ID, PARTITION, range_id=0, epoch=1), scan.state)
+    return OneSegment(LogPlace(folder, "t", TOPIC_ID, PARTITION, range_id=0), scan.state)
 
 
 @asynccontextmanager
@@ -78,7 +78,7 @@ async def check(kept: Quarantine, log: OneSegment) -> None:
     await kept.check(log, part_from_offset(log.path, log.state, 0))
 
 
-def test_damage_is_told_once_and_kept(tmp_path: Path) -> None:
+def test_damage_is_reported_once_and_kept(tmp_path: Path) -> None:
     async def scenario() -> None:
         log = log_in(tmp_path)
         log.damage([3, 1])
@@ -146,7 +146,7 @@ def test_a_log_that_is_closed_is_forgotten(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", [150, 33])
 @pytest.mark.parametrize("offset", [20, 25, 29])
-def test_a_reader_is_told_what_is_damaged_and_where_to_go_on(
+def test_a_reader_is_reported_what_is_damaged_and_where_to_go_on(
     tmp_path: Path, offset: int, at: int
 ) -> None:
     async def scenario() -> None:
@@ -163,14 +163,14 @@ def test_a_reader_is_told_what_is_damaged_and_where_to_go_on(
                 "lastOffset": end_offset - 1,
                 "nextOffset": end_offset,
             }
-            assert f"offsets 20 to {end_offset - 1} cannot be read" in error.detail
+            assert f"offsets 20 to {end_offset - 1} of partition " in error.detail
             assert str(log.path) in error.detail
             assert kept.of(log)[0].first_offset == 20
 
     asyncio.run(scenario())
 
 
-def test_what_no_check_finds_again_is_told_as_it_was_met(tmp_path: Path) -> None:
+def test_what_no_check_finds_again_is_reported_as_it_was_met(tmp_path: Path) -> None:
     async def scenario() -> None:
         log = log_in(tmp_path)
         log.damage([])

@@ -64,14 +64,6 @@ def test_batches_follow_each_other_in_offset_epoch_and_time(files: LogFiles) -> 
     assert files.values() == [b"a", b"b", b"c", b"d"]
 
 
-def test_append_times_do_not_go_back_when_the_clock_does(files: LogFiles) -> None:
-    writer = files.writer()
-    (first,) = append(writer, [b"a"])
-    (second,) = writer.write([body_of([Event(b"b")])], append_time_us=1)
-
-    assert second.header.append_time_us == first.header.append_time_us
-
-
 def test_every_write_starts_on_a_block(files: LogFiles) -> None:
     writer = files.writer()
     append(writer, [SMALL])
@@ -206,7 +198,7 @@ def test_a_longer_write_that_failed_does_not_come_back_behind_a_shorter_one(
 def test_a_failed_write_that_could_not_be_cut_away_comes_back_whole_or_not_at_all(
     files: LogFiles, disk: FaultyDisk
 ) -> None:
-    """Its producer was told that this is unknown."""
+    """Its producer was reported that this is unknown."""
     for kept_bytes in range(0, len(LARGE) + 4 * BLOCK_BYTES, BLOCK_BYTES):
         writer = files.writer()
         end_offset = writer.segments[-1].end_offset

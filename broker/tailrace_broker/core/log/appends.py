@@ -1,33 +1,32 @@
 """What waits to be appended to a partition: whole batches, or single events to be coalesced."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
-from tailrace.wire import HEADER_BYTES, PRODUCER_ENTRY, BatchHeader, Flag
-from tailrace_broker.codec.batch import BatchBody, BatchPlace, StoredBatch, stamp_batch
+from tailrace.wire import HEADER_BYTES, PRODUCER_ENTRY, Flag
+from tailrace_broker.codec.batch import BatchBody
 from tailrace_broker.codec.columns import RECORD_OVERHEAD_BYTES, RecordColumns, pack_events
 from tailrace_broker.codec.producers import TableEntry, encode_table, with_table
 from tailrace_broker.core.log.producers import Producer
-from tailrace_broker.model.appended import Appended
-from tailrace_broker.model.errors import TailraceError
-from tailrace_broker.storage.segments.writer import LogPlace
+from tailrace_broker.model.append_outcome import Appended, AppendOutcome, OnAppended
 
 # A write takes what waits up to here, or one larger append alone.
 GROUP_BYTES_MAX = 4 * 1024 * 1024
+_ALL_FLAGS = int(Flag.JSON_VALUES | Flag.BROKER_TIMESTAMPS)
 
 
 class BatchAppend:
     """One request's records, a batch of their own; as columns, or compressed already."""
 
-    __slots__ = ("_contents", "finish", "size_bytes")
+    __slots__ = ("_contents", "_producer", "finish", "size_bytes")
 
     def __init__(
         self,
         contents: RecordColumns | BatchBody,
-        done: Appended,
+        done: OnAppended,
         producer: Producer | None = None,
     ) -> None:
         self._contents = contents
+        self._producer = producer
         self.size_bytes = HEADER_BYTES + len(contents.payload)
         self.finish = done
         if producer is not None:
@@ -40,21 +39,21 @@ class BatchAppend:
         """What the batch holds."""
         return self._contents
 
+    def requests(self) -> Iterator[tuple[Producer, int]]:
+        """The request, if it names its producer, with its first record's number."""
+        if self._producer is not None:
+            yield self._producer, 0
+
 
 class EventsAppend:
     """Single events of many requests that become one batch."""
 
-    __slots__ = (
-        "_done", "_entries", "_flags", "_keys", "_timestamps_us", "_values", "size_bytes",
-    )  # fmt: skip
+    __slots__ = ("_entries", "_events", "_flags", "size_bytes")
 
     def __init__(self) -> None:
-        self._keys: list[bytes | None] = []
-        self._values: list[bytes] = []
-        self._timestamps_us: list[int] = []
-        self._done: list[Appended] = []
-        self._entries: list[TableEntry] = []
-        self._flags = int(Flag.JSON_VALUES | Flag.BROKER_TIMESTAMPS)
+        self._events: list[tuple[bytes, bytes | None, int, OnAppended]] = []
+        self._entries: list[TableEntry] | None = None  # None: no request names its producer
+        self._flags = _ALL_FLAGS
         self.size_bytes = 0
 
     def add(
@@ -63,31 +62,40 @@ class EventsAppend:
         value: bytes,
         timestamp_us: int,
         flags: int,
-        done: Appended,
+        done: OnAppended,
         producer: Producer | None = None,
     ) -> int:
         """Add an event; `flags`: what holds for it (JSON_VALUES, BROKER_TIMESTAMPS). Its size."""
         added_bytes = len(value) + len(key or b"") + RECORD_OVERHEAD_BYTES
         if producer is not None:
             added_bytes += PRODUCER_ENTRY.size
-            self._entries.append(TableEntry(*producer, len(self._keys), 1))
-        self._keys.append(key)
-        self._values.append(value)
-        self._timestamps_us.append(timestamp_us)
-        self._done.append(done)
+            self._entries = self._entries or []
+            self._entries.append(TableEntry(*producer, len(self._events), 1))
+        self._events.append((value, key, timestamp_us, done))
         self._flags &= flags
         self.size_bytes += added_bytes
         return added_bytes
 
+    def requests(self) -> Iterator[tuple[Producer, int]]:
+        """Each request that names its producer, with its event's number."""
+        for entry in self._entries or ():
+            yield Producer(entry.id, entry.sequence), entry.first_record
+
     def contents(self) -> RecordColumns | BatchBody:
         """What the batch holds."""
-        columns = pack_events(self._values, self._keys, self._timestamps_us, flags=self._flags)
+        values, keys, timestamps_us, _ = zip(*self._events, strict=True)
+        columns = pack_events(values, keys, timestamps_us, flags=self._flags)
         return _of_producers(columns, self._entries) if self._entries else columns
 
-    def finish(self, base_offset: int, error: TailraceError | None) -> None:
-        """Tell each request its own offset."""
-        for offset, done in enumerate(self._done, start=base_offset):
-            done(offset, error)
+    def finish(self, outcome: AppendOutcome) -> None:
+        """Answer each request with its own offset, or all with the error."""
+        if isinstance(outcome, Appended):
+            assert not outcome.is_duplicate
+            for offset, (_, _, _, done) in enumerate(self._events, start=outcome.offset):
+                done(Appended(offset))
+        else:
+            for _, _, _, done in self._events:
+                done(outcome)
 
 
 Append = BatchAppend | EventsAppend
@@ -132,7 +140,7 @@ class AppendQueue:
         value: bytes,
         timestamp_us: int,
         flags: int,
-        done: Appended,
+        done: OnAppended,
         producer: Producer | None = None,
     ) -> None:
         """An event, to be coalesced with others."""
@@ -153,47 +161,3 @@ class AppendQueue:
         group, self._waiting = self._waiting[:count], self._waiting[count:]
         self.size_bytes -= sum(append.size_bytes for append in group)
         return group
-
-
-class LogEnd(NamedTuple):
-    """Where the next batch goes, and what it follows."""
-
-    offset: int
-    epoch: int
-    append_time_us: int
-
-    @classmethod
-    def behind(cls, header: BatchHeader) -> "LogEnd":
-        """After this batch."""
-        return cls(header.end_offset, header.epoch, header.append_time_us)
-
-
-def stamp(
-    bodies: Sequence[BatchBody], place: LogPlace, end: LogEnd, now_us: int, durable_end: int
-) -> list[StoredBatch]:
-    """Give batches their offsets behind the end of the log.
-
-    `durable_end`: all below survives a power failure, so that a recovery that misses it knows.
-    """
-    batches = []
-    base_offset, previous_epoch = end.offset, end.epoch
-    append_time_us = max(now_us, end.append_time_us)
-    for body in bodies:
-        batches.append(
-            stamp_batch(
-                body,
-                BatchPlace(
-                    topic_id=place.topic_id,
-                    range_id=place.range_id,
-                    partition=place.partition,
-                    epoch=place.epoch,
-                    previous_epoch=previous_epoch,
-                    base_offset=base_offset,
-                    append_time_us=append_time_us,
-                    high_watermark=durable_end,
-                ),
-            )
-        )
-        base_offset += body.record_count
-        previous_epoch = place.epoch
-    return batches

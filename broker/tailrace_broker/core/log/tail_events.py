@@ -1,0 +1,228 @@
+"""The events and effects of a log's tail (`core.log.replica_tail`, `core.log.leader_appends`).
+
+Events are per write, never per record: a single event is one list append until its group is
+written.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tailrace_broker.codec.batch import BatchBody, BatchPlace, StoredBatch
+from tailrace_broker.codec.columns import RecordColumns
+from tailrace_broker.model.append_outcome import OnAppended
+from tailrace_broker.model.errors import TailraceError
+from tailrace_broker.model.topic import TopicSettings
+
+# --- in ---
+
+
+@dataclass(frozen=True, slots=True)
+class JournalTurn:
+    """The journal fills a frame, and asks what this log writes now."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTurn:
+    """The log may write its segments now."""
+
+
+class Written(NamedTuple):
+    """The write in flight has ended. `is_journaled`: it went into the journal."""
+
+    batches: Sequence[StoredBatch]
+    is_journaled: bool
+    is_durable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WriteFailed:
+    """The write in flight has failed. `needs_cut`: it may still stand in the segment."""
+
+    error: TailraceError
+    needs_cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Spilled:
+    """A part of the pending tail is in the segment, durably; or not, with `error`."""
+
+    error: TailraceError | None
+    pending_bytes: int
+    needs_cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FlushBegun:
+    """What is written by now will be flushed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """All below this offset is durable."""
+
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlushFailed:
+    """The flush has failed; it is tried again."""
+
+    error: TailraceError
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsAltered:
+    """The topic has these settings from now on."""
+
+    settings: TopicSettings
+
+
+@dataclass(frozen=True, slots=True)
+class LingerOver:
+    """The linger timer has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """No append comes from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Each append from now on fails with `reason`; those under way go on."""
+
+    reason: TailraceError
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnded:
+    """The epoch has ended: what it has handed out offsets to fails with `attempted`.
+
+    In `next_epoch` this process leads again, and what waits goes on. None: it does not lead, and
+    what waits, or comes later, fails with `refusal`.
+    """
+
+    attempted: TailraceError
+    next_epoch: int | None
+    refusal: TailraceError | None = None
+
+
+TailEvent = (
+    JournalTurn
+    | SegmentTurn
+    | Written
+    | WriteFailed
+    | Spilled
+    | FlushBegun
+    | Flushed
+    | FlushFailed
+    | SettingsAltered
+    | LingerOver
+    | Closing
+    | Refused
+    | EpochEnded
+)
+
+# --- out ---
+
+
+@dataclass(frozen=True, slots=True)
+class AskJournal:
+    """Ask the journal for a turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskSegment:
+    """Ask for a turn to write the log's segments."""
+
+
+class Write(NamedTuple):
+    """Compress, stamp and write a batch of each of `contents`, the first at `first`.
+
+    In the journal's turn into its frame; in the segment's turn behind the pending tail, with it.
+    """
+
+    contents: Sequence[RecordColumns | BatchBody]
+    first: BatchPlace
+    is_durable: bool
+
+
+class Publish(NamedTuple):
+    """These batches are in the log: readers get them up to the high watermark."""
+
+    batches: Sequence[StoredBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class WakeReaders:
+    """The high watermark has moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Make durable what is written, within this time."""
+
+    within_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spill:
+    """Bring the pending tail to the segment."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartLinger:
+    """Report `LingerOver` after this time."""
+
+    after_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopLinger:
+    """The linger timer is of no interest any more."""
+
+
+class Acknowledge(NamedTuple):
+    """The append is committed; its first record is at `offset`."""
+
+    done: OnAppended
+    offset: int
+    is_duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The append has failed."""
+
+    done: OnAppended
+    error: TailraceError
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUpEpoch:
+    """Offsets of this epoch may stand on the disk: have the range led in a newer one."""
+
+    epoch: int
+
+
+TailEffect = (
+    AskJournal
+    | AskSegment
+    | Write
+    | Publish
+    | WakeReaders
+    | Flush
+    | Spill
+    | StartLinger
+    | StopLinger
+    | Acknowledge
+    | Fail
+    | GiveUpEpoch
+)
+
+# One object of each that says nothing but its name.
+JOURNAL_TURN, SEGMENT_TURN = JournalTurn(), SegmentTurn()
+FLUSH_BEGUN, LINGER_OVER, CLOSING = FlushBegun(), LingerOver(), Closing()
+ASK_JOURNAL, ASK_SEGMENT, SPILL = AskJournal(), AskSegment(), Spill()
+WAKE_READERS, STOP_LINGER = WakeReaders(), StopLinger()

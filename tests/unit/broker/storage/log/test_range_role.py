@@ -1,0 +1,157 @@
+"""A role that changes under the logs of a range, whatever it interrupts."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailrace_broker.model.errors import NoLeaderError, NotLeaderError
+from tests.support.storage.storage import (
+    Appends,
+    FaultyDisk,
+    LogFiles,
+    append_large,
+    open_engine_on,
+    read_all,
+    values_in,
+)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> LogFiles:
+    return LogFiles(tmp_path)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
+    return FaultyDisk(monkeypatch)
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(scenario())
+
+
+def elsewhere(topic: str, partition: int) -> NotLeaderError:
+    return NotLeaderError("ask another broker", topic=topic, partition=partition)
+
+
+async def outcome(append: "asyncio.Future[int]") -> object:
+    [found] = await asyncio.gather(append, return_exceptions=True)
+    return found
+
+
+def test_a_deposed_leader_answers_all_appends_in_the_same_turn(
+    files: LogFiles, disk: FaultyDisk
+) -> None:
+    async def scenario() -> None:
+        async with open_engine_on(files) as engine:
+            [log] = engine.logs
+            await Appends(log).event(b"0")
+            disk.hold_writes()
+            flying = append_large(log)
+            await disk.wait_for_held_write()
+            waiting = Appends(log).event(b"waits")
+            engine.role.change(None, elsewhere)
+            late = Appends(log).event(b"late")
+            assert all(append.done() for append in (flying, waiting, late))
+            errors = [append.exception() for append in (flying, waiting, late)]
+            assert [
+                isinstance(error, NotLeaderError) and error.write_attempted for error in errors
+            ] == [True, False, False]
+            assert all(isinstance(error, NotLeaderError) for error in errors)
+            with pytest.raises(NotLeaderError, match="ask another broker"):
+                log.check_served()
+            disk.let_writes_go_on()
+            await log.drained()
+            assert log.log_end == 2  # what was in flight is stored all the same
+
+    run(scenario)
+
+
+def test_a_log_stays_open_over_roles_and_goes_on_in_a_later_epoch(files: LogFiles) -> None:
+    async def scenario() -> None:
+        async with open_engine_on(files) as engine:
+            [log] = engine.logs
+            await Appends(log).event(b"0")
+            engine.role.change(None, elsewhere)
+            engine.role.change(4)
+            await Appends(log).event(b"1")
+            engine.role.change(5)
+            await Appends(log).event(b"2")
+            assert [batch.header.epoch for batch in await read_all(log)] == [1, 4, 5]
+            assert await values_in(log) == [b"0", b"1", b"2"]
+
+    run(scenario)
+
+
+def test_what_waits_for_a_write_goes_on_in_the_next_epoch_of_this_leader(
+    files: LogFiles, disk: FaultyDisk
+) -> None:
+    async def scenario() -> None:
+        async with open_engine_on(files) as engine:
+            [log] = engine.logs
+            disk.hold_writes()
+            flying = append_large(log)
+            await disk.wait_for_held_write()
+            waiting = Appends(log).event(b"waits")
+            engine.role.change(2)
+            disk.let_writes_go_on()
+            ended = await outcome(flying)
+            assert isinstance(ended, NoLeaderError)
+            assert ended.write_attempted
+            assert await waiting == 1
+            assert [batch.header.epoch for batch in await read_all(log)] == [1, 2]
+
+    run(scenario)
+
+
+def test_a_role_that_ends_before_the_journal_asks_writes_nothing(files: LogFiles) -> None:
+    async def scenario() -> None:
+        async with open_engine_on(files) as engine:
+            [log] = engine.logs
+            small, large = Appends(log).event(b"0"), append_large(log)
+            engine.role.change(None, elsewhere)
+            assert isinstance(small.exception(), NotLeaderError)
+            assert isinstance(large.exception(), NotLeaderError)
+            await log.drained()
+            assert log.log_end == 0
+
+    run(scenario)
+
+
+def test_who_waits_for_a_record_is_woken(files: LogFiles) -> None:
+    async def scenario() -> None:
+        async with open_engine_on(files) as engine:
+            [log] = engine.logs
+            async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+                tasks.create_task(log.wait_beyond(0))
+                await asyncio.sleep(0)
+                engine.role.change(None, elsewhere)
+
+    run(scenario)
+
+
+def test_a_range_that_is_sealed_takes_no_appends_and_is_read(files: LogFiles) -> None:
+    async def scenario() -> None:
+        async with open_engine_on(files) as engine:
+            [log] = engine.logs
+            await Appends(log).event(b"0")
+            engine.role.change(None)
+            assert isinstance(await outcome(Appends(log).event(b"1")), NoLeaderError)
+            assert log.is_served
+            assert await values_in(log) == [b"0"]
+
+    run(scenario)
+
+
+def test_a_log_that_is_closed_hears_of_no_role(files: LogFiles) -> None:
+    async def scenario() -> None:
+        async with open_engine_on(files, partitions=range(2)) as engine:
+            first, second = engine.logs
+            await first.close()
+            engine.role.change(None, elsewhere)
+            assert list(engine.role._logs) == [second]
+
+    run(scenario)
