@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Reading:
-    """Records of a topic; each use reads them anew, by a connection of its own."""
+    """Records of a topic; each use reads them again, by a connection of its own."""
 
     def __init__(
         self, connect: Callable[[], Client], topic: str, **parameters: Unpack[ReadingParameters]

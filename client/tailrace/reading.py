@@ -84,7 +84,7 @@ def plan(
 
 
 class Reading:
-    """Records of a topic; each use reads them anew. ValueError: parameters that say nothing.
+    """Records of a topic; each use reads them again. ValueError: parameters that say nothing.
 
     Partition by partition in the order of their offsets, but with `last` in that of their times.
     What the broker refuses, and a damaged partition, are raised when it is used.

@@ -27,7 +27,7 @@ class Unsettled:
 class RequestProducer:
     """Numbers the requests that it sends by a client, under an id that nobody else has.
 
-    Raises what the client does: at once what a retry does not mend, and when no broker is there
+    Raises what the client does: at once what a retry does not repair, and when no broker is there
     from the start; else after `patience_s`. Events without a key go to one partition, in order.
     `unsettled` is then the request, when it may be stored. Its records are stored once by the same
     call of another producer with the same `id`, whose `sequence` is the request's and which
@@ -101,8 +101,8 @@ class RequestProducer:
                 request.stored.update((part.partition, part) for part in stored)
                 pause_s = retries.pause_s(error, time.monotonic())
                 if pause_s is None:
-                    if not error.write_attempted:
-                        self.unsettled = None
+                    if not error.write_attempted:  # it left nothing: the next may have its number
+                        self.unsettled, self.next_sequence = None, sequence
                     raise
             else:
                 self._has_stored = True

@@ -82,6 +82,16 @@ class PartitionOffsets:
 
 
 @dataclass(frozen=True, slots=True)
+class QuarantinedBatch:
+    """Offsets `first_offset` to `last_offset`, which cannot be read: see `byte` of `file`."""
+
+    first_offset: int
+    last_offset: int
+    file: str
+    byte: int
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionDetails:
     """A partition with its place in the ring; ends and size None when it is damaged, or led by
     another broker, at `leader_url`, than the one that answered.
@@ -107,6 +117,7 @@ class PartitionDetails:
     children: tuple[int, ...]
     state: str
     leader_url: str | None = None
+    quarantined: tuple[QuarantinedBatch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

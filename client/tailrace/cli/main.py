@@ -12,7 +12,8 @@ from typing import cast
 
 from tailrace import __version__
 from tailrace.cli.lib import options
-from tailrace.cli.lib.parser import UsageError, Verb, leading_url, parse, shown
+from tailrace.cli.lib.parser import UsageError, Verb, leading_options, parse, shown
+from tailrace.cli.lib.remedies import with_url
 from tailrace.cli.lib.termination import EXIT_TERMINATED, Termination
 from tailrace.cli.lib.unreached import with_ring_remedy
 from tailrace.cli.lib.variables import check_variables
@@ -91,6 +92,12 @@ FIRST_STEPS = (
 )
 
 
+class Call:
+    """What a failure must know of the command that failed."""
+
+    url: str | None = None  # as given
+
+
 def main() -> None:
     """Run the command of `sys.argv` and exit."""
     termination = Termination()
@@ -119,6 +126,7 @@ def overview() -> str:
             "  --help, -h  this help",
             "  --version   the version",
             "  --url URL   any broker's, as the option of a verb",
+            "  -o FORM     table, json or yaml, as the option of a verb",
             "",
             "environment:",
             *(f"  {name:16}  {meaning}" for name, meaning in ENVIRONMENT.items()),
@@ -163,24 +171,14 @@ def _prepare_output() -> None:
 
 def _exit_code(words: Sequence[str]) -> int:
     """Run, and tell every failure."""
+    call = Call()
     try:
-        _run(words)
+        _run(words, call)
         sys.stdout.flush()
     except UsageError as error:
-        return _fail(str(error), EXIT_USAGE)
-    except TopicNotFoundError as error:
-        told = f"topic {shown(error.topic)} does not exist. Those that do: tailrace topic list"
-        return _fail(told, EXIT_FAILED)
-    except GroupNotFoundError as error:
-        name = shown(str(error.members.get("group", "")))
-        return _fail(
-            f"group {name} does not exist. Those that do: tailrace group list", EXIT_FAILED
-        )
-    except ConnectionFailedError as error:
-        error = with_ring_remedy(options.with_right_scheme(error), error.url)
-        return _fail(f"{error}{options.context_note(error.url)}", EXIT_FAILED)
+        return _fail(with_url(str(error), call.url), EXIT_USAGE)
     except TailraceError as error:
-        return _fail(str(error), EXIT_FAILED)
+        return _fail(with_url(_failure(error), call.url), EXIT_FAILED)
     except BrokenPipeError:  # the reader has gone, as `head` does
         _drop_output()
         return EXIT_FAILED
@@ -194,18 +192,32 @@ def _exit_code(words: Sequence[str]) -> int:
     return 0
 
 
-def _run(words: Sequence[str]) -> None:
-    """The verb that the first word, or the first two, name."""
-    url, words = leading_url(words)
+def _failure(error: TailraceError) -> str:
+    """What the client's errors say, with the remedy by this command."""
+    if isinstance(error, TopicNotFoundError):
+        return f"topic {shown(error.topic)} does not exist. Those that do: tailrace topic list"
+    if isinstance(error, GroupNotFoundError):
+        name = shown(str(error.members.get("group", "")))
+        return f"group {name} does not exist. Those that do: tailrace group list"
+    if isinstance(error, ConnectionFailedError):
+        error = with_ring_remedy(options.with_right_scheme(error), error.url)
+        return f"{error}{options.context_note(error.url)}"
+    return str(error)
+
+
+def _run(words: Sequence[str], call: Call) -> None:
+    """The verb that the first word, or the first two, name; `call` learns its --url."""
+    leading, words = leading_options(words)
     if words and _family(words[0]):
-        between, seconds = leading_url(words[1:])
-        url, words = [*url, *between], [words[0], *seconds]
+        between, seconds = leading_options(words[1:])
+        leading, words = [*leading, *between], [words[0], *seconds]
     if words and words[0] == "help":
         words = [*words[1:], "--help"]
     for count in (2, 1):
         name = " ".join(words[:count])
         if name in VERBS:
-            arguments = parse(name, VERBS[name], [*url, *words[count:]])
+            arguments = parse(name, VERBS[name], [*leading, *words[count:]])
+            call.url = arguments.get("url")
             check_variables(os.environ)
             VERBS[name].run(**arguments)
             return

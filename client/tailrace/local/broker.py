@@ -24,9 +24,9 @@ from tailrace.errors import TailraceError
 from tailrace.sync import Client
 
 HOST = "127.0.0.1"
-DOOR_COUNT = 4  # public, produce, read, metrics: docs/protocol.md
-METRICS_DOOR = 3
-PEER_DOOR = 5  # for the other brokers of a ring
+LISTENER_COUNT = 4  # public, produce, read, metrics: docs/protocol.md
+METRICS_LISTENER = 3
+PEER_LISTENER = 5  # for the other brokers of a ring
 SETTING_PREFIX = "TAILRACE_"
 STOP_S_MAX = 30.0  # a clean stop syncs all logs
 METRICS_TIMEOUT_S = 10.0
@@ -66,7 +66,7 @@ class BrokerEndedError(TailraceError):
 
 
 class LocalBroker:
-    """A broker on `data_dir`, its doors from `port` on; settings by their lower-case name.
+    """A broker on `data_dir`, its listeners from `port` on; settings by their lower-case name.
 
     As a context manager it runs for the block. It writes to `log_path`, by default to stderr.
     """
@@ -179,7 +179,7 @@ class LocalBroker:
 
     def metrics(self) -> dict[str, float]:
         """Every metric by its name, summed over its labels."""
-        url = f"http://{HOST}:{self.port + METRICS_DOOR}/metrics"
+        url = f"http://{HOST}:{self.port + METRICS_LISTENER}/metrics"
         with urlopen(url, timeout=METRICS_TIMEOUT_S) as answer:
             text = answer.read().decode()
         values: dict[str, float] = defaultdict(float)
@@ -198,16 +198,16 @@ class LocalBroker:
 
 def check_ports_are_free(port: int, *, has_peers: bool = False) -> None:
     """PortTakenError now: later, another's answers could be taken for the broker's."""
-    doors = [*range(DOOR_COUNT), *([PEER_DOOR] if has_peers else [])]
-    for door_port in [port + door for door in doors]:
+    listeners = [*range(LISTENER_COUNT), *([PEER_LISTENER] if has_peers else [])]
+    for listener_port in [port + listener for listener in listeners]:
         with socket.socket() as candidate:
             # As the broker binds: connections that linger from its last run are no hindrance.
             candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                candidate.bind((HOST, door_port))
+                candidate.bind((HOST, listener_port))
             except OSError as error:
                 raise PortTakenError(
-                    f"port {door_port} cannot be used ({error.strerror})"
+                    f"port {listener_port} cannot be used ({error.strerror})"
                 ) from error
 
 

@@ -53,7 +53,7 @@ class EndedBroker(NamedTuple):
 
 
 class LocalRing:
-    """`broker_count` brokers with their data below `top`, their doors from `port` on.
+    """`broker_count` brokers with their data below `top`, their listeners from `port` on.
 
     As a context manager it runs for the block.
     """
@@ -196,7 +196,7 @@ class LocalRing:
                     self._pause(0, "to found the ring")
 
     def _ring_of(self, client: Client) -> RingDetails:
-        """When the broker's doors are open."""
+        """When the broker's listeners are open."""
         while True:
             with suppress(ConnectionFailedError):
                 return client.ring()
@@ -269,6 +269,23 @@ def begun_with(top: Path) -> int | None:
     return said
 
 
+def missing_members(top: Path) -> list[tuple[Path, str]]:
+    """Return the directories that brokers of the ring below `top` must have and have not.
+
+    With what says so: a file that counts the brokers. None when no broker has begun there.
+    """
+    begun = [ordinal for ordinal in range(BROKERS_MAX) if _has_data(top / str(ordinal))]
+    counts: dict[Path, int] = {}
+    for file in (top / RING_FILE, *(top / str(ordinal) / RING_FILE for ordinal in begun)):
+        with suppress(FileNotFoundError, TailraceError):
+            counts[file] = _count_in(file)
+    if not begun or not counts:
+        return []
+    file = max(counts, key=lambda each: counts[each])
+    directories = (top / str(ordinal) for ordinal in range(counts[file]))
+    return [(each, str(file)) for each in directories if not (each / "data").is_dir()]
+
+
 def _count_in(file: Path) -> int:
     """FileNotFoundError; TailraceError: it cannot be read, or does not say it."""
     try:
@@ -279,7 +296,7 @@ def _count_in(file: Path) -> int:
         raise
     except OSError as error:
         raise TailraceError(
-            f"{file} cannot be read ({error.strerror}): mend that, or choose another directory "
+            f"{file} cannot be read ({error.strerror}): repair that, or choose another directory "
             "with --data"
         ) from error
     except (ValueError, LookupError, TypeError):
@@ -329,7 +346,7 @@ def _kept_secret(path: Path) -> str:
         return _new_secret(path)
     except OSError as error:
         raise TailraceError(
-            f"{path} cannot be read ({error.strerror}): mend that, or remove it: then a new secret "
+            f"{path} cannot be read ({error.strerror}): repair it, or remove it: then a new secret "
             "is made"
         ) from error
     if not re.fullmatch(r"[!-~]+", secret):

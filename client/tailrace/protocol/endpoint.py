@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
+BROKER_PORT = 9250  # of TAILRACE_PORT, when it is not set
 HANDSHAKE_S_MAX = 2.0
 # What OpenSSL calls an answer that is no TLS; the second since 3.2.
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
-_HOST_AND_PORT = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^]/:@?#\s[]+):[0-9]+/?")
+_HOST_AND_PORT = re.compile(r"((?:\[[0-9A-Fa-f:.]+\]|[^]/:@?#\s[]+))(:[0-9]+)?/?")
 _TOKEN = re.compile(r"[!-~]+")  # visible ASCII, as a header's value can hold it
 
 
@@ -50,12 +51,15 @@ class Endpoint:
 
 
 def with_scheme(url: str) -> str:
-    """ "localhost:9250" -> "http://localhost:9250"; all else as it is."""
-    return f"http://{url}" if _HOST_AND_PORT.fullmatch(url) else url
+    """ "localhost:9250" and "localhost" -> "http://localhost:9250"; all else as it is."""
+    found = _HOST_AND_PORT.fullmatch(url)
+    if found is None:
+        return url
+    return f"http://{url}" if found[2] else f"http://{found[1]}:{BROKER_PORT}"
 
 
 def parse_endpoint(url: str) -> Endpoint:
-    """http://host:port, https://host:port or host:port, else OptionError."""
+    """http://host:port, https://host:port, host:port or host, else OptionError."""
     url = with_scheme(url)
     with suppress(ValueError):  # an address that is none, or a port that none can be
         parts = urlsplit(url)
@@ -108,6 +112,9 @@ def connection_failed(
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     if isinstance(error, TimeoutError):
         reason = "timed out"
+    port = parse_endpoint(url).port
+    if not url.endswith(f":{port}"):  # a URL without one has that of its scheme
+        reason = f"port {port}: {reason}"
     return ConnectionFailedError(url, reason, write_attempted=write_attempted)
 
 

@@ -21,6 +21,7 @@ from tailrace.values import (
     PartitionDetails,
     PartitionLoss,
     PartitionOffsets,
+    QuarantinedBatch,
     Ring,
     RingStatus,
     TopicDetails,
@@ -201,8 +202,17 @@ def parse_topic_details(answer: Answer) -> TopicDetails:
         answer,
         lambda document: TopicDetails(
             from_document(TopicInfo, document),
-            tuple(from_document(PartitionDetails, each) for each in document["partitionDetails"]),
+            tuple(map(_partition_details, document["partitionDetails"])),
         ),
+    )
+
+
+def _partition_details(document: Any) -> PartitionDetails:
+    quarantined = document.get("quarantined", ())
+    return from_document(
+        PartitionDetails,
+        document,
+        quarantined=tuple(from_document(QuarantinedBatch, each) for each in quarantined),
     )
 
 
@@ -415,7 +425,7 @@ def read_answer(answer: Answer, read: Callable[[], Parsed]) -> Parsed:
 
 
 def _not_public(answer: Answer) -> UnexpectedAnswerError:
-    """Another server's port, or one of a broker's other doors."""
+    """Another server's port, or one of a broker's other listeners."""
     return UnexpectedAnswerError(
         f"the answer (HTTP {answer.status}) is not that of a broker's public port: "
         "name one, like http://127.0.0.1:9250, with --url or TAILRACE_URL"

@@ -255,7 +255,7 @@ class Batching(Generic[Ticket]):
             self._drained(batch)
 
     def reroute(self, topic: str, url_of: Callable[[Outgoing[Ticket]], str]) -> None:
-        """Sort what is gathered anew; the new lanes wait for what is under way."""
+        """Sort what is gathered again; the new lanes wait for what is under way."""
         lanes = {key: lane for key, lane in self._lanes.items() if key[0] == topic}
         if all(
             url_of(record) == url

@@ -7,9 +7,9 @@ registers again; what it had not confirmed comes again, to it or to another. A p
 another has taken is told so by StaleAssignmentError: whatever it asks names the epoch that it was
 told itself, and it takes over no other.
 
-A shell calls `ask`, carries out one `next_step` after the other, and tells what came of each:
+A shell calls `ask`, applies one `next_step` after the other, and tells what came of each:
 `registered`, `listed`, `polled`, `described`, or `failed`. Then it takes what is to be handed out;
-when a sign of life is due in between, it registers again, and tells what came of that.
+when a heartbeat is due in between, it registers again, and tells what came of that.
 """
 
 from collections import deque
@@ -99,7 +99,7 @@ class _ConsumerSettings:
 
 
 class RegisterParameters(TypedDict):
-    """Of `Step.REGISTER`, and of a sign of life."""
+    """Of `Step.REGISTER`, and of a heartbeat."""
 
     consumer_id: str
     group: str
@@ -203,7 +203,7 @@ class Consuming:
         return Step.POLL if self._is_due else None
 
     def register_parameters(self) -> RegisterParameters:
-        """With an epoch they ask whether it is still registered, and join nothing anew."""
+        """With an epoch they ask whether it is still registered, and join nothing again."""
         return {
             "consumer_id": self.consumer_id,
             "group": self.group,
@@ -249,7 +249,7 @@ class Consuming:
     # --- what came of it ---
 
     def registered(self, registered: Registered) -> None:
-        """It is; or still is, after a sign of life, which tells no epoch of its own."""
+        """It is; or still is, after a heartbeat, which tells no epoch of its own."""
         if self._epoch is None:
             self._epoch = registered.assignment_epoch
         self._has_answered = True
@@ -309,7 +309,7 @@ class Consuming:
         return self._pause_s(error, now_s)
 
     def sign_failed(self, error: TailraceError) -> None:
-        """Of a sign of life. What is in hand is not handed out when it is another's by now.
+        """Of a heartbeat. What is in hand is not handed out when it is another's by now.
 
         Raises `error` when this consumer is another process; of all else the next poll tells.
         """

@@ -2,7 +2,7 @@
 
 Any broker takes any record and passes it on, so a wrong or missing answer here costs a hop and
 never a record. On a ring of one, and while nothing is known, all goes to the URL that was given.
-`Routing` is told anew when an answer shows that it is out of date, and on a ring of several brokers
+`Routing` is renewed when an answer shows that it is out of date, and on a ring of several brokers
 now and then: leaders come back to their ranges.
 """
 
@@ -58,7 +58,7 @@ class Routing:
             )
 
     def expire_topic(self, topic: str) -> None:
-        """It has other partitions now, or other leaders: good enough until it is learned anew."""
+        """It has other partitions now, or other leaders: good enough until it is learned again."""
         if topic in self._topics:
             self._topics[topic] = replace(self._topics[topic], is_expired=True)
 
@@ -94,7 +94,7 @@ class Routing:
         return self.url if url in self._unreachable else url
 
     def mark_unreachable(self, url: str) -> None:
-        """Until the ring is learned anew its partitions go by way of the URL that was given."""
+        """Until the ring is learned again its partitions go by way of the URL that was given."""
         self._unreachable.add(url)
 
 

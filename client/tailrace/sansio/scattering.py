@@ -70,7 +70,7 @@ class Scattering:
             self._parts[part.partition] = part
 
     def failed(self, error: TailraceError, indices: Sequence[int]) -> None:
-        """Of a request with these records. Raises what another broker cannot mend."""
+        """Of a request with these records. Raises what another broker cannot repair."""
         if isinstance(error, ConnectionFailedError):
             self._routing.forget_topic(self._topic)
         parts = error.parts if isinstance(error, ProblemError) else ()

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class PatientClient:
-    """A connection to the first of `urls` that answers; opened when needed, also anew."""
+    """A connection to the first of `urls` that answers; opened when needed, also again."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class PatientClient:
     def ask(self, request: Callable[[Client], Answered]) -> Answered:
         """The answer of any broker. TailraceError once the retries are used up, or would not help.
 
-        A request that writes may then have been carried out more than once.
+        A request that writes may then have been applied more than once.
         """
         for attempt in count(1):
             try:

@@ -28,10 +28,10 @@ from tests.support.cli.commands import (
     environment,
     ndjson,
     records_of,
+    reported,
     run,
     run_bare,
     started,
-    told,
     values_of,
 )
 from tests.support.http.http11 import Connection
@@ -86,7 +86,7 @@ def topic(tmp_path: Path) -> str:
 def test_help_imports_nothing_heavy() -> None:
     result = run_bare("--help", prelude=TELL_HEAVY.format(heavy=HEAVY_FOR_HELP))
 
-    assert "tailrace dev" in told(result)
+    assert "tailrace dev" in reported(result)
     assert result.stderr == b"\n"
 
 
@@ -100,7 +100,7 @@ def test_a_verb_needs_the_standard_library_alone_and_imports_little_of_it(
             env={"TAILRACE_URL": shared_broker.url},
         )
 
-        assert told(result)
+        assert reported(result)
         assert result.stderr == b"\n"
 
 
@@ -124,7 +124,7 @@ def test_an_output_that_is_closed_or_has_other_letters_is_no_failure(
     )
 
     assert (closed.returncode, closed.stderr) == (0, b"")
-    assert told(other).startswith("\\u2713 ascii: 4 partitions")
+    assert reported(other).startswith("\\u2713 ascii: 4 partitions")
 
 
 # --- topics ---------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def test_consume_ends_at_exactly_the_wanted_count(shared_broker: RunningBroker, 
         assert some.stdout.splitlines() == everything[:count], some.stderr.decode()
 
 
-def test_consume_starts_where_it_is_told(shared_broker: RunningBroker, topic: str) -> None:
+def test_consume_starts_where_it_is_reported(shared_broker: RunningBroker, topic: str) -> None:
     url = shared_broker.url
     with Client(url) as client:
         partition = client.produce_lines(topic, ndjson(range(10)), key="k").partition
@@ -294,11 +294,11 @@ def test_a_missing_topic_comes_with_its_remedy(tmp_path: Path) -> None:
         produced = run("produce", "nosuch", url=broker.url, stdin=b"1\n")
         consumed = run("consume", "nosuch", url=broker.url)
 
-    told = (
+    reported = (
         b'error: topic "nosuch" does not exist (autoCreateTopics is off). '
         b"Create it: tailrace topic create nosuch\n"
     )
-    assert (produced.returncode, produced.stderr) == (1, told)
+    assert (produced.returncode, produced.stderr) == (1, reported)
     assert_fails(consumed, 1, 'topic "nosuch" does not exist. .*tailrace topic list')
 
 
@@ -333,7 +333,7 @@ def test_a_compressed_file_is_sent_as_what_it_holds(
 
     produced = run("produce", topic, "-f", str(file), url=shared_broker.url)
 
-    assert told(produced).startswith("✓ 20,000 events, 2.4 MiB, ")
+    assert reported(produced).startswith("✓ 20,000 events, 2.4 MiB, ")
     stored = values_of(run("consume", topic, url=shared_broker.url))
     assert sorted(each["n"] for each in stored if isinstance(each, dict)) == list(range(20_000))
 
@@ -373,7 +373,7 @@ def test_more_of_the_shortest_events_than_a_request_takes_are_sent_in_several(
 ) -> None:
     produced = run("produce", topic, url=shared_broker.url, stdin=b"1\n" * 600_000)
 
-    assert told(produced).startswith("✓ 600,000 events, 1.1 MiB, ")
+    assert reported(produced).startswith("✓ 600,000 events, 1.1 MiB, ")
 
 
 def test_long_work_shows_a_bar_on_a_terminal(
@@ -500,7 +500,7 @@ def test_a_broker_that_is_started_again_halfway_is_waited_for(broker: RunningBro
     assert output.decode().startswith("✓ 20,000 events, ")
 
 
-def test_a_request_that_nobody_answered_is_told_apart_from_what_is_stored() -> None:
+def test_a_request_that_nobody_answered_is_distinguished_from_what_is_stored() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         started("produce", "t", url=f"http://127.0.0.1:{server.getsockname()[1]}") as process,

@@ -14,9 +14,9 @@ from tests.support.cli.commands import (
     assert_fails,
     ndjson,
     records_of,
+    reported,
     run,
     started,
-    told,
     values_of,
 )
 
@@ -59,7 +59,7 @@ def test_plain_text_is_printed_as_text_and_marked_as_such(
     shared_broker: RunningBroker, mixed: str
 ) -> None:
     records = records_of(run("consume", mixed, url=shared_broker.url))
-    table = told(run("consume", mixed, "-o", "table", url=shared_broker.url)).splitlines()
+    table = reported(run("consume", mixed, "-o", "table", url=shared_broker.url)).splitlines()
 
     assert [(each["value"], each.get("valueEncoding")) for each in records] == [
         ("hällo wörld", "text"),
@@ -85,7 +85,7 @@ def test_a_format_says_what_is_printed_of_each_record(
 ) -> None:
     url = shared_broker.url
     lines = run("consume", mixed, "--max", "2", "--format", r"%t %p %o %k=%v [%h]\n", url=url)
-    times = told(run("consume", mixed, "--format", "%T%%", url=url))
+    times = reported(run("consume", mixed, "--format", "%T%%", url=url))
 
     assert lines.stdout.decode() == f'{mixed} 0 0 k=hällo wörld []\n{mixed} 0 1 k="hello" []\n'
     assert re.fullmatch(r"(20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z%){5}", times)
@@ -101,7 +101,7 @@ def test_a_group_prints_in_these_forms_too(shared_broker: RunningBroker, mixed: 
 
     assert texts.stdout.decode() == "hällo wörld\n"
     assert record["value"] == "hello"
-    assert told(rest) == "".join(f"{mixed} {offset}\n" for offset in (2, 3, 4))
+    assert reported(rest) == "".join(f"{mixed} {offset}\n" for offset in (2, 3, 4))
 
 
 # --- of which topics ------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def test_several_topics_are_printed_with_their_names(
     named = records_of(run("consume", *pair, url=url))
     matching = records_of(run("consume", f"{first[:-1]}[ab]", url=url))
     last = records_of(run("consume", *pair, "--last", "4", url=url))
-    table = told(run("consume", *pair, "-o", "table", url=url)).splitlines()
+    table = reported(run("consume", *pair, "-o", "table", url=url)).splitlines()
 
     expected = [(first, n) for n in range(3)] + [(second, n) for n in range(10, 13)]
     assert [(each["topic"], each["value"]) for each in named] == expected
@@ -213,4 +213,4 @@ def test_a_broker_is_named_without_its_scheme_and_before_the_verb(
     assert values_of(run("--url", address, "consume", topic)) == [1]
     assert values_of(run(f"--url={address}", "consume", topic)) == [1]
     assert values_of(run("consume", topic, url=address)) == [1]
-    assert topic in told(run("--url", address, "topic", "list", cwd=tmp_path))
+    assert topic in reported(run("--url", address, "topic", "list", cwd=tmp_path))

@@ -10,8 +10,8 @@ import pytest
 
 from tailrace.sync import Client
 from tests.support.broker.fixtures import RunningBroker
-from tests.support.cli.commands import TAILRACE, TIMEOUT_S, assert_fails, environment, told
-from tests.support.http.tls import CA_FILE, TlsDoor, tls_door
+from tests.support.cli.commands import TAILRACE, TIMEOUT_S, assert_fails, environment, reported
+from tests.support.http.tls import CA_FILE, TlsListener, tls_listener
 
 pytestmark = pytest.mark.integration
 
@@ -23,8 +23,8 @@ def surroundings(tmp_path: Path) -> Mapping[str, str]:
 
 
 @pytest.fixture
-def door(shared_broker: RunningBroker) -> Iterator[TlsDoor]:
-    with tls_door(shared_broker.port) as opened:
+def listener(shared_broker: RunningBroker) -> Iterator[TlsListener]:
+    with tls_listener(shared_broker.port) as opened:
         yield opened
 
 
@@ -46,12 +46,12 @@ def run(
 def test_a_context_has_all_that_a_verb_needs(
     shared_broker: RunningBroker,
     surroundings: Mapping[str, str],
-    door: TlsDoor,
+    listener: TlsListener,
     tmp_path: Path,
     group: tuple[str, ...],
 ) -> None:
-    context = ("prod", door.url, "--ca-file", CA_FILE, "--token-file", "-")
-    told(run(surroundings, "context", "set", *context, stdin=b"secret\n"))
+    context = ("prod", listener.url, "--ca-file", CA_FILE, "--token-file", "-")
+    reported(run(surroundings, "context", "set", *context, stdin=b"secret\n"))
     with Client(shared_broker.url) as client:
         client.produce(tmp_path.name, b"1", key="k")
     command = [TAILRACE, "consume", tmp_path.name, "-f", *group]
@@ -61,15 +61,15 @@ def test_a_context_has_all_that_a_verb_needs(
         process.send_signal(signal.SIGINT)
         process.wait(TIMEOUT_S)
 
-    requests = bytes(door.requests).count(b" HTTP/1.1\r\n")
+    requests = bytes(listener.requests).count(b" HTTP/1.1\r\n")
     assert json.loads(line)["value"] == 1
     assert requests >= 2
-    assert bytes(door.requests).count(b"Authorization: Bearer secret\r\n") == requests
+    assert bytes(listener.requests).count(b"Authorization: Bearer secret\r\n") == requests
 
 
-def test_a_certificate_that_is_not_trusted_is_told_with_the_remedy(
-    surroundings: Mapping[str, str], door: TlsDoor
+def test_a_certificate_that_is_not_trusted_is_reported_with_the_remedy(
+    surroundings: Mapping[str, str], listener: TlsListener
 ) -> None:
-    told(run(surroundings, "context", "set", "prod", door.url))
+    reported(run(surroundings, "context", "set", "prod", listener.url))
 
     assert_fails(run(surroundings, "topic", "list"), 1, 'is not trusted .* context "prod"')

@@ -7,7 +7,7 @@ import pytest
 
 from tailrace.sync import Client
 from tests.support.broker.fixtures import free_ring_port
-from tests.support.cli.commands import assert_fails, run, told
+from tests.support.cli.commands import assert_fails, reported, run
 from tests.support.ring.local_ring import founded_ring
 
 pytestmark = pytest.mark.integration
@@ -18,11 +18,11 @@ TAKEN_FOR_DEAD_S_MAX = 30.0
 def test_a_dead_brokers_partitions_are_not_shown_as_open(tmp_path: Path) -> None:
     with founded_ring(tmp_path, port=free_ring_port()) as ring:
         url = ring.brokers[0].url
-        told(run("topic", "create", "flights", "--partitions-per-range", "1", url=url))
+        reported(run("topic", "create", "flights", "--partitions-per-range", "1", url=url))
         ring.kill(1)
         ring.until(lambda: ring.ring(0)["ranges"][1]["state"] == "waiting", TAKEN_FOR_DEAD_S_MAX)
-        table = told(run("topic", "describe", "flights", url=url)).splitlines()
-        document = json.loads(told(run("topic", "describe", "flights", "-o", "json", url=url)))
+        table = reported(run("topic", "describe", "flights", url=url)).splitlines()
+        document = json.loads(reported(run("topic", "describe", "flights", "-o", "json", url=url)))
         offsets = ring.call(0, "GET", "/v1/offsets?topic=flights")["topics"][0]["partitions"]
 
     assert table[1].split()[3] == "LEADER"
@@ -37,10 +37,10 @@ def test_consume_prints_what_can_be_read_and_then_names_the_partitions_that_cann
 ) -> None:
     with founded_ring(tmp_path, port=free_ring_port()) as ring:
         url = ring.brokers[0].url
-        told(run("topic", "create", "flights", "--partitions-per-range", "1", url=url))
+        reported(run("topic", "create", "flights", "--partitions-per-range", "1", url=url))
         for key in map(str, range(20)):
-            told(run("produce", "flights", key, "--key", key, url=url))
-        whole = told(run("consume", "flights", url=url)).splitlines()
+            reported(run("produce", "flights", key, "--key", key, url=url))
+        whole = reported(run("consume", "flights", url=url)).splitlines()
         ring.kill(1)
         ring.until(lambda: ring.ring(0)["ranges"][1]["state"] == "waiting", TAKEN_FOR_DEAD_S_MAX)
         part = run("consume", "flights", url=url)
@@ -63,11 +63,11 @@ def test_status_says_how_many_copies_there_are_and_which_ranges_lack_theirs(
 ) -> None:
     with founded_ring(tmp_path, port=free_ring_port()) as ring:
         url = ring.brokers[0].url
-        whole = told(run("status", url=url)).splitlines()
+        whole = reported(run("status", url=url)).splitlines()
         ring.kill(2)
         ring.until(lambda: ring.ring(0)["ranges"][2]["state"] == "waiting", TAKEN_FOR_DEAD_S_MAX)
-        lacking = told(run("status", url=url)).splitlines()
-        document = json.loads(told(run("status", "-o", "json", url=url)))
+        lacking = reported(run("status", url=url)).splitlines()
+        document = json.loads(reported(run("status", "-o", "json", url=url)))
 
     assert "ranges 3   copies 1   under-replicated 0" in whole[0]
     assert whole[-1].startswith("copies 1: each event is on one broker")

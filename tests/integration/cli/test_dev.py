@@ -51,8 +51,8 @@ def test_the_lines_of_dev_work_when_pasted_and_data_stays(tmp_path: Path) -> Non
     assert produced["offset"] == 0
     assert read["value"] == {"origin": "SFO"}
     assert read_later == read
-    for door in range(4):
-        assert f"http://127.0.0.1:{port + door}" in welcome
+    for listener in range(4):
+        assert f"http://127.0.0.1:{port + listener}" in welcome
     assert (tmp_path / ".tailrace" / "0").is_dir()
 
 
@@ -89,7 +89,9 @@ def test_a_broker_that_ends_by_itself_ends_dev(tmp_path: Path) -> None:
     assert b"error: the broker was killed by SIGKILL" in errors
 
 
-def test_a_taken_port_is_told_with_the_remedy(shared_broker: RunningBroker, tmp_path: Path) -> None:
+def test_a_taken_port_is_reported_with_the_remedy(
+    shared_broker: RunningBroker, tmp_path: Path
+) -> None:
     taken = shared_broker.port
     for base in (taken, taken - 3):  # the broker's first port as our first and as our last
         result = run("dev", "--port", str(base), cwd=tmp_path)
@@ -108,7 +110,7 @@ def test_a_taken_port_is_told_with_the_remedy(shared_broker: RunningBroker, tmp_
         ("/proc/events", r"/proc/events cannot be a directory \(No such file or directory\)"),
     ],
 )
-def test_a_directory_that_cannot_be_is_told_with_the_remedy(
+def test_a_directory_that_cannot_be_is_reported_with_the_remedy(
     tmp_path: Path, data: str, error: str
 ) -> None:
     (tmp_path / "file").touch()

@@ -16,9 +16,9 @@ from tests.support.cli.commands import (
     TIMEOUT_S,
     assert_fails,
     ndjson,
+    reported,
     run,
     started,
-    told,
     values_of,
 )
 
@@ -39,7 +39,7 @@ def values_read(process: "subprocess.Popen[bytes]") -> Iterator[object]:
 
 
 def ended(process: "subprocess.Popen[bytes]") -> tuple[int, str]:
-    """Exit status and what was told on stderr."""
+    """Exit status and what was reported on stderr."""
     _, errors = process.communicate(timeout=TIMEOUT_S)
     return process.returncode, errors.decode()
 
@@ -251,7 +251,7 @@ def test_line_ends_inside_of_a_value_end_no_record(
             client.produce(topic, b'{"a":\r%d,\n"b":"\\u2028"}' % n, key="k")
 
     wanted = [{"a": n, "b": "\u2028"} for n in range(3)]
-    table = told(run("consume", topic, "-o", "table", url=shared_broker.url))
+    table = reported(run("consume", topic, "-o", "table", url=shared_broker.url))
     assert values_of(run("consume", topic, "--max", "2", url=shared_broker.url)) == wanted[:2]
     assert len(table.splitlines()) == 4
     assert values_of(run("consume", topic, "--last", "3", url=shared_broker.url)) == wanted
@@ -260,8 +260,8 @@ def test_line_ends_inside_of_a_value_end_no_record(
 def test_records_are_shown_in_each_form(shared_broker: RunningBroker, topic: str) -> None:
     with Client(shared_broker.url) as client:
         client.produce(topic, b'{"a":[1,"x"]}', key="k")
-    table = told(run("consume", topic, "-o", "table", url=shared_broker.url)).splitlines()
-    yaml = told(run("consume", topic, "-o", "yaml", url=shared_broker.url)).splitlines()
+    table = reported(run("consume", topic, "-o", "table", url=shared_broker.url)).splitlines()
+    yaml = reported(run("consume", topic, "-o", "yaml", url=shared_broker.url)).splitlines()
 
     assert table[0].split() == ["PARTITION", "OFFSET", "TIMESTAMP", "KEY", "VALUE"]
     assert table[1].split()[3:] == ["k", '{"a":[1,"x"]}']
@@ -274,8 +274,8 @@ def test_a_number_that_does_not_fit_is_shown_as_written(
 ) -> None:
     with Client(shared_broker.url) as client:
         client.produce(topic, number.encode())
-    table = told(run("consume", topic, "-o", "table", url=shared_broker.url)).splitlines()
-    yaml = told(run("consume", topic, "-o", "yaml", url=shared_broker.url)).splitlines()
+    table = reported(run("consume", topic, "-o", "table", url=shared_broker.url)).splitlines()
+    yaml = reported(run("consume", topic, "-o", "yaml", url=shared_broker.url)).splitlines()
 
     assert table[1].split()[-1] == number
     assert yaml[-1] == f'  value: "{number}"'
@@ -284,10 +284,10 @@ def test_a_number_that_does_not_fit_is_shown_as_written(
 def test_no_records_in_yaml_are_an_empty_list(shared_broker: RunningBroker, topic: str) -> None:
     run("topic", "create", topic, url=shared_broker.url)
 
-    assert told(run("consume", topic, "-o", "yaml", url=shared_broker.url)) == "[]\n"
+    assert reported(run("consume", topic, "-o", "yaml", url=shared_broker.url)) == "[]\n"
 
 
-def test_a_value_that_is_nested_too_deeply_for_a_form_is_told(
+def test_a_value_that_is_nested_too_deeply_for_a_form_is_reported(
     shared_broker: RunningBroker, topic: str
 ) -> None:
     with Client(shared_broker.url) as client:
@@ -296,4 +296,4 @@ def test_a_value_that_is_nested_too_deeply_for_a_form_is_told(
     as_yaml = run("consume", topic, "-o", "yaml", url=shared_broker.url)
 
     assert_fails(as_yaml, 1, "a value is nested too deeply for this form: use -o json")
-    assert told(run("consume", topic, url=shared_broker.url)).count("[") == 900
+    assert reported(run("consume", topic, url=shared_broker.url)).count("[") == 900

@@ -23,9 +23,9 @@ from tests.support.cli.commands import (
     assert_fails,
     environment,
     ndjson,
+    reported,
     run,
     started,
-    told,
     values_of,
 )
 
@@ -83,7 +83,7 @@ def lines(process: "subprocess.Popen[bytes]") -> Iterator[object]:
 
 
 def ended(process: "subprocess.Popen[bytes]") -> tuple[int, str]:
-    """Exit status and what was told on stderr."""
+    """Exit status and what was reported on stderr."""
     _, errors = process.communicate(timeout=TIMEOUT_S)
     return process.returncode, errors.decode()
 
@@ -115,8 +115,8 @@ def test_records_tell_their_topic_and_a_table_can_be_had(
     shared_broker: RunningBroker, ten: str
 ) -> None:
     group = ("--group", ten, "--max", "1")
-    line = told(run("consume", ten, *group, url=shared_broker.url))
-    table = told(run("consume", ten, *group, "-o", "table", url=shared_broker.url))
+    line = reported(run("consume", ten, *group, url=shared_broker.url))
+    table = reported(run("consume", ten, *group, "-o", "table", url=shared_broker.url))
 
     assert json.loads(line)["topic"] == ten
     assert [row.split()[:2] for row in table.splitlines()] == [["PARTITION", "OFFSET"], ["0", "1"]]
@@ -238,7 +238,7 @@ def test_a_reader_slower_than_the_session_gets_each_record_and_the_group_moves(
     assert position(shared_broker, ten) == 10
 
 
-def test_a_consumer_that_gets_no_partition_is_told_why(
+def test_a_consumer_that_gets_no_partition_is_reported_why(
     shared_broker: RunningBroker, ten: str
 ) -> None:
     command = ("consume", ten, "--group", ten, "-f")
@@ -246,7 +246,7 @@ def test_a_consumer_that_gets_no_partition_is_told_why(
         assert next(lines(process)) == 0  # it has the one partition
         result = run("consume", ten, "--group", ten, url=shared_broker.url)
 
-        assert told(result) == ""
+        assert reported(result) == ""
         assert result.stderr.decode() == (
             f'note: other consumers of group "{ten}" have all partitions\n'
         )
@@ -311,8 +311,8 @@ def test_a_restart_of_the_broker_loses_nothing(tmp_path: Path) -> None:
 
 def test_groups_are_listed_with_their_lag(shared_broker: RunningBroker, ten: str) -> None:
     read(shared_broker, ten, "--max", "4")
-    table = told(run("group", "list", url=shared_broker.url)).splitlines()
-    documents = json.loads(told(run("group", "list", "-o", "json", url=shared_broker.url)))
+    table = reported(run("group", "list", url=shared_broker.url)).splitlines()
+    documents = json.loads(reported(run("group", "list", "-o", "json", url=shared_broker.url)))
     [document] = [each for each in documents if each["group"] == ten]
     [row] = [line for line in table if line.startswith(f"{ten} ")]
 
@@ -338,9 +338,9 @@ def test_a_group_that_lost_records_to_retention_shows_them_before_it_reads_again
         assert read(broker, "t") == [0]
         while (client.topic("t").partition_details[0].log_start or 0) < 3:
             client.produce_lines("t", b'"%s"\n' % os.urandom(MEBIBYTE // 2).hex().encode())
-        row = told(run("group", "list", url=broker.url)).splitlines()[1].split()
-        table = told(run("group", "describe", "t", url=broker.url)).splitlines()
-        document = json.loads(told(run("group", "describe", "t", "-o", "json", url=broker.url)))
+        row = reported(run("group", "list", url=broker.url)).splitlines()[1].split()
+        table = reported(run("group", "describe", "t", url=broker.url)).splitlines()
+        document = json.loads(reported(run("group", "describe", "t", "-o", "json", url=broker.url)))
         checked = run("doctor", url=broker.url).stdout.decode()
         read(broker, "t")
         [caught_up] = client.groups()
@@ -362,7 +362,7 @@ def test_a_group_whose_reader_publishes_its_offsets_has_no_members(
 ) -> None:
     with Client(shared_broker.url) as client:
         client.publish_offsets(f"spark:{ten}", "spark", {ten: {0: 10}})
-    table = told(run("group", "list", url=shared_broker.url)).splitlines()
+    table = reported(run("group", "list", url=shared_broker.url)).splitlines()
     [row] = [line for line in table if line.startswith(f"spark:{ten} ")]
 
     assert row.split() == [f"spark:{ten}", "-", ten, "0", "0", "spark", "-"]
@@ -391,9 +391,9 @@ def test_a_group_is_described_by_consumer_and_partition(
 ) -> None:
     with Client(shared_broker.url) as client:
         client.register("c1", ten, [ten], on_new_group="startFromEarliest")
-        text = told(run("group", "describe", ten, url=shared_broker.url))
+        text = reported(run("group", "describe", ten, url=shared_broker.url))
         document = json.loads(
-            told(run("group", "describe", ten, "-o", "json", url=shared_broker.url))
+            reported(run("group", "describe", ten, "-o", "json", url=shared_broker.url))
         )
         client.goodbye("c1")
     headline, _, consumer, titles, partition = text.splitlines()
@@ -423,16 +423,16 @@ def test_a_reset_tells_what_it_does_and_a_dry_run_does_not_do_it(
     read(shared_broker, ten, "--max", "4")
     command = ["group", "reset", ten, *(option.format(ten) for option in options)]
 
-    dry = told(run(*command, "--dry-run", url=shared_broker.url))
+    dry = reported(run(*command, "--dry-run", url=shared_broker.url))
     assert dry == f"would move {moved}; group is idle: yes\n"
     assert position(shared_broker, ten) == 4
-    assert told(run(*command, url=shared_broker.url)) == f"✓ {ten}: moved {moved}\n"
+    assert reported(run(*command, url=shared_broker.url)) == f"✓ {ten}: moved {moved}\n"
     assert position(shared_broker, ten) == after
-    again = told(run(*command, "-o", "json", url=shared_broker.url))
+    again = reported(run(*command, "-o", "json", url=shared_broker.url))
     assert json.loads(again)["partitions"] == [
         {"topic": ten, "partition": 0, "from": after, "to": after}
     ]
-    assert told(run(*command, url=shared_broker.url)) == f"✓ {ten}: is there already\n"
+    assert reported(run(*command, url=shared_broker.url)) == f"✓ {ten}: is there already\n"
 
 
 def test_a_group_with_consumers_is_neither_moved_nor_deleted(
@@ -442,9 +442,9 @@ def test_a_group_with_consumers_is_neither_moved_nor_deleted(
     with Client(url) as client:
         client.register("c2", ten, [ten])
         reset = run("group", "reset", ten, "--to", "earliest", url=url)
-        dry_reset = told(run("group", "reset", ten, "--to", "earliest", "--dry-run", url=url))
+        dry_reset = reported(run("group", "reset", ten, "--to", "earliest", "--dry-run", url=url))
         delete = run("group", "delete", ten, url=url)
-        dry_delete = told(run("group", "delete", ten, "--dry-run", url=url))
+        dry_delete = reported(run("group", "delete", ten, "--dry-run", url=url))
         client.goodbye("c2")
 
     assert_fails(reset, 1, "has consumers: 1. Stop")
@@ -459,16 +459,16 @@ def test_a_group_with_consumers_is_neither_moved_nor_deleted(
 
 def test_a_deleted_group_starts_anew(shared_broker: RunningBroker, ten: str) -> None:
     read(shared_broker, ten, "--max", "4")
-    dry = told(run("group", "delete", ten, "--dry-run", "-o", "json", url=shared_broker.url))
+    dry = reported(run("group", "delete", ten, "--dry-run", "-o", "json", url=shared_broker.url))
     assert json.loads(dry)["deleted"] is False
     assert position(shared_broker, ten) == 4
 
-    assert told(run("group", "delete", ten, url=shared_broker.url)) == f"✓ {ten}: deleted\n"
+    assert reported(run("group", "delete", ten, url=shared_broker.url)) == f"✓ {ten}: deleted\n"
     assert read(shared_broker, ten, "--max", "1") == [0]
 
 
 @pytest.mark.parametrize("verb", ["describe", "reset", "delete"])
-def test_a_group_that_does_not_exist_is_told_with_the_remedy(
+def test_a_group_that_does_not_exist_is_reported_with_the_remedy(
     shared_broker: RunningBroker, verb: str
 ) -> None:
     options = ["--to", "latest"] if verb == "reset" else []
@@ -490,7 +490,7 @@ def test_offsets_that_are_not_there_are_refused(shared_broker: RunningBroker, te
 
 def test_bench_measures_and_leaves_nothing(shared_broker: RunningBroker) -> None:
     result = run("bench", "--seconds", "1", "-o", "json", url=shared_broker.url)
-    document = json.loads(told(result))
+    document = json.loads(reported(result))
     phases = {each["phase"]: each for each in document["phases"]}
     with Client(shared_broker.url) as client:
         names = [each.name for each in client.topics()] + [each.group for each in client.groups()]
@@ -506,7 +506,7 @@ def test_bench_produces_so_many_events_and_reads_each(
     shared_broker: RunningBroker, topic: str
 ) -> None:
     options = ("--events", "1000", "--size", "1Ki", "--durability", "written", "--seconds", "60")
-    table = told(run("bench", topic, *options, "--connections", "2", url=shared_broker.url))
+    table = reported(run("bench", topic, *options, "--connections", "2", url=shared_broker.url))
     rows = [re.split(r"  +", line) for line in table.splitlines()[2:7]]
 
     assert table.startswith(f"BENCH {topic}   events of 1.0 KiB   2 connections   durability ")
@@ -551,7 +551,7 @@ def test_creating_can_be_tried(shared_broker: RunningBroker, topic: str) -> None
     command = ("topic", "create", topic, "--retention", "36h", "--linger-size", "2Mi", "--dry-run")
     url = shared_broker.url
 
-    assert told(run(*command, url=url)) == (
+    assert reported(run(*command, url=url)) == (
         f"would create {topic}: retention 36h, linger-size 2Mi\n"
     )
     with Client(url) as client:
@@ -559,7 +559,7 @@ def test_creating_can_be_tried(shared_broker: RunningBroker, topic: str) -> None
         client.create_topic(topic, retention_ms=36 * 3_600_000)
         assert_fails(run(*command, url=url), 1, f'"{topic}" exists with linger-size 0. Change it')
         client.alter_topic(topic, linger_bytes=2 * 1024 * 1024)
-    assert "would create nothing" in told(run(*command, url=url))
+    assert "would create nothing" in reported(run(*command, url=url))
     assert_fails(run("topic", "create", "__a", "--dry-run", url=url), 1, "cannot be a topic's name")
 
 
@@ -569,8 +569,8 @@ def test_altering_can_be_tried(shared_broker: RunningBroker, ten: str) -> None:
     same = run(*alter, "--compression", "lz4", "-o", "json", url=shared_broker.url)
     nosuch = run("topic", "alter", "nosuch", "--json-check", "--dry-run", url=shared_broker.url)
 
-    assert told(changing) == "would change retention 7d to none, json-check yes to no\n"
-    assert json.loads(told(same)) == {"name": ten, "dryRun": True, "changes": {}}
+    assert reported(changing) == "would change retention 7d to none, json-check yes to no\n"
+    assert json.loads(reported(same)) == {"name": ten, "dryRun": True, "changes": {}}
     assert_fails(nosuch, 1, 'topic "nosuch" does not exist')
     with Client(shared_broker.url) as client:
         assert client.topic(ten).topic.json_check
@@ -578,7 +578,7 @@ def test_altering_can_be_tried(shared_broker: RunningBroker, ten: str) -> None:
 
 def test_deleting_can_be_tried(shared_broker: RunningBroker, ten: str) -> None:
     read(shared_broker, ten, "--max", "1")
-    dry = told(run("topic", "delete", ten, "--dry-run", url=shared_broker.url))
+    dry = reported(run("topic", "delete", ten, "--dry-run", url=shared_broker.url))
 
     assert re.fullmatch(
         rf"would delete {ten}: 1 partition, 10 records, [\d.,]+ \w+; read by {ten}\n", dry
@@ -592,11 +592,11 @@ def test_restoring_can_be_tried(shared_broker: RunningBroker, ten: str) -> None:
     assert_fails(run(*restore, url=url), 1, "no deleted topic .* tailrace topic list --deleted")
     with Client(url) as client:
         client.delete_topic(ten)
-        would = told(run(*restore, url=url))
+        would = reported(run(*restore, url=url))
         assert re.match(f"would restore {ten}: 1 partition, .*, deleted ", would)
         client.create_topic(ten)
         assert_fails(run(*restore, url=url), 1, f'topic "{ten}" exists: .*--as')
-        renamed = told(run(*restore, "--as", f"{ten}-2", "-o", "json", url=url))
+        renamed = reported(run(*restore, "--as", f"{ten}-2", "-o", "json", url=url))
         client.delete_topic(ten)
         assert_fails(run(*restore, url=url), 1, "2 deleted topics had the name .*: give the id")
 

@@ -19,9 +19,9 @@ from tests.support.cli.commands import (
     environment,
     ndjson,
     records_of,
+    reported,
     run,
     started,
-    told,
     values_of,
 )
 
@@ -103,7 +103,7 @@ def test_an_interrupted_pipe_goes_on_where_it_was_with_the_same_input(
         _, errors = process.communicate(timeout=TIMEOUT_S)
     resumed = run(*errors.decode().split()[-5:][1:], url=broker.url, stdin=lines)
 
-    assert told(resumed).startswith("✓ 5 events, ")
+    assert reported(resumed).startswith("✓ 5 events, ")
     stored = values_of(run("consume", topic, url=broker.url))
     assert sorted(map(json.dumps, stored)) == [json.dumps({"n": n}) for n in range(10)]
 
@@ -129,7 +129,7 @@ def test_events_are_arguments_in_any_order_with_options(broker: RunningBroker, t
     produced = run("produce", topic, *words, url=broker.url)
     records = records_of(run("consume", topic, url=broker.url))
 
-    assert told(produced).startswith("✓ 2 events, 14 bytes, ")
+    assert reported(produced).startswith("✓ 2 events, 14 bytes, ")
     assert [each["value"] for each in records] == [{"n": 1}, {"n": 2}]
     assert [each["key"] for each in records] == ["SFO", "SFO"]
     pairs = [{"key": "a", "value": {"base64": text}} for text in ("Yg==", "Yz1k")]
@@ -137,7 +137,7 @@ def test_events_are_arguments_in_any_order_with_options(broker: RunningBroker, t
 
 
 def test_an_event_that_is_an_argument_may_have_line_ends(broker: RunningBroker, topic: str) -> None:
-    told(run("produce", topic, '{"n":\n1}\n', "--key", ".n", url=broker.url))
+    reported(run("produce", topic, '{"n":\n1}\n', "--key", ".n", url=broker.url))
     [record] = records_of(run("consume", topic, url=broker.url))
 
     assert (record["key"], record["value"]) == ("1", {"n": 1})
@@ -145,7 +145,7 @@ def test_an_event_that_is_an_argument_may_have_line_ends(broker: RunningBroker, 
 
 @pytest.mark.parametrize("time", ["2026-01-02T03:04:05Z", "1767323045000000"])
 def test_a_time_is_that_of_all_events(broker: RunningBroker, topic: str, time: str) -> None:
-    told(run("produce", topic, "--timestamp", time, url=broker.url, stdin=b"1\n2\n"))
+    reported(run("produce", topic, "--timestamp", time, url=broker.url, stdin=b"1\n2\n"))
     records = records_of(run("consume", topic, url=broker.url))
 
     assert [each["timestamp"] for each in records] == ["2026-01-02T03:04:05.000000Z"] * 2
@@ -153,7 +153,7 @@ def test_a_time_is_that_of_all_events(broker: RunningBroker, topic: str, time: s
 
 def test_a_separator_stands_between_a_key_and_its_value(broker: RunningBroker, topic: str) -> None:
     lines = b'k1\t{"n":1}\r\n\nk2\t{"n":2,"t":"\\t"}\n'
-    told(run("produce", topic, "--key-separator", r"\t", url=broker.url, stdin=lines))
+    reported(run("produce", topic, "--key-separator", r"\t", url=broker.url, stdin=lines))
     records = records_of(run("consume", topic, url=broker.url))
 
     assert sorted((each["key"], json.dumps(each["value"])) for each in records) == [
@@ -191,9 +191,9 @@ def test_what_is_not_json_is_named_on_a_topic_that_checks_it(
 @pytest.mark.parametrize(
     ("event", "remedy"),
     [
-        ("hello", "quote a text, as '\"hello\"', or give the topic --no-json-check"),
+        ("hello", "quote a text, as '\"hello\"', or: tailrace topic alter "),
         ("fa.nd", "the lines of that file are stored by -f fa.nd"),
-        ("{" * 5_000, "or give the topic --no-json-check"),
+        ("{" * 5_000, " --no-json-check"),
     ],
 )
 def test_an_argument_that_is_not_json_is_refused_with_the_remedy(
@@ -205,6 +205,19 @@ def test_an_argument_that_is_not_json_is_refused_with_the_remedy(
     assert_fails(result, 1, rf"event 1 is not JSON \(.*\); .*{remedy}")
 
 
+def test_lines_that_are_not_json_name_the_command_that_lets_a_topic_take_them(
+    broker: RunningBroker, topic: str
+) -> None:
+    for name, verb in ((topic, "alter"), ("nosuch", "create")):
+        said = f"; for lines of plain text: tailrace topic {verb} {name} --no-json-check"
+        assert_fails(run("produce", name, url=broker.url, stdin=b"hello\n"), 1, said)
+    keyed = run("produce", topic, "--key", ".a", url=broker.url, stdin=b"hello\n")
+    later = run("produce", topic, url=broker.url, stdin=b"1\nhello\n")
+
+    assert b"--no-json-check" not in keyed.stderr
+    assert b"--no-json-check" not in later.stderr
+
+
 def test_data_on_a_pipe_beside_events_is_not_passed_over_in_silence(
     broker: RunningBroker, topic: str
 ) -> None:
@@ -213,7 +226,7 @@ def test_data_on_a_pipe_beside_events_is_not_passed_over_in_silence(
 
     warning = "warning: standard input has data, which was not read, since events are given as"
     assert beside.stderr.decode().startswith(warning)
-    assert told(beside).startswith("✓ 1 event, ")
+    assert reported(beside).startswith("✓ 1 event, ")
     assert (alone.returncode, alone.stderr) == (0, b"")
     assert count_of(broker, topic) == 2
 
@@ -250,9 +263,9 @@ def test_a_time_ahead_of_the_broker_is_shown_as_people_write_times(
 
 
 def test_a_topic_that_does_not_check_takes_any_text(broker: RunningBroker, topic: str) -> None:
-    told(run("topic", "alter", topic, "--no-json-check", url=broker.url))
-    told(run("produce", topic, "hello", "", url=broker.url))
-    told(run("produce", topic, "--header", "a=b", url=broker.url, stdin=b"{\n"))
+    reported(run("topic", "alter", topic, "--no-json-check", url=broker.url))
+    reported(run("produce", topic, "hello", "", url=broker.url))
+    reported(run("produce", topic, "--header", "a=b", url=broker.url, stdin=b"{\n"))
 
     assert count_of(broker, topic) == 3
 
@@ -270,9 +283,9 @@ def test_a_topic_that_was_created_is_named(
     again = run("produce", topic, *words, "-o", "json", url=broker.url, stdin=stdin)
 
     assert created.stderr.decode() == f"created topic {topic} (4 partitions)\n"
-    assert json.loads(told(created))["topicCreated"] is True
+    assert json.loads(reported(created))["topicCreated"] is True
     assert again.stderr == b""
-    assert json.loads(told(again))["topicCreated"] is False
+    assert json.loads(reported(again))["topicCreated"] is False
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from tailrace.cli.producing.requests import Target
 from tailrace.cli.producing.resume import Token
 from tailrace.local.broker import HOST
 from tailrace.sync import Client
-from tests.support.broker.fixtures import RunningBroker, free_ring_port
-from tests.support.cli.commands import TIMEOUT_S, assert_fails, ndjson, run, started, told
+from tests.support.broker.fixtures import RunningBroker, free_ring_port, refusing_url
+from tests.support.cli.commands import TIMEOUT_S, assert_fails, ndjson, reported, run, started
 from tests.support.ring.local_ring import founded_ring
 
 pytestmark = pytest.mark.integration
@@ -72,6 +72,7 @@ def begin(process: "subprocess.Popen[bytes]", client: Client, topic: str, conten
         assert process.poll() is None
 
 
+@pytest.mark.timeout(180)  # two starts of a ring and `PATIENCE_S_MAX`
 def test_a_run_that_a_dead_broker_cut_is_resumed_without_loss_and_without_doubles(
     tmp_path: Path,
 ) -> None:
@@ -147,7 +148,7 @@ def test_a_run_is_resumed_when_nobody_knows_whether_its_last_request_was_stored(
         assert_stored_once(client, "t", EVENTS)
 
     assert process.returncode == 1
-    assert told(result).startswith("✓ ")
+    assert reported(result).startswith("✓ ")
 
 
 def refuse(server: socket.socket) -> None:
@@ -175,7 +176,35 @@ def test_a_run_goes_on_behind_a_line_that_was_corrected(
     assert b"error: line 11111 is not JSON (" in cut.stderr
     assert b" 11,110 events are stored (partition " in cut.stderr
     assert b"Correct it, and store the rest of the same input, each line once:" in cut.stderr
-    assert told(result).startswith("✓ 8,890 events, ")
+    assert reported(result).startswith("✓ 8,890 events, ")
+
+
+@pytest.mark.parametrize("options", [(), KEYED], ids=["without_key", "with_key"])
+def test_a_resumed_run_that_is_cut_or_repeated_says_all_that_is_stored(
+    broker: RunningBroker, options: Sequence[str]
+) -> None:
+    lines = LINES.splitlines(keepends=True)
+    twice = b"".join([*lines[:15_000], b'{"k":}\n', *lines[15_001:]])
+    once = b"".join([*lines[:11_110], b'{"k":}\n', *lines[11_111:]])
+    cut = run("produce", "t", *options, url=broker.url, stdin=once)
+    again = resumed(cut.stderr.decode(), twice, broker.url)
+    repeated = resumed(cut.stderr.decode(), twice, broker.url)
+    with refusing_url() as url:
+        unreached = resumed(repeated.stderr.decode(), LINES, url)
+    ends = [resumed(unreached.stderr.decode(), LINES, broker.url) for _ in range(2)]
+    stale = resumed(cut.stderr.decode(), LINES, broker.url)
+    with Client(broker.url) as client:
+        assert_stored_once(client, "t", EVENTS)
+
+    for result, own in ((again, "3,890"), (repeated, "none"), (unreached, "none")):
+        said = rf" 15,000 events are stored, {own} of them by this run(?: \(.*\))?; the first line "
+        assert re.search(f"{said}that is not is line 15001", result.stderr.decode())
+    assert reported(ends[0]).startswith("✓ 5,000 events, ")
+    assert "; all 20,000 events of the input are stored, " in reported(ends[0])
+    assert reported(ends[1]).startswith(
+        "✓ all 20,000 events of the input are stored, and were before"
+    )
+    assert_fails(stale, 1, "another run has gone on from this --resume already, with other reque")
 
 
 def test_a_run_goes_on_behind_the_cut_of_a_compressed_file(
@@ -192,7 +221,7 @@ def test_a_run_goes_on_behind_the_cut_of_a_compressed_file(
         assert_stored_once(client, "t", events)
 
     assert b"is not a whole gzip file" in cut.stderr
-    assert told(result).startswith("✓ ")
+    assert reported(result).startswith("✓ ")
 
 
 def test_an_interrupted_file_is_resumed(broker: RunningBroker, tmp_path: Path) -> None:
@@ -209,7 +238,7 @@ def test_an_interrupted_file_is_resumed(broker: RunningBroker, tmp_path: Path) -
         assert_stored_once(client, "t", EVENTS)
 
     assert process.returncode == 143
-    assert told(result).startswith("✓ ")
+    assert reported(result).startswith("✓ ")
 
 
 def test_another_input_or_another_option_is_refused_and_nothing_is_stored(
@@ -242,7 +271,7 @@ def test_another_input_or_another_option_is_refused_and_nothing_is_stored(
 
 
 def test_what_stored_nothing_has_nothing_to_resume(broker: RunningBroker) -> None:
-    told(run("topic", "create", "t", url=broker.url))
+    reported(run("topic", "create", "t", url=broker.url))
     assert_fails(run("produce", "t", url=broker.url, stdin=b"{\n"), 1, r"line 1 is not JSON \(.*\)")
     assert_fails(run("produce", "t", "--key", ".k", "1", url=broker.url), 1, "event 1 has no .k")
     with Client(broker.url) as client:
@@ -281,9 +310,9 @@ def test_a_run_is_resumed_long_after_brokers_have_forgotten_its_request(
         after_skip = count_of(client, "t")
 
     assert len(stored) == 2
-    assert told(result).startswith("✓ ")
+    assert reported(result).startswith("✓ ")
     assert unknown.returncode == 1
     assert b"error: Sequence unknown: sequence 5000 was used so long ago" in unknown.stderr
     assert still == counts
-    assert (told(skipped)[:9], after_skip - sum(counts)) == ("✓ 1 event", 1)
+    assert (reported(skipped)[:9], after_skip - sum(counts)) == ("✓ 1 event", 1)
     assert again.endswith(f" --resume {known._replace(sequence=5_001, stored=())}")

@@ -1,4 +1,4 @@
-"""`tailrace dev --brokers 3`, and the verbs that show and mend a ring, on real processes."""
+"""`tailrace dev --brokers 3`, and the verbs that show and repair a ring, on real processes."""
 
 import os
 import re
@@ -21,8 +21,8 @@ from tests.support.cli.commands import (
     assert_fails,
     environment,
     ndjson,
+    reported,
     run,
-    told,
 )
 from tests.support.cli.dev import Dev, end_by_hand, running
 from tests.support.ring.local_ring import SECRET, LocalRing, founded_ring, waits_without_its_data
@@ -124,7 +124,7 @@ def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
     assert_fails(run(*wanted, cwd=tmp_path), 1, "the broker ended by itself .*ring/2.log")
 
 
-def test_what_the_ring_does_not_serve_is_told_with_a_demo_that_works(tmp_path: Path) -> None:
+def test_what_the_ring_does_not_serve_is_reported_with_a_demo_that_works(tmp_path: Path) -> None:
     """A broker's disk was wiped; then the file that says how many they are is wrong, and away."""
     port, file = free_ring_port(), tmp_path / "ring" / "ring.json"
     wanted = ("dev", "--data", "ring", "--port", str(port))
@@ -175,7 +175,7 @@ def test_data_of_another_number_of_brokers_is_refused(tmp_path: Path, dev: Dev) 
 
 
 def test_every_broker_shows_the_same_status(dev: Dev) -> None:
-    shown = [told(run("status", url=dev.url(ordinal))) for ordinal in range(BROKERS)]
+    shown = [reported(run("status", url=dev.url(ordinal))) for ordinal in range(BROKERS)]
     headlines = {each.splitlines()[0] for each in shown}
     rows = [line.split() for line in shown[0].splitlines()[2:-1]]
 
@@ -192,7 +192,8 @@ def test_every_broker_shows_the_same_status(dev: Dev) -> None:
 
 def test_every_broker_shows_the_same_ring(dev: Dev) -> None:
     shown = [
-        told(run("ring", "status", "--consistent", url=dev.url(each))) for each in range(BROKERS)
+        reported(run("ring", "status", "--consistent", url=dev.url(each)))
+        for each in range(BROKERS)
     ]
     ranges = [each.partition("RANGE ")[2] for each in shown]
 
@@ -207,11 +208,11 @@ def test_produce_and_consume_work_at_every_broker(dev: Dev, tmp_path: Path, ordi
     topic, file = f"orders-{ordinal}", tmp_path / "orders.ndjson"
     file.write_bytes(ndjson(EVENTS))
     url, other = dev.url(ordinal), dev.url((ordinal + 1) % BROKERS)
-    keyed = told(run("produce", topic, "-f", str(file), "--key", ".customer", url=url))
-    plain = told(run("produce", topic, "-f", str(file), url=other))
-    read = told(run("consume", topic, url=url)).splitlines()
-    last = told(run("consume", topic, "--last", "3", url=other)).splitlines()
-    described = told(run("topic", "describe", topic, url=url)).splitlines()[2:]
+    keyed = reported(run("produce", topic, "-f", str(file), "--key", ".customer", url=url))
+    plain = reported(run("produce", topic, "-f", str(file), url=other))
+    read = reported(run("consume", topic, url=url)).splitlines()
+    last = reported(run("consume", topic, "--last", "3", url=other)).splitlines()
+    described = reported(run("topic", "describe", topic, url=url)).splitlines()[2:]
 
     assert keyed.startswith("✓ 400 events")
     assert plain.startswith("✓ 400 events")
@@ -225,7 +226,7 @@ def test_produce_and_consume_work_at_every_broker(dev: Dev, tmp_path: Path, ordi
 
 
 @pytest.mark.parametrize("secret", [None, "guessed"])
-def test_who_does_not_know_the_secret_is_told_where_it_comes_from(
+def test_who_does_not_know_the_secret_is_reported_where_it_comes_from(
     dev: Dev, secret: str | None
 ) -> None:
     refused = command(("ring", "found", "--brokers", "3"), dev.url(1), secret=secret)
@@ -238,7 +239,7 @@ def test_who_does_may_found_the_ring_again_and_nothing_changes(dev: Dev) -> None
     found = command(("ring", "found", "--brokers", "3"), dev.url(1), secret=secret)
     other = command(("ring", "found", "--brokers", "4"), dev.url(1), secret=secret)
 
-    assert told(found).startswith("✓ ring of 3: ")
+    assert reported(found).startswith("✓ ring of 3: ")
     assert_fails(other, 1, "Ring exists: ")
 
 
@@ -249,7 +250,7 @@ def test_a_ring_is_founded_and_its_lost_range_is_given_up(tmp_path: Path) -> Non
         ring.start_all()
         ring.until(lambda: ring.is_answered(0, "GET", "/live"), TIMEOUT_S)
         url = ring.brokers[0].url
-        waits = told(run("ring", "status", url=url))
+        waits = reported(run("ring", "status", url=url))
         ring.until(
             lambda: not command(("ring", "found", "--brokers", "3"), url, secret=SECRET).returncode,
             TIMEOUT_S,
@@ -257,11 +258,11 @@ def test_a_ring_is_founded_and_its_lost_range_is_given_up(tmp_path: Path) -> Non
         ring.wait_ready()
         ring.kill(1)
         ring.until(lambda: not ring.ring(0)["registrations"][1]["alive"], ADMITTED_S_MAX)
-        away = told(run("status", url=url)).splitlines()
+        away = reported(run("status", url=url)).splitlines()
         ring.wipe(1)
         ring.brokers[1].start()
         ring.until(lambda: waits_without_its_data(ring, 1), ADMITTED_S_MAX)
-        lost = told(run("ring", "status", url=url))
+        lost = reported(run("ring", "status", url=url))
         [accept] = re.findall("tailrace (ring accept-loss 1 --broker) N", lost)
         accepted = command((*accept.split(), "1"), url, secret=SECRET)
         again = command((*accept.split(), "1"), url, secret=SECRET)
@@ -273,7 +274,7 @@ def test_a_ring_is_founded_and_its_lost_range_is_given_up(tmp_path: Path) -> Non
     assert "brokers 2/3" in away[0]
     assert [line.split()[-1] for line in away[2:]][1] == "down"
     assert re.search(r"\n1 .* 1\?  +1 .*waiting\n", lost)
-    assert told(accepted).startswith("✓ range 1: led by broker 1 in epoch ")
+    assert reported(accepted).startswith("✓ range 1: led by broker 1 in epoch ")
     assert_fails(again, 1, "Refused by the ring: ")
 
 
@@ -290,7 +291,7 @@ def test_metadata_goes_on_with_one_voter(tmp_path: Path) -> None:
         recovered = command(words, url, secret=SECRET)
 
     assert_fails(too_early, 1, "Refused by the ring: most voters are alive")
-    assert re.match(r"✓ metadata goes on with voter 2, term \d{4}", told(recovered))
+    assert re.match(r"✓ metadata goes on with voter 2, term \d{4}", reported(recovered))
 
 
 def test_the_examples_of_these_verbs_are_what_is_tried_here() -> None:

@@ -1,6 +1,6 @@
-"""Wrong calls: each is told in one sentence with what to do, exit 1 or 2, no traceback.
+"""Wrong calls: each is reported in one sentence with what to do, exit 1 or 2, no traceback.
 
-What they print is in tests/golden/wrong_calls.txt; `--rewrite` writes it anew.
+What they print is in tests/golden/wrong_calls.txt; `--rewrite` writes it again.
 """
 
 import re

@@ -170,7 +170,9 @@ def test_a_host_that_no_name_can_be_is_no_broker() -> None:
 
 
 @pytest.mark.parametrize("body_bytes", [1, 50_000_000])
-def test_a_broker_that_does_not_answer_is_not_waited_for_longer_than_told(body_bytes: int) -> None:
+def test_a_broker_that_does_not_answer_is_not_waited_for_longer_than_reported(
+    body_bytes: int,
+) -> None:
     """Nor one that takes no bytes."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"

@@ -27,7 +27,7 @@ from tailrace.producer import Producer
 from tailrace.sansio.batching import Outgoing
 from tailrace.sansio.sending import Outcome, ProducerOptions, Stored
 from tailrace.sync import Client
-from tests.support.broker.fixtures import RunningBroker, free_port_base, start_broker
+from tests.support.broker.fixtures import RunningBroker, refusing_url, start_broker
 from tests.support.broker.history import Acknowledged, History, Place, Read, violations
 from tests.support.broker.stored import split
 from tests.support.cli.commands import environment
@@ -113,10 +113,10 @@ def test_records_share_requests_and_linger_only_until_a_flush(
 def test_one_bad_record_does_not_take_others_with_it(
     shared_broker: RunningBroker, topic: str
 ) -> None:
-    told: list[tuple[bytes | None, Outcome]] = []
+    reported: list[tuple[bytes | None, Outcome]] = []
 
     def note(record: Outgoing[Any], outcome: Outcome) -> None:
-        told.append((record.value, outcome))
+        reported.append((record.value, outcome))
 
     with Client(shared_broker.url) as client:
         producer = Producer(client, linger_ms=60_000, on_outcome=note)
@@ -128,9 +128,11 @@ def test_one_bad_record_does_not_take_others_with_it(
         producer.close()
 
     assert caught.value.count == 1
-    assert [value for value, _ in told] == [b"%d" % n for n in range(10)]
-    assert [outcome.offset for _, outcome in told if isinstance(outcome, Stored)] == list(range(9))
-    assert isinstance(told[4][1], ProblemError)
+    assert [value for value, _ in reported] == [b"%d" % n for n in range(10)]
+    assert [outcome.offset for _, outcome in reported if isinstance(outcome, Stored)] == list(
+        range(9)
+    )
+    assert isinstance(reported[4][1], ProblemError)
     assert [r["value"] for r in records_of(shared_broker, topic)] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
 
 
@@ -187,7 +189,7 @@ def test_places_are_known_after_a_topic_was_replaced(
 
 
 def test_without_a_broker_patience_ends(shared_broker: RunningBroker) -> None:
-    with Client(f"http://127.0.0.1:{free_port_base()}") as client:
+    with refusing_url() as url, Client(url) as client:
         producer = Producer(client, patience_s=0.2)
         sent = producer.send("t", b"1")
         with pytest.raises(NotStoredError, match="1 record was not stored: no broker answers"):
@@ -217,8 +219,8 @@ def test_a_program_that_ends_without_close_loses_nothing(
 
 
 def test_a_program_that_ends_without_close_tells_what_it_lost(topic: str) -> None:
-    url = f"http://127.0.0.1:{free_port_base()}"
-    result = run_python(url, FORGETFUL.format(topic=topic, patience_s=0.2))
+    with refusing_url() as url:
+        result = run_python(url, FORGETFUL.format(topic=topic, patience_s=0))
 
     assert result.stdout == b"end\n"
     assert b"NotStoredError: 5,000 records were not stored: no broker answers" in result.stderr
@@ -246,7 +248,8 @@ def test_full_memory_makes_a_send_wait_and_then_fail() -> None:
 def test_an_error_of_the_block_comes_first() -> None:
     def produce() -> None:
         with (
-            Client(f"http://127.0.0.1:{free_port_base()}") as client,
+            refusing_url() as url,
+            Client(url) as client,
             Producer(client, patience_s=0) as producer,
         ):
             producer.send("t", b"1")
@@ -257,7 +260,7 @@ def test_an_error_of_the_block_comes_first() -> None:
 
 
 class Told:
-    """What a producer sent and was told, from any thread; it goes on until that `is_over`."""
+    """What a producer sent and was reported, from any thread; it goes on until that `is_over`."""
 
     def __init__(self) -> None:
         self.is_over = threading.Event()
@@ -310,54 +313,54 @@ class Told:
             assert ids == sorted(ids)
 
 
-def kill_and_restart(broker: RunningBroker, told: Told, produce: Callable[[], None]) -> None:
-    """While a thread produces until `told` is over. The broker ends with the thread that started
+def kill_and_restart(broker: RunningBroker, reported: Told, produce: Callable[[], None]) -> None:
+    """While a thread produces until `reported` ends. The broker ends with the thread that started
     it, so that this one must.
     """
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(produce)
         try:
             for _ in range(KILLS):
-                told.wait_for_more(ANSWERS_A_LIFE)
+                reported.wait_for_more(ANSWERS_A_LIFE)
                 broker.kill()
                 broker.restart()
-            told.wait_for_more(ANSWERS_A_LIFE)
+            reported.wait_for_more(ANSWERS_A_LIFE)
         finally:
-            told.is_over.set()
+            reported.is_over.set()
         running.result()
 
 
 def test_kills_while_it_produces_lose_and_double_nothing(broker: RunningBroker) -> None:
-    told = Told()
+    reported = Told()
 
     def produce() -> None:
-        with producing(broker, on_outcome=told.note, **SMALL) as producer:
-            while not told.is_over.is_set():
-                key, event_id = told.next_event()
+        with producing(broker, on_outcome=reported.note, **SMALL) as producer:
+            while not reported.is_over.is_set():
+                key, event_id = reported.next_event()
                 producer.send("t", event_id.encode(), key=key)
 
-    kill_and_restart(broker, told, produce)
+    kill_and_restart(broker, reported, produce)
 
-    told.check(broker, "t")
+    reported.check(broker, "t")
 
 
 def test_kills_while_it_produces_asynchronously_lose_and_double_nothing(
     broker: RunningBroker,
 ) -> None:
-    told = Told()
+    reported = Told()
 
     async def produce() -> None:
         async with (
             aio.Client(broker.url) as client,
-            aio_producer.Producer(client, on_outcome=told.note, **SMALL) as producer,
+            aio_producer.Producer(client, on_outcome=reported.note, **SMALL) as producer,
         ):
-            while not told.is_over.is_set():
-                key, event_id = told.next_event()
+            while not reported.is_over.is_set():
+                key, event_id = reported.next_event()
                 await producer.send("t", event_id.encode(), key=key)
 
-    kill_and_restart(broker, told, lambda: asyncio.run(produce()))
+    kill_and_restart(broker, reported, lambda: asyncio.run(produce()))
 
-    told.check(broker, "t")
+    reported.check(broker, "t")
 
 
 def test_threads_share_a_producer_each_in_its_order(
@@ -430,14 +433,14 @@ def test_a_cancelled_producer_ends_at_once_and_settles_what_it_has() -> None:
     assert error.write_attempted
 
 
-def test_awaited_failures_are_told_at_the_end_of_the_block() -> None:
+def test_awaited_failures_are_reported_at_the_end_of_the_block() -> None:
     async def produce() -> None:
-        url = f"http://127.0.0.1:{free_port_base()}"
-        async with (
-            aio.Client(url) as client,
-            aio_producer.Producer(client, patience_s=0) as producer,
-        ):
-            await producer.send("t", b"1")
+        with refusing_url() as url:
+            async with (
+                aio.Client(url) as client,
+                aio_producer.Producer(client, patience_s=0) as producer,
+            ):
+                await producer.send("t", b"1")
 
     with pytest.raises(NotStoredError, match="1 record was not stored"):
         asyncio.run(produce())
@@ -445,13 +448,13 @@ def test_awaited_failures_are_told_at_the_end_of_the_block() -> None:
 
 def test_an_error_of_an_awaited_block_comes_first() -> None:
     async def produce() -> None:
-        url = f"http://127.0.0.1:{free_port_base()}"
-        async with (
-            aio.Client(url) as client,
-            aio_producer.Producer(client, patience_s=0) as producer,
-        ):
-            await producer.send("t", b"1")
-            raise KeyError("mine")
+        with refusing_url() as url:
+            async with (
+                aio.Client(url) as client,
+                aio_producer.Producer(client, patience_s=0) as producer,
+            ):
+                await producer.send("t", b"1")
+                raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
         asyncio.run(produce())

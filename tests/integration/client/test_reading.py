@@ -113,7 +113,7 @@ def test_an_empty_topic_is_an_empty_table(client: Client) -> None:
     assert list(client.read("empty")) == []
 
 
-def test_what_is_not_there_is_told_when_it_is_used(client: Client) -> None:
+def test_what_is_not_there_is_reported_when_it_is_used(client: Client) -> None:
     with pytest.raises(TopicNotFoundError):
         client.read("nosuch").to_arrow()
     with pytest.raises(TailraceError, match=r'topic "t" has no partition 7, but 0 to 3'):

@@ -43,15 +43,15 @@ def test_the_url_is_given_or_of_the_environment(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "told"),
+    ("variable", "value", "reported"),
     [("TAILRACE_TOKEN", "a b", "token"), ("TAILRACE_CA_FILE", "/nosuch", "/nosuch")],
 )
 def test_proof_and_trust_are_of_the_environment(
-    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, told: str
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, reported: str
 ) -> None:
     monkeypatch.setenv(variable, value)
 
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=reported):
         tailrace.connect("https://broker:1")
 
 

@@ -28,7 +28,7 @@ class MadeUpClient(Client):
         return self
 
     def brokers(self) -> Any:
-        raise TailraceError("not told")
+        raise TailraceError("not reported")
 
     def produce_encoded(self, topic: str, body: bytes, **numbered: Any) -> list[Produced]:
         if isinstance(self.answer, BaseException):

@@ -53,13 +53,13 @@ def test_bounds_are_those_of_each_partition(
     assert planned == [Stretch(*each) for each in stretches]
 
 
-def test_a_damaged_partition_is_told() -> None:
+def test_a_damaged_partition_is_reported() -> None:
     with pytest.raises(PartitionDamagedError):
         plan([partition(0, None, None)], None, None, starts_of_time={}, ends_of_time={})
 
 
 @pytest.mark.parametrize(
-    ("parameters", "told"),
+    ("parameters", "reported"),
     [
         (ReadingParameters(last=1, start=0), "last excludes start"),
         (ReadingParameters(last=1, end=TIME), "last excludes start"),
@@ -69,9 +69,9 @@ def test_a_damaged_partition_is_told() -> None:
     ],
 )
 def test_parameters_that_say_nothing_are_refused_at_once(
-    parameters: ReadingParameters, told: str
+    parameters: ReadingParameters, reported: str
 ) -> None:
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=reported):
         Client(URL).read("t", **parameters)
 
 
@@ -82,7 +82,7 @@ def test_what_is_no_bound_is_refused_with_what_it_may_be(start: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "use", "told"),
+    ("package", "use", "reported"),
     [
         (
             "pyarrow",
@@ -95,12 +95,12 @@ def test_what_is_no_bound_is_refused_with_what_it_may_be(start: Any) -> None:
     ],
 )
 def test_a_missing_package_is_named(
-    monkeypatch: pytest.MonkeyPatch, package: str, use: Callable[[Reading], object], told: str
+    monkeypatch: pytest.MonkeyPatch, package: str, use: Callable[[Reading], object], reported: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     reading = Client(URL).read("t")
 
-    with pytest.raises(MissingPackageError, match=told) as caught:
+    with pytest.raises(MissingPackageError, match=reported) as caught:
         use(reading)
 
     assert isinstance(caught.value, TailraceError)

@@ -1,9 +1,12 @@
 """A finding of `tailrace doctor`."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
 SIGNS = {OK: "✓", WARNING: "!", FAILED: "✗"}
+
+NAMES_SHOWN_MAX = 3
 
 
 class Check(NamedTuple):
@@ -12,3 +15,9 @@ class Check(NamedTuple):
     state: str
     name: str
     detail: str
+
+
+def shown_names(names: Sequence[str]) -> str:
+    """The first of them, and how many more there are."""
+    others = f" and {len(names) - NAMES_SHOWN_MAX} more" if len(names) > NAMES_SHOWN_MAX else ""
+    return ", ".join(names[:NAMES_SHOWN_MAX]) + others

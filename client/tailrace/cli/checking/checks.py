@@ -2,11 +2,17 @@
 
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 
 from tailrace import __version__
 from tailrace.cli.checking.check import FAILED, OK, WARNING, Check
+from tailrace.cli.checking.damage_checks import (
+    DamagedPartitions,
+    damage_check,
+    damaged_partitions,
+    range_check,
+)
 from tailrace.cli.checking.group_checks import group_checks
 from tailrace.cli.lib.options import short_size
 from tailrace.cli.lib.ring_rows import filled_in, is_own
@@ -14,7 +20,7 @@ from tailrace.errors import TailraceError
 from tailrace.extras import install_command
 from tailrace.spark.java import JAVA_MAJOR_MIN, can_run_spark, java_version
 from tailrace.sync import Client
-from tailrace.values import BrokerStatus, RingStatus
+from tailrace.values import BrokerStatus, PartitionDetails, RingStatus
 
 CLOCK_SKEW_US_MAX = 1_000_000  # records by time are off by that much; a broker refuses an hour
 DURABLE_WRITE_MS_MAX = 20.0  # what a spinning disk takes; every acknowledgement waits for one
@@ -32,8 +38,13 @@ def broker_checks(client: Client) -> list[Check]:
         return [Check(FAILED, "broker", str(error))]
     here_us = (asked_ns + time.time_ns()) // 2000  # in the middle of question and answer
     skew_us = status.now_us - here_us
-    ring = ring_checks(client.url, filled_in(client, status), skew_us=skew_us)
-    return [*ring, *group_checks(client, now_us=status.now_us)]
+    status = filled_in(client, status)
+    damaged = damaged_partitions(client, status)
+    return [
+        *ring_checks(client.url, status, skew_us=skew_us, damaged=damaged),
+        _range_check(client),
+        *group_checks(client, now_us=status.now_us),
+    ]
 
 
 def machine_checks() -> list[Check]:
@@ -42,7 +53,9 @@ def machine_checks() -> list[Check]:
     return [java_check(java_version()), _pyspark_check(), open_files_check(limit)]
 
 
-def ring_checks(url: str, status: RingStatus, *, skew_us: int) -> Iterator[Check]:
+def ring_checks(
+    url: str, status: RingStatus, *, skew_us: int, damaged: DamagedPartitions
+) -> Iterator[Check]:
     """Of the ring as a whole, then of each broker."""
     version = status.ring.version
     yield Check(OK, "broker", f"{url} answers")
@@ -62,7 +75,7 @@ def ring_checks(url: str, status: RingStatus, *, skew_us: int) -> Iterator[Check
         yield Check(FAILED, "ring", f"{missing_count} of {status.length} brokers do not answer")
     for broker in known:
         prefix = f"broker {broker.ordinal} " if status.length > 1 else ""
-        for check in _of_broker(broker):
+        for check in _of_broker(broker, damaged.get(broker.ordinal, ())):
             yield check._replace(name=prefix + check.name)
 
 
@@ -91,22 +104,17 @@ def open_files_check(limit: int) -> Check:
     return Check(OK, "open files", f"up to {limit:,}")
 
 
-def _of_broker(broker: BrokerStatus) -> Iterator[Check]:
-    if broker.damaged:
-        yield Check(
-            FAILED,
-            "partitions",
-            f"{broker.damaged} damaged: restore the files that its log names, and start it again",
-        )
-    elif broker.quarantined:
-        yield Check(
-            FAILED,
-            "partitions",
-            f"{broker.quarantined} damaged batches cannot be read: restore the files that its log "
-            "names, and start it again",
-        )
-    else:
-        yield Check(OK, "partitions", "none damaged")
+def _range_check(client: Client) -> Check:
+    try:
+        return range_check(client.ring())
+    except TailraceError as error:
+        return Check(FAILED, "ranges", str(error))
+
+
+def _of_broker(
+    broker: BrokerStatus, damaged: Sequence[tuple[str, PartitionDetails]]
+) -> Iterator[Check]:
+    yield damage_check(broker, damaged)
     yield _disk_check(broker)
     if broker.direct_io:
         yield Check(OK, "O_DIRECT", "files bypass the page cache")

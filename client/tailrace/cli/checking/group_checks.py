@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from operator import itemgetter
 
-from tailrace.cli.checking.check import FAILED, OK, WARNING, Check
+from tailrace.cli.checking.check import FAILED, OK, WARNING, Check, shown_names
 from tailrace.cli.lib.options import counted
 from tailrace.cli.lib.output import short_duration
 from tailrace.errors import ProblemError, TailraceError
@@ -13,7 +13,6 @@ from tailrace.sync import Client
 
 # Age of the oldest record that a group has not read; a reader that works is seconds behind.
 UNREAD_S_MAX = 300.0
-NAMES_SHOWN_MAX = 3
 
 
 def group_checks(client: Client, *, now_us: int) -> list[Check]:
@@ -38,7 +37,7 @@ def lag_check(groups: Sequence[GroupInfo], *, now_us: int) -> Check:
         return Check(OK, "groups", f"{counted(len(groups), 'group')}, none lags")
     longest = short_duration(late[0][0])
     lags = "1 group lags" if len(late) == 1 else f"{len(late)} groups lag up to"
-    names = _names([_description(group) for _, group in late])
+    names = shown_names([_description(group) for _, group in late])
     return Check(
         WARNING,
         "groups",
@@ -52,7 +51,7 @@ def loss_checks(groups: Sequence[GroupInfo]) -> list[Check]:
     if not losers:
         return []
     lost = counted(sum(each.lost for each in losers), "record")
-    names = _names([each.group for each in losers])
+    names = shown_names([each.group for each in losers])
     return [
         Check(
             WARNING,
@@ -61,11 +60,6 @@ def loss_checks(groups: Sequence[GroupInfo]) -> list[Check]:
             "longer (tailrace topic alter), or start what reads sooner",
         )
     ]
-
-
-def _names(names: Sequence[str]) -> str:
-    others = f" and {len(names) - NAMES_SHOWN_MAX} more" if len(names) > NAMES_SHOWN_MAX else ""
-    return ", ".join(names[:NAMES_SHOWN_MAX]) + others
 
 
 def _unread_s(oldest_unread: str | None, now_us: int) -> float:

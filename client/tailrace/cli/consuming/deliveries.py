@@ -16,8 +16,13 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from tailrace.cli.consuming.quarantined import Quarantined
 from tailrace.cli.lib.interrupts import Interrupts
-from tailrace.errors import ConsumerNotRegisteredError, StaleDeliveryError, TailraceError
+from tailrace.errors import (
+    ConsumerNotRegisteredError,
+    StaleDeliveryError,
+    TailraceError,
+)
 from tailrace.sansio.consuming import Consuming, Step
 from tailrace.sansio.retries import PATIENCE_S
 
@@ -158,6 +163,12 @@ class Deliveries:
 
     def _pause_after(self, error: TailraceError) -> None:
         """Before the next attempt; raises the error when there is none."""
+        damage = Quarantined.of(error)
+        if damage is not None:
+            raise TailraceError(
+                f"{error}. To go on behind it: tailrace group reset {self._state.group} "
+                f"--to-offsets {damage.topic}:{damage.partition}={damage.next_offset}"
+            ) from error
         pause_s = self._state.failed(error, time.monotonic())
         if not isinstance(error, ConsumerNotRegisteredError):
             if not self._follow:

@@ -13,6 +13,7 @@ from threading import Thread
 from typing import NamedTuple
 
 from tailrace.cli.consuming.pages import Key, Page
+from tailrace.cli.consuming.quarantined import Quarantined
 from tailrace.errors import TailraceError
 from tailrace.sync import Client
 from tailrace.values import Fetched, PartitionOffsets
@@ -42,13 +43,19 @@ class Sealed(NamedTuple):
     children: list[PartitionOffsets]
 
 
+class Skipped(NamedTuple):
+    """Damaged offsets are passed over."""
+
+    damage: Quarantined
+
+
 class Failed(NamedTuple):
     """Asking again does not help."""
 
     error: TailraceError
 
 
-Event = Page | Waiting | Resumed | Sealed | Failed
+Event = Page | Waiting | Resumed | Sealed | Skipped | Failed
 
 
 class Lineage:
@@ -91,8 +98,12 @@ def follow(
     *,
     page_records: int,
     note: Callable[[str], None],
+    warn: Callable[[str], None],
 ) -> Iterator[Page]:
-    """Records as NDJSON, page by page; never ends. TailraceError: asking again does not help."""
+    """Records as NDJSON, page by page; never ends. TailraceError: asking again does not help.
+
+    `note` gets when brokers do not answer, `warn` which damaged offsets are left out.
+    """
     events: Queue[Event] = Queue(QUEUED_PAGES_MAX)
     offsets = dict(starts)
     lineage = Lineage()
@@ -119,6 +130,8 @@ def follow(
                 waiting.discard(key)
                 if not waiting:
                     note("the broker answers again")
+            case Skipped(damage):
+                warn(str(damage))
             case Failed(error):
                 raise error
 
@@ -142,6 +155,11 @@ def _poll(client: Client, key: Key, offset: int, page_records: int, events: "Que
                 )
                 ended = None if page.body or not page.is_sealed else _ended(client, key, page)
             except TailraceError as error:
+                damage = Quarantined.at(offset, error)
+                if damage is not None:
+                    events.put(Skipped(damage))
+                    offset = damage.next_offset
+                    continue
                 if not error.retriable:
                     events.put(Failed(error))
                     return

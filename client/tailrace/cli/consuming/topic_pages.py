@@ -10,9 +10,11 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.cli.consuming.pages import Key, Page
+from tailrace.cli.consuming.quarantined import Quarantined
 from tailrace.errors import (
     PartitionDamagedError,
     PartitionUnavailableError,
+    ProblemError,
     TailraceError,
     UnexpectedAnswerError,
 )
@@ -64,6 +66,7 @@ def select(
     names_topics: bool,
     page_records: int,
     note: Callable[[str], None],
+    warn: Callable[[str], None],
 ) -> Selected:
     """The records of these topics, topic by topic and partition by partition.
 
@@ -91,10 +94,19 @@ def select(
     if follow:
         from tailrace.cli.consuming.follow import follow as followed
 
-        pages = followed(client, partitions, starts, page_records=page_records, note=note)
+        pages = followed(
+            client, partitions, starts, page_records=page_records, note=note, warn=warn
+        )
     else:
+        skipped: list[Quarantined] = []
+
+        def skip(damage: Quarantined) -> None:
+            skipped.append(damage)
+            warn(str(damage))
+
         pages = chain(
-            _stored_pages(client, partitions, starts, page_records), _ending(partitions, unread)
+            _stored_pages(client, partitions, starts, page_records, skip),
+            _ending(partitions, unread, skipped),
         )
     total = None if follow else sum(ends.values()) - sum(starts.values())
     return Selected(chain(first, map(lines_in, pages)), total)
@@ -180,18 +192,30 @@ def _wanted_partitions(
 
 
 def _stored_pages(
-    client: "Client", partitions: "Sequence[PartitionOffsets]", starts: Starts, page_records: int
+    client: "Client",
+    partitions: "Sequence[PartitionOffsets]",
+    starts: Starts,
+    page_records: int,
+    skip: Callable[[Quarantined], None],
 ) -> Iterator[Page]:
-    """What each partition held when it was asked for its offsets."""
+    """What each partition held when it was asked for its offsets, but for damaged batches."""
     for offsets in partitions:
         position, end = starts[_key(offsets)], offsets.readable().stop
         while position < end:
-            page = client.read_lines(
-                offsets.topic,
-                offsets.partition,
-                position,
-                max_records=min(page_records, end - position),
-            )
+            try:
+                page = client.read_lines(
+                    offsets.topic,
+                    offsets.partition,
+                    position,
+                    max_records=min(page_records, end - position),
+                )
+            except ProblemError as error:
+                damage = Quarantined.at(position, error)
+                if damage is None:
+                    raise
+                skip(damage)
+                position = damage.next_offset
+                continue
             if page.next_offset <= position:
                 raise UnexpectedAnswerError(
                     f"partition {offsets.partition} gave nothing from offset {position} on, "
@@ -217,10 +241,12 @@ def _readable(
 
 
 def _ending(
-    partitions: "Sequence[PartitionOffsets]", unread: "Sequence[_UnreadError]"
+    partitions: "Sequence[PartitionOffsets]",
+    unread: "Sequence[_UnreadError]",
+    skipped: "Sequence[Quarantined]",
 ) -> Iterator[Page]:
     """No page. IncompleteError names the partitions of which not all was read."""
-    reasons = [*_unread_reasons(unread), *_lost_ends(partitions)]
+    reasons = [*_unread_reasons(unread), *_skipped_reasons(skipped), *_lost_ends(partitions)]
     if reasons:
         raise IncompleteError(". ".join(reasons))
     yield from ()
@@ -233,6 +259,15 @@ def _unread_reasons(unread: "Sequence[_UnreadError]") -> Iterator[str]:
         ]
         if names:
             yield f"not read: partition {', '.join(names)}: {remedy}"
+
+
+def _skipped_reasons(skipped: Sequence[Quarantined]) -> Iterator[str]:
+    if skipped:
+        names = ", ".join(f"{each.offsets} of {each.place}" for each in skipped)
+        yield (
+            f"not read: {names}: they are damaged: restore the files that the broker's log names "
+            "and start it again"
+        )
 
 
 def _lost_ends(partitions: "Sequence[PartitionOffsets]") -> Iterator[str]:

@@ -62,7 +62,7 @@ def load() -> Contexts:
         return _parsed(json.loads(content))
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise TailraceError(
-            f"{path} is not a file of contexts: mend it, or remove it and set them again with "
+            f"{path} is not a file of contexts: repair it, or remove it and set them again with "
             "tailrace context set"
         ) from error
 

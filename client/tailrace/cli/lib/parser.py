@@ -14,6 +14,9 @@ from tailrace.settings.quantities import DIGITS_MAX
 
 WIDTH = 100  # of a help text
 SHOWN_CHARACTERS_MAX = 40  # of what an error quotes
+_LEADING_OPTIONS = ("--url", "-o", "--output")  # of nearly all verbs: they may stand before one
+_LEADING_WITH_VALUE = ("--url=", "--output=", "-o")
+_NEGATIVE = re.compile(r"-\.?[0-9].*")
 
 
 class UsageError(Exception):
@@ -85,24 +88,29 @@ def parse(name: str, verb: Verb, words: Sequence[str]) -> Mapping[str, Any]:
     """The keyword arguments of `verb.run`; UsageError. `--help` prints and raises SystemExit."""
     parser = _parser(name, verb)
     # Arguments and options in any order.
-    values, rest = parser.parse_known_intermixed_args(words)
+    values, rest = parser.parse_known_intermixed_args(_with_negative_values(verb, words))
     if rest:
         parser.error(_surplus(rest[0], verb))
     _check_exclusive(verb, vars(values))
     return vars(values)
 
 
-def leading_url(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """An option --url before the verb, which is an option of the verb all the same; and the rest.
+def leading_options(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Options before the verb, which are the verb's all the same; and the rest.
 
-    UsageError: it has no value.
+    UsageError: one has no value.
     """
-    if words and words[0] == "--url":
-        if len(words) == 1:
-            raise UsageError("--url: expected one argument. See: tailrace --help")
-        return words[:2], words[2:]
-    count = 1 if words and words[0].startswith("--url=") else 0
-    return words[:count], words[count:]
+    end = 0
+    while end < len(words):
+        if words[end] in _LEADING_OPTIONS:
+            if end + 1 == len(words):
+                raise UsageError(f"{words[end]}: expected one argument. See: tailrace --help")
+            end += 2
+        elif words[end].startswith(_LEADING_WITH_VALUE):
+            end += 1
+        else:
+            break
+    return words[:end], words[end:]
 
 
 def help_of(name: str, verb: Verb) -> str:
@@ -168,7 +176,8 @@ class _Parser(argparse.ArgumentParser):
         """In our words, without the library's prefix."""
         message = message.removeprefix("argument ")
         message = re.sub("ignored explicit argument '.*'", "it takes no value", message)
-        raise UsageError(f"{message}. See: {self.prog} --help")
+        end = "" if message.endswith("?") else "."
+        raise UsageError(f"{message}{end} See: {self.prog} --help")
 
 
 def _parser(name: str, verb: Verb) -> _Parser:
@@ -185,6 +194,20 @@ def _parser(name: str, verb: Verb) -> _Parser:
         help = each.help.replace("%", "%%")
         parser.add_argument(*each.names, help=help, **{**once, **each.settings})
     return parser
+
+
+def _with_negative_values(verb: Verb, words: Sequence[str]) -> list[str]:
+    """Join "-1h" to the option whose value it is; argparse takes it for an option."""
+    takers = {name for each in verb.parameters if each.takes_value for name in each.option_names}
+    end = words.index("--") if "--" in words else len(words)
+    joined: list[str] = []
+    for word in words[:end]:
+        if joined and joined[-1] in takers and _NEGATIVE.fullmatch(word):
+            is_long = joined[-1].startswith("--")
+            joined[-1] += f"={word}" if is_long else word
+        else:
+            joined.append(word)
+    return [*joined, *words[end:]]
 
 
 def _check_exclusive(verb: Verb, values: Mapping[str, Any]) -> None:

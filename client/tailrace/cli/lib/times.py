@@ -4,16 +4,22 @@ import argparse
 import re
 
 from tailrace.cli.lib.parser import shown
-from tailrace.wire import INTEGER_US_MIN
+from tailrace.settings.quantities import DIGITS_MAX
+from tailrace.wire import check_integer_us
 
 TIME_EXAMPLE = "2026-11-21T09:00Z"
-TIME_HELP = f"{TIME_EXAMPLE} or 2026-11-21; without a zone it is UTC, as all times that are shown"
+TIME_HELP = (
+    f"{TIME_EXAMPLE}, 2026-11-21 or microseconds since the epoch; without a zone it is UTC, as all "
+    "times that are shown"
+)
 
 
 def time_us(word: str) -> int:
-    """Microseconds since the epoch; times before it are those of no record."""
+    """Microseconds since the epoch, also given as such; times before it are those of no record."""
     from datetime import UTC, datetime, timedelta
 
+    if is_integer_time(word):
+        return _integer_us(int(word))
     try:
         time = datetime.fromisoformat(word)
     except ValueError:
@@ -25,19 +31,17 @@ def time_us(word: str) -> int:
     return max(0, (time - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1))
 
 
-def record_time_us(word: str) -> int:
-    """The type of a record's time: as `time_us`, or microseconds since the epoch as a number."""
-    if not re.fullmatch(r"[0-9]{1,18}", word):
-        return time_us(word)
-    number = int(word)
-    if number < INTEGER_US_MIN:
-        units = [1000, 1_000_000]  # milliseconds, seconds
-        meant = [number * unit for unit in units if number * unit >= INTEGER_US_MIN]
-        guess = f"; did you mean {meant[0]}" if meant else ""
-        raise argparse.ArgumentTypeError(
-            f"{word} is before 2001, since a number is microseconds{guess}"
-        )
-    return number
+def is_integer_time(word: str) -> bool:
+    """Whether it is read as a number: eight digits are a date."""
+    return re.fullmatch(f"[0-9]{{9,{DIGITS_MAX}}}", word) is not None
+
+
+def _integer_us(value: int) -> int:
+    try:
+        check_integer_us(value)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return value
 
 
 def time_text(time_us: int) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from zlib import crc32
 
 from tailrace.cli.producing.requests import LineRequest
-from tailrace.cli.producing.resume import Replay, Token
+from tailrace.cli.producing.resume import Replay, Token, event_count
 from tailrace.produced import Produced
 from tailrace.request_producer import RequestProducer
 
@@ -19,7 +19,8 @@ class Account:
         """`checksum`: of the options. `resume`: where an earlier run ended."""
         self._producer = producer
         self.replay = None if resume is None else Replay(resume, checksum)
-        self._counts: Counter[int] = Counter()  # of settled events, by partition
+        self._counts: Counter[int] = Counter()  # of events that this run has stored, by partition
+        self._found_count = 0  # events that this run has met, and an earlier one has stored
         self.sent_bytes = 0
         # Each line before this one is stored, or is blank; the checksum is that of these lines.
         self.line = 1 if resume is None else resume.line
@@ -28,8 +29,13 @@ class Account:
 
     @property
     def event_count(self) -> int:
-        """Events that are known to be stored."""
+        """Events that are known to be stored by this run."""
         return self.stored_by_partition().total()
+
+    @property
+    def earlier_count(self) -> int:
+        """Events that are known to be stored by the runs that this one resumes."""
+        return self._found_count + (0 if self.replay is None else self.replay.event_count)
 
     @property
     def has_begun(self) -> bool:
@@ -42,14 +48,24 @@ class Account:
         return self._producer.unsettled is None or not self.under_way.lines
 
     @property
+    def doubtful_count(self) -> int:
+        """Lines from `line` on of which it is not known whether they are stored."""
+        if self.replay is not None and not self.replay.is_done:
+            return self.replay.token.line_count
+        return 0 if self.is_settled else len(self.under_way.lines)
+
+    @property
     def known_stored(self) -> Collection[int]:
         """Partitions that have what they should of the request that is sent again."""
         return () if self.replay is None else self.replay.token.stored
 
     def settle(self, request: LineRequest, produced: Sequence[Produced]) -> None:
         """Count a request whose lines are all stored."""
-        for part in produced:
+        new = [part for part in produced if self.replay is None or not part.duplicate]
+        for part in new:
             self._counts[part.partition] += part.count
+        if self.replay is not None:
+            self._found_count += event_count(request.lines) - sum(part.count for part in new)
         sent = b"".join(request.lines)
         self.checksum = crc32(sent, self.checksum)
         self.line += len(request.lines)
@@ -87,5 +103,5 @@ class Account:
         return stored | {part.partition: part.count for part in unsettled.stored.values()}
 
     def stored_by_partition(self) -> Counter[int]:
-        """Events that are known to be stored."""
+        """Events that are known to be stored by this run."""
         return self._counts + Counter(self.stored_of_unsettled())

@@ -116,7 +116,8 @@ def read_event(value: bytes) -> object:
     except UnicodeDecodeError as error:
         raise ValueError(f"is not JSON (not UTF-8 at byte {error.start + 1})") from error
     except json.JSONDecodeError as error:
-        reason = f"{error.msg[0].lower()}{error.msg[1:]} at character {error.pos + 1}"
+        what = f"{error.msg[0].lower()}{error.msg[1:]}".removesuffix(" at")  # as some end
+        reason = f"{what} at character {error.pos + 1}"
         raise ValueError(f"is not JSON ({reason})") from error
     except ValueError as error:
         raise ValueError(f"is not JSON ({error})") from error

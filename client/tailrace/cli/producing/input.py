@@ -21,6 +21,9 @@ from tailrace.errors import TailraceError
 BATCH_BYTES = 960 * 1024
 # How long a line of a pipe waits for others to share its request.
 LINGER_S = 0.02
+# The same when a run is resumed: a run that is repeated is to send the same requests, which brokers
+# recognise, so that no pause of the writer may decide where one ends.
+RESUMED_LINGER_S = 1.0
 READ_BYTES = 1 << 20
 
 
@@ -85,17 +88,23 @@ class FileInput(Input):
 
 
 class LiveInput(Input):
-    """A pipe, a terminal or a device: what is there is sent when nothing follows for `LINGER_S`."""
+    """A pipe, a terminal or a device: what is there is sent when nothing follows for `linger_s`.
 
-    def __init__(self, descriptor: int, interrupts: Interrupts) -> None:
+    Without a pause the batches are those of a file with the same content.
+    """
+
+    def __init__(
+        self, descriptor: int, interrupts: Interrupts, *, linger_s: float = LINGER_S
+    ) -> None:
         self.is_terminal = os.isatty(descriptor)
         self._descriptor = descriptor
         self._interrupts = interrupts
+        self._linger_s = linger_s
         self._read = bytearray()
         self._has_ended = False
 
     def batches(self) -> Iterator[list[bytes]]:
-        """About `BATCH_BYTES` when the writer is fast, else what came in `LINGER_S`."""
+        """About `BATCH_BYTES` when the writer is fast, else what came in `linger_s`."""
         while lines := self._next_lines():
             yield lines
 
@@ -108,7 +117,7 @@ class LiveInput(Input):
                 break
             self._read += chunk
             read_bytes += len(chunk)
-        return self._cut(self._read.rfind(b"\n") + 1)
+        return self._cut(self._read.rfind(b"\n") + 1, -1)
 
     @property
     def unfinished_bytes(self) -> int:
@@ -117,8 +126,9 @@ class LiveInput(Input):
 
     def _next_lines(self) -> list[bytes]:
         """Empty at the end of the input."""
-        deadline_s: float | None = None  # set by the first line that is whole
-        while not self._has_ended and (deadline_s is None or len(self._read) < BATCH_BYTES):
+        end = self._read.rfind(b"\n") + 1  # of the last line that is whole
+        deadline_s = time.monotonic() + self._linger_s if end else None
+        while not self._has_ended and end <= BATCH_BYTES:
             wait_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
             with self._interrupts.waiting():
                 is_readable = self._is_readable(wait_s)
@@ -126,29 +136,37 @@ class LiveInput(Input):
                 break
             chunk = os.read(self._descriptor, READ_BYTES)
             self._has_ended = not chunk
+            if b"\n" in chunk:
+                end = len(self._read) + chunk.rfind(b"\n") + 1
+                deadline_s = deadline_s or time.monotonic() + self._linger_s
             self._read += chunk
-            if deadline_s is None and b"\n" in chunk:
-                deadline_s = time.monotonic() + LINGER_S
-        return self._cut(len(self._read) if self._has_ended else self._read.rfind(b"\n") + 1)
+        return self._cut(len(self._read) if self._has_ended else end, BATCH_BYTES)
 
     def _is_readable(self, wait_s: float | None) -> bool:
         return bool(select.select([self._descriptor], [], [], wait_s)[0])
 
-    def _cut(self, end: int) -> list[bytes]:
-        lines = BytesIO(self._read[:end]).readlines()
-        del self._read[:end]
+    def _cut(self, end: int, batch_bytes: int) -> list[bytes]:
+        """Take lines, as `read_batches` does of a file; -1: all of them."""
+        lines = BufferedReader(BytesIO(self._read[:end])).readlines(batch_bytes)
+        del self._read[: sum(map(len, lines))]
         return lines
 
 
 @contextmanager
-def opened(events: Sequence[str], file: Path, interrupts: Interrupts) -> Iterator[Input]:
+def opened(
+    events: Sequence[str], file: Path, interrupts: Interrupts, *, is_resumed: bool
+) -> Iterator[Input]:
     """The events that are given, else a file or standard input, for what it is."""
     if events:
         yield GivenInput(events)
         return
     with open(0, "rb", closefd=False) if file == Path("-") else file.open("rb") as raw:
         is_whole = stat.S_ISREG(os.fstat(raw.fileno()).st_mode) or file.suffix == ".gz"
-        yield FileInput(file, raw) if is_whole else LiveInput(raw.fileno(), interrupts)
+        if is_whole:
+            yield FileInput(file, raw)
+            return
+        linger_s = RESUMED_LINGER_S if is_resumed else LINGER_S
+        yield LiveInput(raw.fileno(), interrupts, linger_s=linger_s)
 
 
 def unread_bytes(descriptor: int) -> int:

@@ -7,13 +7,15 @@ behind it was sent.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
 from tailrace.errors import TailraceError
 
 _TOKEN = re.compile(r"([0-9a-f]{32})-(\d{1,18})-(\d{1,15})-(\d{1,7})-([0-9a-f]{8})((?:\.\d{1,9})*)")
+
+_BLANK = (b"\n", b"\r\n", b"\r", b"")
 
 
 class ResumeRefusedError(TailraceError):
@@ -63,6 +65,11 @@ def resuming(words: Sequence[str], token: Token) -> list[str]:
     return [*kept, "--resume", str(token), *words[end:]]
 
 
+def event_count(lines: Iterable[bytes]) -> int:
+    """How many of them are events: not the blank ones."""
+    return sum(line not in _BLANK for line in lines)
+
+
 class Replay:
     """Finds a token's lines in the input that is given again; `checksum`: of the options."""
 
@@ -71,6 +78,7 @@ class Replay:
         self._skip_count = token.line - 1
         self._begun: list[bytes] = []  # the lines of the token's request
         self.checksum = checksum  # and of the lines that are skipped
+        self.event_count = 0  # in them
         self.is_done = False
 
     def take(self, lines: Sequence[bytes]) -> Iterator[tuple[bool, Sequence[bytes]]]:
@@ -81,6 +89,7 @@ class Replay:
         skipped, lines = lines[: self._skip_count], lines[self._skip_count :]
         self._skip_count -= len(skipped)
         self.checksum = crc32(b"".join(skipped), self.checksum)
+        self.event_count += event_count(skipped)
         count = self.token.line_count - len(self._begun)
         self._begun += lines[:count]
         if self._skip_count or len(self._begun) < self.token.line_count:

@@ -38,6 +38,7 @@ class Run:
         self.client = client
         self.topic = target.topic
         self.noun = target.form.noun
+        self.needs_json = bool(target.form.key_path)  # for the key, whatever the topic checks
         self._producer = RequestProducer(
             client,
             id=resume and resume.producer_id,

@@ -6,8 +6,8 @@ when it prints none, the shell offers files.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from tailrace.cli.lib.options import connect
-from tailrace.cli.lib.parser import Parameter, UsageError, Verb, leading_url, parameter
+from tailrace.cli.lib.options import OUTPUTS, connect
+from tailrace.cli.lib.parser import Parameter, UsageError, Verb, leading_options, parameter
 from tailrace.errors import TailraceError
 
 BROKER_TIMEOUT_S = 0.5  # nobody waits longer for a Tab
@@ -77,16 +77,17 @@ def live_names(kind: str, url: str | None) -> list[str]:
 def _candidates(
     typed: Sequence[str], current: str, verbs: Mapping[str, Verb], names: Names
 ) -> Sequence[str]:
-    if typed == ["--url"]:
-        return []
-    url, typed = leading_url(typed)
+    try:
+        leading, typed = leading_options(typed)
+    except UsageError:  # its value comes next
+        return [] if typed[-1] == "--url" else OUTPUTS
     for count in (2, 1):
         verb = verbs.get(" ".join(typed[:count]))
         if verb:
             break
     else:
         return _next_words(typed, verbs)
-    wanted, values = _read(verb, [*url, *typed[count:]])
+    wanted, values = _read(verb, [*leading, *typed[count:]])
     if wanted is None and current.startswith("-"):
         return [name for each in verb.parameters for name in each.option_names] + ["--help"]
     positional = [each for each in verb.parameters if not each.is_option]

@@ -4,7 +4,8 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tailrace.cli.consuming.topic_names import is_pattern, wanted_topics
@@ -17,7 +18,8 @@ from tailrace.cli.consuming.topic_pages import (
 )
 from tailrace.cli.lib.options import OUTPUT, URL, connect, group_name
 from tailrace.cli.lib.parser import UsageError, Verb, parameter, shown, text, whole_number
-from tailrace.cli.lib.quantities import duration
+from tailrace.cli.lib.quantities import past_duration
+from tailrace.cli.lib.remedies import with_url
 from tailrace.cli.lib.times import TIME_HELP, time_us
 from tailrace.settings.quantities import DIGITS_MAX
 
@@ -56,7 +58,8 @@ def consume(
 
     With --group those that the group has not read yet, each at least once: what was printed is
     confirmed, and what was not, as after a broken pipe, comes again.
-    Partitions that cannot be read are named at the end, with exit status 1.
+    Damaged batches are skipped and named. Partitions that cannot be read are named at the end.
+    Both end with exit status 1.
     Plain text is shown as text; in JSON such a value has "valueEncoding":"text" behind it.
     """
     if since_ms is not None:
@@ -67,6 +70,7 @@ def consume(
     _check_selection(selection, topics, group, consumer)
     # Records of several topics differ by the topic's name.
     names_topics = len(topics) > 1 or any(map(is_pattern, topics))
+    note, warn = partial(_say, "note:", url), partial(_say, "!", url)
     with connect(url) as client:
         from tailrace.cli.consuming.records import as_format, as_output, print_records
 
@@ -85,6 +89,7 @@ def consume(
                 max_records=max_records,
                 follow=follow,
                 print_pages=print_pages,
+                note=note,
             )
             return
         selected = select(
@@ -94,7 +99,8 @@ def consume(
             follow=follow,
             names_topics=names_topics or record_format is not None,
             page_records=min(max_records or PAGE_RECORDS_MAX, PAGE_RECORDS_MAX),
-            note=_note,
+            note=note,
+            warn=warn,
         )
         pages = limited(selected.pages, max_records)
         print_records(pages, print_pages, selected.total)
@@ -135,6 +141,7 @@ def _consume_by_group(
     max_records: int | None,
     follow: bool,
     print_pages: "PrintPages",
+    note: Callable[[str], None],
 ) -> None:
     from tailrace.cli.consuming.deliveries import Deliveries
     from tailrace.cli.consuming.records import print_records
@@ -148,9 +155,13 @@ def _consume_by_group(
         on_new_group=_STARTS_OF_GROUPS[start],
         page_records=PAGE_RECORDS_MAX,
         follow=follow,
-        note=_note,
+        note=note,
     ) as deliveries:
         print_records(deliveries.slices(max_records), print_pages, None)
+
+
+def _say(sign: str, url: str | None, text: str) -> None:
+    print(f"{sign} {with_url(text, url)}", file=sys.stderr, flush=True)
 
 
 def _random_consumer_id() -> str:
@@ -160,10 +171,6 @@ def _random_consumer_id() -> str:
 
     host = "".join(filter(str.isalnum, socket.gethostname()))[:200]
     return f"{host}-{secrets.token_hex(4)}"
-
-
-def _note(text: str) -> None:
-    print(f"note: {text}", file=sys.stderr, flush=True)
 
 
 # --- the verb -------------------------------------------------------------------------------------
@@ -219,8 +226,8 @@ VERB = Verb(
             "--since",
             dest="since_ms",
             metavar="DURATION",
-            type=duration(1),
-            help="from this long ago on, by this machine's clock, like 90s, 1h or 7d",
+            type=past_duration,
+            help="from this long ago on, by this machine's clock, like 90s, 1h30m or 7d",
         ),
         parameter(
             "--last",

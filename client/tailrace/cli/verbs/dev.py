@@ -22,9 +22,9 @@ DEFAULT_PORT = 9250
 PORT_STRIDE = 10  # brokers of a local ring are that far apart (docs/operations.md)
 PORT_MAX = 65535
 BROKERS_MAX = 12  # on one machine
-DOORS = (
+LISTENERS = (
     ("public", "", "every path: topics, produce, read, offsets, health"),
-    ("produce", "", "the fast door for events"),
+    ("produce", "", "the fast listener for events"),
     ("read", "", "records and offsets"),
     ("metrics", "/metrics", "for Prometheus"),
 )
@@ -52,12 +52,12 @@ def dev(*, data: Path, port: int, brokers: int | None) -> None:
 
     What changes a ring of several by hand needs its secret, which is in DIR/ring-secret.
     """
-    from tailrace.local.broker import PEER_DOOR, PortTakenError, exported_settings
+    from tailrace.local.broker import PEER_LISTENER, PortTakenError, exported_settings
     from tailrace.local.ring import LocalRing, begun_with
 
     require_broker_extra()
     broker_count = brokers or begun_with(data) or 1
-    last_port = port + PORT_STRIDE * (broker_count - 1) + PEER_DOOR
+    last_port = port + PORT_STRIDE * (broker_count - 1) + PEER_LISTENER
     if broker_count > 1 and last_port > PORT_MAX:
         raise UsageError(f"--port: {port} leaves no room for {broker_count} brokers: give another")
     settings = {"log_level": "warning"} | exported_settings()
@@ -139,19 +139,19 @@ def _voters(ring: "LocalRing") -> set[int]:
 
 
 def _welcome(ring: "LocalRing") -> str:
-    """The doors, and two lines to paste."""
+    """The listeners, and two lines to paste."""
     if len(ring.brokers) == 1:
         place = Place(DEMO_KEYS[0], ring.brokers[0].url, DEMO_PARTITION)
-        doors = _doors(ring.brokers[0])
+        listeners = _listeners(ring.brokers[0])
     else:
         with ring.client() as client:
             details = client.ring()
         place = place_of_demo(details, [broker.url for broker in ring.brokers])
-        doors = [*_ring_doors(ring), *(f"  {line}" for line in waiting_lines(details))]
+        listeners = [*_ring_listeners(ring), *(f"  {line}" for line in waiting_lines(details))]
     path = f"{place.url}/v1/topic/demo"
     return "\n".join(
         [
-            *doors,
+            *listeners,
             "Produce, then read:",
             f"""  curl -d '{{"origin":"{place.key}"}}' -H 'content-type: application/json' """
             f"'{path}/messages?partitionKey={place.key}'",
@@ -161,22 +161,22 @@ def _welcome(ring: "LocalRing") -> str:
     )
 
 
-def _doors(broker: "LocalBroker") -> list[str]:
+def _listeners(broker: "LocalBroker") -> list[str]:
     from tailrace.local.broker import HOST
 
     return [
         f"✓ broker 0 ready, data in {broker.data_dir}",
         *(
             f"  {name:8} http://{HOST}:{broker.port + index}{path:9} {purpose}"
-            for index, (name, path, purpose) in enumerate(DOORS)
+            for index, (name, path, purpose) in enumerate(LISTENERS)
         ),
     ]
 
 
-def _ring_doors(ring: "LocalRing") -> list[str]:
+def _ring_listeners(ring: "LocalRing") -> list[str]:
     from tailrace.local.ring import SECRET_FILE
 
-    others = ", ".join(f"{name} +{index}" for index, (name, *_) in enumerate(DOORS) if index)
+    others = ", ".join(f"{name} +{index}" for index, (name, *_) in enumerate(LISTENERS) if index)
     return [
         f"✓ ring of {len(ring.brokers)} brokers ready, data in {ring.top}",
         *(
@@ -236,7 +236,7 @@ VERB = Verb(
         parameter(
             "--port",
             metavar="PORT",
-            type=whole_number(1, PORT_MAX - len(DOORS) + 1),
+            type=whole_number(1, PORT_MAX - len(LISTENERS) + 1),
             default=DEFAULT_PORT,
             help=f"the first of four ports, of each broker {PORT_STRIDE} further; "
             f"default {DEFAULT_PORT}",

@@ -2,6 +2,7 @@
 
 from tailrace.cli.lib.options import OUTPUT, URL, connect
 from tailrace.cli.lib.parser import Verb
+from tailrace.cli.lib.remedies import with_url
 
 
 def doctor(*, output: str, url: str | None) -> None:
@@ -17,7 +18,7 @@ def doctor(*, output: str, url: str | None) -> None:
         checks = [*broker_checks(client), *machine_checks()]
     width = max(len(each.name) for each in checks)
     lines = [f"{SIGNS[each.state]} {each.name:{width}}  {each.detail}" for each in checks]
-    show(output, [each._asdict() for each in checks], "\n".join(lines))
+    show(output, [each._asdict() for each in checks], with_url("\n".join(lines), url))
     if any(each.state == FAILED for each in checks):
         raise SystemExit(1)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tailrace.cli.lib.options import DRY_RUN, OUTPUT, URL, connect, counted, group_name
 from tailrace.cli.lib.parser import UsageError, Verb, parameter, shown, text
-from tailrace.cli.lib.times import TIME_EXAMPLE, TIME_HELP, age_s, time_us
+from tailrace.cli.lib.times import TIME_EXAMPLE, TIME_HELP, age_s, is_integer_time, time_us
 from tailrace.settings.quantities import DIGITS_MAX
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def reset(
             topics=topics,
             dry_run=dry_run,
         )
-    show(output, to_document(moved), told(moved))
+    show(output, to_document(moved), summary_of(moved))
 
 
 def delete(*, group: str, dry_run: bool, output: str, url: str | None) -> None:
@@ -118,14 +118,14 @@ def delete(*, group: str, dry_run: bool, output: str, url: str | None) -> None:
     is_idle = not details.consumers
     count = len(details.partitions)
     document = {"group": group, "deleted": False, "dryRun": True, "isIdle": is_idle}
-    told = f"would forget its position in {counted(count, 'partition')}; {_idle_text(is_idle)}"
-    show(output, {**document, "partitions": count}, told)
+    text = f"would forget its position in {counted(count, 'partition')}; {_idle_text(is_idle)}"
+    show(output, {**document, "partitions": count}, text)
 
 
-# --- what is told ---------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------
 
 
-def told(moved: "GroupReset") -> str:
+def summary_of(moved: "GroupReset") -> str:
     """ "would move 12 partitions back by 188,204 events; group is idle: yes"."""
     count = sum(each.from_offset != each.to_offset for each in moved.partitions)
     ways = {"back": moved.moved_back, "forward": moved.moved_forward}
@@ -217,6 +217,8 @@ def _reset_target(word: str) -> str | int:
     try:
         return time_us(word)
     except argparse.ArgumentTypeError:
+        if is_integer_time(word):
+            raise
         raise argparse.ArgumentTypeError(
             f"{shown(word)} is not earliest, latest or a time like {TIME_EXAMPLE}; "
             "offsets go to --to-offsets"

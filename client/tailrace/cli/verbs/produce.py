@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from tailrace.cli.lib.options import OUTPUT, TOPIC, URL, connect, counted, size_text
 from tailrace.cli.lib.parser import SHOWN_CHARACTERS_MAX, UsageError, Verb, parameter, shown, text
-from tailrace.cli.lib.times import record_time_us, time_text
+from tailrace.cli.lib.times import time_text, time_us
 from tailrace.cli.lib.unreached import with_ring_remedy
 from tailrace.errors import ConnectionFailedError, ProblemError, TailraceError, TopicNotFoundError
 
@@ -62,7 +62,7 @@ def produce(
     with (
         connect(url) as client,
         Interrupts() as interrupts,
-        opened(events, file or STANDARD_INPUT, interrupts) as source,
+        opened(events, file or STANDARD_INPUT, interrupts, is_resumed=resume is not None) as source,
     ):
         run = Run(client, Target(topic, form), resume=resume, sleep=interrupts.sleep)
         try:
@@ -75,7 +75,7 @@ def produce(
         except TailraceError as error:
             if isinstance(error, ConnectionFailedError):
                 error = with_ring_remedy(error, client.url)
-            _fail(_with_remedy(error, events, timestamp), run)
+            _fail(_with_remedy(error, run, events, timestamp), run)
     if events and unread_bytes(0):
         print(
             "warning: standard input has data, which was not read, since events are given as "
@@ -88,15 +88,19 @@ def produce(
 def _show(output: str, topic: str, run: "Run", duration_s: float) -> None:
     """What is stored; an output that fails does not hide it."""
     from tailrace.cli.lib.output import show
+    from tailrace.cli.producing.summary import resumed_text
 
     document = {
         "topic": topic,
         "events": run.account.event_count,
+        "earlierEvents": run.account.earlier_count,
         "bytes": run.account.sent_bytes,
         "seconds": duration_s,
         "topicCreated": run.has_created_topic,
     }
     stored = f"{counted(run.account.event_count, 'event')}, {size_text(run.account.sent_bytes)}"
+    if run.account.replay is not None:
+        stored = resumed_text(run.account, stored)
     try:
         show(output, document, f"✓ {stored}, {duration_s:.1f} s")
         sys.stdout.flush()
@@ -158,13 +162,16 @@ def _take(run: "Run", lines: Sequence[bytes]) -> None:
 
 
 def _with_remedy(
-    error: TailraceError, events: Sequence[str], timestamp: int | None
+    error: TailraceError, run: "Run", events: Sequence[str], timestamp: int | None
 ) -> TailraceError:
-    """The same failure, with what to do where an argument is the reason."""
+    """The same failure, with what to do where an argument or the kind of input is the reason."""
     from tailrace.cli.producing.run import BadLineError
 
-    if isinstance(error, BadLineError) and events and not error.is_json:
-        error.args = (f"{error}; {_json_remedy(events[error.number - 1])}",)
+    if isinstance(error, BadLineError) and not error.is_json:
+        if events:
+            error.args = (f"{error}; {_json_remedy(events[error.number - 1], run)}",)
+        elif not run.account.has_begun and not run.needs_json:
+            error.args = (f"{error}; for lines of plain text: {_text_command(run)}",)
     is_ahead = isinstance(error, ProblemError) and error.members.get("parameter") == "timestamp"
     if is_ahead and timestamp is not None:
         return TailraceError(
@@ -173,7 +180,7 @@ def _with_remedy(
     return error
 
 
-def _json_remedy(event: str) -> str:
+def _json_remedy(event: str, run: "Run") -> str:
     """Of an event that is not JSON: it is a file's name, or a text."""
     import json
     import shlex
@@ -183,7 +190,17 @@ def _json_remedy(event: str) -> str:
         if Path(event).is_file():
             return f"the lines of that file are stored by -f {shlex.quote(event)}"
     quoted = shlex.quote(json.dumps(event[:SHOWN_CHARACTERS_MAX], ensure_ascii=False))
-    return f"quote a text, as {quoted}, or give the topic --no-json-check"
+    return f"quote a text, as {quoted}" + ("" if run.needs_json else f", or: {_text_command(run)}")
+
+
+def _text_command(run: "Run") -> str:
+    """What makes the topic take values that are not JSON."""
+    import shlex
+
+    from tailrace.cli.producing.summary import exists
+
+    verb = "alter" if exists(run.client, run.topic) else "create"
+    return f"tailrace topic {verb} {shlex.quote(run.topic)} --no-json-check"
 
 
 def _fail(error: TailraceError, run: "Run") -> NoReturn:
@@ -201,6 +218,11 @@ def _fail(error: TailraceError, run: "Run") -> NoReturn:
             f"{error}. {stored}. Read the topic. When all of them are stored, go on behind "
             f"them:\n  {_resuming_command(behind)}\nWhen none is, send them again:"
             f"\n  {_resuming_command(again)}"
+        ) from error
+    if isinstance(error, ProblemError) and error.type == "sequence-reused" and run.account.replay:
+        raise TailraceError(
+            "another run has gone on from this --resume already, with other requests. When it "
+            "printed ✓, all is stored; else go on with the --resume that it printed"
         ) from error
     wanted = "Correct it, and store" if isinstance(error, BadLineError) else "Store"
     raise TailraceError(
@@ -304,7 +326,7 @@ VERB = Verb(
         parameter(
             "--timestamp",
             metavar="TIME",
-            type=record_time_us,
+            type=time_us,
             help="the time of all events, like 2026-11-21T09:00Z or microseconds since the epoch; "
             "a time without a zone is UTC; default: when the broker stores them",
         ),

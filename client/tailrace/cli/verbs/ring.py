@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.cli.lib.options import OUTPUT, URL, connect
 from tailrace.cli.lib.parser import UsageError, Verb, parameter, whole_number
+from tailrace.cli.lib.remedies import with_url
 
 if TYPE_CHECKING:
     from tailrace.cli.lib.output import Column
@@ -24,7 +25,7 @@ def status(*, consistent: bool, output: str, url: str | None) -> None:
 
     with connect(url) as client:
         ring = client.ring(consistent=consistent)
-    show(output, to_document(ring), ring_text(ring))
+    show(output, to_document(ring), with_url(ring_text(ring), url))
 
 
 def found(*, brokers: int, output: str, url: str | None) -> None:

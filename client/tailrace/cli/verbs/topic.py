@@ -168,8 +168,17 @@ def _partition_columns() -> "list[Column]":
             lambda each: NONE if each["sizeBytes"] is None else size_text(each["sizeBytes"]),
         ),
         member("PARENTS", "parents"),
-        member("STATE", "state"),
+        Column("STATE", _state_text),
     ]
+
+
+def _state_text(partition: dict[str, Any]) -> str:
+    """With the first offsets that are quarantined, and how many more ranges of them there are."""
+    if not partition["quarantined"]:
+        return str(partition["state"])
+    first, *others = partition["quarantined"]
+    more = f" and {len(others)} more" if others else ""
+    return f"{partition['state']}, quarantined {first['firstOffset']}-{first['lastOffset']}{more}"
 
 
 def _leader_text(partition: dict[str, Any]) -> str:

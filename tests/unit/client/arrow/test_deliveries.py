@@ -109,7 +109,7 @@ def test_an_empty_delivery_has_no_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "reported"),
     [
         (BODY[:100], "cut short"),
         (b"<" * 200, "no batch at byte 0"),
@@ -117,8 +117,8 @@ def test_an_empty_delivery_has_no_rows() -> None:
         (batch(FLIGHTS, 3, 10, b"a") + batch(FLIGHTS, 3, 12, b"c"), "offset 11 is missing"),
     ],
 )
-def test_damage_is_told(body: bytes, told: str) -> None:
-    with pytest.raises(CorruptBatchError, match=told):
+def test_damage_is_reported(body: bytes, reported: str) -> None:
+    with pytest.raises(CorruptBatchError, match=reported):
         list(decode_delivery(body, topics=NAMES, start_offsets={}, end_offsets={}))
 
 

@@ -1,4 +1,4 @@
-"""docs/cli.md is made from the verbs' tables; `--rewrite` writes it anew."""
+"""docs/cli.md is made from the verbs' tables; `--rewrite` writes it again."""
 
 import inspect
 from pathlib import Path
@@ -75,8 +75,8 @@ def common(verb: Verb) -> list[str]:
 def row(parameter: Parameter) -> str:
     names = parameter.option_names or [str(parameter.settings["metavar"])]
     metavar = parameter.settings.get("metavar", "") if parameter.is_option else ""
-    told = ", ".join(f"`{f'{name} {metavar}'.strip()}`" for name in names)
-    return f"| {told} | {parameter.help.replace('|', '&#124;')} |"
+    reported = ", ".join(f"`{f'{name} {metavar}'.strip()}`" for name in names)
+    return f"| {reported} | {parameter.help.replace('|', '&#124;')} |"
 
 
 def test_the_page_is_what_the_command_does(pytestconfig: pytest.Config) -> None:

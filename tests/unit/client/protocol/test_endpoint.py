@@ -34,6 +34,11 @@ def test_a_url_has_a_host_and_a_port(url: str, is_tls: bool, host: str, port: in
     assert endpoint.url == url.rstrip("/")
 
 
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "events.example/"])
+def test_a_host_alone_has_a_brokers_port(host: str) -> None:
+    assert parse_endpoint(host) == parse_endpoint(f"http://{host.rstrip('/')}:9250")
+
+
 @pytest.mark.parametrize("address", ["localhost:9250", "127.0.0.1:9250", "[::1]:9250/"])
 def test_a_host_with_a_port_is_spoken_to_by_http(address: str) -> None:
     assert parse_endpoint(address) == parse_endpoint(f"http://{address}")
@@ -43,10 +48,10 @@ def test_a_host_with_a_port_is_spoken_to_by_http(address: str) -> None:
     "url",
     [
         "",
-        "events",
+        "events example",
         "events:x",
         "me@events:9250",
-        "[::1]",
+        "[::1",
         "ftp://a",
         "http://a/p",
         "http://me@a",
@@ -107,6 +112,12 @@ def test_a_certificate_that_is_not_trusted_names_ca_file_and_is_not_tried_again(
     assert "ca_file" in str(error)
     assert not error.retriable
     assert not error.write_attempted
+
+
+def test_a_url_without_a_port_names_the_one_that_was_tried() -> None:
+    error = connection_failed("http://a", ConnectionRefusedError(111, "no"), write_attempted=False)
+
+    assert str(error).startswith("no broker answers at http://a (port 80: no). Start one:")
 
 
 def test_other_failures_say_their_reason() -> None:

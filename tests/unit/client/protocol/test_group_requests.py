@@ -102,7 +102,7 @@ def test_a_sign_of_life_names_the_epoch_that_it_knows() -> None:
     assert body_of(request) == {"id": "c1", "group": "g1", "topics": ["flights"]}
 
 
-def test_a_registered_consumer_is_told() -> None:
+def test_a_registered_consumer_is_reported() -> None:
     document = {
         "consumerId": "c1",
         "group": "g1",
@@ -152,7 +152,7 @@ def test_a_poll_names_what_is_given() -> None:
         ("flights/3:1702,or.ders/0:12", {("flights", 3): 1702, ("or.ders", 0): 12}),
     ],
 )
-def test_a_delivery_is_told_with_where_its_records_are_new(
+def test_a_delivery_is_reported_with_where_its_records_are_new(
     text: str | None, start_offsets: dict[tuple[str, int], int]
 ) -> None:
     headers = NUMBERED if text is None else {**NUMBERED, "tailrace-start-offsets": text}
@@ -162,7 +162,7 @@ def test_a_delivery_is_told_with_where_its_records_are_new(
     assert polled == Polled(b"batches", 41, 2, start_offsets, None)
 
 
-def test_a_delivery_that_ends_inside_of_a_batch_is_told() -> None:
+def test_a_delivery_that_ends_inside_of_a_batch_is_reported() -> None:
     headers = {
         **NUMBERED,
         "tailrace-start-offsets": "flights/3:1702",

@@ -16,7 +16,7 @@ from tailrace.produced import Produced
 from tailrace.protocol import requests
 from tailrace.protocol.group_requests import poll_request
 from tailrace.protocol.requests import Answer, Request
-from tailrace.values import Fetched, PartitionOffsets, TopicInfo, to_document
+from tailrace.values import Fetched, PartitionOffsets, QuarantinedBatch, TopicInfo, to_document
 from tailrace.wire import (
     BATCH_CONTENT_TYPE,
     JSON_CONTENT_TYPE,
@@ -69,6 +69,7 @@ PARTITION: dict[str, object] = {
     "children": [],
     "state": "damaged",
     "leaderUrl": "http://a:9250",
+    "quarantined": [{"firstOffset": 3, "lastOffset": 9, "file": "0.log", "byte": 4096}],
 }
 DETAILS = {**TOPIC, "partitionDetails": [PARTITION]}
 BROKER: dict[str, object] = {
@@ -163,7 +164,7 @@ def test_a_request_that_may_be_sent_again_is_numbered() -> None:
     assert records.headers == {"Content-Type": RECORDS_CONTENT_TYPE, **headers}
 
 
-def test_a_duplicate_is_told() -> None:
+def test_a_duplicate_is_reported() -> None:
     stored = b'{"topic":"t","partition":3,"offset":17,"count":2,"durability":"fsync","copies":1'
     answers = [Answer(200, {}, stored + end) for end in (b"}", b',"duplicate":true}')]
 
@@ -262,8 +263,16 @@ def test_a_topic_is_altered_by_what_is_given_and_deleted_by_its_name() -> None:
 
 
 def test_a_topic_of_a_broker_that_tells_fewer_settings_keeps_its_records() -> None:
-    told = ("name", "id", "partitionsPerRange", "jsonCheck", "durability", "partitions", "copies")
-    info = requests.parse_topic(answer({name: TOPIC[name] for name in told}))
+    reported = (
+        "name",
+        "id",
+        "partitionsPerRange",
+        "jsonCheck",
+        "durability",
+        "partitions",
+        "copies",
+    )
+    info = requests.parse_topic(answer({name: TOPIC[name] for name in reported}))
 
     assert info == TopicInfo("orders", "0a4c", 4, True, "written", 4, 1)
     assert (info.retention_ms, info.retention_bytes) == (None, None)
@@ -282,6 +291,7 @@ def test_a_topic_is_read_with_its_partitions() -> None:
     assert details.topic == INFO
     assert (partition.range_id, partition.token_end, partition.isr) == (7, "-46", (0, 2))
     assert (partition.log_start, partition.size_bytes) == (None, None)
+    assert partition.quarantined == (QuarantinedBatch(3, 9, "0.log", 4096),)
 
 
 def test_the_ring_is_read_with_its_brokers_and_written_as_it_was() -> None:
@@ -370,7 +380,7 @@ def test_what_was_produced_is_read_from_one_answer_or_a_list() -> None:
     assert requests.parse_produced(answer([one, one])) == [Produced(3, 10, 2, "fsync", 1)] * 2
 
 
-def test_a_created_topic_is_told_by_the_answer_or_by_one_before_it() -> None:
+def test_a_created_topic_is_reported_by_the_answer_or_by_one_before_it() -> None:
     created = Produced(3, 10, 2, "fsync", 1, topic_created=True)
     one = {**STORED, "partition": 3}
     behind_another = replace(answer([one]), topic_created=True)
@@ -388,13 +398,13 @@ def test_a_refused_produce_that_created_its_topic_says_so() -> None:
         answer([{**part, "topicCreated": True}]),
         replace(answer([part]), topic_created=True),
     ]
-    told = []
+    reported = []
     for refusal in refusals:
         with pytest.raises(ProblemError) as caught:
             requests.parse_produced(refusal)
-        told.append(caught.value.topic_created)
+        reported.append(caught.value.topic_created)
 
-    assert told == [False, True, True, True, True]
+    assert reported == [False, True, True, True, True]
 
 
 def test_an_answer_to_a_produce_without_any_partition_is_no_answer() -> None:
@@ -495,7 +505,7 @@ def test_a_deleted_topic_is_restored_by_name_or_id() -> None:
 
 
 def test_deleted_topics_are_read_as_the_broker_tells_them() -> None:
-    told = {
+    reported = {
         "name": "t",
         "id": "4a0b5b0c-6f0a-4f3f-9f0c-0a1b2c3d4e5f",
         "partitions": 4,
@@ -504,7 +514,7 @@ def test_deleted_topics_are_read_as_the_broker_tells_them() -> None:
         "purgeAt": "2026-01-03T03:04:05.000000Z",
     }
     (topic,) = requests.parse_deleted_topics(
-        Answer(200, {}, json.dumps({"topics": [told]}).encode())
+        Answer(200, {}, json.dumps({"topics": [reported]}).encode())
     )
 
-    assert to_document(topic) == told
+    assert to_document(topic) == reported

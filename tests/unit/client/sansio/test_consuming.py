@@ -101,7 +101,7 @@ def test_options_have_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "told"),
+    ("option", "value", "reported"),
     [
         ("session_ms", 999, "session_ms is 999; give 1000 or more"),
         ("max_records", 0, "max_records is 0; give 1 or more"),
@@ -114,8 +114,8 @@ def test_options_have_defaults() -> None:
         ("consumer_id", "a/b", "none of them a /"),
     ],
 )
-def test_an_option_out_of_bounds_is_named(option: str, value: object, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_an_option_out_of_bounds_is_named(option: str, value: object, reported: str) -> None:
+    with pytest.raises(ValueError, match=reported):
         consuming(**{option: value})  # type: ignore[arg-type]
 
 
@@ -274,7 +274,7 @@ def test_a_poll_that_was_answered_has_confirmed() -> None:
     assert state.commit_parameters() is None
 
 
-def test_a_commit_that_came_too_late_is_told() -> None:
+def test_a_commit_that_came_too_late_is_reported() -> None:
     state = with_delivery(1)
     state.take_records()
 
@@ -284,7 +284,7 @@ def test_a_commit_that_came_too_late_is_told() -> None:
     assert state.is_registered
 
 
-def test_a_commit_of_a_removed_consumer_is_told() -> None:
+def test_a_commit_of_a_removed_consumer_is_reported() -> None:
     state = with_delivery(1)
     state.take_records()
 
@@ -317,7 +317,7 @@ def test_the_assignment_is_described_before_records_of_it() -> None:
     assert second == Assignment(2, (one, two), (two,), (zero,))
 
 
-def test_an_assignment_newer_than_the_answer_is_told_once() -> None:
+def test_an_assignment_newer_than_the_answer_is_reported_once() -> None:
     state = ready(wants_assignment=True)
 
     state.described(details(0, epoch=3))
@@ -354,7 +354,7 @@ def test_an_answer_that_cannot_be_read_is_not_dealt_with() -> None:
     assert state.poll_parameters()["delivery"] == 7
 
 
-def test_after_an_empty_answer_it_waits_as_told_less_what_it_has_waited() -> None:
+def test_after_an_empty_answer_it_waits_as_reported_less_what_it_has_waited() -> None:
     state = ready()
     state.asked(100.0)
     state.polled(nothing(retry_after_s=5.0))
@@ -386,7 +386,7 @@ def test_a_sign_of_life_is_due_after_a_third_of_the_session() -> None:
     assert not state.is_sign_due(200.0)  # the next poll comes when more is wanted
 
 
-def test_a_sign_of_life_says_and_keeps_what_was_told() -> None:
+def test_a_sign_of_life_says_and_keeps_what_was_reported() -> None:
     state = with_delivery(1, 2, delivery=7)
 
     assert state.register_parameters()["assignment_epoch"] == 1

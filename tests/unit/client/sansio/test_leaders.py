@@ -185,7 +185,7 @@ def test_so_many_places_are_remembered_and_no_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "told", "reached"),
+    ("url", "reported", "reached"),
     [
         (A, "http://b:9260", "http://b:9260"),
         ("https://a", "http://b:9260", "https://b:9260"),
@@ -196,9 +196,9 @@ def test_so_many_places_are_remembered_and_no_more() -> None:
     ],
 )
 def test_a_broker_is_reached_as_the_client_reaches_brokers(
-    url: str, told: str, reached: str | None
+    url: str, reported: str, reached: str | None
 ) -> None:
-    assert at_address_of(url, told) == reached
+    assert at_address_of(url, reported) == reached
 
 
 def test_leaders_are_asked_for_what_only_they_know() -> None:
@@ -230,9 +230,9 @@ def test_a_listing_has_what_the_leader_says_of_each_partition() -> None:
 
 @pytest.mark.parametrize("state", ["sealed", "damaged", "waiting", "leaderless"])
 def test_what_a_broker_says_of_a_partition_without_a_leader_stays(state: str) -> None:
-    told = row(1, leader=1, leader_url=C, state=state)
+    reported = row(1, leader=1, leader_url=C, state=state)
 
-    assert merged([told], []) == [told]
+    assert merged([reported], []) == [reported]
 
 
 def test_of_the_last_records_of_partitions_the_newest_are_taken() -> None:

@@ -1,4 +1,4 @@
-"""Which broker a key's records go to, by what brokers told."""
+"""Which broker a key's records go to, by what brokers reported."""
 
 from dataclasses import replace
 
@@ -57,7 +57,7 @@ def test_brokers_that_share_a_name_are_one_address() -> None:
     assert routing.destination("t", 0) == URL
 
 
-def test_brokers_of_one_host_are_told_apart_by_their_ports() -> None:
+def test_brokers_of_one_host_are_distinguished_by_their_ports() -> None:
     routing = Routing("http://127.0.0.1:9250")
     routing.learn_ring(replace(ring("127.0.0.1", "127.0.0.1"), ports=(9250, 9260)))
     routing.learn_topic(TWO_LEADERS, 0.0)

@@ -35,7 +35,7 @@ def send(
     return batch
 
 
-def told(settled: Settled[str] | None) -> dict[str, Outcome]:
+def reported(settled: Settled[str] | None) -> dict[str, Outcome]:
     assert settled is not None
     return {record.ticket: outcome for record, outcome in settled}
 
@@ -65,7 +65,7 @@ def test_each_record_learns_where_it_is() -> None:
     parts = [produced(0, 10, 2), produced(1, 70, 2, duplicate=True)]
 
     assert not sender.wants_routing(batch, parts, 0.0)
-    assert told(sender.stored(batch, parts)) == {
+    assert reported(sender.stored(batch, parts)) == {
         "0": Stored("t", 0, 10),
         "1": Stored("t", 1, 70, duplicate=True),
         "2": Stored("t", 0, 11),
@@ -85,7 +85,7 @@ def test_an_answer_that_is_not_understood_makes_the_producer_ask_and_then_it_is(
 
     assert before == (False, True)
     assert (again, later) == (False, True)
-    assert told(sender.stored(batch, parts))["1"] == Stored("t", 1, 70)
+    assert reported(sender.stored(batch, parts))["1"] == Stored("t", 1, 70)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_what_is_stored_nobody_knows_where_is_stored_all_the_same(parts: list[Pr
     sender.learn(ring("a"), HALVES, 0.0)
     batch = send(sender, EARLY, LATE)
 
-    assert set(told(sender.stored(batch, parts)).values()) == {Stored("t", None, None)}
+    assert set(reported(sender.stored(batch, parts)).values()) == {Stored("t", None, None)}
 
 
 def test_records_without_a_key_are_where_the_producer_s_name_is() -> None:
@@ -110,7 +110,7 @@ def test_records_without_a_key_are_where_the_producer_s_name_is() -> None:
     batch = send(sender, None, LATE, None)
 
     assert sender.numbered(batch) == {"producer_id": "hello", "sequence": NOW_US}
-    assert told(sender.stored(batch, [produced(0, 10, 2), produced(1, 70, 1)])) == {
+    assert reported(sender.stored(batch, [produced(0, 10, 2), produced(1, 70, 1)])) == {
         "0": Stored("t", 0, 10),
         "1": Stored("t", 1, 70),
         "2": Stored("t", 0, 11),
@@ -123,7 +123,7 @@ def test_without_numbers_those_without_a_key_are_where_the_answer_has_more() -> 
     batch = send(sender, None, LATE, None)
 
     assert sender.numbered(batch) == {}
-    assert told(sender.stored(batch, [produced(1, 70, 3)])) == {
+    assert reported(sender.stored(batch, [produced(1, 70, 3)])) == {
         "0": Stored("t", 1, 70),
         "1": Stored("t", 1, 71),
         "2": Stored("t", 1, 72),
@@ -138,7 +138,7 @@ def test_one_partition_s_refusal_is_its_records_alone() -> None:
     error = refused("corrupt-partition", status=500, partition=0)
     error.write_attempted = True  # of the others
     error.parts = [damaged, produced(1, 70, 1)]
-    outcomes = told(sender.failed(batch, error, 0.0))
+    outcomes = reported(sender.failed(batch, error, 0.0))
     failure = sender.take_failure()
 
     assert outcomes == {"0": damaged, "1": Stored("t", 1, 70)}
@@ -156,7 +156,7 @@ def test_a_refusal_after_a_lost_answer_may_be_of_what_is_stored() -> None:
     damaged = refused("corrupt-partition", status=500, partition=0)
     error = refused("corrupt-partition", status=500, partition=0)
     error.parts = [damaged, produced(1, 70, 1)]
-    outcomes = told(sender.failed(batch, error, 1.0))
+    outcomes = reported(sender.failed(batch, error, 1.0))
 
     assert outcomes["0"] is damaged
     assert damaged.write_attempted
@@ -192,7 +192,7 @@ def test_a_retry_has_the_same_number_and_the_next_request_another() -> None:
 def test_when_patience_ends_what_waited_as_long_is_not_sent_either() -> None:
     sender = sending(patience_s=10.0, batch_bytes=1)
     first = send(sender, EARLY, EARLY)  # the second waits for the first
-    outcomes = told(sender.failed(first, lost(), 10.0))
+    outcomes = reported(sender.failed(first, lost(), 10.0))
     sender.batching.finish(first)
 
     assert isinstance(outcomes["0"], ConnectionFailedError)
@@ -211,7 +211,7 @@ def test_a_request_with_a_record_that_is_refused_is_split_until_the_record_is_al
     assert sender.failed(whole, ahead, 0.0) is None
     first = sender.take(0.0)
     assert first is not None
-    outcomes = told(sender.failed(first, ahead, 0.0))
+    outcomes = reported(sender.failed(first, ahead, 0.0))
     sender.batching.finish(first)
     second = sender.take(0.0)
 
@@ -227,7 +227,7 @@ def test_what_may_be_stored_under_its_number_is_never_split() -> None:
     assert sender.failed(whole, lost(), 0.0) is None
     too_large = refused("body-too-large", status=413)
 
-    assert told(sender.failed(whole, too_large, 1.0)) == {"0": too_large, "1": too_large}
+    assert reported(sender.failed(whole, too_large, 1.0)) == {"0": too_large, "1": too_large}
     assert too_large.write_attempted
 
 
@@ -297,7 +297,7 @@ def test_an_option_out_of_bounds_is_named(bad: dict[str, Any]) -> None:
 def test_what_is_abandoned_may_be_stored() -> None:
     sender = sending()
     send(sender, EARLY, LATE)
-    outcomes = told(sender.abandon("it ends"))
+    outcomes = reported(sender.abandon("it ends"))
 
     assert [str(outcome) for outcome in outcomes.values()] == ["it ends", "it ends"]
     assert all(

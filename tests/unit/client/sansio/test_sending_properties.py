@@ -1,7 +1,7 @@
 """Whatever is lost on the way: each record is stored once, those of a key in their order.
 
 A made-up ring stores what it is sent, keeps to a request's number as brokers do, and fails as the
-story says: before it stores, after it, in one partition, for good; leaders move between attempts.
+scenario says: before it stores, after it, in one partition, or always; leaders move between tries.
 """
 
 from collections import defaultdict
@@ -67,7 +67,7 @@ class MadeUpRing:
 
 
 class Story:
-    """One producer, and what its callers were told."""
+    """One producer, and what its callers were reported."""
 
     def __init__(self) -> None:
         self.ring = MadeUpRing()
@@ -169,27 +169,27 @@ class Story:
 def test_each_record_is_stored_once_and_in_the_order_of_its_key(
     steps: list[tuple[str, Any]],
 ) -> None:
-    story = Story()
+    scenario = Story()
     for name, value in [("leaders", [0, 1]), *steps]:
         if name == "time":
-            story.now_s += value
+            scenario.now_s += value
         else:
-            getattr(story, name)(value)
-    story.end()
+            getattr(scenario, name)(value)
+    scenario.end()
 
-    assert story.outcomes.keys() == set(range(len(story.sent)))
-    assert story.sender.batching.used_bytes == 0
-    for log in story.ring.logs.values():
+    assert scenario.outcomes.keys() == set(range(len(scenario.sent)))
+    assert scenario.sender.batching.used_bytes == 0
+    for log in scenario.ring.logs.values():
         assert len(log) == len(set(log)), "stored twice"
         for key in KEYS:
-            of_key = [number for number in log if story.sent[number] == key]
+            of_key = [number for number in log if scenario.sent[number] == key]
             assert of_key == sorted(of_key), "order of a key"
-    for number, outcome in story.outcomes.items():
-        log = story.ring.logs[int(token(story.sent[number]) >= 0)]
+    for number, outcome in scenario.outcomes.items():
+        log = scenario.ring.logs[int(token(scenario.sent[number]) >= 0)]
         if isinstance(outcome, Stored):
             assert outcome.partition is not None
             assert outcome.offset is not None
-            assert story.ring.logs[outcome.partition][outcome.offset] == number
+            assert scenario.ring.logs[outcome.partition][outcome.offset] == number
         elif number in log:
-            assert outcome.write_attempted, "stored, and told that it surely is not"
-    event(f"failed: {any(isinstance(o, TailraceError) for o in story.outcomes.values())}")
+            assert outcome.write_attempted, "stored, and reported that it surely is not"
+    event(f"failed: {any(isinstance(o, TailraceError) for o in scenario.outcomes.values())}")

@@ -16,12 +16,12 @@ class Brokers(PatientClient):
 
     def __init__(self) -> None:
         super().__init__(["http://a:9250"])
-        self.told: list[tuple[str, str, Any]] = []
+        self.reported: list[tuple[str, str, Any]] = []
         self.ask_count = 0
         self.is_away = False
 
     def publish_offsets(self, name: str, source: str, offsets: Any) -> None:
-        self.told.append((name, source, offsets))
+        self.reported.append((name, source, offsets))
 
     def ask(self, request: Callable[[Any], Any]) -> Any:
         self.ask_count += 1
@@ -46,7 +46,7 @@ def test_offsets_are_published_when_they_have_changed() -> None:
     for each in (FIRST, dict(FIRST), SECOND):
         offsets.publish(each)
 
-    assert brokers.told == [
+    assert brokers.reported == [
         ("g", SOURCE, {"flights": {0: 10, 1: 5}, "orders": {0: 1}}),
         ("g", SOURCE, {"flights": {0: 10, 1: 5}, "orders": {0: 2}}),
     ]
@@ -70,11 +70,11 @@ def test_what_cannot_be_published_is_warned_of_once_and_tried_again_later(
 
     brokers.is_away = False
     offsets.publish(SECOND)
-    assert not brokers.told
+    assert not brokers.reported
     clock.now_s += RETRY_AFTER_S
     offsets.publish(SECOND)
     offsets.publish(FIRST)
-    assert [told[2]["orders"] for told in brokers.told] == [{0: 2}, {0: 1}]
+    assert [reported[2]["orders"] for reported in brokers.reported] == [{0: 2}, {0: 1}]
 
 
 def test_a_warning_comes_again_when_it_had_worked_meanwhile(

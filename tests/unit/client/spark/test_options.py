@@ -154,9 +154,11 @@ def test_the_documentation_tells_every_option_and_of_what_it_is_one(read: Read) 
     rows = re.findall(r"^\| (`.*?) \|.*?\| (.*) \|$", section.partition("\n## ")[0], re.MULTILINE)
     other = {Read.BATCH: "stream only.", Read.STREAM: "batch only."}[read]
 
-    told = [name for names, text in rows if not text.startswith(other) for name in names.split("`")]
+    reported = [
+        name for names, text in rows if not text.startswith(other) for name in names.split("`")
+    ]
 
-    assert sorted(name for name in told if name.strip(" ,or")) == sorted(NAMES_BY_READ[read])
+    assert sorted(name for name in reported if name.strip(" ,or")) == sorted(NAMES_BY_READ[read])
 
 
 def test_options_travel_to_executors() -> None:
@@ -220,7 +222,7 @@ def test_an_unknown_option_is_refused_by_name_with_a_remedy(
     [
         ({"subscribe": "a"}, "give one of bootstrap.servers or url"),
         ({"url": "http://a", "bootstrap.servers": "http://b", "subscribe": "a"}, "give one of"),
-        ({"url": "localhost", "subscribe": "a"}, "a URL like http://127.0.0.1:9250"),
+        ({"url": "localhost:", "subscribe": "a"}, "a URL like http://127.0.0.1:9250"),
         ({"url": "http://", "subscribe": "a"}, "a URL like http://127.0.0.1:9250"),
         ({"url": "http://a:99999", "subscribe": "a"}, "a URL like http://127.0.0.1:9250"),
         ({"url": "http://[::1", "subscribe": "a"}, "a URL like http://127.0.0.1:9250"),

@@ -157,4 +157,4 @@ class StreamMachine(RuleBasedStateMachine):
 
 
 TestStream = StreamMachine.TestCase
-TestStream.settings = settings(max_examples=40, deadline=None)  # each of fifty steps
+TestStream.settings = settings(max_examples=20, deadline=None)  # each of fifty steps

@@ -10,27 +10,11 @@ from tailrace.cli.checking.check import FAILED, OK, SIGNS, WARNING, Check
 from tailrace.cli.checking.checks import java_check, open_files_check, ring_checks
 from tailrace.cli.checking.group_checks import lag_check, loss_checks
 from tailrace.protocol.group_values import GroupInfo
-from tailrace.values import BrokerStatus, Ring, RingStatus
+from tailrace.values import Ring, RingStatus
+from tests.support.ring.rings import BROKER
 
 URL = "http://127.0.0.1:9250"
 GIBIBYTE = 1024**3
-BROKER = BrokerStatus(
-    ordinal=0,
-    token="-9223372036854775808",
-    leads=4,
-    replicates=4,
-    damaged=0,
-    quarantined=0,
-    lag_max=0,
-    data_bytes=GIBIBYTE,
-    disk_used_bytes=10 * GIBIBYTE,
-    disk_bytes=100 * GIBIBYTE,
-    direct_io=True,
-    durable_write_ms=0.21,
-    incarnation="7f3a",
-    started_at="2026-11-21T10:09:23.114502Z",
-    up_seconds=120,
-)
 STATUS = RingStatus(
     length=1,
     names=("127.0.0.1",),
@@ -44,7 +28,7 @@ STATUS = RingStatus(
 
 
 def checks_of(status: RingStatus, skew_us: int = 0) -> dict[str, Check]:
-    return {each.name: each for each in ring_checks(URL, status, skew_us=skew_us)}
+    return {each.name: each for each in ring_checks(URL, status, skew_us=skew_us, damaged={})}
 
 
 def of_broker(**changed: object) -> dict[str, Check]:
@@ -73,7 +57,7 @@ def test_a_healthy_broker_is_all_ok() -> None:
     ("name", "changed", "state", "detail"),
     [
         ("partitions", {"damaged": 2}, FAILED, "2 damaged: restore"),
-        ("partitions", {"quarantined": 3}, FAILED, "3 damaged batches cannot be read: restore"),
+        ("partitions", {"quarantined": 3}, FAILED, "3 ranges of offsets quarantined: restore"),
         ("disk", {"disk_used_bytes": 85 * GIBIBYTE}, WARNING, "85G of 100G used (85%): free some"),
         ("disk", {"disk_used_bytes": 95 * GIBIBYTE}, FAILED, "(95%): free some, or enlarge it"),
         ("disk", {"disk_bytes": None, "disk_used_bytes": None}, FAILED, "cannot reach its data"),
@@ -110,7 +94,7 @@ def test_another_version_is_a_warning() -> None:
     assert check.detail == f"9.9.9, and this client is {__version__}: install the same"
 
 
-def test_brokers_of_a_larger_ring_are_told_apart_and_one_that_is_missing_is_wrong() -> None:
+def test_brokers_of_a_larger_ring_are_distinguished_and_one_that_is_missing_is_wrong() -> None:
     other = dataclasses.replace(BROKER, ordinal=1, damaged=1)
     checks = checks_of(dataclasses.replace(STATUS, length=3, brokers=(BROKER, other)))
 

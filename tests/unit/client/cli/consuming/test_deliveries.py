@@ -33,7 +33,7 @@ class Broker:
     def __init__(self, *answers: Answer, commit_error: TailraceError | None = None) -> None:
         self.answers = list(answers)
         self.commit_errors = [] if commit_error is None else [commit_error]
-        self.signs: list[TailraceError] = []  # what is answered to signs of life
+        self.signs: list[TailraceError] = []  # what is answered to heartbeats
         self.calls: list[str] = []
         self.parameters: list[Mapping[str, Any]] = []
         self.delivery = 10
@@ -51,7 +51,7 @@ class Broker:
         assignment_epoch: int | None,
     ) -> Registered:
         assert not create_topics
-        self.calls.append("register" if assignment_epoch is None else "sign of life")
+        self.calls.append("register" if assignment_epoch is None else "heartbeat")
         if assignment_epoch is not None and self.signs:
             raise self.signs.pop(0)
         return Registered(consumer_id, group, tuple(topics), on_new_group, session_ms, 7)
@@ -158,10 +158,10 @@ def test_a_later_delivery_on_its_way_is_left_to_come_again() -> None:
     assert broker.calls[-3:] == ["close", "commit 11", "goodbye 11"]
 
 
-def test_what_cannot_be_confirmed_in_the_end_is_told() -> None:
+def test_what_cannot_be_confirmed_in_the_end_is_reported() -> None:
     broker = Broker(b"1\n", commit_error=ConnectionFailedError("http://b:1", "gone"))
-    told = "The records printed last may come again"
-    with pytest.raises(TailraceError, match=told), opened(broker) as consumer:
+    reported = "The records printed last may come again"
+    with pytest.raises(TailraceError, match=reported), opened(broker) as consumer:
         list(consumer.slices(1))
 
 
@@ -202,7 +202,7 @@ def test_between_slices_a_consumer_shows_that_it_lives(clock: list[float]) -> No
             clock[0] += SESSION_MS / 1000 / 3
 
     assert broker.calls == [
-        *("register", "poll 0", "sign of life", "sign of life", "commit 11", "goodbye 11")
+        *("register", "poll 0", "heartbeat", "heartbeat", "commit 11", "goodbye 11")
     ]
 
 
@@ -218,8 +218,8 @@ def test_a_reader_slower_than_its_session_gets_each_record_and_the_group_moves(
 
     assert printed == [b"1\n", b"2\n", b"3\n", b"4\n"]
     assert broker.calls == [
-        *("register", "poll 0", "sign of life"),
-        *("register", "poll 0", "sign of life"),
+        *("register", "poll 0", "heartbeat"),
+        *("register", "poll 0", "heartbeat"),
         *("register", "poll 0", "poll 13"),
         *("commit 14", "goodbye 14"),
     ]
@@ -249,10 +249,10 @@ def test_what_was_printed_when_the_session_ended_is_confirmed_when_it_comes_agai
 
 
 @pytest.mark.parametrize("answers", [[], [b"2\n"]], ids=["nothing", "another"])
-def test_what_comes_to_another_in_the_end_is_told(answers: list[bytes]) -> None:
+def test_what_comes_to_another_in_the_end_is_reported(answers: list[bytes]) -> None:
     broker = Broker(b"1\n", *answers, commit_error=problem(ConsumerNotRegisteredError))
-    told = "The records printed last may come again"
-    with pytest.raises(TailraceError, match=told), opened(broker) as consumer:
+    reported = "The records printed last may come again"
+    with pytest.raises(TailraceError, match=reported), opened(broker) as consumer:
         list(consumer.slices(1))
 
 
@@ -266,7 +266,7 @@ def test_a_consumer_whose_name_another_has_taken_ends_and_says_nothing_in_its_na
         take_slowly(consumer.slices(None), printed, clock)
 
     assert printed == [b"1\n"]
-    assert broker.calls == ["register", "poll 0", "sign of life", "close"]
+    assert broker.calls == ["register", "poll 0", "heartbeat", "close"]
 
 
 def test_a_poll_in_a_name_that_another_has_taken_is_an_error() -> None:

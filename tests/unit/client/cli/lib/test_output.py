@@ -84,12 +84,13 @@ def test_no_documents_in_yaml_are_an_empty_list(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(
-    ("output", "text"), [("table", "told\n"), ("json", '{\n  "a": "é"\n}\n'), ("yaml", 'a: "é"\n')]
+    ("output", "text"),
+    [("table", "reported\n"), ("json", '{\n  "a": "é"\n}\n'), ("yaml", 'a: "é"\n')],
 )
-def test_one_document_is_told_in_each_form(
+def test_one_document_is_reported_in_each_form(
     capsys: pytest.CaptureFixture[str], output: str, text: str
 ) -> None:
-    show(output, {"a": "é"}, "told")
+    show(output, {"a": "é"}, "reported")
 
     assert capsys.readouterr().out == text
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.cli.lib.quantities import duration, size
+from tailrace.cli.lib.quantities import duration, past_duration, size
 from tailrace.settings.quantities import duration_quantity, size_quantity
 
 
@@ -98,6 +98,33 @@ def test_a_size_is_shown_in_the_largest_unit_that_is_whole(
     size_bytes: int | None, text: str
 ) -> None:
     assert size_quantity(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("word", "expected_ms"),
+    [
+        ("1ms", 1),
+        ("90s", 90_000),
+        ("1h30m", 5_400_000),
+        ("1.5h", 5_400_000),
+        ("0.5s", 500),
+        ("1w2d3h4m5s6ms", 788_645_006),
+        ("1d0h", 86_400_000),
+    ],
+)
+def test_how_long_ago_can_have_several_units_and_decimals(word: str, expected_ms: int) -> None:
+    assert past_duration(word) == expected_ms
+
+
+@pytest.mark.parametrize("word", ["", "0", "0s", "1", "h", "1h 30m", "1h30", ".5h", "1.h", "٣s"])
+def test_what_is_not_how_long_ago_is_refused_with_examples(word: str) -> None:
+    assert refusal_of(past_duration, word).endswith(
+        " is not a duration of 1ms or more, like 90s, 1h30m or 1.5h; units are ms, s, m, h, d, w"
+    )
+
+
+def test_a_negative_duration_is_refused_with_the_positive_one() -> None:
+    assert refusal_of(past_duration, "-1h") == '"-1h" is negative; it is how long ago, as 1h'
 
 
 @given(st.integers(0, 10**18))

@@ -1,9 +1,13 @@
 """Times as people write them; without a zone they are UTC."""
 
+from argparse import ArgumentTypeError
+
 import pytest
 
-from tailrace.cli.lib.times import record_time_us, time_us
+from tailrace.cli.lib.times import time_us
 from tailrace.wire import INTEGER_US_MIN
+from tailrace_broker.model.errors import InvalidParameterError
+from tailrace_broker.net.http.timestamps import read_timestamp
 
 MIDNIGHT_US = 1_795_219_200_000_000
 
@@ -30,7 +34,20 @@ def test_a_time_before_all_records_is_the_first_one() -> None:
     assert time_us("1969-07-20") == 0
 
 
-def test_a_records_time_is_a_date_or_microseconds() -> None:
-    assert record_time_us(str(INTEGER_US_MIN)) == INTEGER_US_MIN
-    assert record_time_us("2001-01-01T00:00Z") == INTEGER_US_MIN
-    assert record_time_us("1999-01-01T00:00Z") < INTEGER_US_MIN
+def test_a_time_is_a_date_or_microseconds() -> None:
+    assert time_us(str(INTEGER_US_MIN)) == INTEGER_US_MIN
+    assert time_us("2001-01-01T00:00Z") == INTEGER_US_MIN
+    assert time_us("20010101") == INTEGER_US_MIN
+    assert time_us("1999-01-01T00:00Z") < INTEGER_US_MIN
+
+
+@pytest.mark.parametrize("word", ["1764000000000", "1764000000", "1764000000000000000"])
+def test_an_integer_of_another_unit_is_refused_as_by_the_broker(word: str) -> None:
+    with pytest.raises(ArgumentTypeError) as refused:
+        time_us(word)
+    with pytest.raises(InvalidParameterError) as by_broker:
+        read_timestamp(word)
+
+    said = f"{word}; it is in microseconds; did you mean 1764000000000000?"
+    assert str(refused.value) == said
+    assert by_broker.value.detail == f"timestamp is {said}"

@@ -47,6 +47,7 @@ def test_a_key_may_lie_in_an_object() -> None:
     ("value", "reason"),
     [
         (b'{"k": "a"', r"is not JSON \(expecting ',' delimiter at character 10\)"),
+        (b'{"k": "a', r"is not JSON \(unterminated string starting at character 7\)"),
         (b'{"k": NaN}', r"is not JSON \(NaN is not a JSON value\)"),
         (b'{"k": "\xff"}', r"is not JSON \(not UTF-8 at byte 8\)"),
         (b"[" * 100_000, r"is not JSON \(nested too deeply\)"),

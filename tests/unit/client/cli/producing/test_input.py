@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,30 +36,35 @@ def test_a_request_of_the_shortest_lines_holds_no_more_events_than_a_broker_take
 
 
 @contextmanager
-def live_input(content: bytes) -> Iterator[LiveInput]:
-    """Of a pipe that a thread fills and closes."""
+def live_input(content: bytes, write_bytes: int = 1 << 20) -> Iterator[LiveInput]:
+    """Of a pipe that a thread fills and closes; no pause of it is taken for one."""
     reading_end, writing_end = os.pipe()
 
     def fill() -> None:
         with os.fdopen(writing_end, "wb") as pipe:
-            pipe.write(content)
+            for start in range(0, len(content), write_bytes):
+                pipe.write(content[start : start + write_bytes])
 
     thread = threading.Thread(target=fill)
     thread.start()
     try:
-        yield LiveInput(reading_end, Interrupts())
+        yield LiveInput(reading_end, Interrupts(), linger_s=60)
     finally:
         thread.join()
         os.close(reading_end)
 
 
-def test_a_pipe_brings_whole_lines_and_at_its_end_the_rest() -> None:
-    content = b"\r\n".join(b"%d" % n for n in range(300_000))
-    with live_input(content) as source:
+@pytest.mark.parametrize("write_bytes", [9_999, 3 * BATCH_BYTES])
+def test_the_batches_of_a_pipe_are_those_of_a_file(write_bytes: int) -> None:
+    """So that a resumed run that is repeated sends the same requests."""
+    lines = [b"x" * n for n in range(2_000)]
+    lines[7] *= BATCH_BYTES // 7 + 1
+    content = b"\r\n".join(lines)
+    with live_input(content, write_bytes) as source:
         batches = list(source.batches())
 
-    assert b"".join(line for batch in batches for line in batch) == content
-    assert all(line.endswith(b"\n") for batch in batches[:-1] for line in batch)
+    assert batches == list(read_batches(io.BytesIO(content)))
+    assert len(batches) > 3
     assert source.unfinished_bytes == 0
     assert not source.is_terminal
 

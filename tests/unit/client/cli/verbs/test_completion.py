@@ -43,6 +43,8 @@ def after(line: str, *, asked: list[str | None] | None = None) -> list[str]:
         ("tailrace topic describe flights ", []),
         ("tailrace --url http://a:1 topic describe fl", ["flights", "flows"]),
         ("tailrace --url ", []),
+        ("tailrace -o ", ["table", "json", "yaml"]),
+        ("tailrace --url http://a:1 -o json topic describe fl", ["flights", "flows"]),
         ("tailrace consume flights --pa", ["--partition"]),
         ("tailrace consume flights --fol", ["--follow"]),
         ("tailrace consume --max 10 fl", ["flights", "flows"]),

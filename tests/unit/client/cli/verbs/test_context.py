@@ -33,7 +33,7 @@ class Command:
         self._capsys = capsys
 
     def __call__(self, words: str) -> tuple[int, str]:
-        """Exit status, and what is told on either stream."""
+        """Exit status, and what is reported on either stream."""
         self._monkeypatch.setattr(sys, "argv", ["tailrace", *words.split()])
         with pytest.raises(SystemExit) as ended:
             main()
@@ -97,7 +97,7 @@ def test_a_file_that_does_not_read_is_named(folder: Path, content: str) -> None:
     folder.mkdir()
     (folder / "contexts.json").write_text(content)
 
-    with pytest.raises(TailraceError, match=r"contexts\.json is not a file of contexts: mend it"):
+    with pytest.raises(TailraceError, match=r"contexts\.json is not a file of contexts: repair it"):
         load()
 
 
@@ -155,11 +155,11 @@ def test_without_any_it_is_this_machines(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_an_error_names_the_context_whose_url_does_not_answer(command: Command) -> None:
     url = f"http://127.0.0.1:{free_port_base()}"
     command(f"context set prod {url}")
-    exit_code, told = command("topic list")
+    exit_code, reported = command("topic list")
 
     assert exit_code == 1
-    assert told.startswith(f"error: no broker answers at {url} ")
-    assert told.endswith('That is the URL of context "prod"\n')
+    assert reported.startswith(f"error: no broker answers at {url} ")
+    assert reported.endswith('That is the URL of context "prod"\n')
     assert "context" not in command(f"topic list --url http://127.0.0.1:{free_port_base()}")[1]
 
 
@@ -190,9 +190,9 @@ def test_a_token_is_kept_and_never_shown(
     ):
         if line.startswith("context delete"):
             assert load().by_name["a"].token == "secret"
-        exit_code, told = command(line)
+        exit_code, reported = command(line)
         assert exit_code == 0
-        assert "secret" not in told
+        assert "secret" not in reported
 
 
 def test_contexts_are_listed_by_name(command: Command) -> None:
@@ -215,14 +215,14 @@ def test_contexts_are_listed_by_name(command: Command) -> None:
 
 def test_deleting_the_current_one_leaves_none(command: Command) -> None:
     save(Contexts("prod", {"prod": PROD, "local": Context("http://127.0.0.1:9250")}))
-    told = command("context delete prod")[1]
+    reported = command("context delete prod")[1]
 
-    assert told == "✓ prod: deleted, and no other is used now: tailrace context use\n"
+    assert reported == "✓ prod: deleted, and no other is used now: tailrace context use\n"
     assert (load().current, list(load().by_name)) == (None, ["local"])
 
 
 @pytest.mark.parametrize("verb", ["use", "delete"])
-def test_an_unknown_name_is_told_with_what_may_be_meant(command: Command, verb: str) -> None:
+def test_an_unknown_name_is_reported_with_what_may_be_meant(command: Command, verb: str) -> None:
     save(Contexts("prod", {"prod": PROD}))
 
     assert command(f"context {verb} prdo") == (
@@ -232,7 +232,7 @@ def test_an_unknown_name_is_told_with_what_may_be_meant(command: Command, verb: 
     )
 
 
-def test_a_set_url_of_the_environment_is_told_of(
+def test_a_set_url_of_the_environment_is_notified_of(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(Contexts(None, {"prod": PROD}))
@@ -244,8 +244,8 @@ def test_a_set_url_of_the_environment_is_told_of(
 @pytest.mark.parametrize("content", [b"", b"two words", b"a\nb", b"\xff"])
 def test_a_token_is_one_line(command: Command, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "token").write_bytes(content)
-    exit_code, told = command(f"context set a http://a:1 --token-file {tmp_path}/token")
+    exit_code, reported = command(f"context set a http://a:1 --token-file {tmp_path}/token")
 
     assert exit_code == 2
-    assert told.startswith("error: --token-file: it is to hold one line of visible ASCII")
+    assert reported.startswith("error: --token-file: it is to hold one line of visible ASCII")
     assert load() == Contexts()

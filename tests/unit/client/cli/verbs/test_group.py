@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tailrace.cli.lib.parser import parse
-from tailrace.cli.verbs.group import LIST, RESET, told
+from tailrace.cli.verbs.group import LIST, RESET, summary_of
 from tailrace.protocol.group_values import GroupInfo, GroupReset, MovedPartition
 from tailrace.sync import Client
 
@@ -41,8 +41,8 @@ def moved(back: int, forward: int, *, dry_run: bool, is_idle: bool = True) -> Gr
         ),
     ],
 )
-def test_a_reset_is_told_in_events(reset: GroupReset, text: str) -> None:
-    assert told(reset) == text
+def test_a_reset_is_reported_in_events(reset: GroupReset, text: str) -> None:
+    assert summary_of(reset) == text
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tailrace.cli.verbs.ring import ring_text, waiting_lines
 from tailrace.cli.verbs.status import copies_note, headline
 from tailrace.errors import ConnectionFailedError, TailraceError
 from tailrace.local import ring as local_ring
-from tailrace.local.broker import HOST, PEER_DOOR, BrokerEndedError, PortTakenError
+from tailrace.local.broker import HOST, PEER_LISTENER, BrokerEndedError, PortTakenError
 from tailrace.local.ring import (
     BROKERS_MAX,
     PORT_STRIDE,
@@ -141,7 +141,7 @@ def test_a_ring_is_shown_with_its_brokers_and_ranges() -> None:
 def test_what_changes_is_shown() -> None:
     metadata = {**RING["metadata"], "leader": None, "nextVoters": [0, 1, 2]}
     fenced = {**REGISTRATION, "fenced": True}
-    told = ring_text(
+    reported = ring_text(
         ring_of(
             metadata=metadata,
             registrations=[fenced],
@@ -151,10 +151,10 @@ def test_what_changes_is_shown() -> None:
         )
     )
 
-    assert "ranges 0   copies 1   this broker is waiting to be registered\n" in told
-    assert "metadata leader none (term 7)   voters 0   next voters 0,1,2" in told
-    assert "  fenced  11\n" in told
-    assert "step 1: split from 2 to 3 brokers, 1 of 2 ranges sealed" in told
+    assert "ranges 0   copies 1   this broker is waiting to be registered\n" in reported
+    assert "metadata leader none (term 7)   voters 0   next voters 0,1,2" in reported
+    assert "  fenced  11\n" in reported
+    assert "step 1: split from 2 to 3 brokers, 1 of 2 ranges sealed" in reported
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_what_changes_is_shown() -> None:
 )
 def test_a_broker_in_no_ring_says_what_to_do(state: str, remedy: list[str]) -> None:
     metadata = {**RING["metadata"], "voters": [], "height": None, "applied": None}
-    told = ring_text(
+    reported = ring_text(
         ring_of(
             state=state,
             clusterId=None,
@@ -178,7 +178,7 @@ def test_a_broker_in_no_ring_says_what_to_do(state: str, remedy: list[str]) -> N
         )
     )
 
-    assert told.splitlines() == [
+    assert reported.splitlines() == [
         f"RING demo   this broker is {state}",
         "metadata leader 0 (term 7)   voters none",
         *remedy,
@@ -247,11 +247,11 @@ class ToldClient:
 
 def test_each_broker_that_can_be_reached_describes_itself() -> None:
     client: Any = ToldClient()
-    told = filled_in(client, STATUS)
+    reported = filled_in(client, STATUS)
     alone = replace(STATUS, brokers=STATUS.brokers[:1])
 
-    assert [each.up_seconds for each in told.brokers] == [5, 9, None]
-    assert [is_own(each) for each in told.brokers] == [True, True, False]
+    assert [each.up_seconds for each in reported.brokers] == [5, 9, None]
+    assert [is_own(each) for each in reported.brokers] == [True, True, False]
     assert filled_in(client, alone) is alone
     assert filled_in(client, replace(STATUS, ports=())).brokers == STATUS.brokers
 
@@ -277,7 +277,7 @@ def test_the_doctor_tells_of_brokers_that_do_not_answer_and_nothing_else_of_them
     own = row(0, up_seconds=5)
     checks = {
         each.name: each
-        for each in ring_checks("", replace(STATUS, brokers=(own, row(1))), skew_us=0)
+        for each in ring_checks("", replace(STATUS, brokers=(own, row(1))), skew_us=0, damaged={})
     }
 
     assert checks["ring"].state == FAILED
@@ -404,7 +404,7 @@ class DyingBroker:
     ("broker_count", "log_path", "waits"),
     [(1, None, "to be ready; its state: "), (3, Path("r/0.log"), "to answer, its log: r/0.log; ")],
 )
-def test_who_waits_long_is_told_once_for_what(
+def test_who_waits_long_is_reported_once_for_what(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     broker_count: int,
@@ -415,11 +415,11 @@ def test_who_waits_long_is_told_once_for_what(
     broker: Any = DyingBroker(log_path, run_count=2)
     ring = LocalRing(tmp_path, broker_count=broker_count, port=9250)
     ring.brokers = [broker]
-    told: list[str] = []
+    reported: list[str] = []
 
     with pytest.raises(BrokerEndedError):
-        ring.wait_ready(told.append)
-    [line] = told
+        ring.wait_ready(reported.append)
+    [line] = reported
     assert line.startswith(f"still waiting for broker 0 {waits}")
     assert line.endswith(f"tailrace ring status --url {broker.url}")
 
@@ -445,7 +445,7 @@ def test_a_larger_ring_that_never_was_is_forgotten_when_one_broker_starts(tmp_pa
 
 def test_where_a_port_is_taken_nothing_is_left(tmp_path: Path) -> None:
     port = free_ring_port()
-    with socket.create_server((HOST, port + 2 * PORT_STRIDE + PEER_DOOR)):
+    with socket.create_server((HOST, port + 2 * PORT_STRIDE + PEER_LISTENER)):
         for broker_count in (3, 4):
             with pytest.raises(PortTakenError, match=f"port {port + 25} "):
                 LocalRing(tmp_path / "top", broker_count=broker_count, port=port)._prepare()

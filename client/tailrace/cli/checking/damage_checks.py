@@ -1,0 +1,89 @@
+"""The checks of `tailrace doctor` on data: what of it is damaged, and ranges without a leader."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from tailrace.cli.checking.check import FAILED, OK, Check, shown_names
+from tailrace.cli.lib.options import counted
+from tailrace.errors import TailraceError
+from tailrace.protocol.ring_values import RangeDetails, RingDetails
+from tailrace.sync import Client
+from tailrace.values import BrokerStatus, PartitionDetails, RingStatus
+
+# Damaged partitions with their topics' names, by the ordinal of the broker that leads them.
+DamagedPartitions = Mapping[int, Sequence[tuple[str, PartitionDetails]]]
+
+_NO_LEADER = ("leaderless", "waiting")
+
+
+def damaged_partitions(client: Client, status: RingStatus) -> DamagedPartitions:
+    """All of the ring; brokers are asked for them only when one of them counts some.
+
+    What cannot be asked for is left out: the counts are known without it.
+    """
+    found: dict[int, list[tuple[str, PartitionDetails]]] = defaultdict(list)
+    if any(each.damaged or each.quarantined for each in status.brokers):
+        with suppress(TailraceError):
+            for topic in client.topics():
+                for each in client.topic(topic.name).partition_details:
+                    if each.leader is not None and (each.quarantined or each.state == "damaged"):
+                        found[each.leader].append((topic.name, each))
+    return found
+
+
+def damage_check(broker: BrokerStatus, partitions: Sequence[tuple[str, PartitionDetails]]) -> Check:
+    """`partitions`: the damaged ones that this broker leads, as far as they are known."""
+    if not (broker.damaged or broker.quarantined):
+        return Check(OK, "partitions", "none damaged")
+    counts = []
+    if broker.damaged:
+        counts.append(f"{broker.damaged} damaged")
+    if broker.quarantined:
+        counts.append(f"{counted(broker.quarantined, 'range')} of offsets quarantined")
+    names = shown_names([_description(topic, each) for topic, each in partitions])
+    parts = [", ".join(counts), *([names] if names else []), _remedy(partitions)]
+    return Check(FAILED, "partitions", ": ".join(parts))
+
+
+def range_check(ring: RingDetails) -> Check:
+    """FAILED when no broker leads a range that takes events."""
+    headless = [each for each in ring.ranges if each.state in _NO_LEADER]
+    if not headless:
+        return Check(OK, "ranges", f"{counted(len(ring.ranges), 'range')}, none without a leader")
+    names = shown_names([f"range {each.id} ({each.state})" for each in headless])
+    waiting = next((each for each in headless if each.state == "waiting"), None)
+    remedy = "a replica takes over soon: see tailrace ring status"
+    if waiting is not None:
+        remedy = _start_or_accept(waiting)
+    return Check(FAILED, "ranges", f"no broker leads {names}: {remedy}")
+
+
+def _start_or_accept(one: RangeDetails) -> str:
+    """The remedy for a range that waits for one of its replicas."""
+    replicas = " or ".join(map(str, one.replicas))
+    return (
+        f"start broker {replicas} with the data that it had; where that is lost for good: tailrace "
+        f"ring accept-loss {one.id} --broker {one.replicas[0]}"
+    )
+
+
+def _description(topic: str, partition: PartitionDetails) -> str:
+    reasons = []
+    if partition.quarantined:
+        first, *others = partition.quarantined
+        more = f" and {len(others)} more" if others else ""
+        reasons.append(f"offsets {first.first_offset}-{first.last_offset}{more}")
+    if partition.state == "damaged":
+        end = partition.high_watermark
+        reasons.append("all of it" if end is None else f"from offset {end} on")
+    return f'partition {partition.partition} of topic "{topic}" ({", ".join(reasons)})'
+
+
+def _remedy(partitions: Sequence[tuple[str, PartitionDetails]]) -> str:
+    restore = "restore the files that the broker's log names, and start it again"
+    for topic, each in partitions:
+        if each.state == "damaged" and each.high_watermark is not None:
+            command = f"tailrace topic accept-loss {topic} {each.partition}"
+            return f"{restore}; or go on without the records that are lost: {command}"
+    return restore
