@@ -1,7 +1,7 @@
 """How much does it cost to read stored batches, per GiB of event bytes?
 
 Binary batches in answers of at most 1 MiB, over 4 connections with one request outstanding each,
-from the read door. Once 40 MiB of data just produced, read again and again: less than the cache
+from the read listener. Once 40 MiB of data just produced, read again and again: less than the cache
 holds. Once 1 GiB, read in the order of the log: every batch has left the cache (least recently
 used) when its turn comes again, and the kernel keeps nothing of files that are read directly.
 
@@ -27,7 +27,7 @@ from collections.abc import Iterator
 
 from benchmarks.batches import BATCH_EVENT_COUNT, EVENT_BYTES, batch_requests
 from benchmarks.broker import (
-    READ_DOOR,
+    READ_LISTENER,
     broker_on_disk,
     create_topic,
     produce,
@@ -61,7 +61,7 @@ def run() -> Iterator[Row]:
             assert record_count == batch_count * BATCH_EVENT_COUNT
             walk_count = read_bytes // (record_count * EVENT_BYTES)
             load = Load(
-                port=broker.port + READ_DOOR,
+                port=broker.port + READ_LISTENER,
                 requests=[read.request for read in reads],
                 request_count=walk_count * len(reads),
                 connection_count=CONNECTION_COUNT,

@@ -16,7 +16,7 @@ DATA_DIR = Path(".tailrace-bench")
 PORT = 9350  # not that of a broker that somebody works with
 KIB_PER_MIB = 1024
 TOPIC = "bench"
-PRODUCE_DOOR, READ_DOOR = 1, 2
+PRODUCE_LISTENER, READ_LISTENER = 1, 2
 ANSWER_S_MAX = 30.0
 
 
@@ -47,8 +47,8 @@ def create_topic(broker: LocalBroker, name: str = TOPIC, **settings: str | int) 
 def produce(
     broker: LocalBroker, requests: list[bytes], request_count: int, connection_count: int
 ) -> LoadResult:
-    """Requests in turn to the produce door, one outstanding a connection."""
-    port = broker.port + PRODUCE_DOOR
+    """Requests in turn to the produce listener, one outstanding a connection."""
+    port = broker.port + PRODUCE_LISTENER
     load = Load(port, requests, request_count, connection_count, broker.pid)
     return run_in_own_process(load)
 

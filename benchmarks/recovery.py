@@ -8,7 +8,7 @@ Sketch, CPU s (and of the clock, where it waits for the disk):
 
 | step                                                  | 1,000 MiB   | 2,000 partitions |
 |-------------------------------------------------------|-------------|------------------|
-| Python and its imports, the doors: all with nothing   | 0.35        | 0.35             |
+| Python and its imports, the listeners: all with nothing   | 0.35        | 0.35             |
 | direct reads, 2.6 GiB/s                               | 0.05 (0.40) |                  |
 | checksums, 20 GiB/s; 1,650 headers, 10 µs each        | 0.07        |                  |
 | journal: what no segment has yet, read and checked    | 0.02        | 0.05             |

@@ -8,7 +8,7 @@ Sketch, CPU a second of an idle ring, three brokers:
 | what                                                                | a second | µs each | ms   |
 |---------------------------------------------------------------------|----------|---------|------|
 | digests: 5 a second from each broker to both others, sent and taken | 60       | 60      | 3.6  |
-| signs of life: 4 a second from the leader to two, answered          | 32       | 60      | 1.9  |
+| heartbeats: 4 a second from the leader to two, answered          | 32       | 60      | 1.9  |
 | duties: 4 a second each                                             | 12       | 30      | 0.4  |
 | the loop waking up                                                  | 100      | 15      | 1.5  |
 

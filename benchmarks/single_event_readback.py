@@ -22,7 +22,7 @@ loop's core.
 from collections.abc import Iterator
 
 from benchmarks.broker import (
-    READ_DOOR,
+    READ_LISTENER,
     broker_on_disk,
     create_topic,
     produce,
@@ -58,7 +58,7 @@ def _ask(question: str, events: list[Event]) -> Row:
         events_per_batch = STORED_COUNT / broker.metrics()["tailrace_log_appended_batches_total"]
         reads = [request_bytes(read) for read in line_reads(broker, REQUEST_RECORDS)]
         load = Load(
-            port=broker.port + READ_DOOR,
+            port=broker.port + READ_LISTENER,
             requests=reads,
             request_count=REPEAT_COUNT * len(reads),
             connection_count=PARTITION_COUNT,

@@ -21,7 +21,7 @@ Bound for single events: the durable write, which almost no two share at this ra
 from collections.abc import Iterator
 
 from benchmarks.broker import (
-    PRODUCE_DOOR,
+    PRODUCE_LISTENER,
     broker_on_disk,
     create_topic,
     keys_of_partitions,
@@ -76,7 +76,7 @@ def _ask(question: str, asked: str, keys: list[tuple[str, str]], request_event_c
             create_topic(broker, topic, partitionsPerRange=len(keys) // len(topics))
         produce(broker, requests, len(requests), CONNECTION_COUNT)  # the first event of each
         load = Load(
-            port=broker.port + PRODUCE_DOOR,
+            port=broker.port + PRODUCE_LISTENER,
             requests=requests,
             request_count=int(SECONDS * requests_per_s),
             connection_count=CONNECTION_COUNT,

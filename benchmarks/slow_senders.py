@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from statistics import median
 
-from benchmarks.broker import PRODUCE_DOOR, broker_on_disk, produce, rss_max_mib
+from benchmarks.broker import PRODUCE_LISTENER, broker_on_disk, produce, rss_max_mib
 from benchmarks.events import readings
 from benchmarks.load import HOST, LoadResult, request_bytes
 from benchmarks.report import Row
@@ -70,7 +70,7 @@ def run() -> Iterator[Row]:
         alone = [load() for _ in range(ALONE_COUNT)]
         beside = []
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            sending = pool.submit(_send_slowly, broker.port + PRODUCE_DOOR)
+            sending = pool.submit(_send_slowly, broker.port + PRODUCE_LISTENER)
             while not sending.done():
                 beside.append(load())
             slow = sending.result()

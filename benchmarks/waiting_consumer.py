@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from benchmarks.broker import PRODUCE_DOOR, READ_DOOR, produce, rss_max_mib
+from benchmarks.broker import PRODUCE_LISTENER, READ_LISTENER, produce, rss_max_mib
 from benchmarks.echo import echo_server
 from benchmarks.events import Event
 from benchmarks.load import HOST, Load, LoadResult, request_bytes, run_in_own_process
@@ -74,8 +74,8 @@ def run_load(broker: LocalBroker, next_read: NextRead) -> Run:
     """Produce and receive all events; `next_read` is a function of a module."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         pool.submit(_is_ready, next_read).result()  # the process has started, and its imports
-        receiving = pool.submit(_receive, broker.port + READ_DOOR, next_read)
-        produced = run_in_own_process(_load(broker.port + PRODUCE_DOOR, broker.pid))
+        receiving = pool.submit(_receive, broker.port + READ_LISTENER, next_read)
+        produced = run_in_own_process(_load(broker.port + PRODUCE_LISTENER, broker.pid))
         due_ns = produced.start_ns + np.arange(EVENT_COUNT) / EVENTS_PER_S * 1e9
         received_ms = (np.array(receiving.result()) - due_ns) / 1e6
     return Run(produced, received_ms, rss_max_mib(broker))

@@ -1,4 +1,4 @@
-"""A door of a broker without sockets, threads or waiting: bytes in, cut at any place."""
+"""A listener of a broker without sockets, threads or waiting: bytes in, cut at any place."""
 
 import asyncio
 import random
@@ -21,7 +21,7 @@ from tailrace_broker.storage.data_directory import DataDirectory
 from tests.simulation.world import SimulatedIo, VirtualLoop
 
 PIECES_MAX = 6
-# After so many inputs the broker starts anew, so that what they stored does not add up.
+# After so many inputs the broker starts again, so that what they stored does not add up.
 INPUTS_PER_BROKER = 200
 # Where there is a file system in memory, what only has to be written is written there.
 FAST_DIRECTORY = next((path for path in ("/dev/shm",) if Path(path).is_dir()), None)
@@ -67,24 +67,24 @@ class Peer(asyncio.Transport):
 
 
 @contextmanager
-def http_door() -> Iterator[Callable[[bytes], None]]:
-    """A broker with a topic of two partitions; all routes through one door."""
+def http_listener() -> Iterator[Callable[[bytes], None]]:
+    """A broker with a topic of two partitions; all routes through one listener."""
     with TemporaryDirectory(dir=FAST_DIRECTORY) as directory:
         root = Path(directory) / "broker"
-        doors = [Door(root)]
+        listeners = [Listener(root)]
 
         def check(data: bytes) -> None:
-            if doors[0].input_count == INPUTS_PER_BROKER:
-                doors[0].close()
+            if listeners[0].input_count == INPUTS_PER_BROKER:
+                listeners[0].close()
                 shutil.rmtree(root)
-                doors[0] = Door(root)
-            doors[0].check(data)
+                listeners[0] = Listener(root)
+            listeners[0].check(data)
 
         yield check
-        doors[0].close()
+        listeners[0].close()
 
 
-class Door:
+class Listener:
     """One broker for some inputs."""
 
     def __init__(self, root: Path) -> None:
@@ -117,7 +117,7 @@ class Door:
         self._io = SimulatedIo(random.Random(1))
         self._directory = DataDirectory(self._root)
         settings = Settings(data_dir=self._root, auto_create_topics=False, cache_bytes=1 << 20)
-        broker = LocalBroker(settings, self._directory, self._io, self._spawn)
+        broker = LocalBroker(settings, self._directory, self._io, self._io, self._spawn)
         await broker.start()
         await broker.create_topic("kept", TopicSettings(partitions_per_range=2))
         return broker

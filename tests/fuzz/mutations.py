@@ -1,4 +1,4 @@
-"""Inputs that are almost right: mutations of good ones, with their checksums put right again."""
+"""Inputs that are almost right: mutations of good ones, with their checksums corrected again."""
 
 import random
 import struct
@@ -10,6 +10,7 @@ from tailrace.wire import (
     BATCH_MAGIC,
     HEADER,
     HEADER_BYTES,
+    INDEX_HEADER,
     INDEX_MAGIC,
     JOURNAL_FILE_HEADER,
     JOURNAL_FILE_MAGIC,
@@ -95,9 +96,10 @@ def _pad(data: bytearray, position: int) -> None:
 
 
 def _index(data: bytearray, position: int) -> None:
-    head, entries = bytes(data[position : position + 52]), bytes(data[position + 56 :])
-    if len(data) >= position + 56:
-        data[position + 52 : position + 56] = _U32.pack(crc32c(entries, crc32c(head)))
+    crc = position + INDEX_HEADER.size
+    head, rows = bytes(data[position:crc]), bytes(data[crc + 4 :])
+    if len(data) >= crc + 4:
+        data[crc : crc + 4] = _U32.pack(crc32c(rows, crc32c(head)))
 
 
 def _journal_file(data: bytearray, position: int) -> None:

@@ -1,4 +1,4 @@
-"""What the doors need of the broker; `app.broker` provides it."""
+"""What the listeners need of the broker; `app.broker` provides it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from tailrace_broker.codec.columns import RecordColumns
 from tailrace_broker.core.groups.group import FetchRange, Group
 from tailrace_broker.core.log.producers import Producer
 from tailrace_broker.memory.read_memory import ReadMemory
-from tailrace_broker.model.appended import Appended
+from tailrace_broker.model.append_outcome import OnAppended
 from tailrace_broker.model.commands import Command
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.damage import Damage, LostEnd
@@ -58,7 +58,7 @@ class PartitionLog(Protocol):
         value: bytes,
         timestamp_us: int,
         flags: int,
-        done: Appended,
+        done: OnAppended,
         producer: Producer | None = None,
     ) -> None:
         """Append one event; `done` once it is stored as the topic's durability says.
@@ -67,12 +67,12 @@ class PartitionLog(Protocol):
         """
 
     def append_columns(
-        self, columns: RecordColumns, done: Appended, producer: Producer | None = None
+        self, columns: RecordColumns, done: OnAppended, producer: Producer | None = None
     ) -> None:
         """Append a batch; `done` as for an event."""
 
     def append_batch(
-        self, body: BatchBody, done: Appended, producer: Producer | None = None
+        self, body: BatchBody, done: OnAppended, producer: Producer | None = None
     ) -> None:
         """Append a batch that is compressed and checked already; `done` as for an event."""
 
@@ -102,7 +102,7 @@ class HostedTopic(Protocol):
     def partition_of_key(self, key: bytes | None) -> int:
         """The open partition that a key belongs to; without a key, each undamaged in turn."""
 
-    def partitions_of_keys(self, keys: Sequence[bytes]) -> npt.NDArray[np.int32]:
+    def partitions_of_keys(self, keys: Sequence[bytes | str]) -> npt.NDArray[np.int32]:
         """Of each key the open partition that it belongs to."""
 
 
@@ -150,7 +150,7 @@ class Groups(Protocol):
     ) -> int:
         """The assignment epoch that the consumer joined in; it is stored.
 
-        With the `epoch` that it knows of it is a sign of life of a consumer that must be there:
+        With the `epoch` that it knows of it is a heartbeat of a consumer that must be there:
         ConsumerNotRegisteredError, StaleAssignmentError. ConsumerExistsError, GroupKindError; of
         its topics TopicNotFoundError, InvalidTopicNameError. With `creates_topics` those that do
         not exist are created, as the first produce does.
@@ -268,7 +268,7 @@ class Ring(Protocol):
 
 
 class Broker(Protocol):
-    """The broker behind the doors."""
+    """The broker behind the listeners."""
 
     @property
     def groups(self) -> Groups:
@@ -331,7 +331,7 @@ class Broker(Protocol):
 
     @property
     def counters(self) -> Counters:
-        """What the doors count."""
+        """What the listeners count."""
 
     @property
     def max_request_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""Request bodies at every door: chunks, Expect, Upgrade, and bodies that are refused."""
+"""Request bodies at every listener: chunks, Expect, Upgrade, and bodies that are refused."""
 
 import pytest
 
@@ -13,12 +13,12 @@ from tests.support.broker.stored import values_of
 from tests.support.http.http11 import (
     Connection,
     chunked,
-    every_door,
+    every_listener,
     get,
     messages,
     old,
     problem,
-    produce_doors,
+    produce_listeners,
     request,
     settle,
 )
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.integration
 UPGRADE = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "HTTP2_Settings": "AAMAAAB"}
 
 
-@produce_doors
+@produce_listeners
 def test_chunks_may_have_extensions_and_trailers(
     shared_broker: RunningBroker, connection: Connection, topic: str
 ) -> None:
@@ -47,7 +47,7 @@ def test_chunks_may_have_extensions_and_trailers(
     assert values_of(shared_broker, topic) == [b'["0123456789abc"]', b"[1]", b"[2]", b"[3]"]
 
 
-@produce_doors
+@produce_listeners
 def test_a_trailer_is_not_taken_for_a_header(connection: Connection, topic: str) -> None:
     whole = chunked(messages(topic), b"1\n2", content_type=JSON_CONTENT_TYPE)
     trailer = b"content-type: application/x-ndjson\r\n\r\n"
@@ -56,7 +56,7 @@ def test_a_trailer_is_not_taken_for_a_header(connection: Connection, topic: str)
     assert problem(answer) == (400, "invalid-record")
 
 
-@every_door
+@every_listener
 def test_a_body_that_nobody_asked_for_is_read_and_dropped(
     connection: Connection, plain: bytes
 ) -> None:
@@ -70,10 +70,10 @@ def test_a_body_that_nobody_asked_for_is_read_and_dropped(
 # --- Expect ---------------------------------------------------------------------------------------
 
 
-@produce_doors
+@produce_listeners
 @pytest.mark.parametrize("size_bytes", [1, DIRECT_BODY_BYTES_MIN + 1, 3 * RECEIVE_BUFFER_BYTES])
 @pytest.mark.parametrize("frame", [request, chunked], ids=["length", "chunked"])
-def test_a_peer_that_asks_before_it_sends_its_body_is_told_to_go_on(
+def test_a_peer_that_asks_before_it_sends_its_body_is_asked_to_go_on(
     connection: Connection, topic: str, size_bytes: int, frame: type
 ) -> None:
     """As curl does from 1 MiB on; it waits a second in vain else."""
@@ -85,7 +85,7 @@ def test_a_peer_that_asks_before_it_sends_its_body_is_told_to_go_on(
     assert connection.exchange(request(messages(topic), b"1")).status == 200
 
 
-@produce_doors
+@produce_listeners
 @pytest.mark.parametrize(
     ("refused", "status"),
     [
@@ -104,7 +104,7 @@ def test_a_peer_that_asks_before_it_sends_its_body_is_told_to_go_on(
     ids=["path", "method", "parameter", "size", "type", "chunked"],
 )
 @pytest.mark.parametrize("upgrade", [b"", b"connection: Upgrade\r\nupgrade: h2c\r\n"])
-def test_a_peer_that_asks_with_a_request_that_is_refused_is_told_so_at_once(
+def test_a_peer_that_asks_with_a_request_that_is_refused_is_reported_so_at_once(
     connection: Connection, refused: bytes, status: int, upgrade: bytes
 ) -> None:
     """Its body may come or not, so that the connection is of no more use."""
@@ -115,7 +115,7 @@ def test_a_peer_that_asks_with_a_request_that_is_refused_is_told_so_at_once(
     assert connection.is_closed()
 
 
-@every_door
+@every_listener
 def test_another_expectation_fails(connection: Connection, plain: bytes) -> None:
     answer = connection.exchange(plain.replace(b"\r\n\r\n", b"\r\nexpect: a miracle\r\n\r\n"))
 
@@ -123,7 +123,7 @@ def test_another_expectation_fails(connection: Connection, plain: bytes) -> None
     assert connection.exchange(plain).status == 200
 
 
-@every_door
+@every_listener
 def test_without_a_body_there_is_nothing_to_go_on_with(
     connection: Connection, plain: bytes
 ) -> None:
@@ -134,8 +134,8 @@ def test_without_a_body_there_is_nothing_to_go_on_with(
     assert connection.exchange(plain).status == 200
 
 
-@produce_doors
-def test_an_http_1_0_peer_is_not_told_to_go_on(connection: Connection, topic: str) -> None:
+@produce_listeners
+def test_an_http_1_0_peer_is_not_asked_to_go_on(connection: Connection, topic: str) -> None:
     """It would take it for the answer (RFC 9110, 10.1.1)."""
     asking = request(messages(topic), b"1", expect="100-continue")
 
@@ -145,7 +145,7 @@ def test_an_http_1_0_peer_is_not_told_to_go_on(connection: Connection, topic: st
 # --- Upgrade --------------------------------------------------------------------------------------
 
 
-@every_door
+@every_listener
 def test_an_offer_of_another_protocol_is_not_taken_up(connection: Connection, plain: bytes) -> None:
     offer = plain.replace(b"\r\n\r\n", b"\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
     connection.send(offer + plain + offer * 2)
@@ -153,7 +153,7 @@ def test_an_offer_of_another_protocol_is_not_taken_up(connection: Connection, pl
     assert [connection.receive().status for _ in range(4)] == [200] * 4
 
 
-@every_door
+@every_listener
 def test_any_number_of_offers_may_come_at_once(connection: Connection) -> None:
     """They fill the receive buffer, and the parser stops at each."""
     offer = b"GET / HTTP/1.1\r\nhost:[::1]\r\nupgrade:x\r\nconnection:upgrade\r\n\r\n"
@@ -165,7 +165,7 @@ def test_any_number_of_offers_may_come_at_once(connection: Connection) -> None:
     assert len(statuses) == 1
 
 
-@produce_doors
+@produce_listeners
 @pytest.mark.parametrize("size_bytes", [1, DIRECT_BODY_BYTES_MIN + 1, 2 * RECEIVE_BUFFER_BYTES])
 @pytest.mark.parametrize("is_cut", [False, True], ids=["whole", "cut"])
 def test_an_offer_may_have_a_body(
@@ -188,7 +188,7 @@ def test_an_offer_may_have_a_body(
     assert values_of(shared_broker, topic) == [value, b"2"]
 
 
-@produce_doors
+@produce_listeners
 def test_an_offer_with_a_chunked_body_is_refused(connection: Connection, topic: str) -> None:
     """The parser leaves such a body unread, and where it ends is not known then."""
     answer = connection.exchange(chunked(messages(topic), b"1", **UPGRADE))
@@ -197,7 +197,7 @@ def test_an_offer_with_a_chunked_body_is_refused(connection: Connection, topic: 
     assert connection.is_closed()
 
 
-@every_door
+@every_listener
 def test_no_tunnel_is_made(connection: Connection) -> None:
     connection.send(b"CONNECT x:1 HTTP/1.1\r\nhost: localhost\r\n\r\n" + get("/nowhere"))
 
@@ -207,7 +207,7 @@ def test_no_tunnel_is_made(connection: Connection) -> None:
 # --- refused while the body is on its way ---------------------------------------------------------
 
 
-@every_door
+@every_listener
 @pytest.mark.parametrize("frame", [request, chunked], ids=["length", "chunked"])
 def test_a_refused_body_is_read_so_that_the_refusal_arrives(
     connection: Connection, plain: bytes, frame: type
@@ -217,7 +217,7 @@ def test_a_refused_body_is_read_so_that_the_refusal_arrives(
     assert [connection.receive().status for _ in range(2)] == [404, 200]
 
 
-@every_door
+@every_listener
 def test_a_refused_body_that_is_too_large_to_be_read_is_not_waited_for(
     connection: Connection,
 ) -> None:
@@ -229,7 +229,7 @@ def test_a_refused_body_that_is_too_large_to_be_read_is_not_waited_for(
     assert connection.is_closed()
 
 
-@every_door
+@every_listener
 def test_an_unreadable_request_is_answered_though_more_is_on_its_way(
     connection: Connection,
 ) -> None:

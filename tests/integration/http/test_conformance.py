@@ -1,4 +1,4 @@
-"""HTTP/1.1 (RFC 9110, 9112) as every door speaks it: one suite through all of them."""
+"""HTTP/1.1 (RFC 9110, 9112) as every listener speaks it: one suite through all of them."""
 
 import json
 import select
@@ -27,14 +27,14 @@ from tests.support.http.http11 import (
     Connection,
     chunked,
     document,
-    every_door,
+    every_listener,
     get,
     messages,
     new_topic,
     old,
     problem,
-    produce_doors,
-    read_doors,
+    produce_listeners,
+    read_listeners,
     records,
     request,
     settle,
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.integration
 # --- connections ----------------------------------------------------------------------------------
 
 
-@every_door
+@every_listener
 def test_a_connection_is_kept_for_the_next_request(connection: Connection, plain: bytes) -> None:
     for _ in range(5):
         answer = connection.exchange(plain)
@@ -54,7 +54,7 @@ def test_a_connection_is_kept_for_the_next_request(connection: Connection, plain
         assert "connection" not in answer.headers
 
 
-@every_door
+@every_listener
 def test_a_connection_is_closed_when_the_peer_asks_for_it(
     connection: Connection, plain: bytes
 ) -> None:
@@ -65,7 +65,7 @@ def test_a_connection_is_closed_when_the_peer_asks_for_it(
     assert connection.is_closed(), "what follows is answered too"
 
 
-@every_door
+@every_listener
 @pytest.mark.parametrize("host", [b"host: 127.0.0.1\r\n", b""], ids=["with host", "without"])
 def test_an_http_1_0_peer_gets_its_answer_and_the_end(
     connection: Connection, plain: bytes, host: bytes
@@ -76,7 +76,7 @@ def test_an_http_1_0_peer_gets_its_answer_and_the_end(
     assert connection.is_closed()
 
 
-@every_door
+@every_listener
 def test_an_http_1_0_peer_may_keep_its_connection(connection: Connection, plain: bytes) -> None:
     for _ in range(3):
         answer = connection.exchange(old(plain, b"connection: keep-alive\r\n"))
@@ -84,7 +84,7 @@ def test_an_http_1_0_peer_may_keep_its_connection(connection: Connection, plain:
         assert (answer.status, answer.headers["connection"]) == (200, "keep-alive")
 
 
-@every_door
+@every_listener
 def test_a_peer_that_ends_its_side_still_gets_its_answers(
     connection: Connection, plain: bytes
 ) -> None:
@@ -95,7 +95,7 @@ def test_a_peer_that_ends_its_side_still_gets_its_answers(
     assert connection.is_closed()
 
 
-@produce_doors
+@produce_listeners
 def test_a_peer_that_ends_its_side_gets_answers_that_take_a_while(
     connection: Connection, topic: str
 ) -> None:
@@ -107,7 +107,7 @@ def test_a_peer_that_ends_its_side_gets_answers_that_take_a_while(
     assert connection.is_closed()
 
 
-@read_doors
+@read_listeners
 def test_a_peer_that_ends_its_side_gets_a_large_answer_whole(
     shared_broker: RunningBroker, connection: Connection, topic: str
 ) -> None:
@@ -119,7 +119,7 @@ def test_a_peer_that_ends_its_side_gets_a_large_answer_whole(
     assert connection.is_closed()
 
 
-@every_door
+@every_listener
 def test_a_peer_that_ends_in_the_middle_of_a_request_gets_no_answer(
     connection: Connection, plain: bytes
 ) -> None:
@@ -168,7 +168,7 @@ def mixed_requests(topic: str, count: int) -> tuple[bytes, list[tuple[int, objec
     return b"".join(sent), expected
 
 
-def told_apart(answer: Answer) -> tuple[int, object]:
+def distinguished(answer: Answer) -> tuple[int, object]:
     """An answer as `mixed_requests` expects it."""
     said = document(answer)
     if answer.status != 200:
@@ -179,17 +179,17 @@ def told_apart(answer: Answer) -> tuple[int, object]:
     return 200, (elements[0]["topic"], sum(element["count"] for element in elements))
 
 
-@produce_doors
+@produce_listeners
 def test_100_mixed_requests_in_one_send_are_answered_in_order(
     connection: Connection, topic: str
 ) -> None:
     sent, expected = mixed_requests(topic, 100)
     connection.send(sent)
 
-    assert [told_apart(connection.receive()) for _ in expected] == expected
+    assert [distinguished(connection.receive()) for _ in expected] == expected
 
 
-@produce_doors
+@produce_listeners
 def test_pipelined_requests_that_pass_the_receive_buffer_are_all_answered(
     connection: Connection, topic: str
 ) -> None:
@@ -203,11 +203,11 @@ def test_pipelined_requests_that_pass_the_receive_buffer_are_all_answered(
         if rest and select.select([], [connection.socket], [], 0)[1]:
             rest = rest[connection.socket.send(rest) :]
         else:
-            answers.append(told_apart(connection.receive()))
+            answers.append(distinguished(connection.receive()))
     assert answers == expected
 
 
-@every_door
+@every_listener
 def test_more_requests_than_may_wait_are_all_answered(connection: Connection, plain: bytes) -> None:
     count = 3 * PIPELINED_MAX
     connection.send(plain * count)
@@ -244,7 +244,7 @@ def test_answers_behind_a_long_poll_wait_for_it(shared_broker: RunningBroker, to
         assert [waiting.receive().status for _ in range(2)] == [404, 200]
 
 
-@every_door
+@every_listener
 def test_good_requests_before_a_malformed_one_are_answered_first(
     connection: Connection, plain: bytes
 ) -> None:
@@ -257,7 +257,7 @@ def test_good_requests_before_a_malformed_one_are_answered_first(
 # --- requests -------------------------------------------------------------------------------------
 
 
-@every_door
+@every_listener
 def test_head_answers_as_get_does_but_without_a_body(connection: Connection, plain: bytes) -> None:
     by_get = connection.exchange(plain)
     connection.send(plain.replace(b"GET", b"HEAD", 1))
@@ -269,7 +269,7 @@ def test_head_answers_as_get_does_but_without_a_body(connection: Connection, pla
     assert connection.exchange(plain).status == 200
 
 
-@read_doors
+@read_listeners
 def test_head_of_records_has_their_headers(
     shared_broker: RunningBroker, connection: Connection, topic: str
 ) -> None:
@@ -283,14 +283,14 @@ def test_head_of_records_has_their_headers(
     assert connection.exchange(get("/nowhere")).status == 404
 
 
-@every_door
+@every_listener
 def test_a_path_that_is_not_there_is_not_found(connection: Connection) -> None:
     for target in ("/nowhere", "/v1/topic/a/b/messages", "/status/", "//status", "*", "/v1/topic"):
         assert problem(connection.exchange(get(target))) == (404, "not-found")
 
 
-@every_door
-def test_a_path_of_another_door_is_not_found(connection: Connection, door: int) -> None:
+@every_listener
+def test_a_path_of_another_listener_is_not_found(connection: Connection, listener: int) -> None:
     targets = {
         messages("t"): (PUBLIC, PRODUCE),
         records("t"): (PUBLIC, READ),
@@ -298,12 +298,12 @@ def test_a_path_of_another_door_is_not_found(connection: Connection, door: int) 
         "/v1/topics": (PUBLIC,),
         "/metrics": (METRICS,),
     }
-    for target, doors in targets.items():
+    for target, listeners in targets.items():
         status = connection.exchange(request(target, method="PUT")).status
-        assert status == (405 if door in doors else 404), target
+        assert status == (405 if listener in listeners else 404), target
 
 
-@every_door
+@every_listener
 def test_another_method_is_answered_with_those_that_there_are(
     connection: Connection, plain: bytes
 ) -> None:
@@ -325,7 +325,7 @@ def test_the_methods_of_a_path_are_all_named(shared_broker: RunningBroker) -> No
             assert (answer.status, answer.headers["allow"]) == (405, allowed)
 
 
-@every_door
+@every_listener
 def test_every_answer_says_when_it_was_made(connection: Connection, plain: bytes) -> None:
     before = datetime.now(UTC).replace(microsecond=0)
     answers = [connection.exchange(plain), connection.exchange(get("/nowhere"))]
@@ -335,25 +335,25 @@ def test_every_answer_says_when_it_was_made(connection: Connection, plain: bytes
         assert before - timedelta(seconds=1) <= made <= after
 
 
-@every_door
-def test_a_target_may_name_the_server(connection: Connection, plain: bytes, door: int) -> None:
+@every_listener
+def test_a_target_may_name_the_server(connection: Connection, plain: bytes, listener: int) -> None:
     """As a proxy leaves it (RFC 9112, 3.2.2)."""
     for server in (b"http://any.example", b"http://any.example:9250", b"HTTPS://any.example"):
         assert connection.exchange(plain.replace(b"GET ", b"GET " + server, 1)).status == 200
     expected = {b"http://any.example": 302, b"http://any.example?/status": 400}
     for target, status in expected.items():
         named = b"GET %s HTTP/1.1\r\nhost: localhost\r\n\r\n" % target
-        assert connection.exchange(named).status == (404 if door else status)
+        assert connection.exchange(named).status == (404 if listener else status)
 
 
-@every_door
+@every_listener
 def test_empty_lines_before_a_request_are_skipped(connection: Connection, plain: bytes) -> None:
     connection.send(b"\r\n\r\n" + plain + b"\r\n" + plain)
 
     assert [connection.receive().status for _ in range(2)] == [200, 200]
 
 
-@every_door
+@every_listener
 @pytest.mark.parametrize(
     "version", [b"HTTP/1.2", b"HTTP/2.0", b"HTTP/0.9", b"HTTP/1.10", b"HTTP/1", b"http/1.1"]
 )
@@ -364,7 +364,7 @@ def test_other_versions_are_refused(connection: Connection, plain: bytes, versio
     assert connection.is_closed()
 
 
-@every_door
+@every_listener
 def test_the_preface_of_http_2_is_refused(connection: Connection) -> None:
     answer = connection.exchange(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
 
@@ -372,7 +372,7 @@ def test_the_preface_of_http_2_is_refused(connection: Connection) -> None:
     assert connection.is_closed()
 
 
-@produce_doors
+@produce_listeners
 @pytest.mark.parametrize(
     ("encoded", "key"),
     [
@@ -399,7 +399,7 @@ def test_a_key_is_any_bytes_percent_encoded(
     assert record["key"] == key
 
 
-@every_door
+@every_listener
 def test_a_parameter_that_is_not_known_is_named(connection: Connection, plain: bytes) -> None:
     answer = connection.exchange(plain.replace(b" HTTP", b"?no%20such=1 HTTP", 1))
 
@@ -407,7 +407,7 @@ def test_a_parameter_that_is_not_known_is_named(connection: Connection, plain: b
     assert document(answer)["parameter"] == "no such"
 
 
-@produce_doors
+@produce_listeners
 def test_a_parameter_given_twice_is_refused(connection: Connection, topic: str) -> None:
     for query in ("partitionKey=a&partitionKey=a", "timestamp=1&timestamp=1", "topic=other"):
         name = query.partition("=")[0]
@@ -419,7 +419,7 @@ def test_a_parameter_given_twice_is_refused(connection: Connection, topic: str) 
 # --- large answers --------------------------------------------------------------------------------
 
 
-@read_doors
+@read_listeners
 @pytest.mark.parametrize("accept", [JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE])
 def test_a_large_read_comes_in_chunks_and_is_whole(
     shared_broker: RunningBroker, connection: Connection, topic: str, accept: str
@@ -436,7 +436,7 @@ def test_a_large_read_comes_in_chunks_and_is_whole(
     assert connection.exchange(get("/status")).status == 200
 
 
-@read_doors
+@read_listeners
 @pytest.mark.parametrize("header", [b"", b"connection: keep-alive\r\n"], ids=["close", "keep"])
 def test_a_large_read_by_http_1_0_ends_with_the_connection(
     shared_broker: RunningBroker, connection: Connection, topic: str, header: bytes
@@ -449,9 +449,9 @@ def test_a_large_read_by_http_1_0_ends_with_the_connection(
     assert connection.is_closed()
 
 
-@read_doors
+@read_listeners
 def test_a_last_answer_is_whole_however_slowly_it_is_taken(
-    shared_broker: RunningBroker, door: int, topic: str
+    shared_broker: RunningBroker, listener: int, topic: str
 ) -> None:
     """It waits in the broker for longer than a peer is waited for that has it."""
     large = json.dumps("x" * 8_000_000).encode()
@@ -464,7 +464,7 @@ def test_a_last_answer_is_whole_however_slowly_it_is_taken(
             ]
             if row["highWatermark"]
         ]
-        with Connection(shared_broker.port + door, receive_buffer_bytes=4096) as slow:
+        with Connection(shared_broker.port + listener, receive_buffer_bytes=4096) as slow:
             slow.send(get(records(topic, read), connection="close"))
             public.exchange(get(records(topic, 3 - read, waitMs=4_000)))
             answer = slow.receive()
@@ -473,7 +473,7 @@ def test_a_last_answer_is_whole_however_slowly_it_is_taken(
             assert slow.is_closed()
 
 
-@read_doors
+@read_listeners
 def test_a_binary_read_is_one_answer_of_a_known_length(
     shared_broker: RunningBroker, connection: Connection, topic: str
 ) -> None:

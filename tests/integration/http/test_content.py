@@ -14,7 +14,7 @@ from tailrace.wire import (
     RECORDS_CONTENT_TYPE,
 )
 from tailrace_broker.net.api.routes import ROUTES
-from tailrace_broker.net.http.router import Doors, Route
+from tailrace_broker.net.http.router import Listeners, Route
 from tests.support.broker.fixtures import RunningBroker
 from tests.support.http.http11 import (
     PRODUCE,
@@ -27,20 +27,20 @@ from tests.support.http.http11 import (
     messages,
     new_topic,
     problem,
-    produce_doors,
+    produce_listeners,
     records,
     request,
 )
 
 pytestmark = pytest.mark.integration
 
-PORTS = {Doors.PUBLIC: PUBLIC, Doors.PRODUCE: PRODUCE, Doors.READ: READ}
+PORTS = {Listeners.PUBLIC: PUBLIC, Listeners.PRODUCE: PRODUCE, Listeners.READ: READ}
 # All requests that take a body, with their ports.
 WITH_BODY = [
-    (route, PORTS[door])
+    (route, PORTS[listener])
     for route in ROUTES
-    for door in PORTS
-    if route.bodies and route.doors & door
+    for listener in PORTS
+    if route.bodies and route.listeners & listener
 ]
 UNTYPED = [(route, port) for route, port in WITH_BODY if port != PRODUCE]
 
@@ -120,30 +120,30 @@ def test_a_coded_body_is_refused(
     check_nothing_is_stored(shared_broker)
 
 
-@produce_doors
+@produce_listeners
 @pytest.mark.parametrize(
     "content_type",
     [JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE, RECORDS_CONTENT_TYPE, BATCH_CONTENT_TYPE],
 )
 def test_a_coded_body_is_refused_though_values_may_be_any_bytes(
-    shared_broker: RunningBroker, door: int, topic: str, content_type: str
+    shared_broker: RunningBroker, listener: int, topic: str, content_type: str
 ) -> None:
     with Connection(shared_broker.port) as public:
         assert public.exchange(new_topic(topic, jsonCheck=False)).status == 201
     body = gzip.compress(json.dumps({"a": 1}).encode())
-    with Connection(shared_broker.port + door) as connection:
+    with Connection(shared_broker.port + listener) as connection:
         sent = request(messages(topic), body, content_type=content_type, content_encoding="gzip")
         assert problem(connection.exchange(sent)) == (415, "unsupported-media-type")
     with Client(shared_broker.url) as client:
         assert [each.high_watermark for each in client.offsets([topic])] == [0]
 
 
-@produce_doors
+@produce_listeners
 @pytest.mark.parametrize("coding", ["identity", "Identity", " "])
 def test_a_body_that_is_not_coded_may_say_so(
-    shared_broker: RunningBroker, door: int, topic: str, coding: str
+    shared_broker: RunningBroker, listener: int, topic: str, coding: str
 ) -> None:
-    with Connection(shared_broker.port + door) as connection:
+    with Connection(shared_broker.port + listener) as connection:
         sent = request(messages(topic), b"1", content_encoding=coding)
         assert connection.exchange(sent).status == 200
 
@@ -206,20 +206,23 @@ def test_the_head_of_an_answer_counts_its_line_feed(shared_broker: RunningBroker
     assert head.headers["content-length"] == str(len(whole.body))
 
 
-@produce_doors
+@produce_listeners
 def test_a_key_that_is_too_long_for_the_url_is_stored_from_the_body(
-    shared_broker: RunningBroker, door: int, topic: str
+    shared_broker: RunningBroker, listener: int, topic: str
 ) -> None:
     """As the problem of the first attempt says."""
     key = "k" * 64 * 1024
-    with Connection(shared_broker.port + door) as connection:
+    with Connection(shared_broker.port + listener) as connection:
         refused = connection.exchange(request(messages(topic, partitionKey=key), b"1"))
     assert problem(refused) == (431, "header-too-large")
-    assert "partitionKey travels in the URL" in document(refused)["detail"]
+    assert (
+        "a longer key goes in the body, as application/vnd.tailrace.records+json or "
+        "application/vnd.tailrace.records+binary" in document(refused)["detail"]
+    )
     assert RECORDS_CONTENT_TYPE in document(refused)["detail"]
 
     body = encode_records([key.encode()], [b"1"])
-    with Connection(shared_broker.port + door) as connection:
+    with Connection(shared_broker.port + listener) as connection:
         sent = request(messages(topic), body, content_type=RECORDS_CONTENT_TYPE)
         (stored,) = document(connection.exchange(sent))
     with Connection(shared_broker.port) as connection:

@@ -24,7 +24,7 @@ from tests.support.http.http11 import (
     Connection,
     document,
     problem,
-    read_doors,
+    read_listeners,
     request,
     settle,
 )
@@ -39,7 +39,7 @@ each_form = pytest.mark.parametrize("form", FORMS, ids=FORM_NAMES)
 
 @pytest.fixture
 def public(shared_broker: RunningBroker) -> Iterator[Connection]:
-    """To the public door."""
+    """To the public listener."""
     with Connection(shared_broker.port) as opened:
         yield opened
 
@@ -47,7 +47,7 @@ def public(shared_broker: RunningBroker) -> Iterator[Connection]:
 # --- register -------------------------------------------------------------------------------------
 
 
-@read_doors
+@read_listeners
 @pytest.mark.parametrize("method", ["POST", "PUT"])
 def test_a_consumer_registers_by_its_query(
     public: Connection, connection: Connection, topic: str, method: str
@@ -68,7 +68,7 @@ def test_a_consumer_registers_by_its_query(
     assert answers[1].body == answers[0].body
 
 
-@read_doors
+@read_listeners
 def test_a_consumer_registers_by_a_body(
     public: Connection, connection: Connection, topic: str
 ) -> None:
@@ -255,11 +255,11 @@ def test_nothing_new_is_said_with_the_last_confirmed_delivery(
         assert "content-type" not in answer.headers
 
 
-@read_doors
+@read_listeners
 def test_a_commit_is_safe_to_repeat_and_outlives_the_broker(
-    broker: RunningBroker, door: int
+    broker: RunningBroker, listener: int
 ) -> None:
-    with Connection(broker.port + door) as connection:
+    with Connection(broker.port + listener) as connection:
         register(connection, "c", "t", group="g")
         with Connection(broker.port) as public:
             produce(public, "t", b"1\n2\n", partitionKey="k")
@@ -269,7 +269,7 @@ def test_a_commit_is_safe_to_repeat_and_outlives_the_broker(
             answer = connection.exchange(each)
             assert (answer.status, answer.body) == (204, b"")
     broker.restart()
-    with Connection(broker.port + door) as connection:
+    with Connection(broker.port + listener) as connection:
         assert values(got(connection.exchange(poll("c", delivery=number)))) == [2]
 
 
@@ -288,7 +288,7 @@ def test_a_commit_of_another_delivery_than_the_last_is_refused(
 
 
 @pytest.mark.parametrize("verb", ["poll", "commit", "goodbye"])
-def test_who_has_lost_its_name_to_another_is_told(
+def test_who_has_lost_its_name_to_another_is_reported(
     public: Connection, topic: str, verb: str
 ) -> None:
     make(public, topic, b"1")
@@ -346,7 +346,7 @@ def test_a_goodbye_confirms_what_it_names(
 
 @pytest.mark.parametrize("method", ["POST", "PUT"])
 def test_a_sign_of_life_is_no_registration(public: Connection, topic: str, method: str) -> None:
-    """By its epoch a process whose consumer was removed is told, as one whose name another has."""
+    """By its epoch a process learns that its consumer was removed, or that another has its name."""
     make(public, topic)
 
     def says(epoch: int) -> Any:
@@ -376,9 +376,9 @@ def test_an_epoch_that_is_no_number_registers_nobody(
     assert document(answer)["parameter"] == "Tailrace-Assignment-Epoch"
 
 
-@read_doors
+@read_listeners
 @pytest.mark.parametrize("verb", ["poll", "commit", "goodbye"])
-def test_who_is_not_registered_is_told_to_do_so(
+def test_who_is_not_registered_is_asked_to_do_so(
     connection: Connection, topic: str, verb: str
 ) -> None:
     answer = connection.exchange(ask(verb, topic))
@@ -387,7 +387,7 @@ def test_who_is_not_registered_is_told_to_do_so(
     assert document(answer)["consumerId"] == topic
 
 
-@read_doors
+@read_listeners
 @pytest.mark.parametrize(("commit", "left"), [(None, [2]), ("true", [2]), ("false", [1, 2])])
 def test_a_goodbye_confirms_the_last_delivery_unless_it_says_otherwise(
     public: Connection, connection: Connection, topic: str, commit: str | None, left: list[int]
@@ -421,7 +421,7 @@ def test_two_consumers_share_the_partitions(public: Connection, topic: str) -> N
     assert all(taken)
 
 
-def test_a_consumer_without_a_partition_is_told_to_come_back_later(
+def test_a_consumer_without_a_partition_is_asked_to_come_back_later(
     public: Connection, topic: str
 ) -> None:
     make(public, topic)
@@ -449,7 +449,7 @@ def test_another_takes_over_when_a_session_has_ended(public: Connection, topic: 
 # --- waiting --------------------------------------------------------------------------------------
 
 
-@read_doors
+@read_listeners
 @each_form
 def test_a_poll_that_waits_is_answered_by_the_first_produce(
     shared_broker: RunningBroker, public: Connection, connection: Connection, topic: str, form: str

@@ -30,7 +30,7 @@ TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
 @pytest.fixture
 def public(shared_broker: RunningBroker) -> Iterator[Connection]:
-    """To the public door."""
+    """To the public listener."""
     with Connection(shared_broker.port) as opened:
         yield opened
 
@@ -219,7 +219,7 @@ each_damage = pytest.mark.parametrize("is_found_at_start", [True, False], ids=["
 
 @each_damage
 def test_a_damaged_partition_is_left_out(broker: RunningBroker, is_found_at_start: bool) -> None:
-    """When nothing else has come the damage is told."""
+    """When nothing else has come the damage is reported."""
     make_damaged(broker, is_found_at_start=is_found_at_start)
     with Connection(broker.port) as public:
         answer = public.exchange(poll("c", maxBytes=16 * 1024 * 1024))
@@ -350,7 +350,11 @@ def refusal_of(answer: Any) -> tuple[int, str, dict[str, Any]]:
         ({}, "invalid-body", "one of to, timestamp and offsets; none is given"),
         ({"to": "latest", "timestamp": 1}, "invalid-body", "to, timestamp is given"),
         ({"to": "newest"}, "invalid-parameter", "to is 'newest'; give earliest or latest"),
-        ({"offsets": {"TOPIC": {"x": 1}}}, "invalid-parameter", "is text; give a whole number"),
+        (
+            {"offsets": {"TOPIC": {"x": 1}}},
+            "invalid-parameter",
+            "key inside offsets is not a whole number",
+        ),
         ({"offsets": {"TOPIC": {"0": -1}}}, "invalid-parameter", "is too small; give 0 or more"),
         ({"offsets": {}, "topics": ["TOPIC"]}, "invalid-parameter", "topics beside offsets"),
         (

@@ -30,7 +30,7 @@ from tests.support.http.http11 import (
     messages,
     new_topic,
     problem,
-    read_doors,
+    read_listeners,
     request,
     settle,
 )
@@ -53,7 +53,7 @@ each_leaving = pytest.mark.parametrize("leave", LEAVINGS.values(), ids=LEAVINGS.
 
 @pytest.fixture
 def public(shared_broker: RunningBroker) -> Iterator[Connection]:
-    """To the public door."""
+    """To the public listener."""
     with Connection(shared_broker.port) as opened:
         yield opened
 
@@ -67,19 +67,19 @@ def wait_until_no_poll_waits(broker: RunningBroker) -> None:
     wait_for_metric(broker, "tailrace_waiting_reads", 0)
 
 
-@read_doors
+@read_listeners
 @each_leaving
 def test_a_poll_that_waits_is_given_up_when_its_peer_has_gone(
     shared_broker: RunningBroker,
     public: Connection,
-    door: int,
+    listener: int,
     topic: str,
     leave: Callable[[Connection], object],
 ) -> None:
     """Else it would take what comes next, and the poll that follows would confirm it."""
     assert public.exchange(new_topic(topic)).status == 201
     register(public, topic, topic, group=topic)
-    with Connection(shared_broker.port + door) as leaving:
+    with Connection(shared_broker.port + listener) as leaving:
         leaving.send(poll(topic, waitMs=LONG_MS))
         wait_for_metric(shared_broker, "tailrace_waiting_reads", 1)
         leave(leaving)

@@ -32,7 +32,7 @@ from tests.support.http.http11 import (
     messages,
     new_topic,
     problem,
-    produce_doors,
+    produce_listeners,
     request,
 )
 from tests.support.storage.batches import Event, batch_of
@@ -100,13 +100,13 @@ def log(shared_broker: RunningBroker, topic: str) -> str:
     return topic
 
 
-@produce_doors
+@produce_listeners
 @pytest.mark.parametrize("name", BODIES)
 def test_a_retry_gets_the_original_s_answer(
-    shared_broker: RunningBroker, log: str, door: int, name: str
+    shared_broker: RunningBroker, log: str, listener: int, name: str
 ) -> None:
     query, content_type, body, event_count = BODIES[name]
-    with Connection(shared_broker.port + door) as connection:
+    with Connection(shared_broker.port + listener) as connection:
         answers = [
             connection.exchange(
                 numbered(sequence, body, topic=log, query=query, content_type=content_type)

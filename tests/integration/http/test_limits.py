@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.wire import BATCH_CONTENT_TYPE
+from tailrace.wire import BATCH_CONTENT_TYPE, NDJSON_CONTENT_TYPE
 from tailrace_broker.app.runtime import PROBE_CONNECTIONS_MAX
 from tailrace_broker.net.http.answers import PIPELINED_MAX
 from tailrace_broker.net.http.connection import (
@@ -29,13 +29,13 @@ from tests.support.http.http11 import (
     Connection,
     chunked,
     document,
-    every_door,
+    every_listener,
     get,
     messages,
     new_topic,
     problem,
-    produce_doors,
-    read_doors,
+    produce_listeners,
+    read_listeners,
     records,
     request,
     settle,
@@ -73,12 +73,12 @@ def small_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBr
         yield running
 
 
-@produce_doors
+@produce_listeners
 @FRAMES
 def test_a_body_over_the_limit_is_refused_and_the_next_request_served(
-    small_broker: RunningBroker, door: int, topic: str, frame: Callable[..., bytes]
+    small_broker: RunningBroker, listener: int, topic: str, frame: Callable[..., bytes]
 ) -> None:
-    with Connection(small_broker.port + door) as connection:
+    with Connection(small_broker.port + listener) as connection:
         for body_bytes, status in [
             (MAX_REQUEST_BYTES, 200),
             (MAX_REQUEST_BYTES + 1, 413),
@@ -92,7 +92,39 @@ def test_a_body_over_the_limit_is_refused_and_the_next_request_served(
     wait_for_metric(small_broker, "tailrace_produce_memory_bytes", 0)
 
 
-@produce_doors
+@FRAMES
+def test_a_line_over_the_limit_is_named(
+    small_broker: RunningBroker, topic: str, frame: Callable[..., bytes]
+) -> None:
+    lines = [b"1", b"2" * (MAX_REQUEST_BYTES + 1), b"3"]
+    many = [b"%d" % n for n in range(MAX_REQUEST_BYTES)]
+    with Connection(small_broker.port) as connection:
+        for body, line in ((b"\n".join(lines), 2), (b"\n".join(many), None)):
+            sent = frame(messages(topic), body, content_type=NDJSON_CONTENT_TYPE)
+            answer = connection.exchange(sent)
+
+            assert problem(answer) == (413, "body-too-large")
+            assert document(answer).get("line") == line
+            assert "split the event" in document(answer)["detail"]
+        assert connection.exchange(frame(messages(topic), b"1")).status == 200
+
+
+def test_a_line_over_the_limit_is_asked_for_to_be_named(
+    small_broker: RunningBroker, topic: str
+) -> None:
+    """As curl asks, for a body of this size."""
+    body = b"1\n" + b"2" * (MAX_REQUEST_BYTES + 1)
+    expecting = {"content_type": NDJSON_CONTENT_TYPE, "expect": "100-continue"}
+    with Connection(small_broker.port) as connection:
+        sent = request(messages(topic), content_length=len(body), **expecting)
+        assert connection.exchange(sent).status == 100
+        answer = connection.exchange(body)
+
+        assert problem(answer) == (413, "body-too-large")
+        assert document(answer)["line"] == 2
+
+
+@produce_listeners
 def test_a_body_over_the_limit_is_refused_before_it_is_sent(
     shared_broker: RunningBroker, connection: Connection
 ) -> None:
@@ -111,16 +143,20 @@ def head_of(size_bytes: int, plain: bytes) -> bytes:
     return head.replace(b"x: ", b"x: " + b"v" * (size_bytes - len(head)))
 
 
-@every_door
+@every_listener
 @pytest.mark.parametrize("cut_bytes", [0, 20, HEADER_BYTES_MAX - 1, HEADER_BYTES_MAX])
 def test_a_head_may_have_16_kib_wherever_it_is_cut(
-    shared_broker: RunningBroker, connection: Connection, plain: bytes, door: int, cut_bytes: int
+    shared_broker: RunningBroker,
+    connection: Connection,
+    plain: bytes,
+    listener: int,
+    cut_bytes: int,
 ) -> None:
     for size_bytes, status in ((HEADER_BYTES_MAX, 200), (HEADER_BYTES_MAX + 1, 431)):
         head = head_of(size_bytes, plain)
         assert len(head) == size_bytes
         connection.send(head[:cut_bytes])
-        settle(shared_broker.port + door)
+        settle(shared_broker.port + listener)
         connection.send(head[cut_bytes:] + plain)
         assert connection.receive().status == status
         if status == 200:
@@ -128,20 +164,20 @@ def test_a_head_may_have_16_kib_wherever_it_is_cut(
     assert connection.is_closed()
 
 
-@every_door
+@every_listener
 def test_a_head_without_end_is_refused(
-    shared_broker: RunningBroker, connection: Connection, plain: bytes, door: int
+    shared_broker: RunningBroker, connection: Connection, plain: bytes, listener: int
 ) -> None:
     connection.send(plain[:-2] + b"x: ")
     for _ in range(5):
-        settle(shared_broker.port + door)
+        settle(shared_broker.port + listener)
         connection.send(b"v" * 4 * KIBIBYTE)
 
     assert problem(connection.receive()) == (431, "header-too-large")
     assert connection.is_closed()
 
 
-@produce_doors
+@produce_listeners
 def test_trailers_without_end_are_refused(connection: Connection, topic: str) -> None:
     connection.send(chunked(messages(topic), b"1").removesuffix(b"\r\n"))
     with contextlib.suppress(OSError):
@@ -150,7 +186,7 @@ def test_trailers_without_end_are_refused(connection: Connection, topic: str) ->
     assert connection.receive().status == 431
 
 
-@produce_doors
+@produce_listeners
 def test_a_chunk_size_without_end_is_refused(connection: Connection, topic: str) -> None:
     connection.send(request(messages(topic), content_length=None, transfer_encoding="chunked"))
     with contextlib.suppress(OSError):
@@ -159,17 +195,17 @@ def test_a_chunk_size_without_end_is_refused(connection: Connection, topic: str)
     assert connection.receive().status == 431
 
 
-@produce_doors
+@produce_listeners
 def test_chunks_may_have_more_than_16_kib_of_sizes_all_together(
-    shared_broker: RunningBroker, connection: Connection, door: int, topic: str
+    shared_broker: RunningBroker, connection: Connection, listener: int, topic: str
 ) -> None:
     """Though none of them comes with a piece of the body."""
     connection.send(request(messages(topic), content_length=None, transfer_encoding="chunked"))
     for piece in (b"[", b"1", b",", b"2", b",", b"3", b"]"):
         connection.send(b"1;" + b"x" * 4 * KIBIBYTE + b"\r\n")
-        settle(shared_broker.port + door)
+        settle(shared_broker.port + listener)
         connection.send(piece + b"\r\n")
-        settle(shared_broker.port + door)
+        settle(shared_broker.port + listener)
     answer = connection.exchange(b"0\r\n\r\n")
 
     assert answer.status == 200
@@ -179,14 +215,16 @@ def test_chunks_may_have_more_than_16_kib_of_sizes_all_together(
 # --- memory ---------------------------------------------------------------------------------------
 
 
-@produce_doors
-def test_produce_memory_is_bounded_and_comes_back(tmp_path: Path, door: int, topic: str) -> None:
+@produce_listeners
+def test_produce_memory_is_bounded_and_comes_back(
+    tmp_path: Path, listener: int, topic: str
+) -> None:
     limits = {"produce_memory_bytes": MEBIBYTE, "max_request_bytes": MEBIBYTE}
     large = request(messages(topic), b'"%s"' % (b"x" * (MEBIBYTE - 2)))
     with (
         start_broker(tmp_path, **limits) as broker,
-        Connection(broker.port + door) as first,
-        Connection(broker.port + door) as second,
+        Connection(broker.port + listener) as first,
+        Connection(broker.port + listener) as second,
     ):
         first.send(large[:-1])
         wait_for_metric(broker, "tailrace_produce_memory_bytes", MEBIBYTE)
@@ -200,33 +238,33 @@ def test_produce_memory_is_bounded_and_comes_back(tmp_path: Path, door: int, top
         assert second.exchange(request(messages(topic), b"1")).status == 200
 
 
-@produce_doors
+@produce_listeners
 def test_who_announces_much_and_sends_little_keeps_nobody_out(
-    tmp_path: Path, opened: ExitStack, door: int, topic: str
+    tmp_path: Path, opened: ExitStack, listener: int, topic: str
 ) -> None:
     limits = {"produce_memory_bytes": 2 * MEBIBYTE, "max_request_bytes": MEBIBYTE}
     head = request(messages(topic), content_length=MEBIBYTE)
     with start_broker(tmp_path, **limits) as broker:
         for _ in range(8):
-            opened.enter_context(Connection(broker.port + door)).send(head + b'"')
+            opened.enter_context(Connection(broker.port + listener)).send(head + b'"')
         wait_for_metric(broker, "tailrace_produce_memory_bytes", 8)
-        whole = opened.enter_context(Connection(broker.port + door))
+        whole = opened.enter_context(Connection(broker.port + listener))
 
         assert whole.exchange(request(messages(topic), b"1")).status == 200
         large = b'"%s"' % (b"x" * (MEBIBYTE // 2))
         assert whole.exchange(request(messages(topic), large)).status == 200
 
 
-@produce_doors
+@produce_listeners
 def test_memory_that_is_full_when_most_of_a_body_comes_refuses_it(
-    tmp_path: Path, opened: ExitStack, door: int, topic: str
+    tmp_path: Path, opened: ExitStack, listener: int, topic: str
 ) -> None:
     limits = {"produce_memory_bytes": MEBIBYTE, "max_request_bytes": MEBIBYTE}
     large = request(messages(topic), b'"%s"' % (b"x" * (MEBIBYTE - 2)))
     with start_broker(tmp_path, **limits) as broker:
-        late = opened.enter_context(Connection(broker.port + door))
+        late = opened.enter_context(Connection(broker.port + listener))
         late.send(large[: 16 * KIBIBYTE])  # room for all of it, and nothing is kept free
-        first = opened.enter_context(Connection(broker.port + door))
+        first = opened.enter_context(Connection(broker.port + listener))
         first.send(large[: MEBIBYTE // 2])
         late.send(large[16 * KIBIBYTE : -1])
         answers = [late.exchange(large[-1:]).status, first.exchange(large[MEBIBYTE // 2 :]).status]
@@ -281,7 +319,7 @@ def losing_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningB
         yield running
 
 
-# Who has closed cannot be told from who has only ended its side, and still waits for its answer.
+# A closed peer looks like one that has only ended its side and still waits for its answer.
 LOSSES = [
     *((state, True) for state in LOST),
     *((state, False) for state in LOST if "long poll" not in state),
@@ -304,9 +342,9 @@ def test_a_connection_that_is_lost_in_any_state_leaves_nothing_behind(
         assert connection.exchange(request(messages("lost"), b"2")).status == 200
 
 
-@produce_doors
+@produce_listeners
 def test_a_refused_request_holds_no_memory_while_it_waits_for_its_turn(
-    tmp_path: Path, door: int
+    tmp_path: Path, listener: int
 ) -> None:
     size_bytes = MEBIBYTE
     with (
@@ -356,12 +394,12 @@ def broker_of_short_pauses(tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield running
 
 
-@every_door
+@every_listener
 @pytest.mark.parametrize("sent_bytes", [1, 20, -1])
 def test_a_head_that_does_not_arrive_is_not_waited_for(
-    broker_of_short_heads: RunningBroker, plain: bytes, door: int, sent_bytes: int
+    broker_of_short_heads: RunningBroker, plain: bytes, listener: int, sent_bytes: int
 ) -> None:
-    with Connection(broker_of_short_heads.port + door) as stalled:
+    with Connection(broker_of_short_heads.port + listener) as stalled:
         assert stalled.exchange(plain).status == 200
         answer = stalled.exchange(plain[:sent_bytes])
 
@@ -370,7 +408,7 @@ def test_a_head_that_does_not_arrive_is_not_waited_for(
         assert stalled.is_closed()
 
 
-@produce_doors
+@produce_listeners
 @pytest.mark.parametrize(
     "sent",
     [
@@ -385,9 +423,9 @@ def test_a_head_that_does_not_arrive_is_not_waited_for(
     ids=["head", "some", "more", "little", "chunks", "trailers", "asking"],
 )
 def test_a_request_that_does_not_arrive_holds_its_memory_only_for_a_time(
-    broker_of_short_requests: RunningBroker, door: int, sent: bytes
+    broker_of_short_requests: RunningBroker, listener: int, sent: bytes
 ) -> None:
-    port = broker_of_short_requests.port + door
+    port = broker_of_short_requests.port + listener
     with Connection(port) as stalled:
         stalled.send(sent)
         if b"expect" in sent:
@@ -452,12 +490,12 @@ def test_a_request_that_the_broker_does_not_read_is_not_late(tmp_path: Path) -> 
         assert connection.exchange(last[-1:]).status == 200
 
 
-@every_door
+@every_listener
 @pytest.mark.parametrize("sent", [b"", b"\r\n"], ids=["nothing", "empty lines"])
 def test_an_idle_connection_is_closed(
-    broker_of_short_pauses: RunningBroker, plain: bytes, door: int, sent: bytes
+    broker_of_short_pauses: RunningBroker, plain: bytes, listener: int, sent: bytes
 ) -> None:
-    port = broker_of_short_pauses.port + door
+    port = broker_of_short_pauses.port + listener
     with Connection(port) as unused:
         unused.send(sent)
         assert unused.is_closed()
@@ -467,11 +505,11 @@ def test_an_idle_connection_is_closed(
         assert used.is_closed()
 
 
-@read_doors
+@read_listeners
 def test_a_connection_that_waits_for_its_answer_is_not_idle(
-    broker_of_short_pauses: RunningBroker, door: int
+    broker_of_short_pauses: RunningBroker, listener: int
 ) -> None:
-    with Connection(broker_of_short_pauses.port + door) as waiting:
+    with Connection(broker_of_short_pauses.port + listener) as waiting:
         for _ in range(2):
             assert waiting.exchange(get(records("empty", waitMs=600))).status == 200
 
@@ -550,14 +588,14 @@ def test_a_peer_that_takes_an_answer_slowly_gets_all_of_it(
         assert answer.body == other.exchange(asked).body
 
 
-@produce_doors
+@produce_listeners
 def test_a_peer_that_does_not_read_its_answers_is_not_read_from(
-    shared_broker: RunningBroker, door: int, topic: str
+    shared_broker: RunningBroker, listener: int, topic: str
 ) -> None:
     """Else its answers would fill the broker's memory. Later it gets all of them."""
     wrong = request(f"/nowhere/{topic}", x="v" * 500)
     sent = 0
-    with Connection(shared_broker.port + door, receive_buffer_bytes=4 * KIBIBYTE) as connection:
+    with Connection(shared_broker.port + listener, receive_buffer_bytes=4 * KIBIBYTE) as connection:
         while select.select([], [connection.socket], [], STALLED_S)[1]:
             sent += connection.socket.send((wrong * 200)[sent % len(wrong) :])
             assert sent < UNREAD_BYTES_MAX, "the broker takes requests without end"
@@ -644,13 +682,13 @@ def wait_for_room(broker: RunningBroker) -> None:
 
 
 def test_more_connections_than_may_be_open_are_refused(tmp_path: Path, opened: ExitStack) -> None:
-    """All doors of clients together; the metrics can still be read."""
-    doors = (PUBLIC, PRODUCE, READ)
-    with start_broker(tmp_path, connections_max=len(doors)) as broker:
-        kept = [opened.enter_context(Connection(broker.port + door)) for door in doors]
+    """All listeners of clients together; the metrics can still be read."""
+    listeners = (PUBLIC, PRODUCE, READ)
+    with start_broker(tmp_path, connections_max=len(listeners)) as broker:
+        kept = [opened.enter_context(Connection(broker.port + listener)) for listener in listeners]
         assert kept[PUBLIC].exchange(get("/live")).status == 200
-        for door in doors:
-            with Connection(broker.port + door) as refused:
+        for listener in listeners:
+            with Connection(broker.port + listener) as refused:
                 answer = refused.receive()
 
                 assert problem(answer) == (503, "too-many-connections")
@@ -658,7 +696,7 @@ def test_more_connections_than_may_be_open_are_refused(tmp_path: Path, opened: E
                 assert answer.headers["connection"] == "close"
                 assert refused.is_closed()
         assert kept[READ].exchange(get("/status")).status == 200
-        assert broker.metrics()["tailrace_connections"] == len(doors)
+        assert broker.metrics()["tailrace_connections"] == len(listeners)
         kept[PRODUCE].close()
         wait_for_room(broker)
 
@@ -709,13 +747,13 @@ def test_a_broker_without_file_descriptors_goes_on_when_some_are_free(
     assert "error" not in broker.log_path.read_text()
 
 
-@produce_doors
+@produce_listeners
 def test_hundreds_of_slow_senders_get_408_and_a_normal_producer_is_answered_meanwhile(
-    tmp_path: Path, opened: ExitStack, door: int
+    tmp_path: Path, opened: ExitStack, listener: int
 ) -> None:
     with start_broker(tmp_path, header_seconds=1.0, request_seconds=2.0) as broker:
-        producer = opened.enter_context(Connection(broker.port + door))
-        slow = [opened.enter_context(Connection(broker.port + door)) for _ in range(500)]
+        producer = opened.enter_context(Connection(broker.port + listener))
+        slow = [opened.enter_context(Connection(broker.port + listener)) for _ in range(500)]
         for number, connection in enumerate(slow):
             body_bytes = DIRECT_BODY_BYTES_MIN // 2 if number % 2 else 2 * DIRECT_BODY_BYTES_MIN
             whole = request(messages("slow"), content_length=body_bytes)

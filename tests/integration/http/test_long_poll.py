@@ -17,7 +17,7 @@ from tests.support.http.http11 import (
     messages,
     new_topic,
     problem,
-    read_doors,
+    read_listeners,
     records,
     request,
     settle,
@@ -30,7 +30,7 @@ LONG_MS = 60_000
 STARTS = ["latest", "earliest", "0", "-5"]
 
 
-@read_doors
+@read_listeners
 @pytest.mark.parametrize("start", STARTS)
 def test_a_read_that_waits_is_answered_by_the_first_produce(
     shared_broker: RunningBroker, connection: Connection, topic: str, start: str
@@ -47,7 +47,7 @@ def test_a_read_that_waits_is_answered_by_the_first_produce(
     assert answer.headers["tailrace-high-watermark"] == "1"
 
 
-@read_doors
+@read_listeners
 def test_a_read_by_time_waits_at_the_end(
     shared_broker: RunningBroker, connection: Connection, topic: str
 ) -> None:
@@ -61,7 +61,7 @@ def test_a_read_by_time_waits_at_the_end(
     assert json.loads(connection.receive().body)["offset"] == 1
 
 
-@read_doors
+@read_listeners
 def test_where_there_is_something_nothing_is_waited_for(
     shared_broker: RunningBroker, connection: Connection, topic: str
 ) -> None:
@@ -75,7 +75,7 @@ def test_where_there_is_something_nothing_is_waited_for(
     assert json.loads(answer.body)["value"] == 1
 
 
-@read_doors
+@read_listeners
 @pytest.mark.parametrize(
     ("accept", "body"),
     [(NDJSON_CONTENT_TYPE, b""), (JSON_CONTENT_TYPE, b"[]"), (BATCH_CONTENT_TYPE, b"")],
@@ -99,8 +99,8 @@ def test_every_read_that_waits_is_answered_by_one_produce(
     with ExitStack() as stack, Connection(shared_broker.port) as public:
         assert public.exchange(new_topic(topic)).status == 201
         waiting = [
-            stack.enter_context(Connection(shared_broker.port + door))
-            for door in (0, READ)
+            stack.enter_context(Connection(shared_broker.port + listener))
+            for listener in (0, READ)
             for _ in range(50)
         ]
         for number, each in enumerate(waiting):
@@ -117,7 +117,7 @@ def test_every_read_that_waits_is_answered_by_one_produce(
         )
 
 
-@read_doors
+@read_listeners
 def test_a_wait_is_ended_by_the_end_of_its_topic(
     shared_broker: RunningBroker, connection: Connection, topic: str
 ) -> None:
@@ -130,9 +130,9 @@ def test_a_wait_is_ended_by_the_end_of_its_topic(
     assert problem(connection.receive()) == (404, "topic-not-found")
 
 
-@read_doors
-def test_a_wait_is_ended_by_the_end_of_the_broker(broker: RunningBroker, door: int) -> None:
-    with Connection(broker.port) as public, Connection(broker.port + door) as waiting:
+@read_listeners
+def test_a_wait_is_ended_by_the_end_of_the_broker(broker: RunningBroker, listener: int) -> None:
+    with Connection(broker.port) as public, Connection(broker.port + listener) as waiting:
         assert public.exchange(new_topic("empty")).status == 201
         waiting.send(get(records("empty", waitMs=LONG_MS)))
         settle(broker.port)
@@ -145,20 +145,20 @@ def test_a_wait_is_ended_by_the_end_of_the_broker(broker: RunningBroker, door: i
         assert waiting.is_closed()
 
 
-@read_doors
+@read_listeners
 def test_a_peer_that_leaves_while_it_waits_is_forgotten(
-    shared_broker: RunningBroker, door: int, topic: str
+    shared_broker: RunningBroker, listener: int, topic: str
 ) -> None:
     """A read that follows on the same partition is not disturbed by it."""
     with Connection(shared_broker.port) as public:
         assert public.exchange(new_topic(topic)).status == 201
         for _ in range(10):
-            with Connection(shared_broker.port + door) as leaving:
+            with Connection(shared_broker.port + listener) as leaving:
                 leaving.send(get(records(topic, waitMs=LONG_MS)) * 3)
                 settle(shared_broker.port)
                 leaving.reset()
         wait_for_metric(shared_broker, "tailrace_waiting_reads", 0)
-        with Connection(shared_broker.port + door) as staying:
+        with Connection(shared_broker.port + listener) as staying:
             staying.send(get(records(topic, waitMs=LONG_MS)))
             settle(shared_broker.port)
             assert public.exchange(request(messages(topic), b"1")).status == 200

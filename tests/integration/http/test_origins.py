@@ -8,7 +8,7 @@ import pytest
 
 from tailrace.protocol.requests import Answer
 from tailrace_broker.net.api.routes import ROUTES
-from tailrace_broker.net.http.router import Doors
+from tailrace_broker.net.http.router import Listeners
 from tests.support.broker.fixtures import RunningBroker, start_broker
 from tests.support.groups.consumers import register
 from tests.support.http.http11 import (
@@ -18,7 +18,7 @@ from tests.support.http.http11 import (
     READ,
     Connection,
     document,
-    every_door,
+    every_listener,
     get,
     messages,
     problem,
@@ -27,14 +27,23 @@ from tests.support.http.http11 import (
 
 pytestmark = pytest.mark.integration
 
-PORTS = {Doors.PUBLIC: PUBLIC, Doors.PRODUCE: PRODUCE, Doors.READ: READ, Doors.METRICS: METRICS}
+PORTS = {
+    Listeners.PUBLIC: PUBLIC,
+    Listeners.PRODUCE: PRODUCE,
+    Listeners.READ: READ,
+    Listeners.METRICS: METRICS,
+}
 IN_PATH = {"topic": "t", "partition": "0", "group": "g", "range": "0", "type": "not-found"}
 # Method, path and port of all requests that the broker knows.
 REQUESTS = [
-    (route.method, re.sub(r"\{(\w+)\}", lambda found: IN_PATH[found[1]], route.path), PORTS[door])
+    (
+        route.method,
+        re.sub(r"\{(\w+)\}", lambda found: IN_PATH[found[1]], route.path),
+        PORTS[listener],
+    )
     for route in ROUTES
-    for door in Doors
-    if route.doors & door
+    for listener in Listeners
+    if route.listeners & listener
 ] + [("GET", "/metrics", METRICS)]
 CHANGES = [each for each in REQUESTS if each[0] != "GET"]
 READS = [each for each in REQUESTS if each[0] == "GET"]
@@ -70,11 +79,11 @@ def state(broker: RunningBroker) -> list[object]:
     return documents
 
 
-def ask(broker: RunningBroker, method: str, path: str, door: int, **headers: object) -> Answer:
+def ask(broker: RunningBroker, method: str, path: str, listener: int, **headers: object) -> Answer:
     """A whole request that is not refused for its body."""
     body = b"" if method == "GET" else b'{"name":"new"}'
     given = {"content_type": "application/json", **headers}
-    with Connection(broker.port + door) as connection:
+    with Connection(broker.port + listener) as connection:
         return connection.exchange(request(path, body, method=method, **given))
 
 
@@ -94,10 +103,10 @@ def test_a_page_of_another_origin_changes_nothing_by_any_route(
     filled: RunningBroker, headers: dict[str, str]
 ) -> None:
     before = state(filled)
-    for method, path, door in CHANGES:
-        answer = ask(filled, method, path, door, **headers)
+    for method, path, listener in CHANGES:
+        answer = ask(filled, method, path, listener, **headers)
 
-        assert problem(answer) == (403, "foreign-origin"), (method, path, door)
+        assert problem(answer) == (403, "foreign-origin"), (method, path, listener)
         assert not document(answer)["writeAttempted"]
         assert not any(name in answer.headers for name in CORS)
     assert state(filled) == before
@@ -114,8 +123,8 @@ def test_a_page_of_another_port_of_the_broker_is_of_another_origin(filled: Runni
 
 def test_a_page_of_another_origin_gets_answers_that_it_may_not_read(filled: RunningBroker) -> None:
     """The browser keeps them from it; in tabs, links and images they go on working."""
-    for method, path, door in READS:
-        answer = ask(filled, method, path, door, origin="http://evil.example")
+    for method, path, listener in READS:
+        answer = ask(filled, method, path, listener, origin="http://evil.example")
 
         assert answer.status in {200, 302}, path
         assert not any(name in answer.headers for name in CORS)
@@ -136,14 +145,14 @@ def test_a_page_of_an_allowed_origin_may_send_and_read(filled: RunningBroker) ->
         assert [answer.headers[name] for name in CORS] == [ALLOWED_ORIGIN, "*", "origin"]
 
 
-@every_door
-def test_a_browser_is_told_before_a_request_whether_its_page_may_send_it(
-    filled: RunningBroker, door: int
+@every_listener
+def test_a_browser_is_reported_before_a_request_whether_its_page_may_send_it(
+    filled: RunningBroker, listener: int
 ) -> None:
     asked = {"access_control_request_method": "POST", "access_control_request_headers": "x"}
     preflight: dict[str, Any] = {"method": "OPTIONS", "content_length": None, **asked}
     target = messages("t")
-    with Connection(filled.port + door) as connection:
+    with Connection(filled.port + listener) as connection:
         allowed = connection.exchange(request(target, origin=ALLOWED_ORIGIN, **preflight))
         refused = connection.exchange(request(target, origin="http://evil.example", **preflight))
 
@@ -160,13 +169,13 @@ def test_a_name_that_others_have_pointed_to_loopback_is_refused_by_every_route(
     filled: RunningBroker, host: str
 ) -> None:
     before = state(filled)
-    for method, path, door in REQUESTS:
+    for method, path, listener in REQUESTS:
         origin = f"http://{host}"
         answer = ask(
-            filled, method, path, door, host=host, origin=origin, sec_fetch_site="same-origin"
+            filled, method, path, listener, host=host, origin=origin, sec_fetch_site="same-origin"
         )
 
-        assert problem(answer) == (403, "foreign-host"), (method, path, door)
+        assert problem(answer) == (403, "foreign-host"), (method, path, listener)
     assert state(filled) == before
 
 
@@ -174,14 +183,16 @@ def test_a_name_that_others_have_pointed_to_loopback_is_refused_by_every_route(
 def test_a_name_of_loopback_or_of_the_settings_is_served_by_every_route(
     filled: RunningBroker, host: str
 ) -> None:
-    for method, path, door in READS:
-        assert ask(filled, method, path, door, host=host).status in {200, 302}
+    for method, path, listener in READS:
+        assert ask(filled, method, path, listener, host=host).status in {200, 302}
 
 
-@every_door
-def test_a_connection_goes_on_behind_a_refused_request(filled: RunningBroker, door: int) -> None:
-    plain = "/metrics" if door == METRICS else "/status"
-    with Connection(filled.port + door) as connection:
+@every_listener
+def test_a_connection_goes_on_behind_a_refused_request(
+    filled: RunningBroker, listener: int
+) -> None:
+    plain = "/metrics" if listener == METRICS else "/status"
+    with Connection(filled.port + listener) as connection:
         refused = request(plain, b"x" * 100_000, origin="null")
         connection.send(refused + get(plain, host="evil.example") + get(plain))
 

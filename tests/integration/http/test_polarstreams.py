@@ -1,7 +1,7 @@
 """The flow of PolarStreams' clients, to the letter: they know none of Tailrace's headers.
 
 They register at every broker's consumer port, poll them in turn, count on the next poll to confirm
-the last, and register again when they are told to.
+the last, and register again when they are asked to.
 """
 
 import json
@@ -54,24 +54,24 @@ def test_a_client_reads_all_once(broker: RunningBroker) -> None:
     with Connection(port) as first, Connection(port) as second:
         assert first.exchange(get("/status")).status == 200
         assert first.exchange(POLL).status == 409  # never registered: it does, and goes on
-        for door in (first, second):
-            assert door.exchange(request(REGISTER, method="PUT")).status == 200
+        for listener in (first, second):
+            assert listener.exchange(request(REGISTER, method="PUT")).status == 200
         nothing = first.exchange(POLL)
         assert (nothing.status, nothing.headers["retry-after"]) == (204, "1")
         produce(broker, range(COUNT))
         taken: list[int] = []
         has_more = True
         while has_more:
-            answers = [door.exchange(POLL) for door in (first, second)]
+            answers = [listener.exchange(POLL) for listener in (first, second)]
             taken += [number for each in answers if each.body for number in read(document(each))]
             has_more = any(each.status == 200 for each in answers)
         assert sorted(taken) == [*range(COUNT)]
 
         produce(broker, range(COUNT, COUNT + 5))
         assert sorted(read(document(first.exchange(POLL)))) == [*range(COUNT, COUNT + 5)]
-        for door in (first, second):
+        for listener in (first, second):
             commit = request("/v1/consumer/commit?consumerId=c1")
-            assert door.exchange(commit).status == 204
+            assert listener.exchange(commit).status == 204
         goodbye = request("/v1/consumer/goodbye?consumerId=c1&commit=false")
         assert first.exchange(goodbye).status == 200
         assert second.exchange(POLL).status == 409
@@ -83,24 +83,24 @@ def test_a_client_that_leaves_without_a_commit_leaves_the_last_to_others(
 ) -> None:
     port = consumer_port(broker)
     earliest = f"{REGISTER}&onNewGroup=startFromEarliest"
-    with Connection(port) as door:
+    with Connection(port) as listener:
         produce(broker, range(COUNT))
-        assert door.exchange(request(earliest)).status == 200
-        assert door.exchange(request(REGISTER)).status == 400  # with other values
-        assert len(read(document(door.exchange(POLL)))) == COUNT
+        assert listener.exchange(request(earliest)).status == 200
+        assert listener.exchange(request(REGISTER)).status == 400  # with other values
+        assert len(read(document(listener.exchange(POLL)))) == COUNT
         goodbye = request("/v1/consumer/goodbye?consumerId=c1&commit=false")
-        assert door.exchange(goodbye).status == 200
+        assert listener.exchange(goodbye).status == 200
 
-        assert door.exchange(request(earliest.replace("c1", "c2"))).status == 200
-        other = door.exchange(request("/v1/consumer/poll?consumer_id=c2"))
+        assert listener.exchange(request(earliest.replace("c1", "c2"))).status == 200
+        other = listener.exchange(request("/v1/consumer/poll?consumer_id=c2"))
         assert sorted(read(document(other))) == [*range(COUNT)]
 
 
-def test_a_client_that_has_nothing_assigned_is_told_to_come_back_later(
+def test_a_client_that_has_nothing_assigned_is_asked_to_come_back_later(
     broker: RunningBroker,
 ) -> None:
     """Four partitions, five consumers."""
-    with Connection(consumer_port(broker)) as door:
+    with Connection(consumer_port(broker)) as listener:
         for number in range(5):
             body = {"id": f"c{number}", "group": "g1", "topics": ["abc"]}
             body["onNewGroup"] = "startFromLatest"
@@ -109,9 +109,9 @@ def test_a_client_that_has_nothing_assigned_is_told_to_come_back_later(
                 json.dumps(body).encode(),
                 content_type="application/json",
             )
-            assert door.exchange(sent).status == 200
+            assert listener.exchange(sent).status == 200
         polls = [request(f"/v1/consumer/poll?consumerId=c{number}") for number in range(5)]
-        answers = [door.exchange(each) for each in polls]
+        answers = [listener.exchange(each) for each in polls]
 
     assert {each.status for each in answers} == {204}
     assert sorted(each.headers["retry-after"] for each in answers) == ["1"] * 4 + ["5"]

@@ -36,7 +36,7 @@ from tests.support.http.http11 import (
     messages,
     new_topic,
     problem,
-    read_doors,
+    read_listeners,
     request,
 )
 from tests.support.storage.batches import Event, records_body_of
@@ -51,7 +51,7 @@ each_form = pytest.mark.parametrize("form", FORMS, ids=FORM_NAMES)
 
 @pytest.fixture
 def public(shared_broker: RunningBroker) -> Iterator[Connection]:
-    """To the public door."""
+    """To the public listener."""
     with Connection(shared_broker.port) as opened:
         yield opened
 
@@ -95,7 +95,7 @@ def make_odd(public: Connection, topic: str) -> list[dict[str, Any]]:
     return shown * 2
 
 
-@read_doors
+@read_listeners
 def test_a_poll_is_answered_in_json_unless_it_asks_for_another_form(
     public: Connection, connection: Connection, topic: str
 ) -> None:
@@ -120,7 +120,7 @@ def test_a_poll_is_answered_in_json_unless_it_asks_for_another_form(
     ]
 
 
-@read_doors
+@read_listeners
 def test_the_lines_of_a_poll_name_their_topic(
     public: Connection, connection: Connection, topic: str
 ) -> None:
@@ -137,7 +137,7 @@ def test_the_lines_of_a_poll_name_their_topic(
     assert all(line.startswith(b'{"topic":"') for line in lines)
 
 
-@read_doors
+@read_listeners
 def test_a_binary_poll_is_whole_batches_as_a_read_gives_them(
     public: Connection, connection: Connection, topic: str
 ) -> None:

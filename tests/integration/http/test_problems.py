@@ -1,6 +1,6 @@
-"""Each problem of docs/protocol.md, once, the same at every door that can have it.
+"""Each problem of docs/protocol.md, once, the same at every listener that can have it.
 
-The documents are in tests/golden/problems.json; `--rewrite` writes it anew.
+The documents are in tests/golden/problems.json; `--rewrite` writes it again.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from tailrace.wire import (
     RECORDS_JSON_CONTENT_TYPE,
 )
 from tailrace_broker.app.broker import LocalBroker
-from tailrace_broker.app.runtime import open_doors
+from tailrace_broker.app.runtime import open_listeners
 from tailrace_broker.app.settings import Settings
 from tailrace_broker.net.http.problems import PROBLEMS
 from tailrace_broker.storage.data_directory import DataDirectory
@@ -170,7 +170,7 @@ FAR_AHEAD_US = 9_000_000_000_000_000
 
 TOPICS = (PUBLIC,)
 
-# name -> (doors, request)
+# name -> (listeners, request)
 REFUSED: dict[str, tuple[tuple[int, ...], bytes]] = {
     "invalid-request": (EVERYWHERE, b"\0\r\n\r\n"),
     "invalid-request without host": (EVERYWHERE, get("/status", host=None)),
@@ -290,6 +290,14 @@ REFUSED: dict[str, tuple[tuple[int, ...], bytes]] = {
     "not-acceptable": (READS, get(records_target("t"), accept="text/html")),
     "topic-exists": (TOPICS, new_topic("t", partitions=3)),
     "body-too-large": (PRODUCES, request(messages("t"), b"1" * (BODY_BYTES_MAX + 1))),
+    "body-too-large of a line": (
+        PRODUCES,
+        request(
+            messages("t"),
+            b"1\n" + b"2" * (BODY_BYTES_MAX + 1),
+            content_type=NDJSON_CONTENT_TYPE,
+        ),
+    ),
     "body-too-large of chunks": (PRODUCES, chunked(messages("t"), *[b"1" * 1000] * 3)),
     "unsupported-media-type": (
         PRODUCES,
@@ -361,12 +369,12 @@ PROVOKED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_refused_request_gets_its_problem_at_every_door(
+def test_a_refused_request_gets_its_problem_at_every_listener(
     small_broker: RunningBroker, golden: Golden, name: str
 ) -> None:
-    doors, refused = REFUSED[name]
-    for door in doors:
-        with Connection(small_broker.port + door) as connection:
+    listeners, refused = REFUSED[name]
+    for listener in listeners:
+        with Connection(small_broker.port + listener) as connection:
             golden(name, connection.exchange(refused))
     with Client(small_broker.url) as client:
         assert [each.name for each in client.topics()] == ["t"]
@@ -443,9 +451,9 @@ def problem_table(golden: dict[str, dict[str, Any]]) -> str:
     return "\n".join([*rows, ""])
 
 
-@pytest.mark.parametrize("door", PRODUCES)
-def test_sequence_unknown(broker: RunningBroker, golden: Golden, door: int) -> None:
-    with Connection(broker.port + door) as connection:
+@pytest.mark.parametrize("listener", PRODUCES)
+def test_sequence_unknown(broker: RunningBroker, golden: Golden, listener: int) -> None:
+    with Connection(broker.port + listener) as connection:
         for sequence in range(WINDOW_ROWS + 1):
             connection.send(numbered("till-7", sequence))
         for _ in range(WINDOW_ROWS + 1):
@@ -453,19 +461,19 @@ def test_sequence_unknown(broker: RunningBroker, golden: Golden, door: int) -> N
         golden("sequence-unknown", connection.exchange(numbered("till-7", 0)))
 
 
-@pytest.mark.parametrize("door", PRODUCES)
-def test_sequence_reused(broker: RunningBroker, golden: Golden, door: int) -> None:
-    with Connection(broker.port + door) as connection:
+@pytest.mark.parametrize("listener", PRODUCES)
+def test_sequence_reused(broker: RunningBroker, golden: Golden, listener: int) -> None:
+    with Connection(broker.port + listener) as connection:
         assert connection.exchange(numbered("till-7", 5, b"1\n2")).status == 200
         golden("sequence-reused", connection.exchange(numbered("till-7", 5)))
 
 
-@pytest.mark.parametrize("door", READS)
+@pytest.mark.parametrize("listener", READS)
 def test_problems_of_consumers_that_are_registered(
-    broker: RunningBroker, golden: Golden, door: int
+    broker: RunningBroker, golden: Golden, listener: int
 ) -> None:
     other = {"tailrace_delivery": 7}
-    with Connection(broker.port) as public, Connection(broker.port + door) as connection:
+    with Connection(broker.port) as public, Connection(broker.port + listener) as connection:
         old = register(connection, "c", "t", group="g")["assignmentEpoch"]
         for name, body in (
             ("group-not-idle", b'{"to":"earliest"}'),
@@ -481,10 +489,10 @@ def test_problems_of_consumers_that_are_registered(
         golden("stale-assignment", connection.exchange(poll("c", epoch=old)))
 
 
-@pytest.mark.parametrize("door", PRODUCES)
+@pytest.mark.parametrize("listener", PRODUCES)
 @pytest.mark.timeout(120)
-def test_too_many_producers(broker: RunningBroker, golden: Golden, door: int) -> None:
-    with Connection(broker.port + door) as connection:
+def test_too_many_producers(broker: RunningBroker, golden: Golden, listener: int) -> None:
+    with Connection(broker.port + listener) as connection:
         for start in range(0, WINDOW_PRODUCERS, PIPELINED):
             names = range(start, start + PIPELINED)
             connection.send(b"".join(numbered(f"till-{name}", 0) for name in names))
@@ -493,24 +501,24 @@ def test_too_many_producers(broker: RunningBroker, golden: Golden, door: int) ->
         assert connection.exchange(numbered("till-7", 1)).status == 200
 
 
-@pytest.mark.parametrize("door", PRODUCES)
-def test_produce_memory_full(tmp_path: Path, golden: Golden, door: int) -> None:
+@pytest.mark.parametrize("listener", PRODUCES)
+def test_produce_memory_full(tmp_path: Path, golden: Golden, listener: int) -> None:
     settings = {"produce_memory_bytes": MEBIBYTE, "max_request_bytes": MEBIBYTE}
     with (
         start_broker(tmp_path, **settings) as broker,
-        Connection(broker.port + door) as first,
-        Connection(broker.port + door) as second,
+        Connection(broker.port + listener) as first,
+        Connection(broker.port + listener) as second,
     ):
         first.send(request(messages("t"), b"1" * MEBIBYTE)[:-1])
         wait_for_metric(broker, "tailrace_produce_memory_bytes", MEBIBYTE)
         golden("produce-memory-full", second.exchange(request(messages("t"), b"1" * 1_000)))
 
 
-@pytest.mark.parametrize("door", READS)
-def test_read_memory_full(tmp_path: Path, golden: Golden, door: int) -> None:
+@pytest.mark.parametrize("listener", READS)
+def test_read_memory_full(tmp_path: Path, golden: Golden, listener: int) -> None:
     """Others hold it all, who take their answers just fast enough."""
     settings = {"read_memory_bytes": 40 * MEBIBYTE, "answer_seconds": 1.0, "cache_bytes": 0}
-    with start_broker(tmp_path, **settings) as broker, Connection(broker.port + door) as reader:
+    with start_broker(tmp_path, **settings) as broker, Connection(broker.port + listener) as reader:
         produce_large(broker, "large", value_bytes=4 * MEBIBYTE)
         asked = get(records_target("large", maxBytes=16 * MEBIBYTE), accept=BATCH_CONTENT_TYPE)
         with trickling_readers(broker, asked, count=2):
@@ -525,8 +533,8 @@ def test_body_too_large_for_what_it_holds(shared_broker: RunningBroker, golden: 
     keys = request(long_key, b"1\n" * 40_000, content_type=NDJSON_CONTENT_TYPE)
     with Connection(shared_broker.port) as public:
         assert public.exchange(new_topic("t")).status in (200, 201)
-    for door in PRODUCES:
-        with Connection(shared_broker.port + door) as connection:
+    for listener in PRODUCES:
+        with Connection(shared_broker.port + listener) as connection:
             golden("body-too-large of events", connection.exchange(many))
             golden("body-too-large of events with their key", connection.exchange(keys))
 
@@ -538,38 +546,38 @@ def test_disk_full(broker: RunningBroker, golden: Golden) -> None:
     _, hard = resource.prlimit(broker.pid, resource.RLIMIT_FSIZE)
     with Connection(broker.port) as public:
         assert public.exchange(new_topic("t")).status == 201
-    for door in PRODUCES:
-        with Connection(broker.port + door) as connection:
+    for listener in PRODUCES:
+        with Connection(broker.port + listener) as connection:
             resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (32 * 1024, hard))
             golden("disk-full", connection.exchange(produce))
 
             resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (hard, hard))
-            assert document(connection.exchange(produce))["offset"] == door
+            assert document(connection.exchange(produce))["offset"] == listener
 
 
 def test_request_timeout(tmp_path: Path, golden: Golden) -> None:
     with start_broker(tmp_path, header_seconds=0.2, request_seconds=0.1) as broker:
-        for door in PRODUCES:
-            with Connection(broker.port + door) as stalled:
+        for listener in PRODUCES:
+            with Connection(broker.port + listener) as stalled:
                 golden("request-timeout", stalled.exchange(request(messages("t"), b"12")[:-1]))
-        for door in EVERYWHERE:
-            with Connection(broker.port + door) as stalled:
+        for listener in EVERYWHERE:
+            with Connection(broker.port + listener) as stalled:
                 golden("request-timeout of the head", stalled.exchange(get("/status")[:-1]))
 
 
 def test_too_many_connections(tmp_path: Path, golden: Golden) -> None:
     with start_broker(tmp_path, connections_max=1) as broker, Connection(broker.port) as first:
         assert first.exchange(get("/live")).status == 200
-        for door in (PUBLIC, PRODUCE, READ):
-            with Connection(broker.port + door) as other:
+        for listener in (PUBLIC, PRODUCE, READ):
+            with Connection(broker.port + listener) as other:
                 golden("too-many-connections", other.receive())
 
 
 def test_not_leader(broker: RunningBroker, golden: Golden) -> None:
     """A sealed partition takes no more records."""
     split(broker, "t")
-    for door in PRODUCES:
-        with Connection(broker.port + door) as connection:
+    for listener in PRODUCES:
+        with Connection(broker.port + listener) as connection:
             golden("not-leader", connection.exchange(batch(BATCH)))
 
 
@@ -581,8 +589,8 @@ def test_read_failed(broker: RunningBroker, golden: Golden) -> None:
     broker.restart()
     (segment,) = broker.data_dir.rglob("*.log")
     segment.unlink()
-    for door in READS:
-        with Connection(broker.port + door) as connection:
+    for listener in READS:
+        with Connection(broker.port + listener) as connection:
             golden("read-failed", connection.exchange(get(records_target("t", partition))))
 
 
@@ -593,8 +601,8 @@ def test_storage_failed(broker: RunningBroker, golden: Golden) -> None:
         topic = client.create_topic("t")
     obstacle = broker.data_dir / "data" / topic.id
     obstacle.write_text("")
-    for door in PRODUCES:
-        with Connection(broker.port + door) as connection:
+    for listener in PRODUCES:
+        with Connection(broker.port + listener) as connection:
             golden("storage-failed", connection.exchange(produce))
     obstacle.unlink()
     with Connection(broker.port) as connection:
@@ -621,8 +629,8 @@ def test_corrupt_partition(broker: RunningBroker, golden: Golden) -> None:
     broker.restart()
 
     read = get(records_target("t", partitions[0]))
-    for door, refused in ((PUBLIC, produce), (PRODUCE, produce), (PUBLIC, read), (READ, read)):
-        with Connection(broker.port + door) as connection:
+    for listener, refused in ((PUBLIC, produce), (PRODUCE, produce), (PUBLIC, read), (READ, read)):
+        with Connection(broker.port + listener) as connection:
             golden("corrupt-partition", connection.exchange(refused))
 
 
@@ -633,8 +641,8 @@ def test_corrupt_partition_found_by_a_read(broker: RunningBroker, golden: Golden
         partition = document(connection.exchange(produce))["partition"]
     broker.restart()
     damage_first_write(broker)
-    for door in READS:
-        with Connection(broker.port + door) as connection:
+    for listener in READS:
+        with Connection(broker.port + listener) as connection:
             read = get(records_target("t", partition))
             golden("corrupt-partition found by a read", connection.exchange(read))
     accept_loss = request(f"/v1/topics/t/partitions/{partition}/accept-loss", b"")
@@ -644,7 +652,7 @@ def test_corrupt_partition_found_by_a_read(broker: RunningBroker, golden: Golden
 
 @contextmanager
 def recovering_broker(data_dir: Path) -> Iterator[int]:
-    """A broker whose doors are open, not yet its logs; its base port."""
+    """A broker whose listeners are open, not yet its logs; its base port."""
     settings = Settings(data_dir=data_dir, port=free_port_base())
     directory = DataDirectory(data_dir)
     is_open, may_close = threading.Event(), threading.Event()
@@ -654,8 +662,8 @@ def recovering_broker(data_dir: Path) -> Iterator[int]:
         io = IoThreads(1, bugs.append)
         io.start()
         async with asyncio.TaskGroup() as tasks:
-            broker = LocalBroker(settings, directory, io, tasks.create_task)
-            async with open_doors(settings, broker, tasks.create_task):
+            broker = LocalBroker(settings, directory, io, io, tasks.create_task)
+            async with open_listeners(settings, broker, tasks.create_task):
                 is_open.set()
                 await asyncio.to_thread(may_close.wait)
         io.stop()
@@ -692,9 +700,9 @@ def test_not_ready_while_it_recovers(tmp_path: Path, golden: Golden) -> None:
         READ: [read, newest, offsets, get("/v1/offsets?topic=t"), status, *of_consumers],
     }
     with recovering_broker(tmp_path) as port:
-        for door, requests in asked.items():
+        for listener, requests in asked.items():
             for each in requests:
-                with Connection(port + door) as connection:
+                with Connection(port + listener) as connection:
                     golden("not-ready", connection.exchange(each))
         with Connection(port) as connection:
             for target in ("/live", "/v1/openapi.json", "/docs"):
@@ -705,7 +713,7 @@ def test_not_ready_while_it_recovers(tmp_path: Path, golden: Golden) -> None:
 
 
 def test_not_ready_while_it_stops(broker: RunningBroker, golden: Golden) -> None:
-    """It has many logs to close before the doors close."""
+    """It has many logs to close before the listeners close."""
     produce = request(messages("t0", partitionKey="k"), b"1")
     with Connection(broker.port) as public, Connection(broker.port + PRODUCE) as producer:
         for number in range(4):

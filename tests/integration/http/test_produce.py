@@ -1,4 +1,4 @@
-"""Producing at the two doors that take it: what is sent comes back, wherever it was cut."""
+"""Producing at the two listeners that take it: what is sent comes back, wherever it was cut."""
 
 import json
 import random
@@ -31,7 +31,7 @@ from tests.support.http.http11 import (
     get,
     messages,
     problem,
-    produce_doors,
+    produce_listeners,
     records,
     request,
     settle,
@@ -55,16 +55,16 @@ FRAMES = pytest.mark.parametrize("frame", [request, chunked], ids=["length", "ch
 # --- wherever a receive ends ----------------------------------------------------------------------
 
 
-@produce_doors
+@produce_listeners
 @FRAMES
 def test_a_request_cut_at_any_byte_is_one_request(
-    shared_broker: RunningBroker, connection: Connection, door: int, topic: str, frame: type
+    shared_broker: RunningBroker, connection: Connection, listener: int, topic: str, frame: type
 ) -> None:
     """Between the two bytes of a line's end too."""
     lines = [b'"a"', b"[1]", b"{}", b"2"]
     body = b'"a"\r\n[1]\n\n{}\r\n\r\n2'
     whole = frame(messages(topic, partitionKey="k"), body, content_type=NDJSON_CONTENT_TYPE)
-    with Connection(shared_broker.port + door) as other:
+    with Connection(shared_broker.port + listener) as other:
         for position in range(1, len(whole)):
             connection.send(whole[:position])
             assert other.exchange(get("/nowhere")).status == 404
@@ -74,15 +74,15 @@ def test_a_request_cut_at_any_byte_is_one_request(
     assert values_of(shared_broker, topic) == lines * (len(whole) - 1)
 
 
-@produce_doors
+@produce_listeners
 def test_a_long_head_cut_anywhere_is_one_head(
-    shared_broker: RunningBroker, connection: Connection, door: int, topic: str
+    shared_broker: RunningBroker, connection: Connection, listener: int, topic: str
 ) -> None:
     headers = {f"x-{number}": "v" * 1000 for number in range(14)}
     whole = request(messages(topic), b"1", **headers)
     for position in range(100, len(whole), 2_999):
         connection.send(whole[:position])
-        settle(shared_broker.port + door)
+        settle(shared_broker.port + listener)
         assert connection.exchange(whole[position:]).status == 200
 
 
@@ -109,13 +109,13 @@ SIZES = [
 ]
 
 
-@produce_doors
+@produce_listeners
 @FRAMES
 @pytest.mark.parametrize("size_bytes", SIZES)
 def test_lines_come_back_exactly_as_they_were_sent(
     shared_broker: RunningBroker,
     connection: Connection,
-    door: int,
+    listener: int,
     topic: str,
     size_bytes: int,
     frame: type,
@@ -132,7 +132,7 @@ def test_lines_come_back_exactly_as_they_were_sent(
     for position in positions:
         connection.send(whole[:position])
         if position:
-            settle(shared_broker.port + door)
+            settle(shared_broker.port + listener)
         connection.send(whole[position:] + following)
         assert connection.receive().status == 200
         assert connection.receive().status == 200
@@ -140,7 +140,7 @@ def test_lines_come_back_exactly_as_they_were_sent(
     assert values_of(shared_broker, topic) == [*body.split(b"\n"), b'"following"'] * len(positions)
 
 
-@produce_doors
+@produce_listeners
 @pytest.mark.parametrize("chunk_bytes", [1, 2, 70_001])
 def test_a_body_may_come_in_chunks_of_any_size(
     connection: Connection, shared_broker: RunningBroker, topic: str, chunk_bytes: int
@@ -158,7 +158,7 @@ def test_a_body_may_come_in_chunks_of_any_size(
 # --- to which partition ---------------------------------------------------------------------------
 
 
-@produce_doors
+@produce_listeners
 def test_a_key_stays_in_its_partition_and_events_without_one_take_turns(
     shared_broker: RunningBroker, connection: Connection, topic: str
 ) -> None:
@@ -183,7 +183,7 @@ def test_a_key_stays_in_its_partition_and_events_without_one_take_turns(
     assert read.count(None) == 8
 
 
-@produce_doors
+@produce_listeners
 def test_records_go_to_the_partitions_of_their_keys_in_their_order(
     shared_broker: RunningBroker, connection: Connection, topic: str
 ) -> None:
@@ -227,7 +227,7 @@ def header_of(batch: bytes) -> BatchHeader:
     return BatchHeader._make(HEADER.unpack(batch[:HEADER_BYTES]))
 
 
-@produce_doors
+@produce_listeners
 @pytest.mark.parametrize(
     ("events", "codec"),
     [(COMPRESSIBLE, Codec.LZ4), (COMPRESSIBLE, Codec.ZSTD), (INCOMPRESSIBLE, Codec.NONE)],
@@ -265,7 +265,7 @@ def test_a_ready_made_batch_is_stored_as_it_came(
     assert (header.high_watermark, header.append_time_us > TIME_US) == (count, True)
 
 
-@produce_doors
+@produce_listeners
 def test_a_ready_made_batch_is_refused_as_a_whole(
     shared_broker: RunningBroker, connection: Connection, topic: str
 ) -> None:
@@ -292,12 +292,12 @@ def test_a_ready_made_batch_is_refused_as_a_whole(
     assert values_of(shared_broker, topic) == [b"1"]
 
 
-@produce_doors
+@produce_listeners
 def test_a_sealed_partition_says_where_its_keys_go_on(
-    broker: RunningBroker, door: int, topic: str
+    broker: RunningBroker, listener: int, topic: str
 ) -> None:
     split(broker, topic)
-    with Connection(broker.port + door) as connection:
+    with Connection(broker.port + listener) as connection:
         body = ready_batch(COMPRESSIBLE)
         sealed, child = (
             connection.exchange(
@@ -316,9 +316,9 @@ def test_a_sealed_partition_says_where_its_keys_go_on(
 # --- a key in each line ---------------------------------------------------------------------------
 
 
-@produce_doors
+@produce_listeners
 def test_each_line_goes_to_the_partition_of_the_key_that_is_in_it(
-    shared_broker: RunningBroker, connection: Connection, door: int, topic: str
+    shared_broker: RunningBroker, connection: Connection, listener: int, topic: str
 ) -> None:
     lines = [
         json.dumps({"n": n, "customer": {"id": n % 7 if n % 2 else f"c{n % 5}"}}).encode()
@@ -350,7 +350,7 @@ def test_each_line_goes_to_the_partition_of_the_key_that_is_in_it(
     assert sorted(n for numbers in stored.values() for n in numbers) == list(range(200))
 
 
-@produce_doors
+@produce_listeners
 @pytest.mark.parametrize(
     ("body", "type", "detail"),
     [
@@ -381,7 +381,7 @@ def test_of_lines_of_which_one_has_no_key_nothing_is_stored(
     assert values_of(shared_broker, topic) == []
 
 
-@produce_doors
+@produce_listeners
 def test_lines_with_their_keys_are_stored_once_under_their_number(
     shared_broker: RunningBroker, connection: Connection, topic: str
 ) -> None:
@@ -400,7 +400,7 @@ def test_lines_with_their_keys_are_stored_once_under_their_number(
     assert len(values_of(shared_broker, topic)) == 100
 
 
-@produce_doors
+@produce_listeners
 @pytest.mark.parametrize(
     ("parameters", "content_type", "detail"),
     [
@@ -431,7 +431,7 @@ def test_a_key_that_cannot_be_is_refused_before_its_topic_is_created(
 # --- records as JSON ------------------------------------------------------------------------------
 
 
-@produce_doors
+@produce_listeners
 def test_records_as_json_come_back_as_they_were_sent(
     shared_broker: RunningBroker, connection: Connection, topic: str
 ) -> None:
@@ -462,7 +462,7 @@ def test_records_as_json_come_back_as_they_were_sent(
     assert sorted(stored, key=lambda record: record["timestamp"]) == sent
 
 
-@produce_doors
+@produce_listeners
 @pytest.mark.parametrize(
     ("record", "detail"),
     [
@@ -487,7 +487,7 @@ def test_of_records_as_json_of_which_one_is_wrong_nothing_is_stored(
     assert values_of(shared_broker, topic) == []
 
 
-@produce_doors
+@produce_listeners
 def test_a_line_of_spaces_is_refused_for_it_has_no_value(
     connection: Connection, topic: str
 ) -> None:
@@ -497,7 +497,7 @@ def test_a_line_of_spaces_is_refused_for_it_has_no_value(
     assert (answer["line"], answer["detail"]) == (2, "the line has no value; nothing was stored")
 
 
-@produce_doors
+@produce_listeners
 def test_text_as_consume_prints_it_is_taken_back(
     shared_broker: RunningBroker, connection: Connection, topic: str
 ) -> None:
@@ -511,7 +511,7 @@ def test_text_as_consume_prints_it_is_taken_back(
     ]
 
 
-@produce_doors
+@produce_listeners
 def test_an_event_that_looks_like_records_is_an_event(
     shared_broker: RunningBroker, connection: Connection, topic: str
 ) -> None:

@@ -100,7 +100,7 @@ def fuzzed_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningB
 
 
 kinds = st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=PIPELINED_COUNT_MAX)
-doors = st.sampled_from([PUBLIC, PRODUCE, READ, METRICS])
+listeners = st.sampled_from([PUBLIC, PRODUCE, READ, METRICS])
 
 
 def all_received(connection: Connection) -> bytes:
@@ -112,14 +112,14 @@ def all_received(connection: Connection) -> bytes:
     return b"".join(pieces)
 
 
-@given(st.data(), kinds, doors)
+@given(st.data(), kinds, listeners)
 def test_requests_are_answered_the_same_wherever_they_are_cut(
-    fuzzed_broker: RunningBroker, data: st.DataObject, drawn: list[str], door: int
+    fuzzed_broker: RunningBroker, data: st.DataObject, drawn: list[str], listener: int
 ) -> None:
     stream = b"".join(KINDS[name] for name in drawn) + CLOSING
     places = st.lists(st.integers(1, len(stream) - 1), max_size=CUT_COUNT_MAX, unique=True)
     cuts = [0, *sorted(data.draw(places)), len(stream)]
-    port = fuzzed_broker.port + door
+    port = fuzzed_broker.port + listener
     with Connection(port) as whole, Connection(port) as cut, Connection(port) as other:
         whole.send(stream)
         for start, end in pairwise(cuts):
@@ -150,12 +150,12 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 
 @settings(max_examples=200)
-@given(damaged(), doors)
+@given(damaged(), listeners)
 def test_damaged_requests_are_answered_and_end(
-    fuzzed_broker: RunningBroker, sent: bytes, door: int
+    fuzzed_broker: RunningBroker, sent: bytes, listener: int
 ) -> None:
     """What the broker logs is looked at in the end."""
-    port = fuzzed_broker.port + door
+    port = fuzzed_broker.port + listener
     with Connection(port) as connection:
         with contextlib.suppress(OSError):  # it may have been refused long ago
             connection.send(sent)

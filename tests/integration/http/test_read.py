@@ -1,4 +1,4 @@
-"""Reads at the two doors that have them: what records look like, where answers begin and end."""
+"""Reads at the two listeners that have them: the form of records, where answers begin and end."""
 
 import json
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from tests.support.http.http11 import (
     messages,
     new_topic,
     problem,
-    read_doors,
+    read_listeners,
     records,
     request,
 )
@@ -40,7 +40,7 @@ TIME_TEXT = "2025-11-24T16:00:00.123456Z"
 
 @pytest.fixture
 def public(shared_broker: RunningBroker) -> Iterator[Connection]:
-    """To the public door."""
+    """To the public listener."""
     with Connection(shared_broker.port) as opened:
         yield opened
 
@@ -91,7 +91,7 @@ VALUES_AND_TEXTS: list[tuple[bytes | None, Any]] = [
 ]
 
 
-@read_doors
+@read_listeners
 def test_keys_and_values_of_any_bytes_are_shown_in_json(
     public: Connection, connection: Connection, topic: str
 ) -> None:
@@ -113,7 +113,7 @@ def test_keys_and_values_of_any_bytes_are_shown_in_json(
     assert not any("headers" in each for each in read)
 
 
-@read_doors
+@read_listeners
 def test_headers_are_shown_when_there_are_some(
     public: Connection, connection: Connection, topic: str
 ) -> None:
@@ -127,7 +127,7 @@ def test_headers_are_shown_when_there_are_some(
     assert [each["headers"] for each in read] == [[shown], [shown] * 2]
 
 
-@read_doors
+@read_listeners
 @pytest.mark.parametrize("content_type", [JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE])
 def test_without_the_json_check_any_line_is_a_value(
     public: Connection, connection: Connection, topic: str, content_type: str
@@ -140,7 +140,7 @@ def test_without_the_json_check_any_line_is_a_value(
     assert [each["value"] for each in read] == [{"base64": "bm90IEpTT04="}, {"a": 1}]
 
 
-@read_doors
+@read_listeners
 def test_a_given_timestamp_is_kept(public: Connection, connection: Connection, topic: str) -> None:
     one_partition(public, topic)
     produce(public, topic, b"1", f"?timestamp={TIME_US}")
@@ -149,7 +149,7 @@ def test_a_given_timestamp_is_kept(public: Connection, connection: Connection, t
     assert record["timestamp"] == TIME_TEXT
 
 
-@read_doors
+@read_listeners
 def test_an_array_holds_the_same_records_as_the_lines(
     public: Connection, connection: Connection, topic: str
 ) -> None:
@@ -165,7 +165,7 @@ def test_an_array_holds_the_same_records_as_the_lines(
     assert lines.headers["content-type"] == NDJSON_CONTENT_TYPE
 
 
-@read_doors
+@read_listeners
 def test_the_answer_is_of_the_type_that_is_preferred(
     public: Connection, connection: Connection, topic: str
 ) -> None:
@@ -187,7 +187,7 @@ def test_the_answer_is_of_the_type_that_is_preferred(
         assert problem(answer) == (406, "not-acceptable"), accept
 
 
-@read_doors
+@read_listeners
 def test_a_preference_may_stand_in_two_lines(
     public: Connection, connection: Connection, topic: str
 ) -> None:
@@ -212,7 +212,7 @@ def produce_batches(public: Connection, topic: str) -> int:
     return sum(BATCH_COUNTS)
 
 
-@read_doors
+@read_listeners
 def test_exactly_as_many_records_as_wanted_are_read(
     public: Connection, connection: Connection, topic: str
 ) -> None:
@@ -229,8 +229,8 @@ def test_exactly_as_many_records_as_wanted_are_read(
             assert answer.headers["tailrace-epoch"] == "1"
 
 
-@read_doors
-def test_1000_records_are_read_unless_told_otherwise(
+@read_listeners
+def test_1000_records_are_read_unless_reported_otherwise(
     public: Connection, connection: Connection, topic: str
 ) -> None:
     one_partition(public, topic)
@@ -240,7 +240,7 @@ def test_1000_records_are_read_unless_told_otherwise(
     assert len(records_of(connection.exchange(get(records(topic, maxRecords=100_000))))) == 1_500
 
 
-@read_doors
+@read_listeners
 @pytest.mark.parametrize("isolation", [None, "committed", "uncommitted"])
 def test_offsets_may_be_words_or_counted_from_the_end(
     public: Connection, connection: Connection, topic: str, isolation: str | None
@@ -264,7 +264,7 @@ def test_offsets_may_be_words_or_counted_from_the_end(
         assert answer.headers["tailrace-next-offset"] == str(end)
 
 
-@read_doors
+@read_listeners
 def test_a_start_that_cannot_be_is_refused(
     public: Connection, connection: Connection, topic: str
 ) -> None:
@@ -284,7 +284,7 @@ def test_a_start_that_cannot_be_is_refused(
         assert query.rpartition("&")[2].startswith(document(answer)["parameter"])
 
 
-@read_doors
+@read_listeners
 @pytest.mark.parametrize("name", ["maxRecords", "maxBytes", "offset", "timestamp", "waitMs"])
 def test_a_number_of_many_digits_is_refused_and_harms_nobody(
     connection: Connection, public: Connection, topic: str, name: str
@@ -308,7 +308,7 @@ def headers_of(batches: bytes) -> list[BatchHeader]:
     return headers
 
 
-@read_doors
+@read_listeners
 def test_binary_reads_give_whole_batches_from_the_one_that_covers_the_offset(
     public: Connection, connection: Connection, topic: str
 ) -> None:
@@ -346,7 +346,7 @@ def test_reads_are_the_same_after_a_restart(broker: RunningBroker, topic: str) -
 # --- by time --------------------------------------------------------------------------------------
 
 
-@read_doors
+@read_listeners
 def test_a_read_by_time_begins_at_the_first_record_of_that_time_or_later(
     public: Connection, connection: Connection, topic: str
 ) -> None:
@@ -374,7 +374,7 @@ def newest(topic: str, last: int | str | None = None, **headers: str) -> bytes:
     return get(f"/v1/topic/{topic}/records{query}", **headers)
 
 
-@read_doors
+@read_listeners
 def test_the_newest_records_of_a_topic_come_by_their_time(
     public: Connection, connection: Connection, topic: str
 ) -> None:
@@ -396,7 +396,7 @@ def test_the_newest_records_of_a_topic_come_by_their_time(
     assert document(as_array) == everything[-4:]
 
 
-@read_doors
+@read_listeners
 def test_the_newest_records_are_found_in_large_batches_too(
     public: Connection, connection: Connection, topic: str
 ) -> None:
@@ -408,7 +408,7 @@ def test_the_newest_records_are_found_in_large_batches_too(
     assert [each["value"] for each in read] == list(range(39_000, 40_000))
 
 
-@read_doors
+@read_listeners
 def test_newest_records_that_cannot_be_are_refused(
     public: Connection, connection: Connection, topic: str
 ) -> None:
@@ -423,12 +423,12 @@ def test_newest_records_that_cannot_be_are_refused(
 # --- sealed partitions ----------------------------------------------------------------------------
 
 
-@read_doors
+@read_listeners
 def test_the_end_of_a_sealed_partition_says_where_to_go_on(
-    broker: RunningBroker, door: int, topic: str
+    broker: RunningBroker, listener: int, topic: str
 ) -> None:
     values = split(broker, topic)
-    with Connection(broker.port) as public, Connection(broker.port + door) as reader:
+    with Connection(broker.port) as public, Connection(broker.port + listener) as reader:
         child = produce(public, topic, b'"child"', "?partitionKey=k")
         for accept in (NDJSON_CONTENT_TYPE, JSON_CONTENT_TYPE, BATCH_CONTENT_TYPE):
             before = reader.exchange(get(records(topic, offset=0, maxRecords=2), accept=accept))

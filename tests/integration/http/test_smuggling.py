@@ -1,11 +1,18 @@
-"""What two servers could read in two ways: refused through every door, closed, nothing stored."""
+"""What two servers could read in two ways: refused at every listener, closed, nothing stored."""
 
 import pytest
 
 from tailrace.sync import Client
 from tailrace_broker.net.http.connection import HEADER_BYTES_MAX
 from tests.support.broker.fixtures import RunningBroker
-from tests.support.http.http11 import Connection, chunked, every_door, messages, problem, request
+from tests.support.http.http11 import (
+    Connection,
+    chunked,
+    every_listener,
+    messages,
+    problem,
+    request,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -111,7 +118,7 @@ CASES = {
 TOO_LARGE = {"a huge header", "many headers", "a huge target"}
 
 
-@every_door
+@every_listener
 @pytest.mark.parametrize("in_pieces", [False, True], ids=["whole", "byte by byte"])
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_refused_and_nothing_behind_it_is_taken(
@@ -134,7 +141,7 @@ def test_it_is_refused_and_nothing_behind_it_is_taken(
         assert client.topics() == []
 
 
-@every_door
+@every_listener
 @pytest.mark.parametrize("separator", [b"\r\n", b"\n", b" ", b"\0"])
 def test_a_target_cannot_end_its_line(
     shared_broker: RunningBroker, connection: Connection, separator: bytes

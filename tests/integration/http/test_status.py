@@ -50,7 +50,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def public(shared_broker: RunningBroker) -> Iterator[Connection]:
-    """To the public door."""
+    """To the public listener."""
     with Connection(shared_broker.port) as opened:
         yield opened
 
@@ -64,7 +64,7 @@ def test_a_running_broker_is_live_and_ready(public: Connection) -> None:
 
 
 @through(PUBLIC, PRODUCE, READ)
-def test_the_doors_of_clients_tell_whether_the_broker_serves(connection: Connection) -> None:
+def test_the_listeners_of_clients_tell_whether_the_broker_serves(connection: Connection) -> None:
     answer = connection.exchange(get("/status"))
 
     assert (answer.status, document(answer)) == (200, {"status": "ready"})
@@ -149,11 +149,11 @@ def test_the_ring_has_the_name_and_the_host_that_are_set(
 # --- metrics --------------------------------------------------------------------------------------
 
 
-def test_requests_are_counted_through_every_door(broker: RunningBroker, topic: str) -> None:
+def test_requests_are_counted_through_every_listener(broker: RunningBroker, topic: str) -> None:
     before = broker.metrics()
     bodies = 0
-    for door in (PUBLIC, PRODUCE):
-        with Connection(broker.port + door) as connection:
+    for listener in (PUBLIC, PRODUCE):
+        with Connection(broker.port + listener) as connection:
             lines = request(messages(topic), b"1\n2\n", content_type=NDJSON_CONTENT_TYPE)
             assert connection.exchange(lines).status == 200
             for refused, status in [
@@ -162,8 +162,8 @@ def test_requests_are_counted_through_every_door(broker: RunningBroker, topic: s
                 (request("/v1/topic/a/messages?x=1", b"1"), 400),
             ]:
                 assert connection.exchange(refused).status == status
-    for door in (PUBLIC, READ):
-        with Connection(broker.port + door) as connection:
+    for listener in (PUBLIC, READ):
+        with Connection(broker.port + listener) as connection:
             bodies += len(connection.exchange(get(records(topic))).body)
             for target in (records(topic, 99), records(topic, offset="x")):
                 assert connection.exchange(get(target)).status in {400, 404}
@@ -337,7 +337,7 @@ PROVOKED: list[tuple[str, str, int, bytes]] = [
     ("POST", "/v1/trash/{topic}/restore", 200, request("/v1/trash/t/restore?as=u")),
 ]
 # Some partitions of a request fail alone (process/test_process.py), brokers are lost
-# (ring/test_doors.py), a partition has lost its end (storage/test_damage_at_a_start.py).
+# (ring/test_listeners.py), a partition has lost its end (storage/test_damage_at_a_start.py).
 ELSEWHERE = {
     ("POST", "/v1/topic/{topic}/messages", 207),
     ("POST", "/v1/ring/ranges/{range}/accept-loss", 200),

@@ -13,7 +13,7 @@ from tests.support.http.http11 import (
     get,
     messages,
     problem,
-    produce_doors,
+    produce_listeners,
     records,
     request,
     through,
@@ -25,7 +25,7 @@ MILLISECONDS = 1_764_000_000_000
 MEANT = "timestamp is 1764000000000; it is in microseconds; did you mean 1764000000000000?"
 
 
-@produce_doors
+@produce_listeners
 def test_a_produce_with_milliseconds_is_refused_and_creates_no_topic(
     shared_broker: RunningBroker, connection: Connection, topic: str
 ) -> None:
@@ -37,7 +37,7 @@ def test_a_produce_with_milliseconds_is_refused_and_creates_no_topic(
         assert public.exchange(get(f"/v1/topics/{topic}")).status == 404
 
 
-@produce_doors
+@produce_listeners
 @pytest.mark.parametrize("time", ["2025-11-24T17:00:00%2B01:00", "2025-11-24T16:00Z"])
 def test_an_event_has_the_time_that_its_producer_wrote(
     shared_broker: RunningBroker, connection: Connection, topic: str, time: str

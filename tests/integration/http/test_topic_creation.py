@@ -32,7 +32,7 @@ from tests.support.http.http11 import (
     get,
     messages,
     problem,
-    produce_doors,
+    produce_listeners,
     request,
 )
 from tests.support.http.scripted_answers import ScriptedAnswers
@@ -54,13 +54,13 @@ def careful_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running
         yield broker
 
 
-@produce_doors
+@produce_listeners
 @pytest.mark.parametrize(
     ("body", "content_type"),
     [(b"1", JSON_CONTENT_TYPE), (b"1\n2\n", NDJSON_CONTENT_TYPE), (RECORDS, RECORDS_CONTENT_TYPE)],
 )
 def test_only_the_produce_that_creates_its_topic_says_so(
-    connection: Connection, door: int, topic: str, body: bytes, content_type: str
+    connection: Connection, listener: int, topic: str, body: bytes, content_type: str
 ) -> None:
     produce = request(messages(topic), body, content_type=content_type)
     connection.send(produce * 3)  # the others wait for the topic as well
@@ -111,9 +111,9 @@ def test_a_bad_header_creates_no_topic(shared_broker: RunningBroker, topic: str)
         assert public.exchange(get(f"/v1/topics/{topic}")).status == 404
 
 
-@produce_doors
+@produce_listeners
 def test_a_good_body_behind_a_refused_one_creates_the_topic(
-    connection: Connection, door: int, topic: str
+    connection: Connection, listener: int, topic: str
 ) -> None:
     connection.send(request(messages(topic), b"{") + request(messages(topic), b"1"))
     refused, stored = connection.receive(), connection.receive()
@@ -195,17 +195,20 @@ def _said(answer: Any) -> set[bool | None]:
 # --- registrations --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("door", [PUBLIC, READ])
+@pytest.mark.parametrize("listener", [PUBLIC, READ])
 @pytest.mark.parametrize("said", [None, False, True])
 @pytest.mark.parametrize("by_body", [False, True])
 def test_a_registration_creates_its_topic_when_it_says_so_or_is_at_polarstreams_port(
-    shared_broker: RunningBroker, topic: str, door: int, said: bool | None, by_body: bool
+    shared_broker: RunningBroker, topic: str, listener: int, said: bool | None, by_body: bool
 ) -> None:
-    with Connection(shared_broker.port) as public, Connection(shared_broker.port + door) as other:
+    with (
+        Connection(shared_broker.port) as public,
+        Connection(shared_broker.port + listener) as other,
+    ):
         answer = other.exchange(_registration(topic, said, by_body=by_body))
         is_there = public.exchange(get(f"/v1/topics/{topic}")).status == 200
 
-    is_created = door == READ if said is None else said
+    is_created = listener == READ if said is None else said
     assert is_there is is_created
     if is_created:
         assert answer.status == 200
@@ -215,12 +218,12 @@ def test_a_registration_creates_its_topic_when_it_says_so_or_is_at_polarstreams_
         assert document(answer)["detail"] == detail
 
 
-@pytest.mark.parametrize("door", [PUBLIC, READ])
+@pytest.mark.parametrize("listener", [PUBLIC, READ])
 @pytest.mark.parametrize("said", [None, True])
 def test_with_the_setting_off_no_registration_creates_a_topic(
-    careful_broker: RunningBroker, topic: str, door: int, said: bool | None
+    careful_broker: RunningBroker, topic: str, listener: int, said: bool | None
 ) -> None:
-    with Connection(careful_broker.port + door) as connection:
+    with Connection(careful_broker.port + listener) as connection:
         answer = connection.exchange(_registration(topic, said, by_body=False))
 
     assert problem(answer) == (404, "topic-not-found")

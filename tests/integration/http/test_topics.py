@@ -1,4 +1,4 @@
-"""Topics at the public door: create, list, describe, alter, delete; where their partitions end."""
+"""Topics at the public listener: create, list, describe, alter, delete; ends of partitions."""
 
 import json
 from collections.abc import Iterator
@@ -30,8 +30,8 @@ from tests.support.http.http11 import (
     messages,
     new_topic,
     problem,
-    produce_doors,
-    read_doors,
+    produce_listeners,
+    read_listeners,
     records,
     request,
 )
@@ -67,7 +67,7 @@ OTHERS: dict[str, Any] = {
 
 @pytest.fixture
 def public(shared_broker: RunningBroker) -> Iterator[Connection]:
-    """To the public door."""
+    """To the public listener."""
     with Connection(shared_broker.port) as opened:
         yield opened
 
@@ -146,7 +146,7 @@ def test_a_topic_is_found_by_the_settings_that_are_given(public: Connection, top
     assert problem(other) == (409, "topic-exists")
 
 
-@produce_doors
+@produce_listeners
 def test_a_first_produce_creates_the_topic_with_the_defaults(
     public: Connection, connection: Connection, topic: str
 ) -> None:
@@ -196,9 +196,9 @@ def test_a_name_that_is_no_name_is_refused_everywhere(
     }
     if name in {".", ".."}:
         asked[PRODUCE].append(request(messages(name), b"1"))
-    for door, requests in asked.items():
-        for own_door in {PUBLIC, door}:
-            with Connection(shared_broker.port + own_door) as connection:
+    for listener, requests in asked.items():
+        for own_listener in {PUBLIC, listener}:
+            with Connection(shared_broker.port + own_listener) as connection:
                 for sent in requests:
                     answer = connection.exchange(sent)
                     assert problem(answer) == (400, "invalid-topic-name"), sent
@@ -260,7 +260,7 @@ def test_what_is_wrong_in_a_new_topic_is_named(public: Connection, body: bytes) 
 @pytest.mark.parametrize(
     ("body", "detail"),
     [
-        (b'{"name":"\\ud800"}', "\\ud800 is half of a surrogate pair at byte 9"),
+        (b'{"name":"\\ud800"}', "the body is not JSON: \\ud800 is half of a surrogate pair"),
         (
             b'{"name":"n","partitionsPerRange":"4"}',
             "partitionsPerRange is text; give a whole number",
@@ -481,7 +481,7 @@ def test_a_topic_that_is_not_to_be_created_stays_deleted(tmp_path: Path, topic: 
 # --- offsets --------------------------------------------------------------------------------------
 
 
-@read_doors
+@read_listeners
 def test_offsets_tell_where_each_partition_starts_and_ends(
     public: Connection, connection: Connection, topic: str
 ) -> None:

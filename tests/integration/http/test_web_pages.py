@@ -60,7 +60,9 @@ def post(url: str, body: str | None = None, **options: Any) -> dict[str, Any]:
 def writes(host: str, port: int) -> list[dict[str, Any]]:
     """What changes something at a broker, as a page sends it that asks for no permission."""
     event, options = '{"pwn":1}', {"mode": "no-cors"}
-    public, produce, read = (f"http://{host}:{port + door}/v1" for door in (0, PRODUCE, READ))
+    public, produce, read = (
+        f"http://{host}:{port + listener}/v1" for listener in (0, PRODUCE, READ)
+    )
     return [
         post(f"{public}/topic/t/messages", event, **options),
         post(f"{public}/topic/t/messages", event, type="text/plain", **options),

@@ -8,7 +8,7 @@ import pytest
 
 from tailrace.sync import Client
 from tests.support.broker.fixtures import free_ring_port
-from tests.support.cli.commands import TAILRACE, TIMEOUT_S, environment, told
+from tests.support.cli.commands import TAILRACE, TIMEOUT_S, environment, reported
 from tests.support.ring.local_ring import SECRET, LocalRing, founded_ring
 from tests.support.storage.damaged import flip, stored_batches
 
@@ -60,10 +60,10 @@ def test_a_loss_is_accepted_through_a_broker_that_does_not_lead(tmp_path: Path) 
 
         assert state_of(ring) == ("damaged", first)
         text = f"offsets {first} to {end - 1} of partition {LEADER}"
-        planned = told(accept_loss(ring, 0, "--dry-run"))
+        planned = reported(accept_loss(ring, 0, "--dry-run"))
         assert planned == f"would give up {text}, and go on at {end}\n"
         assert state_of(ring) == ("damaged", first)
-        done = told(accept_loss(ring, 2))
+        done = reported(accept_loss(ring, 2))
         assert done == f"✓ t: gave up {text}; it goes on at {end}\n"
         assert state_of(ring) == ("open", end)
         with Client(ring.brokers[0].url, token=SECRET) as client:

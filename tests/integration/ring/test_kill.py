@@ -28,7 +28,7 @@ READY_S_MAX = 120.0  # on a busy machine
 
 
 class TopicClient(threading.Thread):
-    """Creates and deletes topics of its own names at random brokers, until it is told to stop."""
+    """Creates and deletes topics of its own names at random brokers, until it is asked to stop."""
 
     def __init__(self, ring: LocalRing, number: int, stop: threading.Event) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class TopicClient(threading.Thread):
         self._random = random.Random(number)
 
     def run(self) -> None:
-        """One change after the other; on, when it is told to stop, until one topic is kept."""
+        """One change after the other; on, when it is asked to stop, until one topic is kept."""
         for number in count():
             if self._stop_asked.is_set() and self.kept:
                 return
@@ -126,7 +126,7 @@ def test_kills_and_pauses_lose_nothing_that_was_agreed(tmp_path: Path) -> None:
         listed: list[set[str] | None] = []
 
         def lists_are_equal() -> bool:
-            """What got no answer may still be carried out; a topic is listed when it is open."""
+            """What got no answer may still be applied; a topic is listed when it is open."""
             listed[:] = [topics_at(ring, ordinal) for ordinal in range(3)]
             return listed[0] == listed[1] == listed[2] and None not in listed
 

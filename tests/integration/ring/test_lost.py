@@ -1,5 +1,6 @@
 """Most voters' disks are gone, and their brokers are up again with empty ones."""
 
+import subprocess
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -7,7 +8,8 @@ from urllib.error import HTTPError
 import pytest
 
 from tests.support.broker.fixtures import free_ring_port
-from tests.support.ring.local_ring import LocalRing, founded_ring
+from tests.support.cli.commands import TAILRACE, TIMEOUT_S, environment, run
+from tests.support.ring.local_ring import SECRET, LocalRing, founded_ring
 
 pytestmark = pytest.mark.integration
 
@@ -45,6 +47,28 @@ def test_the_survivor_goes_on_alone_by_hand_and_admits_the_others(tmp_path: Path
         assert registered(ring, 2, 0)["loss"] == "disk"
         names = [each["name"] for each in ring.call(0, "GET", "/v1/topics")["topics"]]
         assert names == ["kept"]
+        follow_the_doctor(ring)
+
+
+def follow_the_doctor(ring: LocalRing) -> None:
+    """It is not content until no range is without a leader, and names the command each time."""
+    url = ring.brokers[2].url
+    for ordinal in (0, 1):
+        checked = run("doctor", url=url)
+        (line,) = [
+            line for line in checked.stdout.decode().splitlines() if "no broker leads" in line
+        ]
+        assert (checked.returncode, line[0]) == (1, "✗")
+        assert f"range {ordinal} (waiting)" in line
+        command = ["ring", "accept-loss", str(ordinal), "--broker", str(ordinal)]
+        assert line.endswith(f": tailrace {' '.join(command)}")
+        subprocess.run(
+            [TAILRACE, *command],
+            env=environment(url) | {"TAILRACE_TOKEN": SECRET},
+            check=True,
+            timeout=TIMEOUT_S,
+        )
+    ring.until(lambda: "✓ ranges " in run("doctor", url=url).stdout.decode(), timeout_s=30)
 
 
 @pytest.mark.timeout(60)

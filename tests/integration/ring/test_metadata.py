@@ -152,7 +152,7 @@ def changing(ring: LocalRing) -> Iterator[Progress]:
 
 @contextmanager
 def watched(directory: Path, note: Callable[[int], None]) -> Iterator[None]:
-    """`note` is told again and again what the files of a directory take together."""
+    """`note` is reported again and again what the files of a directory take together."""
     stop = threading.Event()
 
     def watch() -> None:

@@ -64,7 +64,7 @@ def test_a_large_message_arrives_whole() -> None:
     run_mesh(scenario)
 
 
-def test_a_message_too_large_for_a_frame_is_dropped_and_told() -> None:
+def test_a_message_too_large_for_a_frame_is_dropped_and_reported() -> None:
     async def scenario(mesh: Mesh) -> None:
         one, two = await mesh.join(1), await mesh.join(2)
         with capture_logs() as logs:
@@ -165,7 +165,7 @@ def test_of_several_addresses_that_all_refuse_the_broker_is_noticed_too() -> Non
     run_mesh(scenario)
 
 
-def test_a_name_that_nobody_has_is_told_and_is_no_refusal() -> None:
+def test_a_name_that_nobody_has_is_reported_and_is_no_refusal() -> None:
     async def scenario(mesh: Mesh) -> None:
         one = await mesh.join(1)
         mesh.addresses[2] = ("no such host", 9255)
@@ -226,7 +226,7 @@ def test_of_a_broker_that_dials_twice_the_last_connection_counts() -> None:
     run_mesh(scenario)
 
 
-def test_what_a_closed_transport_is_told_to_send_is_dropped() -> None:
+def test_what_a_closed_transport_is_asked_to_send_is_dropped() -> None:
     async def scenario(mesh: Mesh) -> None:
         one, two = await mesh.join(1), await mesh.join(2)
         await one.reach(two)
@@ -267,9 +267,9 @@ def test_a_lookup_that_is_given_up_fails_without_a_word_to_the_loop() -> None:
     """The loop would take its error for a bug, which ends a broker."""
 
     async def scenario(mesh: Mesh) -> None:
-        told: list[object] = []
+        reported: list[object] = []
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: told.append(context))
+        loop.set_exception_handler(lambda _, context: reported.append(context))
         one = await mesh.join(1)
         mesh.addresses[2] = ("no-such-host.invalid", 9255)
         one.peers.send(2, one.message(1))
@@ -277,9 +277,9 @@ def test_a_lookup_that_is_given_up_fails_without_a_word_to_the_loop() -> None:
         await one.peers.close()
         with suppress(socket.gaierror):  # as long as the lookup that was given up, or longer
             await loop.getaddrinfo(*mesh.addresses[2])
-        gc.collect()  # what nobody asked for is told then
+        gc.collect()  # what nobody asked for is reported then
 
-        assert told == []
+        assert reported == []
 
     run_mesh(scenario)
 

@@ -212,7 +212,7 @@ def test_whose_handshake_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatc
 
 
 async def refused(one: Node, two: Node, count: int = 1) -> list[Log]:
-    """What is told of a message of one to two that does not get there."""
+    """What is notified of a message of one to two that does not get there."""
     with capture_logs() as logs:
         one.peers.send(two.ordinal, one.message(1))
         await until(lambda: one.peers.counters.dropped == 1)

@@ -15,7 +15,7 @@ from tailrace.wire import JSON_CONTENT_TYPE
 
 # Ports above the base: docs/protocol.md.
 PUBLIC, PRODUCE, READ, METRICS = range(4)
-_DOOR_NAMES = {PUBLIC: "public", PRODUCE: "produce", READ: "read", METRICS: "metrics"}
+_LISTENER_NAMES = {PUBLIC: "public", PRODUCE: "produce", READ: "read", METRICS: "metrics"}
 
 ANSWER_TIMEOUT_S = 20.0
 _PIECE_BYTES = 512 * 1024
@@ -24,14 +24,16 @@ _BODILESS = {100, 204}
 _RESET_ON_CLOSE = (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-def through(*doors: int) -> pytest.MarkDecorator:
-    """Run a test through each of these doors; its argument `door` is to be added to the port."""
-    return pytest.mark.parametrize("door", doors, ids=[_DOOR_NAMES[door] for door in doors])
+def through(*listeners: int) -> pytest.MarkDecorator:
+    """Run a test at each of these listeners; its argument `listener` is to be added to the port."""
+    return pytest.mark.parametrize(
+        "listener", listeners, ids=[_LISTENER_NAMES[listener] for listener in listeners]
+    )
 
 
-every_door = through(PUBLIC, PRODUCE, READ, METRICS)
-produce_doors = through(PUBLIC, PRODUCE)
-read_doors = through(PUBLIC, READ)
+every_listener = through(PUBLIC, PRODUCE, READ, METRICS)
+produce_listeners = through(PUBLIC, PRODUCE)
+read_listeners = through(PUBLIC, READ)
 
 
 def request(target: str, body: bytes = b"", /, *, method: str = "POST", **headers: Any) -> bytes:
@@ -97,7 +99,7 @@ def settle(port: int) -> None:
 
 
 class Connection:
-    """One connection to a door."""
+    """One connection to a listener."""
 
     def __init__(
         self,

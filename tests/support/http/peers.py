@@ -1,4 +1,4 @@
-"""Brokers' transports in the test's own process, with what they were told."""
+"""Brokers' transports in the test's own process, with what they were reported."""
 
 import asyncio
 import socket
@@ -50,7 +50,7 @@ class Mesh:
 
 
 class Node:
-    """One broker. What it hears, and who is told to be unreachable, come in order."""
+    """One broker. What it hears, and who is asked to be unreachable, come in order."""
 
     def __init__(self, mesh: Mesh, ordinal: int, secret: bytes, cluster: UUID | None) -> None:
         self.ordinal = ordinal

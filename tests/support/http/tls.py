@@ -1,4 +1,4 @@
-"""A TLS door before a broker, in the test's own process, as an ingress would be."""
+"""A TLS listener before a broker, in the test's own process, as an ingress would be."""
 
 import asyncio
 import ssl
@@ -14,7 +14,7 @@ START_TIMEOUT_S = 10.0
 
 
 @dataclass(slots=True)
-class TlsDoor:
+class TlsListener:
     """Passes on what comes; `requests` is what clients sent, after decryption."""
 
     port: int
@@ -26,9 +26,9 @@ class TlsDoor:
 
 
 @contextmanager
-def tls_door(broker_port: int, certificate: str = "server.pem") -> Iterator[TlsDoor]:
+def tls_listener(broker_port: int, certificate: str = "server.pem") -> Iterator[TlsListener]:
     """Open while the block runs."""
-    door = TlsDoor(0)
+    listener = TlsListener(0)
     opened = threading.Event()
     loop = asyncio.new_event_loop()
     closing = asyncio.Event()
@@ -40,12 +40,12 @@ def tls_door(broker_port: int, certificate: str = "server.pem") -> Iterator[TlsD
         async with asyncio.TaskGroup() as connections:
 
             async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                task = connections.create_task(_pass_on(door, broker_port, reader, writer))
+                task = connections.create_task(_pass_on(listener, broker_port, reader, writer))
                 open_tasks.add(task)
 
             open_tasks: set[asyncio.Task[None]] = set()
             server = await asyncio.start_server(pass_on, "127.0.0.1", 0, ssl=context)
-            door.port = server.sockets[0].getsockname()[1]
+            listener.port = server.sockets[0].getsockname()[1]
             opened.set()
             await closing.wait()
             server.close()
@@ -54,8 +54,8 @@ def tls_door(broker_port: int, certificate: str = "server.pem") -> Iterator[TlsD
 
     thread.start()
     try:
-        assert opened.wait(START_TIMEOUT_S), "the door does not open"
-        yield door
+        assert opened.wait(START_TIMEOUT_S), "the listener does not open"
+        yield listener
     finally:
         loop.call_soon_threadsafe(closing.set)
         thread.join()
@@ -63,13 +63,13 @@ def tls_door(broker_port: int, certificate: str = "server.pem") -> Iterator[TlsD
 
 
 async def _pass_on(
-    door: TlsDoor, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    listener: TlsListener, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
     """Both ways until one side ends."""
     broker_reader, broker_writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         async with asyncio.TaskGroup() as ways:
-            ways.create_task(_pump(reader, broker_writer, door.requests))
+            ways.create_task(_pump(reader, broker_writer, listener.requests))
             ways.create_task(_pump(broker_reader, writer, None))
     finally:
         for each in (writer, broker_writer):

@@ -27,7 +27,7 @@ class RegistrationHeaders(Parameters, frozen=True, rename=_NAMES):
             Meta(
                 ge=0,
                 le=INT64_MAX,
-                description="What the registration said: this is a sign of life of a consumer "
+                description="What the registration said: this is a heartbeat of a consumer "
                 "that must still be there, and joins no group.",
             ),
         ]

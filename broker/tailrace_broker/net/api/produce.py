@@ -1,14 +1,12 @@
-"""A produce request -> appends -> its answer; the same for every door (docs/protocol.md)."""
+"""A produce request -> appends -> its answer; the same for every listener (docs/protocol.md)."""
 
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import partial
-from operator import itemgetter
-from typing import Annotated, Any, NamedTuple, TypeVar, cast
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 from msgspec import Meta
 
 from tailrace.wire import (
@@ -19,19 +17,15 @@ from tailrace.wire import (
     RECORDS_JSON_CONTENT_TYPE,
 )
 from tailrace_broker.codec.batch import BatchBody
-from tailrace_broker.codec.columns import (
-    HeaderColumns,
-    RecordColumns,
-    column_of_values,
-    offsets_of_lengths,
-    pack_columns,
-    pack_events,
-)
-from tailrace_broker.codec.records_binary import ProducedRecords, RecordHeaders
+from tailrace_broker.codec.by_partition import PartitionRecords, split_keyed_lines, split_records
+from tailrace_broker.codec.columns import Int32s, RecordColumns
+from tailrace_broker.core.log.producers import Producer
+from tailrace_broker.model.append_outcome import Appended, AppendFailed, AppendOutcome
 from tailrace_broker.model.errors import InvalidBodyError, InvalidParameterError, TailraceError
 from tailrace_broker.model.topic import Topic
 from tailrace_broker.net.api.produce_bodies import (
     EventBody,
+    KeyedBody,
     ProduceParameters,
     RecordsBody,
     read_batch,
@@ -43,16 +37,13 @@ from tailrace_broker.net.api.produce_bodies import (
 from tailrace_broker.net.api.producer_headers import Sender, read_sender
 from tailrace_broker.net.broker import Broker, HostedTopic
 from tailrace_broker.net.http.problems import problem_members
-from tailrace_broker.net.http.router import Answer, Call
-
-# Of a request's records for one partition, up to here a loop is cheaper than vector operations.
-FEW_RECORDS = 64
+from tailrace_broker.net.http.router import Answer, Call, Response
 
 # The member of an answer whose request created the topic.
 _CREATED = "topicCreated"
+_CREATED_MEMBER = b',"topicCreated":true'
+_STORED = b'{"topic":"%s","partition":%d,"offset":%d,"count":%d,"durability":"%s","copies":1%s%s}'
 
-Indices = npt.NDArray[np.intp]
-T = TypeVar("T")
 _TopicCreated = Annotated[
     bool | msgspec.UnsetType, Meta(description="Only when this very request created the topic.")
 ]
@@ -86,7 +77,7 @@ class PartitionAnswer(msgspec.Struct, rename="camel"):
 
 
 def produce(broker: Broker, call: Call, answer: Answer) -> None:
-    """Append what a request brings; `answer(status, body, error)` is called once, maybe later.
+    """Append what a request brings; `answer` is called once, maybe later.
 
     Requests for one partition are appended in the order of these calls.
     """
@@ -95,16 +86,69 @@ def produce(broker: Broker, call: Call, answer: Answer) -> None:
         _check(call, format_.foreign)
         sender = read_sender(call.headers)
     except TailraceError as error:
-        answer(0, b"", error)
+        answer(error)
     else:
         topic = call.parameters.topic
         hosted = broker.present(topic)
         if hosted is not None:
-            _append(format_, broker, call, sender, hosted, answer)
+            _append(format_, _Request(broker, call, sender, hosted, answer))
         else:
-            append = partial(_append, format_, broker, call, sender)
+            use = partial(_use, format_, broker, call, sender, answer)
             check = partial(format_.read, broker, call)
-            broker.with_topic(topic, partial(_use, append, answer), check)
+            broker.with_topic(topic, use, check)
+
+
+class _Request(NamedTuple):
+    """A produce request whose topic is there; `is_new`: since this very request."""
+
+    broker: Broker
+    call: Call
+    sender: Sender | None
+    hosted: HostedTopic
+    answer: Answer
+    is_new: bool = False
+
+    @property
+    def producer(self) -> Producer | None:
+        """Who sends it, if it may be sent again."""
+        return self.sender and self.sender.producer
+
+    def partition_of(self, key: bytes | None) -> int:
+        """Without a key the producer's name decides, so that a retry meets what it repeats."""
+        placing = self.sender.name if key is None and self.sender is not None else key
+        return self.hosted.partition_of_key(placing)
+
+    def answer_one(self, partition: int, count: int, outcome: AppendOutcome) -> None:
+        """Answer a request whose records are all in one partition."""
+        if isinstance(outcome, Appended):
+            self.answer(Response((self.stored(partition, count, outcome), b"\n")))
+        else:
+            self.answer_error(outcome.error)
+
+    def answer_error(self, error: TailraceError) -> None:
+        """Answer with a problem."""
+        self.answer(_marked(error) if self.is_new else error)
+
+    def stored(self, partition: int, count: int, stored: Appended) -> bytes:
+        """What is stored in one partition, as JSON."""
+        topic = self.hosted.topic
+        # Neither a topic's name nor its durability has a character that JSON escapes.
+        return _STORED % (
+            topic.name.encode(),
+            partition,
+            stored.offset,
+            count,
+            topic.settings.durability.encode(),
+            b',"duplicate":true' if stored.is_duplicate else b"",
+            _CREATED_MEMBER if self.is_new else b"",
+        )
+
+    def failed(self, partition: int, count: int, error: TailraceError) -> bytes:
+        """Why nothing is stored in one of several partitions, as JSON."""
+        element = {"topic": self.hosted.topic.name, "partition": partition, "count": count}
+        problem = {"problem": problem_members(error)}
+        created = {_CREATED: True} if self.is_new else {}
+        return msgspec.json.encode(element | problem | created)
 
 
 def _check(call: Call, foreign: Sequence[str]) -> None:
@@ -121,137 +165,96 @@ def _check(call: Call, foreign: Sequence[str]) -> None:
 
 
 def _use(
-    append: Callable[[HostedTopic, Answer], None],
+    format_: "_Format",
+    broker: Broker,
+    call: Call,
+    sender: Sender | None,
     answer: Answer,
     hosted: HostedTopic | None,
     error: TailraceError | None,
     is_new: bool,
 ) -> None:
     """Append once the topic is there."""
-    if is_new:
-        answer = partial(_answer_created, answer)
     if hosted is None:
-        answer(0, b"", error)
+        assert error is not None
+        answer(_marked(error) if is_new else error)
     else:
-        append(hosted, answer)
+        _append(format_, _Request(broker, call, sender, hosted, answer, is_new))
 
 
-def _append(
-    format_: "_Format",
-    broker: Broker,
-    call: Call,
-    sender: Sender | None,
-    hosted: HostedTopic,
-    answer: Answer,
-) -> None:
-    read, append, _ = format_
+def _marked(error: TailraceError) -> TailraceError:
+    """A copy, for others may share the error, that says too that the request created its topic."""
+    marked = copy(error)
+    marked.members = error.members | {_CREATED: True}
+    return marked
+
+
+def _append(format_: "_Format", request: _Request) -> None:
     try:
-        append(broker, hosted, call, read(broker, call, hosted.topic), sender, answer)
+        body = format_.read(request.broker, request.call, request.hosted.topic)
+        format_.append(request, body)
     except TailraceError as error:
-        answer(0, b"", error)
+        request.answer_error(error)
 
 
-def _append_event(
-    broker: Broker,
-    hosted: HostedTopic,
-    call: Call,
-    body: EventBody,
-    sender: Sender | None,
-    answer: Answer,
-) -> None:
+def _append_event(request: _Request, body: EventBody) -> None:
     """Coalesced with other requests' events."""
-    key = call.parameters.key
-    partition = hosted.partition_of_key(_placing_key(key, sender))
-    done = partial(_answer_one, answer, hosted.topic, partition, 1)
-    hosted.log_of(partition).append_event(key, *body, done, sender and sender.producer)
-    broker.counters.produced_events += 1
+    key = request.call.parameters.key
+    partition = request.partition_of(key)
+    done = partial(request.answer_one, partition, 1)
+    request.hosted.log_of(partition).append_event(key, *body, done, request.producer)
+    request.broker.counters.produced_events += 1
 
 
-def _append_lines(
-    broker: Broker,
-    hosted: HostedTopic,
-    call: Call,
-    body: RecordColumns | RecordsBody,
-    sender: Sender | None,
-    answer: Answer,
-) -> None:
+def _append_lines(request: _Request, body: RecordColumns | KeyedBody) -> None:
     """A batch of its own; with keys in the lines, one for each partition that they belong to."""
-    if isinstance(body, RecordsBody):
-        _append_records(broker, hosted, call, body, sender, answer)
+    if isinstance(body, KeyedBody):
+        lines, timestamp_us, flags = body
+        partitions = request.hosted.partitions_of_keys(lines.keys)
+        _append_each(request, split_keyed_lines(lines, partitions, timestamp_us, flags=flags))
         return
-    partition = hosted.partition_of_key(_placing_key(call.parameters.key, sender))
-    done = partial(_answer_one, answer, hosted.topic, partition, body.record_count)
-    hosted.log_of(partition).append_columns(body, done, sender and sender.producer)
-    broker.counters.produced_events += body.record_count
+    partition = request.partition_of(request.call.parameters.key)
+    done = partial(request.answer_one, partition, body.record_count)
+    request.hosted.log_of(partition).append_columns(body, done, request.producer)
+    request.broker.counters.produced_events += body.record_count
 
 
-def _append_records(
-    broker: Broker,
-    hosted: HostedTopic,
-    _: Call,
-    body: RecordsBody,
-    sender: Sender | None,
-    answer: Answer,
-) -> None:
+def _append_records(request: _Request, body: RecordsBody) -> None:
     """A batch for each partition that the records' keys belong to."""
-    records = body.records
-    partitions = _partitions_of(hosted, records.keys, sender)
-    _append_by_partition(broker, hosted, records, partitions, body.flags, sender, answer)
+    partitions = _partitions_of(request, body.records.keys)
+    _append_each(request, split_records(body.records, partitions, flags=body.flags))
 
 
-def _partitions_of(
-    hosted: HostedTopic, keys: Sequence[bytes | None], sender: Sender | None
-) -> npt.NDArray[np.int32]:
+def _partitions_of(request: _Request, keys: Sequence[bytes | None]) -> Int32s:
     """Of each record; those without a key have one partition."""
-    partitions = hosted.partitions_of_keys([key or b"" for key in keys])
+    partitions = request.hosted.partitions_of_keys([key or b"" for key in keys])
     if None in keys:
         is_null = np.array([key is None for key in keys])
-        partitions[is_null] = hosted.partition_of_key(_placing_key(None, sender))
+        partitions[is_null] = request.partition_of(None)
     return partitions
 
 
-def _append_by_partition(
-    broker: Broker,
-    hosted: HostedTopic,
-    records: ProducedRecords,
-    partitions: npt.NDArray[np.int32],
-    flags: int,
-    sender: Sender | None,
-    answer: Answer,
-) -> None:
-    """A batch for each partition; `partitions`: of each record."""
-    order = np.argsort(partitions, kind="stable")  # the request's order within a partition
-    found, starts = np.unique(partitions[order], return_index=True)
-    appends = [
-        (partition, len(chosen), _columns_of(records, chosen, flags))
-        for partition, chosen in zip(found.tolist(), np.split(order, starts[1:]), strict=True)
-    ]
-    collected = _Collected(hosted.topic, len(appends), answer)
-    for partition, count, columns in appends:
+def _append_each(request: _Request, parts: Sequence[PartitionRecords]) -> None:
+    """A batch for each partition."""
+    collected = _Collected(request, len(parts))
+    for partition, columns in parts:
+        count = columns.record_count
         done = partial(collected.add, partition, count)
         try:
-            log = hosted.open_log_of(partition)
+            log = request.hosted.open_log_of(partition)
         except TailraceError as error:
-            done(-1, error)
+            done(AppendFailed(error))
         else:
-            log.append_columns(columns, done, sender and sender.producer)
-            broker.counters.produced_events += count
+            log.append_columns(columns, done, request.producer)
+            request.broker.counters.produced_events += count
 
 
-def _append_batch(
-    broker: Broker,
-    hosted: HostedTopic,
-    call: Call,
-    body: BatchBody,
-    sender: Sender | None,
-    answer: Answer,
-) -> None:
-    """Stored as it is under a header of the leader's."""
-    partition: int = call.parameters.partition
-    done = partial(_answer_one, answer, hosted.topic, partition, body.record_count)
-    log = hosted.open_log_of(partition)
-    log.append_batch(body, done, sender and sender.producer)
-    broker.counters.produced_events += body.record_count
+def _append_batch(request: _Request, body: BatchBody) -> None:
+    """Appended as it is under a header of the leader's."""
+    partition: int = request.call.parameters.partition
+    done = partial(request.answer_one, partition, body.record_count)
+    request.hosted.open_log_of(partition).append_batch(body, done, request.producer)
+    request.broker.counters.produced_events += body.record_count
 
 
 class _Format(NamedTuple):
@@ -260,7 +263,7 @@ class _Format(NamedTuple):
     """
 
     read: Callable[[Broker, Call, Topic], Any]
-    append: Callable[[Broker, HostedTopic, Call, Any, Sender | None, Answer], None]
+    append: Callable[[_Request, Any], None]
     foreign: tuple[str, ...]
 
 
@@ -283,123 +286,25 @@ _WIRE_NAMES = {field.name: field.encode_name for field in msgspec.structs.fields
 class _Collected:
     """Gathers the outcomes of one request's partitions; answers when the last is there."""
 
-    def __init__(self, topic: Topic, partition_count: int, answer: Answer) -> None:
-        self._topic = topic
+    def __init__(self, request: _Request, partition_count: int) -> None:
+        self._request = request
         self._missing = partition_count
-        self._answer = answer
-        self._elements: dict[int, msgspec.Raw] = {}
+        self._elements: dict[int, bytes] = {}
         self._errors: list[TailraceError] = []
 
-    def add(
-        self,
-        partition: int,
-        count: int,
-        offset: int,
-        error: TailraceError | None,
-        *,
-        is_duplicate: bool = False,
-    ) -> None:
-        if error is None:
-            element = _produced(self._topic, partition, offset, count, is_duplicate=is_duplicate)
+    def add(self, partition: int, count: int, outcome: AppendOutcome) -> None:
+        request = self._request
+        if isinstance(outcome, Appended):
+            self._elements[partition] = request.stored(partition, count, outcome)
         else:
-            self._errors.append(error)
-            failed = {"topic": self._topic.name, "partition": partition, "count": count}
-            element = msgspec.json.encode({**failed, "problem": problem_members(error)})
-        self._elements[partition] = msgspec.Raw(element)
+            self._errors.append(outcome.error)
+            self._elements[partition] = request.failed(partition, count, outcome.error)
         self._missing -= 1
         if self._missing:
             return
         if len(self._errors) == len(self._elements):
-            self._answer(0, b"", self._errors[0])
+            request.answer_error(self._errors[0])
         else:
-            body = msgspec.json.encode([self._elements[key] for key in sorted(self._elements)])
-            self._answer(207 if self._errors else 200, body, None)
-
-
-def _columns_of(records: ProducedRecords, chosen: Indices, flags: int) -> RecordColumns:
-    """The chosen records as one batch's columns."""
-    pick = _picker(chosen)
-    assert records.timestamps_us is not None, "each record has its time here"
-    timestamps_us = records.timestamps_us[chosen]
-    values, keys = pick(records.values), pick(records.keys)
-    if len(values) <= FEW_RECORDS and records.headers is None and None not in values:
-        present = cast(list[bytes], values)
-        return pack_events(present, keys, timestamps_us.tolist(), flags=flags)
-    return pack_columns(
-        column_of_values(values),
-        column_of_values(keys),
-        timestamps_us,
-        headers=records.headers and _headers_of(records.headers, chosen),
-        flags=flags,
-    )
-
-
-def _headers_of(headers: RecordHeaders, chosen: Indices) -> HeaderColumns:
-    """The chosen records' headers as columns."""
-    counts = headers.counts[chosen]
-    firsts = offsets_of_lengths(headers.counts)[:-1][chosen]
-    list_offsets = offsets_of_lengths(counts)
-    # The i-th header of a record is at its first one's place plus i.
-    places = np.repeat(firsts - list_offsets[:-1], counts) + np.arange(list_offsets[-1])
-    pick = _picker(places)
-    return HeaderColumns(
-        list_offsets, column_of_values(pick(headers.keys)), column_of_values(pick(headers.values))
-    )
-
-
-def _picker(places: Indices) -> Callable[[Sequence[T]], list[T]]:
-    """Takes these places of a sequence, in this order."""
-    indices = places.tolist()
-    if len(indices) < 2:  # else `itemgetter` gives a tuple
-        return lambda values: [values[index] for index in indices]
-    get = itemgetter(*indices)
-    return lambda values: list(get(values))
-
-
-def _answer_one(
-    answer: Answer,
-    topic: Topic,
-    partition: int,
-    count: int,
-    offset: int,
-    error: TailraceError | None,
-    *,
-    is_duplicate: bool = False,
-) -> None:
-    if error is None:
-        body = _produced(topic, partition, offset, count, is_duplicate=is_duplicate)
-        answer(200, body, None)
-    else:
-        answer(0, b"", error)
-
-
-def _answer_created(answer: Answer, status: int, body: bytes, error: TailraceError | None) -> None:
-    """Answer a request that created its topic: each element says so, and so does a problem."""
-    if error is not None:
-        error = copy(error)  # others may share it
-        error.members = error.members | {_CREATED: True}
-    else:
-        said = msgspec.json.decode(body)
-        for element in said if isinstance(said, list) else [said]:
-            element[_CREATED] = True
-        body = msgspec.json.encode(said)
-    answer(status, body, error)
-
-
-def _placing_key(key: bytes | None, sender: Sender | None) -> bytes | None:
-    """What decides the partition: without a key the producer's name, so that a retry meets it."""
-    return sender.name if key is None and sender is not None else key
-
-
-def _produced(
-    topic: Topic, partition: int, offset: int, count: int, *, is_duplicate: bool
-) -> bytes:
-    # Neither a topic's name nor its durability has a character that JSON escapes.
-    return b'{"topic":"%s","partition":%d,"offset":%d,"count":%d,"durability":"%s","copies":1%s' % (
-        topic.name.encode(),
-        partition,
-        offset,
-        count,
-        topic.settings.durability.encode(),
-        b',"duplicate":true}' if is_duplicate else b"}",
-    )
+            elements = [self._elements[key] for key in sorted(self._elements)]
+            body = b"[%s]\n" % b",".join(elements)
+            request.answer(Response((body,), status=207 if self._errors else 200))

@@ -1,4 +1,4 @@
-"""Every route of every door: one table that requests are checked by and the API is described by."""
+"""Every route of every listener: the table that checks requests and describes the API."""
 
 from collections.abc import Awaitable, Callable
 from functools import cache, partial
@@ -36,15 +36,15 @@ from tailrace_broker.net.http.router import (
     AnswerForm,
     BodyForm,
     Call,
-    Doors,
     Kind,
+    Listeners,
     Match,
     Response,
     Route,
     matcher,
 )
 
-CLIENT_DOORS = Doors.PUBLIC | Doors.PRODUCE | Doors.READ
+CLIENT_LISTENERS = Listeners.PUBLIC | Listeners.PRODUCE | Listeners.READ
 
 _AGREED_PROBLEMS = (errors.NotAgreedError, errors.RingRefusedError)
 _TOPIC_PROBLEMS = (errors.InvalidTopicNameError, errors.TopicNotFoundError, errors.NotReadyError)
@@ -88,7 +88,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "POST",
         "/v1/topic/{topic}/messages",
-        Doors.PUBLIC | Doors.PRODUCE,
+        Listeners.PUBLIC | Listeners.PRODUCE,
         "Store events; answered when they are on disk.",
         (
             _json(
@@ -130,7 +130,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "/v1/topic/{topic}/partitions/{partition}/records",
-        Doors.PUBLIC | Doors.READ,
+        Listeners.PUBLIC | Listeners.READ,
         "Read a partition from an offset or a time on.",
         (
             AnswerForm(
@@ -153,7 +153,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "/v1/topic/{topic}/records",
-        Doors.PUBLIC | Doors.READ,
+        Listeners.PUBLIC | Listeners.READ,
         "Of the last records of each partition the newest, oldest first.",
         (AnswerForm(200, "Records.", _RECORDS),),
         handle=read.read_last,
@@ -171,7 +171,7 @@ ROUTES: tuple[Route, ...] = (
         Route(
             method,
             "/v1/consumer/register",
-            Doors.PUBLIC | Doors.READ,
+            Listeners.PUBLIC | Listeners.READ,
             "Register a consumer with its group; safe to repeat with the same values.",
             (_json(200, "The consumer.", consumers.RegisteredAnswer),),
             handle=consumers.register,
@@ -197,7 +197,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "POST",
         "/v1/consumer/poll",
-        Doors.PUBLIC | Doors.READ,
+        Listeners.PUBLIC | Listeners.READ,
         "Take what a consumer has not read yet; the next poll confirms it.",
         (
             AnswerForm(
@@ -226,7 +226,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "POST",
         "/v1/consumer/commit",
-        Doors.PUBLIC | Doors.READ,
+        Listeners.PUBLIC | Listeners.READ,
         "Confirm what was delivered; answered when this is on disk.",
         (AnswerForm(204, "Stored."),),
         handle=consumers.commit,
@@ -237,7 +237,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "POST",
         "/v1/consumer/goodbye",
-        Doors.PUBLIC | Doors.READ,
+        Listeners.PUBLIC | Listeners.READ,
         "Remove a consumer; others of its group get its partitions.",
         (_json(200, "Removed.", dict[str, str]),),
         handle=consumers.goodbye,
@@ -248,7 +248,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "/v1/groups",
-        Doors.PUBLIC,
+        Listeners.PUBLIC,
         "All consumer groups, sorted by name.",
         (_json(200, "The groups.", group_bodies.GroupsAnswer),),
         handle=groups.list_groups,
@@ -257,7 +257,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "/v1/groups/{group}",
-        Doors.PUBLIC,
+        Listeners.PUBLIC,
         "Describe a consumer group.",
         (_json(200, "The group.", group_bodies.GroupDescription),),
         handle=groups.describe_group,
@@ -267,7 +267,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "DELETE",
         "/v1/groups/{group}",
-        Doors.PUBLIC,
+        Listeners.PUBLIC,
         "Forget a consumer group that has no consumers.",
         (AnswerForm(204, "Deleted."),),
         handle=groups.delete_group,
@@ -282,7 +282,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "POST",
         "/v1/groups/{group}/reset",
-        Doors.PUBLIC,
+        Listeners.PUBLIC,
         "Move a consumer group that has no consumers.",
         (_json(200, "What was moved.", group_bodies.GroupResetAnswer),),
         handle=groups.reset_group,
@@ -302,7 +302,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "PUT",
         "/v1/groups/{group}/offsets",
-        Doors.PUBLIC,
+        Listeners.PUBLIC,
         "Tell how far a reader is that keeps its offsets itself.",
         (AnswerForm(204, "Stored."),),
         handle=groups.publish_offsets,
@@ -321,7 +321,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "/v1/offsets",
-        Doors.PUBLIC | Doors.READ,
+        Listeners.PUBLIC | Listeners.READ,
         "Where each partition begins and ends.",
         (_json(200, "By topic and partition.", topics.OffsetsAnswer),),
         handle=topics.list_offsets,
@@ -331,7 +331,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "/v1/topics",
-        Doors.PUBLIC,
+        Listeners.PUBLIC,
         "All topics, sorted by name.",
         (_json(200, "The topics.", topics.TopicsAnswer),),
         handle=topics.list_topics,
@@ -340,7 +340,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "POST",
         "/v1/topics",
-        Doors.PUBLIC,
+        Listeners.PUBLIC,
         "Create a topic; safe to repeat with the same settings.",
         (
             _json(201, "Created.", topics.TopicAnswer),
@@ -361,7 +361,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "/v1/topics/{topic}",
-        Doors.PUBLIC,
+        Listeners.PUBLIC,
         "Describe a topic.",
         (_json(200, "The topic.", topics.TopicDescription),),
         handle=topics.describe_topic,
@@ -371,7 +371,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "PATCH",
         "/v1/topics/{topic}",
-        Doors.PUBLIC,
+        Listeners.PUBLIC,
         "Change a topic's settings.",
         (_json(200, "The topic as it is now.", topics.TopicAnswer),),
         handle=topics.alter_topic,
@@ -387,7 +387,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "DELETE",
         "/v1/topics/{topic}",
-        Doors.PUBLIC,
+        Listeners.PUBLIC,
         "Delete a topic; its data stays in the trash for a while.",
         (AnswerForm(204, "Deleted."),),
         handle=topics.delete_topic,
@@ -397,7 +397,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "POST",
         "/v1/topics/{topic}/partitions/{partition}/accept-loss",
-        Doors.PUBLIC,
+        Listeners.PUBLIC,
         "Let a partition that has lost its end go on behind it: events are lost.",
         (_json(200, "What is lost.", losses.LossAnswer),),
         handle=losses.accept_loss,
@@ -408,7 +408,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "/v1/trash",
-        Doors.PUBLIC,
+        Listeners.PUBLIC,
         "Deleted topics whose data is still there.",
         (_json(200, "The latest deletion first.", trash.TrashAnswer),),
         handle=trash.list_trash,
@@ -417,7 +417,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "POST",
         "/v1/trash/{topic}/restore",
-        Doors.PUBLIC,
+        Listeners.PUBLIC,
         "Bring a deleted topic back, with its id and its records.",
         (_json(200, "The topic.", topics.TopicDescription),),
         handle=trash.restore_topic,
@@ -434,7 +434,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "/v1/brokers",
-        Doors.PUBLIC,
+        Listeners.PUBLIC,
         "The ring and its brokers.",
         (_json(200, "The ring.", status.BrokersAnswer),),
         handle=status.brokers,
@@ -443,7 +443,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "/v1/ring",
-        Doors.PUBLIC,
+        Listeners.PUBLIC,
         "What the ring has agreed on: brokers, ranges, who leads; answered before all is ready.",
         (_json(200, "The ring.", ring.RingDescription),),
         handle=ring.describe_ring,
@@ -453,7 +453,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "POST",
         "/v1/ring/found",
-        Doors.PUBLIC,
+        Listeners.PUBLIC,
         "Found a ring of brokers that are empty; safe to repeat.",
         (_json(200, "The ring.", ring.RingDescription),),
         handle=ring.found_ring,
@@ -468,7 +468,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "POST",
         "/v1/ring/ranges/{range}/accept-loss",
-        Doors.PUBLIC,
+        Listeners.PUBLIC,
         "Let a broker lead a range of which no whole replica is left: events may be lost.",
         (_json(200, "The range.", ring.RangeAnswer),),
         handle=ring.accept_loss,
@@ -480,7 +480,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "POST",
         "/v1/ring/metadata/recover",
-        Doors.PUBLIC,
+        Listeners.PUBLIC,
         "Go on with this voter alone when most are lost for good.",
         (_json(200, "The ring.", ring.RingDescription),),
         handle=ring.recover_metadata,
@@ -491,7 +491,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "/status",
-        CLIENT_DOORS,
+        CLIENT_LISTENERS,
         "Whether the broker serves.",
         (_json(200, "It does.", dict[str, str]),),
         handle=status.status,
@@ -500,7 +500,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "/ready",
-        Doors.PUBLIC | Doors.METRICS,
+        Listeners.PUBLIC | Listeners.METRICS,
         "Whether the broker serves, for a readiness probe.",
         (_json(200, "It does.", dict[str, bool]),),
         handle=status.ready,
@@ -509,7 +509,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "/live",
-        Doors.PUBLIC | Doors.METRICS,
+        Listeners.PUBLIC | Listeners.METRICS,
         "The process answers, for a liveness probe.",
         (_json(200, "It does.", dict[str, bool]),),
         handle=status.live,
@@ -517,7 +517,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "/v1/problems/{type}",
-        Doors.PUBLIC,
+        Listeners.PUBLIC,
         "What a problem type means.",
         (_json(200, "The type.", status.ProblemAnswer),),
         handle=status.problem,
@@ -526,7 +526,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "/v1/openapi.json",
-        Doors.PUBLIC,
+        Listeners.PUBLIC,
         "This description, OpenAPI 3.1.",
         (_json(200, "The description."),),
         handle=_describe,
@@ -534,7 +534,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "/docs",
-        Doors.PUBLIC,
+        Listeners.PUBLIC,
         "This description as a page.",
         (AnswerForm(200, "The page.", {"text/html": None}),),
         handle=openapi.page,
@@ -542,7 +542,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "/",
-        Doors.PUBLIC,
+        Listeners.PUBLIC,
         "To the page.",
         (AnswerForm(302, "See `/docs`."),),
         handle=openapi.redirect,
@@ -550,24 +550,24 @@ ROUTES: tuple[Route, ...] = (
 )
 
 
-def door_matchers(
+def listener_matchers(
     render_metrics: Callable[[], Awaitable[bytes]], *, public_port: int
-) -> dict[Doors, Match]:
+) -> dict[Listeners, Match]:
     """How each port finds its routes; `render_metrics` makes Prometheus' text format."""
     metrics = Route(
         "GET",
         "/metrics",
-        Doors.METRICS,
+        Listeners.METRICS,
         "Prometheus' text format.",
         (AnswerForm(200, "The metrics.", {"text/plain": None}),),
         handle=partial(status.metrics, render_metrics),
     )
     routes = (*ROUTES, metrics)
     return {
-        door: matcher(
-            [each.at(door) for each in routes if each.doors & door],
+        listener: matcher(
+            [each.at(listener) for each in routes if each.listeners & listener],
             public_port=public_port,
-            takes_untyped=door is Doors.PRODUCE,  # as PolarStreams' clients know it
+            takes_untyped=listener is Listeners.PRODUCE,  # as PolarStreams' clients know it
         )
-        for door in Doors
+        for listener in Listeners
     }

@@ -397,7 +397,7 @@ def _details(
 
 
 def url_at(host: str, port: int) -> str:
-    """Of a broker's public door."""
+    """Of a broker's public listener."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 

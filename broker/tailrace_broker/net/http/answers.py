@@ -136,20 +136,17 @@ class AnswerQueue:
 
     def _start(self, exchange: Exchange) -> None:
         if exchange.refused is not None:
-            self._answer(exchange, 0, b"", exchange.refused)
+            self._answer(exchange, exchange.refused)
         elif exchange.route.immediate is not None:
             exchange.route.immediate(self._broker, exchange.call(), partial(self._answer, exchange))
         else:
             self._serving = self._spawn(self._serve(exchange))
 
-    def _answer(
-        self, exchange: Exchange, status: int, body: bytes, error: TailraceError | None
-    ) -> None:
-        """Of a route that answers by callback."""
-        if error is not None:
-            self._answer_whole(exchange, problem_response(error))
-        else:
-            self._answer_whole(exchange, Response((body, b"\n"), status=status))
+    def _answer(self, exchange: Exchange, result: Response | TailraceError) -> None:
+        """Answer for a route that does so by callback."""
+        if isinstance(result, TailraceError):
+            result = problem_response(result)
+        self._answer_whole(exchange, result)
 
     async def _serve(self, exchange: Exchange) -> None:
         """Run the handler of the first that waits."""
@@ -166,7 +163,7 @@ class AnswerQueue:
         except TailraceError as error:
             _end(exchange, is_sent=False)
             self._serving = None
-            self._answer(exchange, 0, b"", error)
+            self._answer(exchange, error)
 
     def _answer_whole(self, exchange: Exchange, response: Response) -> None:
         assert not isinstance(response.body, AsyncIterator)

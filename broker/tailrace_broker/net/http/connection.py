@@ -1,8 +1,8 @@
-"""HTTP/1.1 for every door: one object a connection, on httptools under uvloop (RFC 9110, 9112).
+"""HTTP/1.1 for every listener: one object a connection, on httptools under uvloop (RFC 9110, 9112).
 
 Small requests are parsed from one receive buffer that all connections share: the event loop hands
 over what it read before it reads for another. A large body is received into place: the bytes that
-are still to come bypass the parser, which sees the next request anew.
+are still to come bypass the parser, which sees the next request again.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import cast
 
 import httptools
 
-from tailrace.wire import RECORDS_CONTENT_TYPE
+from tailrace.wire import RECORDS_CONTENT_TYPE, RECORDS_JSON_CONTENT_TYPE
 from tailrace_broker.model.errors import (
     BodyTooLargeError,
     HeaderTooLargeError,
@@ -23,6 +23,7 @@ from tailrace_broker.model.errors import (
 )
 from tailrace_broker.net.broker import Broker
 from tailrace_broker.net.http.answers import PIPELINED_MAX, AnswerQueue, Spawn
+from tailrace_broker.net.http.long_line import LongLine
 from tailrace_broker.net.http.origin import PREFLIGHT, WebAccess
 from tailrace_broker.net.http.request import (
     HEADERS,
@@ -96,7 +97,7 @@ class Connections:
 
 
 class HttpConnection(asyncio.BufferedProtocol):
-    """One connection of a door, whose routes `match` knows."""
+    """One connection of a listener, whose routes `match` knows."""
 
     def __init__(
         self, broker: Broker, match: Match, connections: Connections, spawn: Spawn
@@ -150,7 +151,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         connections.open.add(self)
         self._active_s = self._loop.time()
         self._idle_check = self._loop.call_later(connections.idle_seconds, self._check_idle)
-        if connections.is_ending:  # accepted by the kernel before the door closed
+        if connections.is_ending:  # accepted by the kernel before the listener closed
             self.end()
         elif len(connections.open) > connections.count_max:
             self._fail(
@@ -203,6 +204,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._parser = httptools.HttpRequestParser(self)
                 self._complete()
         elif self._discard_bytes:
+            self._look_for_long_line(bytes(_receive_buffer[:nbytes]))
             self._discard_bytes -= nbytes
             if not self._discard_bytes:
                 self._parser = httptools.HttpRequestParser(self)
@@ -286,6 +288,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         current = self._current
         current.received_bytes += len(chunk)
         if current.refused is not None:
+            self._look_for_long_line(chunk)
             if current.received_bytes > DISCARD_BYTES_MAX:
                 self._fail(current.refused)
             return
@@ -293,7 +296,10 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._check_body_size(current.received_bytes)
             self._take_memory(len(chunk))
         except TailraceError as error:
+            body = current.body
             self._refuse(error)
+            self._look_for_long_line(body)
+            self._look_for_long_line(chunk)
         else:
             current.add_to_body(chunk)
 
@@ -376,9 +382,14 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._direct_body[: current.received_bytes] = current.body
 
     def _answer_expectation(self) -> None:
-        """`Expect: 100-continue`: ask for the body, or say at once why not (RFC 9110, 10.1.1)."""
-        if self._current.refused is not None:
-            self._fail(self._current.refused)
+        """`Expect: 100-continue`: ask for the body, or say at once why not (RFC 9110, 10.1.1).
+
+        Of a body that is too large the line that makes it so is worth asking for.
+        """
+        current = self._current
+        is_searched = current.long_line is not None and current.content_bytes <= DISCARD_BYTES_MAX
+        if current.refused is not None and not is_searched:
+            self._fail(current.refused)
         elif self._transport is not None and not len(self._answers):
             self._transport.write(_CONTINUE)  # behind others' answers the peer stops waiting itself
 
@@ -386,6 +397,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Hand over a whole request and be ready for the next."""
         self._stop_deadline()
         exchange, self._current = self._current, Exchange()
+        if exchange.long_line is not None and exchange.long_line.number is not None:
+            exchange.refused = _line_too_large(
+                exchange.long_line.number, self._broker.max_request_bytes
+            )
         self._is_ending = not exchange.keeps_alive
         if self._is_ending or len(self._answers) >= PIPELINED_MAX:
             self._pause_reading()
@@ -410,11 +425,17 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _check_body_size(self, body_bytes: int) -> None:
         bytes_max = self._broker.max_request_bytes
         if body_bytes > bytes_max:
+            if self._current.has_lines():
+                self._current.long_line = LongLine(bytes_max)
             raise BodyTooLargeError(
                 f"the body is over {bytes_max} bytes; send fewer events a request, or "
                 "split the event",
                 maxRequestBytes=bytes_max,
             )
+
+    def _look_for_long_line(self, piece: bytes | bytearray) -> None:
+        if self._current.long_line is not None:
+            self._current.long_line.add(piece)
 
     def _take_memory(self, size_bytes: int) -> None:
         """ProduceMemoryFullError when the bound is reached."""
@@ -533,14 +554,22 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._idle_check = loop.call_later(LINGER_SECONDS, transport.abort)
 
 
+def _line_too_large(number: int, bytes_max: int) -> BodyTooLargeError:
+    return BodyTooLargeError(
+        f"line {number} is over {bytes_max} bytes, and a request has at most so many; split the "
+        "event",
+        maxRequestBytes=bytes_max,
+        line=number,
+    )
+
+
 def _header_too_large(target: bytes) -> HeaderTooLargeError:
     """Says what to do: mostly it is a key, which takes up to three bytes of the URL for each."""
     is_key = b"partitionKey=" in target and len(target) > HEADER_BYTES_MAX // 2
+    what = "partitionKey travels in the URL" if is_key else "send fewer or shorter headers"
     remedy = (
-        "partitionKey travels in the URL; send a longer key in the body, as "
+        f"{what}; a longer key goes in the body, as {RECORDS_JSON_CONTENT_TYPE} or "
         f"{RECORDS_CONTENT_TYPE} (in Python by produce_records or a Producer)"
-        if is_key
-        else "send fewer or shorter headers"
     )
     return HeaderTooLargeError(
         f"request line and headers are over {HEADER_BYTES_MAX} bytes; {remedy}"

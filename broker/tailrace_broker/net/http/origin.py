@@ -24,7 +24,7 @@ from tailrace_broker.net.broker import Broker
 from tailrace_broker.net.http.request import Exchange
 from tailrace_broker.net.http.router import (
     Call,
-    Doors,
+    Listeners,
     Matched,
     Parameters,
     Response,
@@ -103,7 +103,7 @@ async def _allow_request(_: Broker, __: Call) -> Response:
 
 # What answers the browser's question before a request of an allowed origin (CORS preflight).
 PREFLIGHT = Matched(
-    Route("OPTIONS", "*", ~Doors(0), "What pages may send.", (), handle=_allow_request),
+    Route("OPTIONS", "*", ~Listeners(0), "What pages may send.", (), handle=_allow_request),
     Parameters(),
     (),
 )
@@ -135,7 +135,7 @@ def _foreign_origin(origin: bytes, fetch_site: bytes) -> ForeignOriginError:
     site = shortened(fetch_site.decode("latin-1"))
     page = shown if origin else f"another origin (Sec-Fetch-Site: {site})"
     return ForeignOriginError(
-        f"a web page of {page} must not change anything here; nothing was done. If it may, add its "
-        "origin to TAILRACE_ALLOWED_ORIGINS",
+        f"web pages of {page} are not allowed to change anything; nothing was done. To allow them, "
+        "add their origin to the broker's TAILRACE_ALLOWED_ORIGINS",
         origin=shown,
     )

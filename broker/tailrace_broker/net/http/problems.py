@@ -183,7 +183,7 @@ PROBLEMS: dict[type[TailraceError], Problem] = {
         413,
         "Body too large",
         "over `TAILRACE_MAX_REQUEST_BYTES`, or over 500,000 events or record headers, or events "
-        "and their keys over 32 MiB",
+        "and their keys over 32 MiB; `line` is the first of NDJSON that alone is too large",
     ),
     errors.UnsupportedMediaTypeError: Problem(
         "unsupported-media-type",
@@ -262,7 +262,7 @@ PROBLEMS: dict[type[TailraceError], Problem] = {
         503,
         "Not agreed",
         "most of the voters could not be asked in time; what was asked for may still come about, "
-        "and is carried out once when it is asked for again",
+        "and is applied once when it is asked for again",
     ),
     errors.BrokerUnreachableError: Problem(
         "broker-unreachable",

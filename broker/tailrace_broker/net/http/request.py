@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from hmac import compare_digest
 from types import MappingProxyType
 
-from tailrace.wire import JSON_CONTENT_TYPE
+from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
 from tailrace_broker.memory.pool import Lease
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import (
@@ -20,6 +20,7 @@ from tailrace_broker.model.errors import (
     TailraceError,
     UnsupportedMediaTypeError,
 )
+from tailrace_broker.net.http.long_line import LongLine
 from tailrace_broker.net.http.router import DIGITS_MAX, Call, Kind, Matched, Route, shortened
 
 # Looked up once: an enum's member costs a call each time.
@@ -66,6 +67,7 @@ class Exchange:
     body: bytes | bytearray = b""
     received_bytes: int = 0  # of the body
     refused: TailraceError | None = None
+    long_line: LongLine | None = None  # is looked for in what is discarded
     keeps_alive: bool = True
     memory_bytes: int = 0  # of produce memory, returned with the answer
     lease: Lease | None = None  # of read memory, until the answer is sent
@@ -91,6 +93,10 @@ class Exchange:
             self.body += piece
         else:
             self.body = bytearray(self.body + piece)
+
+    def has_lines(self) -> bool:
+        """The body is a line an event."""
+        return media_type(self.content_type) == NDJSON_CONTENT_TYPE
 
     def call(self) -> Call:
         """What the handler gets."""
@@ -161,8 +167,9 @@ def _check_content(exchange: Exchange, matched: Matched) -> None:
     if given not in matched.body_types:
         known = ", ".join(matched.body_types)
         shown = shortened(exchange.content_type.decode("latin-1"))
-        wrong = f"content-type {shown} is not" if given else "the body has no content-type; send"
-        raise UnsupportedMediaTypeError(f"{wrong} one of: {known}", contentType=shown)
+        wrong = f"content-type {shown} is not taken" if given else "the body has no content-type"
+        wanted = f"one of: {known}" if len(matched.body_types) > 1 else f"content-type: {known}"
+        raise UnsupportedMediaTypeError(f"{wrong}; send {wanted}", contentType=shown)
     coding = exchange.content_encoding
     if coding and coding.lower() != _IDENTITY:
         shown = shortened(coding.decode("latin-1"))

@@ -1,6 +1,6 @@
 """What a route is, and how a request line finds one: path and query -> typed parameters.
 
-The table of all routes is `net.doors`. A route's parameters are a struct: it checks requests, and
+The table of all routes is `net.api.routes`. A route's parameters are a struct: it checks requests
 `net.openapi` describes it.
 """
 
@@ -51,7 +51,7 @@ TopicName = Annotated[str, Meta(description="The topic's name.")]
 PartitionId = Annotated[int, Meta(ge=0, le=PARTITION_MAX, description="The partition's id.")]
 
 
-class Doors(enum.Flag):
+class Listeners(enum.Flag):
     """The ports that a route is reached at."""
 
     PUBLIC = enum.auto()
@@ -89,8 +89,8 @@ class Response(NamedTuple):
     on_lost: Callable[[], None] | None = None  # when the peer goes before all of it is sent
 
 
-# Answers a request: status and JSON of a success, or an error; once, maybe later.
-Answer = Callable[[int, bytes, TailraceError | None], None]
+# Answers a request with a whole body, or an error; once, maybe later.
+Answer = Callable[[Response | TailraceError], None]
 # Starts at once and calls `Answer`; requests of one connection may overlap (produce).
 Immediate = Callable[[Broker, Call, Answer], None]
 # Runs when all requests of its connection before it are answered.
@@ -124,7 +124,7 @@ class Route(NamedTuple):
 
     method: str
     path: str
-    doors: Doors
+    listeners: Listeners
     summary: str
     answers: Sequence[AnswerForm]
     handle: Handler | None = None
@@ -139,9 +139,9 @@ class Route(NamedTuple):
     is_admin: bool = False
     handle_at_read: Handler | None = None
 
-    def at(self, door: Doors) -> "Route":
+    def at(self, listener: Listeners) -> "Route":
         """The route as this port serves it."""
-        is_other = door is Doors.READ and self.handle_at_read is not None
+        is_other = listener is Listeners.READ and self.handle_at_read is not None
         return self._replace(handle=self.handle_at_read) if is_other else self
 
 

@@ -6,14 +6,10 @@ Such a time can be written as text.
 
 from datetime import UTC, datetime, timedelta
 
-from tailrace.wire import INTEGER_US_MIN
+from tailrace.wire import check_integer_us
 from tailrace_broker.model.errors import InvalidParameterError
 from tailrace_broker.net.http.router import DIGITS_MAX, shortened
 
-# Six digits more than now: about the year 33,000.
-TIMESTAMP_US_MAX = 10**18 - 1
-# 2100-01-01: an integer of another unit is taken for a time up to here.
-_MEANT_US_MAX = 4_102_444_800_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TIMESTAMP_FORMS = "ISO 8601 with a zone, like 2026-11-21T09:00:00Z, or microseconds since the epoch"
 
@@ -38,18 +34,11 @@ def read_timestamp(given: str | int) -> int:
 
 
 def _of_integer(value: int) -> int:
-    if INTEGER_US_MIN <= value <= TIMESTAMP_US_MAX:
-        return value
-    meant = (value * 1_000, value * 1_000_000, value // 1_000)  # ms, s, ns
-    likely = [each for each in meant if INTEGER_US_MIN <= each <= _MEANT_US_MAX]
-    if likely:
-        raise _refused(f"is {value}; it is in microseconds; did you mean {likely[0]}?")
-    if value > TIMESTAMP_US_MAX:
-        raise _refused(f"is {value}; it is at most {TIMESTAMP_US_MAX}, in microseconds")
-    raise _refused(
-        f"is {value}, in microseconds before 2001; write such a time as text, like "
-        "1999-12-31T00:00:00Z"
-    )
+    try:
+        check_integer_us(value)
+    except ValueError as error:
+        raise _refused(f"is {error}") from None
+    return value
 
 
 def _refused(what: str) -> InvalidParameterError:

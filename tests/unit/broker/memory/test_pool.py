@@ -229,7 +229,7 @@ def test_a_buffer_keeps_what_is_tied_to_it() -> None:
     assert pool.read_used_bytes == 0
 
 
-def test_who_waits_is_told_of_every_return() -> None:
+def test_who_waits_is_notified_of_every_return() -> None:
     pool = BufferPool(CAPACITY_BYTES)
     used_bytes: list[int] = []
     pool.call_when_read_memory_returns(lambda: used_bytes.append(pool.read_used_bytes))

@@ -29,7 +29,7 @@ def test_each_header_says_its_own(header: str, number: int) -> None:
 
 @each_header
 @pytest.mark.parametrize("value", [b"", b"-1", b"+1", b"1.0", b"1, 1", b"\xb2", b"%d" % 2**63])
-def test_what_is_wrong_with_a_header_is_told_by_its_name(header: str, value: bytes) -> None:
+def test_what_is_wrong_with_a_header_is_reported_by_its_name(header: str, value: bytes) -> None:
     with pytest.raises(InvalidParameterError) as refused:
         read_confirmation(headers_of(header, value))
 

@@ -155,8 +155,8 @@ def test_an_operation_has_the_problems_of_its_route(page: Any, route: Route) -> 
         assert f"`{known.slug}`: {known.when}" in answer["description"].split("\n\n")
         assert answer["content"].keys() == {PROBLEM_CONTENT_TYPE}
     for status, answer in responses.items():
-        told = re.findall(r"^`([a-z-]+)`: ", answer["description"], re.MULTILINE)
+        reported = re.findall(r"^`([a-z-]+)`: ", answer["description"], re.MULTILINE)
         if int(status) >= 400:
-            assert told
+            assert reported
             known_slugs = {each.slug for each in PROBLEMS.values() if str(each.status) == status}
-            assert set(told) <= known_slugs
+            assert set(reported) <= known_slugs

@@ -180,7 +180,7 @@ def test_what_cannot_be_read_is_left_out(tmp_path: Path, kind: type[TailraceErro
 
 
 @pytest.mark.parametrize("end", [None, 9])
-def test_what_is_wrong_with_a_partition_is_told(tmp_path: Path, end: int | None) -> None:
+def test_what_is_wrong_with_a_partition_is_reported(tmp_path: Path, end: int | None) -> None:
     """That it was trimmed or deleted meanwhile is no problem."""
 
     async def scenario(logs: Logs) -> None:
@@ -246,7 +246,7 @@ def test_who_waits_for_memory_holds_none(tmp_path: Path, end: int | None) -> Non
     run(tmp_path, scenario)
 
 
-def test_who_waits_too_long_is_told(tmp_path: Path) -> None:
+def test_who_waits_too_long_is_reported(tmp_path: Path) -> None:
     async def scenario(logs: Logs) -> None:
         others = held_by_others(logs.memory, BATCH_BYTES)
         with pytest.raises(ReadMemoryFullError):

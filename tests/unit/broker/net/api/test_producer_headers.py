@@ -54,7 +54,7 @@ def test_a_name_and_a_sequence_are_a_producer(name: bytes, sequence: int) -> Non
         (b"a", b"0" * 41, "Tailrace-Sequence", f"is {'0' * 40}…; {SEQUENCE_WANTED}"),
     ],
 )
-def test_what_is_wrong_with_a_header_is_told_by_its_name(
+def test_what_is_wrong_with_a_header_is_reported_by_its_name(
     name: bytes | None, sequence: bytes | None, header: str, detail: str
 ) -> None:
     with pytest.raises(InvalidParameterError) as refused:

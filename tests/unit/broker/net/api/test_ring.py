@@ -1,4 +1,4 @@
-"""What a broker answers about its ring, and what it does to it by hand; of a ring that is told."""
+"""What a broker answers about its ring, and what it does to it by hand."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ def registration(ordinal: int, *, number: int = 1) -> Registration:
 
 
 def state_of(*commands: Command, brokers: int = 3) -> RingState:
-    """A new ring in which these were carried out."""
+    """A new ring in which these were applied."""
     state = initial_state(CLUSTER, brokers, 1, map(registration, range(brokers)))
     for number, command in enumerate(commands):
         state = apply_command(state, Stamped(number, command))
@@ -70,7 +70,7 @@ VIEW = RingView(
 
 
 class ToldRing:
-    """Knows what it was told; keeps what it was asked for."""
+    """Knows what it was reported; keeps what it was asked for."""
 
     def __init__(self, state: RingState | None, view: RingView) -> None:
         self.state = state
@@ -159,13 +159,13 @@ def described(broker: Any, *, consistent: bool = False) -> Any:
 
 
 def test_the_ring_is_described_as_it_is_agreed_and_as_it_is_heard() -> None:
-    told = described(broker_of(LED))
+    reported = described(broker_of(LED))
 
-    assert told["name"] == "demo"
-    assert told["state"] == "member"
-    assert told["clusterId"] == str(CLUSTER)
-    assert (told["brokers"], told["factor"], told["copies"]) == (3, 1, 1)
-    assert told["metadata"] == {
+    assert reported["name"] == "demo"
+    assert reported["state"] == "member"
+    assert reported["clusterId"] == str(CLUSTER)
+    assert (reported["brokers"], reported["factor"], reported["copies"]) == (3, 1, 1)
+    assert reported["metadata"] == {
         "term": 5,
         "leader": 2,
         "voters": [0, 1, 2],
@@ -174,12 +174,12 @@ def test_the_ring_is_described_as_it_is_agreed_and_as_it_is_heard() -> None:
         "applied": 10,
         "logBytes": 4096,
     }
-    assert [(each["alive"], each["height"]) for each in told["registrations"]] == [
+    assert [(each["alive"], each["height"]) for each in reported["registrations"]] == [
         (True, 10),
         (True, 8),
         (False, None),
     ]
-    assert told["registrations"][1] == {
+    assert reported["registrations"][1] == {
         "ordinal": 1,
         "registration": 1,
         "incarnation": str(incarnation(1)),
@@ -189,7 +189,7 @@ def test_the_ring_is_described_as_it_is_agreed_and_as_it_is_heard() -> None:
         "alive": True,
         "height": 8,
     }
-    assert told["step"] is None
+    assert reported["step"] is None
 
 
 def test_ranges_are_in_token_order_and_their_tokens_are_texts() -> None:
@@ -247,12 +247,12 @@ def test_a_step_that_is_under_way_is_described() -> None:
 )
 def test_a_broker_in_no_ring_says_what_it_waits_for(leader: int | None, state: str) -> None:
     view = RingView(0, leader, False, (), (), -1, -1, -1, {}, {}, 0)
-    told = described(broker_of(None, view))
+    reported = described(broker_of(None, view))
 
-    assert told["state"] == state
-    assert [told[each] for each in ("clusterId", "brokers", "factor", "step")] == [None] * 4
-    assert [told["metadata"][each] for each in ("height", "applied")] == [None, None]
-    assert (told["registrations"], told["ranges"]) == ([], [])
+    assert reported["state"] == state
+    assert [reported[each] for each in ("clusterId", "brokers", "factor", "step")] == [None] * 4
+    assert [reported["metadata"][each] for each in ("height", "applied")] == [None, None]
+    assert (reported["registrations"], reported["ranges"]) == ([], [])
 
 
 def test_a_broker_that_is_not_registered_yet_says_so() -> None:
@@ -278,10 +278,10 @@ def test_only_who_asks_for_it_waits_for_the_majority() -> None:
 
 def test_a_ring_is_founded() -> None:
     broker = broker_of(None, NOTHING)
-    told = answer(ring.found_ring, broker, body={"brokers": 3})
+    reported = answer(ring.found_ring, broker, body={"brokers": 3})
 
     assert broker.ring.asked == [3]
-    assert (told["clusterId"], told["brokers"]) == (str(CLUSTER), 3)
+    assert (reported["clusterId"], reported["brokers"]) == (str(CLUSTER), 3)
 
 
 @pytest.mark.parametrize("body", [{"brokers": 0}, {"brokers": 12289}, {"brokers": 3, "factor": 2}])
@@ -305,10 +305,15 @@ def accept(broker: Any, range_id: int, ordinal: int) -> Any:
 
 def test_a_broker_leads_what_it_has_when_the_loss_is_accepted() -> None:
     broker = broker_of(lost_range())
-    told = accept(broker, 1, 1)
+    reported = accept(broker, 1, 1)
 
     assert broker.ring.asked == ["current", AcceptLoss(1, 1, 1, 1)]
-    assert (told["id"], told["leader"], told["epoch"], told["state"]) == (1, 1, 2, "open")
+    assert (reported["id"], reported["leader"], reported["epoch"], reported["state"]) == (
+        1,
+        1,
+        2,
+        "open",
+    )
 
 
 @pytest.mark.parametrize(
@@ -322,7 +327,7 @@ def test_a_range_or_broker_that_is_not_there_is_named(
     assert raised.value.members == {"reason": reason}
 
 
-def test_what_the_ring_refuses_is_told() -> None:
+def test_what_the_ring_refuses_is_reported() -> None:
     with pytest.raises(RingRefusedError):
         accept(broker_of(LED), 1, 1)
 
@@ -334,10 +339,10 @@ def recover(broker: Any, *, accept_loss: bool = True) -> Any:
 def test_a_voter_goes_on_alone_when_most_are_away() -> None:
     view = RingView(5, None, False, (0, 1, 2), (), 3, 3, 3, {1: False, 2: False}, {}, 0)
     broker = broker_of(LED, view)
-    told = recover(broker)
+    reported = recover(broker)
 
     assert broker.ring.asked == ["recover"]
-    assert told["clusterId"] == str(CLUSTER)
+    assert reported["clusterId"] == str(CLUSTER)
 
 
 def test_a_voter_does_not_go_on_alone_while_most_are_alive() -> None:
@@ -379,13 +384,13 @@ def test_who_does_not_may_not_but_where_there_is_none(header: bytes) -> None:
 
 
 def test_brokers_are_all_there_and_only_this_one_tells_all() -> None:
-    told = answer(status.brokers, broker_of(LED))
-    own, other, away = told["brokers"]
+    reported = answer(status.brokers, broker_of(LED))
+    own, other, away = reported["brokers"]
 
-    assert told["length"] == 3
-    assert told["names"] == ["a", "a", "a"]
-    assert told["ports"] == [9250, 9260, 9270]
-    assert told["ring"] == {
+    assert reported["length"] == 3
+    assert reported["names"] == ["a", "a", "a"]
+    assert reported["ports"] == [9250, 9260, 9270]
+    assert reported["ring"] == {
         "name": "demo",
         "clusterId": str(CLUSTER),
         "version": status.VERSION,
@@ -417,9 +422,9 @@ def test_brokers_are_all_there_and_only_this_one_tells_all() -> None:
 
 def test_brokers_lead_and_hold_partitions_of_users_topics() -> None:
     ranges = {**LED.ranges, 1: replace(LED.ranges[1], leader=None)}
-    told = answer(status.brokers, broker_of(replace(LED, ranges=ranges)))
+    reported = answer(status.brokers, broker_of(replace(LED, ranges=ranges)))
 
-    assert [(each["leads"], each["replicates"]) for each in told["brokers"]] == [
+    assert [(each["leads"], each["replicates"]) for each in reported["brokers"]] == [
         (4, 4),
         (0, 4),
         (4, 4),
@@ -429,14 +434,14 @@ def test_brokers_lead_and_hold_partitions_of_users_topics() -> None:
 def test_ranges_without_a_whole_replica_are_under_replicated() -> None:
     lost = lost_range().ranges[1]
     ranges = {**LED.ranges, 1: lost, 2: replace(LED.ranges[2], sealed_epoch=1, isr=lost.isr)}
-    told = answer(status.brokers, broker_of(replace(LED, ranges=ranges)))["ring"]
+    reported = answer(status.brokers, broker_of(replace(LED, ranges=ranges)))["ring"]
 
-    assert (told["ranges"], told["underReplicated"]) == (2, 1)
+    assert (reported["ranges"], reported["underReplicated"]) == (2, 1)
 
 
 def test_a_broker_that_never_registered_has_no_incarnation() -> None:
     state = replace(LED, brokers={0: LED.brokers[0]})
-    told = answer(status.brokers, broker_of(state))["brokers"]
+    reported = answer(status.brokers, broker_of(state))["brokers"]
 
-    assert [each["ordinal"] for each in told] == [0, 1, 2]
-    assert [each["incarnation"] is None for each in told] == [False, True, True]
+    assert [each["ordinal"] for each in reported] == [0, 1, 2]
+    assert [each["incarnation"] is None for each in reported] == [False, True, True]

@@ -1,4 +1,4 @@
-"""A door's connections in the test's own process: what cannot be timed from outside."""
+"""A listener's connections in the test's own process: what cannot be timed from outside."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ from tests.support.storage.storage import MEBIBYTE, Appends, FaultyDisk
 
 
 def test_a_connection_that_comes_when_the_broker_ends_is_closed(tmp_path: Path) -> None:
-    """The kernel has accepted it before the door was closed."""
+    """The kernel has accepted it before the listener was closed."""
 
     async def scenario() -> bytes:
         loop = asyncio.get_running_loop()
@@ -82,7 +82,7 @@ def test_a_deletion_goes_to_its_end_when_the_peer_has_gone(
 
 
 class Peer:
-    """Asks for all batches of a topic, and takes of the answer what it is told to."""
+    """Asks for all batches of a topic, and takes of the answer what it is asked to."""
 
     def __init__(self, broker: LocalBroker) -> None:
         self._broker = broker

@@ -152,7 +152,6 @@ def test_a_host_that_the_broker_knows_is_served(
     assert exchange.hosts == (host is not None)
 
 
-@pytest.mark.parametrize("method", [b"GET", b"HEAD", b"OPTIONS", b"POST"])
 @pytest.mark.parametrize(
     ("settings", "host"),
     [
@@ -173,14 +172,15 @@ def test_a_host_that_the_broker_knows_is_served(
     ],
 )
 def test_a_loopback_broker_refuses_hosts_that_it_does_not_know(
-    method: bytes, settings: dict[str, Any], host: bytes
+    settings: dict[str, Any], host: bytes
 ) -> None:
     """A name whose owner has pointed it to 127.0.0.1."""
-    exchange = exchange_of(host, origin=b"http://" + host)
+    for method in (b"GET", b"HEAD", b"OPTIONS", b"POST"):
+        exchange = exchange_of(host, origin=b"http://" + host)
 
-    with pytest.raises(ForeignHostError, match="TAILRACE_ALLOWED_HOSTS"):
-        access(**settings).check(exchange, method)
-    assert exchange.allowed_origin == b""
+        with pytest.raises(ForeignHostError, match="TAILRACE_ALLOWED_HOSTS"):
+            access(**settings).check(exchange, method)
+        assert exchange.allowed_origin == b""
 
 
 @pytest.mark.parametrize(

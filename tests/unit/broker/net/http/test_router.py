@@ -10,7 +10,7 @@ from tailrace_broker.model.errors import (
     MethodNotAllowedError,
     PathNotFoundError,
 )
-from tailrace_broker.net.http.router import Doors, Match, Parameters, Route, matcher
+from tailrace_broker.net.http.router import Listeners, Match, Parameters, Route, matcher
 
 
 class ThingParameters(Parameters, frozen=True):
@@ -27,7 +27,7 @@ class ThingParameters(Parameters, frozen=True):
 
 
 def route(method: str, path: str, parameters: type[Parameters] = Parameters) -> Route:
-    return Route(method, path, Doors.PUBLIC, "", (), parameters=parameters)
+    return Route(method, path, Listeners.PUBLIC, "", (), parameters=parameters)
 
 
 THING = "/things/{name}/parts/{count}"
@@ -179,11 +179,11 @@ def test_head_is_as_get(match: Match) -> None:
     assert match(b"HEAD", b"/things/a/parts/0").route is ROUTES[0]
 
 
-def test_another_method_is_told_those_that_there_are(match: Match) -> None:
-    with pytest.raises(MethodNotAllowedError) as told:
+def test_another_method_is_reported_those_that_there_are(match: Match) -> None:
+    with pytest.raises(MethodNotAllowedError) as reported:
         match(b"DELETE", b"/things/a/parts/x?y")
 
-    assert (told.value.allowed, told.value.detail) == (
+    assert (reported.value.allowed, reported.value.detail) == (
         "GET, HEAD, PUT",
         "/things/a/parts/x takes GET, HEAD, PUT",
     )

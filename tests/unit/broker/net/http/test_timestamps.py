@@ -2,9 +2,9 @@
 
 import pytest
 
-from tailrace.wire import INTEGER_US_MIN
+from tailrace.wire import INTEGER_US_MIN, TIMESTAMP_US_MAX
 from tailrace_broker.model.errors import InvalidParameterError
-from tailrace_broker.net.http.timestamps import TIMESTAMP_US_MAX, read_timestamp
+from tailrace_broker.net.http.timestamps import read_timestamp
 
 NOON_US = 1_764_072_000_000_000  # 2025-11-25T12:00:00Z
 FORMS = "ISO 8601 with a zone, like 2026-11-21T09:00:00Z, or microseconds since the epoch"

@@ -153,13 +153,13 @@ def test_greetings_sent_back_prove_nothing() -> None:
         one.feed(one.first_words() + acceptor().feed(one.first_words())[GREETING.size :])
 
 
-@pytest.mark.parametrize("changed", range(GREETING.size))
-def test_nobody_in_between_changes_a_greeting(changed: int) -> None:
-    one, two = dialler(), acceptor()
-    hello = bytearray(one.first_words())
-    hello[changed] ^= 1
-    with pytest.raises(HandshakeError):
-        one.feed(two.feed(bytes(hello)))
+def test_nobody_in_between_changes_a_greeting() -> None:
+    for changed in range(GREETING.size):
+        one, two = dialler(), acceptor()
+        hello = bytearray(one.first_words())
+        hello[changed] ^= 1
+        with pytest.raises(HandshakeError):
+            one.feed(two.feed(bytes(hello)))
 
 
 def test_a_broker_of_another_ring_is_refused_and_both_are_named() -> None:

@@ -1,4 +1,4 @@
-"""A ring of three by HTTP and by the clients: the same ring at every door, and who leads what."""
+"""A ring of three by HTTP and by the clients: the same ring and leaders at every listener."""
 
 import asyncio
 import json
@@ -81,18 +81,18 @@ def test_every_broker_shows_the_same_ring(ring: LocalRing) -> None:
 
 
 def test_every_broker_lists_all_brokers_and_describes_itself(ring: LocalRing) -> None:
-    told = [ring.call(ordinal, "GET", "/v1/brokers") for ordinal in range(BROKERS)]
+    reported = [ring.call(ordinal, "GET", "/v1/brokers") for ordinal in range(BROKERS)]
 
-    assert [each["length"] for each in told] == [BROKERS] * BROKERS
-    assert told[0]["ports"] == [broker.port for broker in ring.brokers]
-    assert len({json.dumps(each["ring"], sort_keys=True) for each in told}) == 1
-    for ordinal, each in enumerate(told):
+    assert [each["length"] for each in reported] == [BROKERS] * BROKERS
+    assert reported[0]["ports"] == [broker.port for broker in ring.brokers]
+    assert len({json.dumps(each["ring"], sort_keys=True) for each in reported}) == 1
+    for ordinal, each in enumerate(reported):
         assert [row["ordinal"] for row in each["brokers"]] == [0, 1, 2]
         assert [row["upSeconds"] is not None for row in each["brokers"]] == [
             other == ordinal for other in range(BROKERS)
         ]
         incarnations = [row["incarnation"] for row in each["brokers"]]
-        assert incarnations == [row["incarnation"] for row in told[0]["brokers"]]
+        assert incarnations == [row["incarnation"] for row in reported[0]["brokers"]]
 
 
 @each_broker
