@@ -67,7 +67,7 @@ class ClientPod:
 
 @dataclass
 class Load:
-    """What producers sent and were told; complete when they have ended."""
+    """What producers sent and were reported; complete when they have ended."""
 
     running: Running
     sent_ids: set[str] = field(default_factory=set)
@@ -75,22 +75,24 @@ class Load:
     failed_count: int = 0
 
     def grows_by(self, count: int) -> Callable[[], bool]:
-        """Whether they have told of so many more events than now."""
+        """Whether they have reported of so many more events than now."""
         now = len(self.running.lines())
         return lambda: len(self.running.lines()) >= now + count
 
     def note(self, line: str) -> None:
         """One line that `programs/produce.py` printed."""
         try:
-            told = json.loads(line)
+            reported = json.loads(line)
         except ValueError as error:
             raise AssertionError(line) from error
-        self.sent_ids.add(told["id"])
-        if "error" in told:
+        self.sent_ids.add(reported["id"])
+        if "error" in reported:
             self.failed_count += 1
             return
-        place = Place(told["partition"], told["offset"])
-        self.acknowledged.append(Acknowledged(told["producer"], told["key"], told["id"], place))
+        place = Place(reported["partition"], reported["offset"])
+        self.acknowledged.append(
+            Acknowledged(reported["producer"], reported["key"], reported["id"], place)
+        )
 
     def history(self, client: ClientPod, url: str, topic: str) -> History:
         """With what is read back now."""
@@ -102,7 +104,7 @@ class Load:
 
 
 def pod_manifest(image: str) -> Document:
-    """Waits until it is told to end."""
+    """Waits until it is asked to end."""
     container = {
         "name": POD,
         "image": image,

@@ -155,7 +155,9 @@ class Kubelab:
         """Built and loaded into every node."""
         tags = [word for image in images for word in ("-t", image)]
         base = []
-        if "spark" in dockerfile:  # packages come through slow doors in some places, Java as well
+        if (
+            "spark" in dockerfile
+        ):  # packages come through slow listeners in some places, Java as well
             _run([self._path, "base", "java-python"], timeout_s=BUILD_S_MAX)
             base = ["--build-arg", f"BASE={JAVA_BASE}"]
         build = [self._path, "build", dockerfile, ".", *tags, *base]

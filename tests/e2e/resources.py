@@ -17,7 +17,7 @@ SHORT_NAMES = {"StreamCluster": "trc", "Topic": "trt"}
 
 
 def stream_cluster(name: str = "events", *, brokers: int = 1, **spec: Any) -> Document:
-    """A ring; one broker unless told otherwise."""
+    """A ring; one broker unless reported otherwise."""
     defaults = {"brokers": brokers, "storage": {"size": "1Gi"}, "resources": SMALL}
     return _resource("StreamCluster", name, {**defaults, **spec})
 

@@ -1,4 +1,4 @@
-"""What somebody changes by hand is put right, unless the ring is paused."""
+"""What somebody changes by hand is corrected, unless the ring is paused."""
 
 from tests.e2e.kubernetes import CommandError, Kubernetes
 from tests.e2e.resources import found, stream_cluster, topic

@@ -34,8 +34,8 @@ def test_the_cost_of_twenty_clusters_that_are_well(
     program = (PROGRAMS / "usage.py").read_text()
     (pod,) = operator.pods()
     command = ["exec", pod, "--", "python", "-c", program, str(MEASURED_S)]
-    told = operator.kubernetes.kubectl(*command, timeout_s=MEASURED_S + 60)
-    usage = json.loads(told)
+    reported = operator.kubernetes.kubectl(*command, timeout_s=MEASURED_S + 60)
+    usage = json.loads(reported)
 
     kubernetes.show("get", "trc")
     kubernetes.say(

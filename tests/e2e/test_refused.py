@@ -19,13 +19,13 @@ def test_bad_specs_are_refused_with_these_words(
     """Those named `live-…` are changes of what is in the folder `live`."""
     kubernetes.show("apply", "--filename", str(BAD_SPECS / "live"))
     paths = sorted(BAD_SPECS.glob("*.yaml"))
-    told = "\n".join(f"== {path.name}\n{refusal(kubernetes, path)}\n" for path in paths)
+    reported = "\n".join(f"== {path.name}\n{refusal(kubernetes, path)}\n" for path in paths)
     if pytestconfig.getoption("rewrite"):
-        GOLDEN.write_text(told)
+        GOLDEN.write_text(reported)
 
     kubernetes.say(f"{len(paths)} bad specs are refused:")
-    print(told)
-    assert told == GOLDEN.read_text()
+    print(reported)
+    assert reported == GOLDEN.read_text()
 
 
 def test_the_number_of_brokers_of_a_ring_stays(kubernetes: Kubernetes) -> None:

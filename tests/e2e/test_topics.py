@@ -1,4 +1,4 @@
-"""The life of a Topic: created, altered, put right, waiting for its ring, gone or not."""
+"""The life of a Topic: created, altered, corrected, waiting for its ring, gone or not."""
 
 from typing import Any
 

@@ -69,7 +69,7 @@ class FoundedRing(Fields):
     """How many brokers it was founded with."""
 
     cluster_id: Word | None = None
-    """Its id; absent while it is not known that the founding is done."""
+    """Its id; absent until the bootstrap is known to be done."""
 
 
 class StreamClusterStatus(Fields):

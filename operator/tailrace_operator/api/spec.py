@@ -125,7 +125,7 @@ class Storage(Fields):
 
     model_config = ruled(
         Rule(
-            # No class is another thing than the default: it needs a word that no class has.
+            # No class differs from the default class: it needs a word that no class has.
             unchanged("storageClassName", otherwise="'the default'"),
             message="the class of volumes cannot be changed: they are made; move to another "
             "StreamCluster for another class",

@@ -1,4 +1,4 @@
-"""Which Event a change is worth, for `kubectl describe`: pure."""
+"""Which Event reports a change, for `kubectl describe`: pure."""
 
 from typing import Any, NamedTuple, assert_never
 
@@ -42,7 +42,7 @@ class Announcement(NamedTuple):
 def announcement(
     action: ClusterAction | TopicAction, owner: Owner, *, outcome: str | None = None
 ) -> Announcement | None:
-    """None: it is not worth one. `outcome`: what carrying it out gave, as a ring's id."""
+    """None: no Event. `outcome`: the result of applying it, as a ring's id."""
     match action:
         case Found():
             size = "1 broker" if action.broker_count == 1 else f"{action.broker_count} brokers"
@@ -56,7 +56,7 @@ def announcement(
             name = f"{owner.name}-{action.ordinal}"
             return Announcement("BrokerPlaced", "Place", f"{name}: in zone {action.zone}")
         case ReplaceStatefulSet():
-            note = f"StatefulSet {action.name} is made anew, its pods stay: {action.reason}"
+            note = f"StatefulSet {action.name} is recreated, its pods stay: {action.reason}"
             return Announcement("StatefulSetReplaced", "Replace", note)
         case Apply() if action.reason.startswith(_DRIFTED):
             manifest = action.manifest
@@ -82,7 +82,7 @@ def announcement(
 def event_manifest(
     announced: Announcement, document: Document, *, now: str, instance: str
 ) -> dict[str, Any]:
-    """The Event, of the resource `document`; `now` with microseconds; `instance`: who tells."""
+    """The Event, of the resource `document`; `now` with microseconds; `instance`: the reporter."""
     metadata = document["metadata"]
     note = announced.note
     if len(note) > NOTE_CHARACTERS_MAX:

@@ -1,4 +1,4 @@
-"""Carries out one action of a plan: each is a call or two, and safe to repeat."""
+"""Applies one action of a plan: each is a call or two, and safe to repeat."""
 
 import base64
 import secrets
@@ -39,7 +39,7 @@ from tailrace_operator.ring.admin import RingAdmin
 SECRET_BYTES = 32
 
 
-async def carry_out(
+async def apply(
     kube: Kube, admin: RingAdmin, cluster: Cluster, action: ClusterAction
 ) -> str | None:
     """What it gave: the id of a ring that was founded. KubeError, RingError."""
@@ -77,7 +77,7 @@ async def carry_out(
     return None
 
 
-async def carry_out_topic(
+async def apply_topic(
     kube: Kube, admin: RingAdmin, document: Document, action: TopicAction
 ) -> None:
     """`document`: the resource, as it was read. KubeError, RingError."""
@@ -112,7 +112,7 @@ async def set_finalizer(kube: Kube, document: Document, *, is_wanted: bool) -> N
 async def _apply(kube: Kube, manifest: Document) -> None:
     """What cannot be applied is merged, which replaces lists.
 
-    Ports of a Service are told apart by their numbers. Beside one whose number somebody changed
+    A Service's ports are distinguished by their numbers. Beside one whose number somebody changed
     server-side apply puts its own, of the same name, and the API refuses the two.
     """
     metadata = manifest["metadata"]
@@ -135,7 +135,7 @@ async def _create_secret(kube: Kube, manifest: Document) -> None:
         name = manifest["metadata"]["name"]
         raise AlreadyExistsError(
             f"Secret {name} is there already, and is another owner's or has under {SECRET_KEY} no "
-            "visible ASCII without spaces; delete it, if it does not go by itself",
+            "visible ASCII without spaces; delete it, if it is not removed automatically",
             status=error.status,
         ) from error
 
@@ -146,7 +146,7 @@ def _owners(action: OwnClaim) -> Mapping[str, object]:
 
 
 def _placement(uid: str, zone: str) -> Mapping[str, object]:
-    """The pod goes where the zone is; refused when it is another pod by now."""
+    """The pod goes where the zone is; refused when the pod has been replaced since."""
     expression = {"key": ZONE_LABEL, "operator": "In", "values": [zone]}
     terms = [{"matchExpressions": [expression]}]
     return {

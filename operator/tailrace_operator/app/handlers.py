@@ -1,4 +1,4 @@
-"""What kopf is used for: watching. It tells of resources that have changed, and nothing else.
+"""kopf only watches: it reports changed resources.
 
 All handlers are those of raw events: kopf adds no finalizer, annotation or Event of its own.
 """
@@ -24,7 +24,7 @@ _CHILD_KINDS = (
     ("policy", "v1", "poddisruptionbudgets"),
     ("networking.k8s.io", "v1", "networkpolicies"),
 )
-# A watch that says nothing for so long is begun anew: its connection may be dead without a sign.
+# A watch that is silent for this long is restarted: its connection may be dead.
 _WATCH_SECONDS = 300
 
 
@@ -36,7 +36,7 @@ async def watch(
     on_started: Callable[[], None],
 ) -> None:
     """Until it is cancelled. `namespaces`: none are all; `on_started`: kopf has set its
-    handlers of signals, which can be set anew."""
+    handlers of signals, which can be set again."""
     tasks = await kopf.spawn_tasks(
         registry=_registry(workers, configuration),
         settings=_settings(),

@@ -34,7 +34,7 @@ from tailrace_operator.ring.admin import Rings
 
 CRD_POLL_S = 5.0
 # How long a release is silent before another may serve its namespaces: a resource that is well is
-# looked at once in a resync, and a look may take a minute.
+# reconciled once in a resync, and a pass may take a minute.
 SERVED_RESYNCS = 3
 SERVED_S_MIN = 180.0
 
@@ -190,7 +190,7 @@ async def _work(
             namespaces=settings.namespace_names,
             on_started=on_started,
         )
-        raise RuntimeError("kopf has ended by itself; its log says why")
+        raise RuntimeError("kopf exited; its log says why")
 
 
 async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 STATES = ("ready", "waiting", "blocked", "paused", "failing")
-# From a look that changes nothing to one that waits for a ring to be founded.
+# From a pass that changes nothing to one that waits for the ring's bootstrap.
 _SECONDS_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
@@ -25,7 +25,7 @@ class Metrics:
         )
         self.reconcile_seconds = Histogram(
             "tailrace_operator_reconcile_seconds",
-            "Time of one look at a resource, with the change that it led to.",
+            "Time of one reconcile pass of a resource, with the change that it led to.",
             ("kind",),
             buckets=_SECONDS_BUCKETS,
             registry=self.registry,
@@ -83,12 +83,12 @@ async def served(
     async def ready(_: web.Request) -> web.Response:
         return web.json_response({"ready": is_ready()}, status=200 if is_ready() else 503)
 
-    async def tell(_: web.Request) -> web.Response:
+    async def scrape(_: web.Request) -> web.Response:
         return web.Response(
             body=generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
         )
 
-    app.add_routes([web.get("/live", live), web.get("/ready", ready), web.get("/metrics", tell)])
+    app.add_routes([web.get("/live", live), web.get("/ready", ready), web.get("/metrics", scrape)])
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
     await runner.setup()
     try:

@@ -89,7 +89,7 @@ async def observe_topic(
     if problem is None:
         admin = ring_of(spec.cluster)
         if not admin.is_observed:
-            raise RingError(f"{spec.cluster} has not been looked at yet", retriable=True)
+            raise RingError(f"{spec.cluster} has not been observed yet", retriable=True)
         if admin.is_ready:
             live = await admin.topic(name)
         else:

@@ -1,16 +1,16 @@
-"""How long a worker waits before it looks again: pure, its clock is a number."""
+"""How long a worker waits before its next pass: pure, its clock is a number."""
 
 from dataclasses import dataclass
 from enum import Enum
 
-# Of the time that nothing has changed, what is waited for is looked at again.
+# While waiting, the next pass comes after this share of the time without a change.
 _SHARE = 0.1
 
 
 class Outcome(Enum):
-    """What came of one look at a resource."""
+    """The outcome of one reconcile pass of a resource."""
 
-    CHANGED = "changed"  # an action was carried out, or has to be thought over
+    CHANGED = "changed"  # an action was applied, or must be planned again
     WAITING = "waiting"  # for something that is under way
     WELL = "well"  # or paused, or a person has to act
     FAILED = "failed"
@@ -37,7 +37,7 @@ class Pace:
     _since_s: float = 0.0
 
     def next_s(self, outcome: Outcome, state: object, now_s: float) -> float:
-        """Seconds to wait. An action that is carried out again and again is slowed down."""
+        """Seconds to wait. An action that repeats is slowed down."""
         if state != self._state:
             self._state, self._since_s, self._repeat_count = state, now_s, 0
         self.failure_count = self.failure_count + 1 if outcome is Outcome.FAILED else 0

@@ -1,9 +1,9 @@
-"""One look at a resource: observe, plan, report, carry out one action, announce it.
+"""One reconcile pass of a resource: observe, plan, report, apply one action, announce it.
 
-Nothing is remembered between two looks but what saves calls; the process may end between any two
+Nothing is kept between two passes but what saves calls; the process may end between any two
 calls, and the next one goes on. The status is written before the action, so that it says what is
 being done; it is written only when it differs, and only over the version that was read: what else
-has changed it since is looked at first.
+has changed it since is read first.
 """
 
 import time
@@ -16,7 +16,7 @@ import structlog
 
 from tailrace_operator.api.spec import InvalidSpecError
 from tailrace_operator.app.announce import announcement, event_manifest, is_news
-from tailrace_operator.app.apply import carry_out, carry_out_topic, set_finalizer
+from tailrace_operator.app.apply import apply, apply_topic, set_finalizer
 from tailrace_operator.app.metrics import Metrics
 from tailrace_operator.app.observe import observe_cluster, observe_topic
 from tailrace_operator.app.pace import Outcome
@@ -52,7 +52,7 @@ from tailrace_operator.plan.topic_plan import next_topic_action
 from tailrace_operator.plan.topic_status import topic_status
 from tailrace_operator.ring.admin import RingAdmin, RingError, Rings
 
-# An error is told in the status when it stays; before, the next try may be better.
+# An error is reported in the status when it persists; the next try may succeed.
 REPORTED_FAILURES_MIN = 3
 
 # The reason of a cluster of which Kubernetes refuses an object.
@@ -73,7 +73,7 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PassResult:
     """What came of it; `state`: another one means that something has moved."""
 
     outcome: Outcome
@@ -82,19 +82,19 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """What a look has found and will do. `status(refused, error)`: what is reported, by then;
-    `carry_out(document)`: the action, `document` being the resource as it was reported.
+    """What a pass has observed and will do. `status(refused, error)`: what it reports;
+    `apply(document)`: the action, `document` being the resource as it was reported.
     """
 
     owner: Owner
     status_before: Document
     action: Action | None
     status: Callable[[Blocked | None, str | None], Document]
-    carry_out: Callable[[Document], Awaitable[str | None]]
+    apply: Callable[[Document], Awaitable[str | None]]
 
 
 class Reconciler:
-    """Looks at resources; `identity`: who tells Events."""
+    """Runs passes; `identity`: the reporter of Events."""
 
     def __init__(
         self,
@@ -109,53 +109,53 @@ class Reconciler:
         self._kube = kube
         self._rings = rings
         self._served = served
-        self._told_of: dict[Key, str] = {}  # resources that another release serves, and which
+        self._reported: dict[Key, str] = {}  # resources that another release serves, and which
         self._metrics = metrics
         self._abilities = Abilities(kube)
         self._default_image = default_image
         self._identity = identity
 
-    async def look(
+    async def reconcile(
         self,
         key: Key,
         *,
         failure_count: int,
         taken_by: TakenBy,
-    ) -> Look:
-        """Take one step. `failure_count`: of the looks before this one; `taken_by`: of a Topic,
+    ) -> PassResult:
+        """Take one step. `failure_count`: of the passes before this one; `taken_by`: of a Topic,
         an older one of the same topic, by all Topics of the namespace or those that are known.
         """
         started_s = time.monotonic()
         try:
-            look = await self._look(key, failure_count, taken_by)
+            result = await self._pass(key, failure_count, taken_by)
         except ConflictError as error:
             log.info("resource.changed_meanwhile", **key._asdict(), detail=str(error))
-            look = Look(Outcome.CHANGED, "conflict")
+            result = PassResult(Outcome.CHANGED, "conflict")
         except (KubeError, RingError) as error:
-            look = Look(Outcome.FAILED, str(error))
+            result = PassResult(Outcome.FAILED, str(error))
             self._log_failure(key, error, failure_count)
         except AssertionError:
-            raise  # a bug that was thought of: the process ends, and the next begins anew
+            raise  # a bug that was thought of: the process ends, and the next one starts fresh
         except Exception as error:  # one that was not, and holds up no other resource
-            look = Look(Outcome.FAILED, repr(error))
+            result = PassResult(Outcome.FAILED, repr(error))
             log.exception("resource.failed", **key._asdict())
         self._metrics.reconcile_seconds.labels(key.kind).observe(time.monotonic() - started_s)
         outcomes = {Outcome.CHANGED: "changed", Outcome.FAILED: "failed"}
-        self._metrics.reconciles.labels(key.kind, outcomes.get(look.outcome, "unchanged")).inc()
-        return look
+        self._metrics.reconciles.labels(key.kind, outcomes.get(result.outcome, "unchanged")).inc()
+        return result
 
-    async def _look(self, key: Key, failure_count: int, taken_by: TakenBy) -> Look:
+    async def _pass(self, key: Key, failure_count: int, taken_by: TakenBy) -> PassResult:
         document = await self._kube.find(key.kind, key.name, namespace=key.namespace)
         if document is None:
             await self._forget(key)
-            return Look(Outcome.GONE)
+            return PassResult(Outcome.GONE)
         # What goes is let go by any release: its namespace may go too, and the Lease with it.
         if "deletionTimestamp" not in document["metadata"]:
             reason = await self._served.reason_to_wait(key.namespace)
             if reason is not None:
-                await self._tell_of_another(key, document, reason)
-                return Look(Outcome.WAITING, reason)
-            self._told_of.pop(key, None)
+                await self._report_other_release(key, document, reason)
+                return PassResult(Outcome.WAITING, reason)
+            self._reported.pop(key, None)
         try:
             planned = await self._planned(key, document, taken_by)
         except InvalidSpecError as error:
@@ -163,9 +163,9 @@ class Reconciler:
             document = await self._report(document, status)
             if _is_held(document):  # it goes, and its topic stays
                 await set_finalizer(self._kube, document, is_wanted=False)
-                return Look(Outcome.CHANGED, str(error))
+                return PassResult(Outcome.CHANGED, str(error))
             self._metrics.is_in_state(key, "blocked")
-            return Look(Outcome.WELL, str(error))
+            return PassResult(Outcome.WELL, str(error))
         return await self._take(key, document, planned, failure_count)
 
     async def _planned(self, key: Key, document: Document, taken_by: TakenBy) -> _Planned:
@@ -175,14 +175,14 @@ class Reconciler:
 
     async def _take(
         self, key: Key, document: Document, planned: _Planned, failure_count: int
-    ) -> Look:
-        """Report, carry out, and announce."""
+    ) -> PassResult:
+        """Report, apply, and announce."""
         action, refused, outcome = planned.action, None, None
         is_told_late = failure_count >= REPORTED_FAILURES_MIN or _is_refused(planned.status_before)
         if not is_told_late:
             document = await self._report(document, planned.status(None, None))
         try:
-            outcome = await planned.carry_out(document)
+            outcome = await planned.apply(document)
         except InvalidError as error:  # what the CRD lets pass, and other kinds do not
             action = refused = Blocked(_REFUSED, f"{error}; change the spec")
         except (KubeError, RingError) as error:
@@ -194,7 +194,7 @@ class Reconciler:
 
     async def _forget(self, key: Key) -> None:
         self._metrics.is_in_state(key, None)
-        self._told_of.pop(key, None)
+        self._reported.pop(key, None)
         if key.kind == "StreamCluster":
             await self._rings.forget(key.namespace, key.name)
 
@@ -210,10 +210,10 @@ class Reconciler:
         def status(refused: Blocked | None, error: str | None) -> Document:
             return cluster_status(cluster, refused or action, now=_now(), error=error)
 
-        async def carried_out(_: Document) -> str | None:
-            return await carry_out(self._kube, admin, cluster, action) if action else None
+        async def applied(_: Document) -> str | None:
+            return await apply(self._kube, admin, cluster, action) if action else None
 
-        return _Planned(cluster.owner, cluster.status, action, status, carried_out)
+        return _Planned(cluster.owner, cluster.status, action, status, applied)
 
     async def _topic(self, key: Key, document: Document, taken_by: TakenBy) -> _Planned:
         def ring_of(cluster: str) -> RingAdmin:
@@ -234,12 +234,12 @@ class Reconciler:
         def status(refused: Blocked | None, error: str | None) -> Document:
             return topic_status(topic, refused or action, now=_now(), error=error)
 
-        async def carried_out(reported: Document) -> None:
+        async def applied(reported: Document) -> None:
             if action is not None:
                 admin = ring_of(topic.spec.cluster)
-                await carry_out_topic(self._kube, admin, reported, action)
+                await apply_topic(self._kube, admin, reported, action)
 
-        return _Planned(topic.owner, topic.status, action, status, carried_out)
+        return _Planned(topic.owner, topic.status, action, status, applied)
 
     # --- both -------------------------------------------------------------------------------------
 
@@ -250,26 +250,26 @@ class Reconciler:
         document: Document,
         action: Action | None,
         outcome: str | None,
-    ) -> Look:
-        """The end of a look in which nothing went wrong; `action`: what it came to."""
+    ) -> PassResult:
+        """Return the result of a pass without an error; `action`: the planned one."""
         status = document.get("status") or {}
         state = _state(planned.owner, action, status)
         self._metrics.is_in_state(key, state)
         moved = (action, _without_times(status))
         if isinstance(action, Blocked):
             if action.reason == REPLACED:
-                return Look(Outcome.WAITING, moved)  # what is there goes by itself
+                return PassResult(Outcome.WAITING, moved)  # the old object is removed automatically
             if is_news(action, planned.status_before):
                 log.warning("resource.blocked", **key._asdict(), reason=action.reason)
                 await self._announce(planned.owner, document, action, outcome)
-            return Look(Outcome.WELL, moved)
+            return PassResult(Outcome.WELL, moved)
         if action is None:
-            return Look(Outcome.WAITING if state == "waiting" else Outcome.WELL, moved)
+            return PassResult(Outcome.WAITING if state == "waiting" else Outcome.WELL, moved)
         name = type(action).__name__
         self._metrics.actions.labels(name).inc()
         log.info("action.done", **key._asdict(), action=name, detail=described(action))
         await self._announce(planned.owner, document, action, outcome)
-        return Look(Outcome.CHANGED, moved)
+        return PassResult(Outcome.CHANGED, moved)
 
     async def _announce(
         self,
@@ -290,12 +290,12 @@ class Reconciler:
         except KubeError as error:
             log.warning("event.not_written", reason=announced.reason, error=str(error))
 
-    async def _tell_of_another(self, key: Key, document: Document, reason: str) -> None:
+    async def _report_other_release(self, key: Key, document: Document, reason: str) -> None:
         """Once: its status is the other's."""
         self._metrics.is_in_state(key, "waiting")
-        if self._told_of.get(key) == reason:
+        if self._reported.get(key) == reason:
             return
-        self._told_of[key] = reason
+        self._reported[key] = reason
         log.warning("resource.served_by_another", **key._asdict(), reason=reason)
         blocked = Blocked(
             "ServedByAnother",
@@ -305,7 +305,7 @@ class Reconciler:
         await self._announce(owner_of(document), document, blocked, None)
 
     async def _report(self, document: Document, status: Document) -> Document:
-        """Write what is another in the status; the resource as it is then. ConflictError."""
+        """Write what differs in the status; return the resource after it. ConflictError."""
         patch = merge_patch(document.get("status") or {}, status)
         if not patch:
             return document
@@ -319,7 +319,7 @@ class Reconciler:
                 namespace=metadata["namespace"],
                 is_status=True,
             )
-        except NotFoundError as error:  # it is gone meanwhile, which the next look sees
+        except NotFoundError as error:  # it is gone meanwhile; the next pass notices
             raise ConflictError(str(error), status=error.status) from error
 
     async def _report_failure(

@@ -27,10 +27,10 @@ class Settings(BaseSettings):
     """Where a broker's public port is, `{name}`, `{ordinal}` and `{namespace}` being put in."""
 
     resync_seconds: float = Field(default=120, ge=1)
-    """How often a resource that is well is looked at again; changes of it wake the operator."""
+    """How often a healthy resource is reconciled; its changes wake the operator."""
 
     waiting_seconds: float = Field(default=1, gt=0)
-    """How soon what is under way is looked at again; later, up to the resync, if it takes long."""
+    """How soon a change under way is reconciled again; later, up to the resync, if it is slow."""
 
     retry_seconds_max: float = Field(default=60, ge=1)
     """Bound of the wait after an error, which doubles from `waiting_seconds` each time."""
@@ -39,7 +39,7 @@ class Settings(BaseSettings):
     """A call of the Kubernetes API is answered in this time."""
 
     broker_seconds: float = Field(default=5, gt=0)
-    """A broker answers in this time; founding a ring may take four times as long."""
+    """A broker answers in this time; a ring's bootstrap may take four times as long."""
 
     lease_namespace: str = "tailrace-system"
     """Where the Lease is that only one operator holds; the chart sets the release's namespace."""
@@ -52,7 +52,7 @@ class Settings(BaseSettings):
     as often. The holder stops two thirds into it."""
 
     identity: str = Field(default_factory=gethostname, min_length=1)
-    """Who holds the Lease: the pod's name, so that a container that starts anew goes on at once."""
+    """Who holds the Lease: the pod's name, so that a restarted container goes on at once."""
 
     http_host: str = "0.0.0.0"  # noqa: S104  # a pod's address is not known before
     """Address of probes and metrics."""

@@ -1,4 +1,4 @@
-"""One worker for each resource: it looks, waits, and looks again; watching only wakes it.
+"""One worker for each resource: a pass, a wait, the next pass; watching only wakes it.
 
 A worker ends when its resource is gone; none waits for another.
 """
@@ -38,7 +38,7 @@ class Workers:
         self._ring_states: dict[Key, object] = {}
 
     def saw(self, document: Document, *, is_deleted: bool = False) -> None:
-        """A StreamCluster or Topic as it was told by the API."""
+        """A StreamCluster or Topic as the API reported it."""
         metadata = document["metadata"]
         key = Key(document["kind"], metadata["namespace"], metadata["name"])
         worker = self._workers.get(key)
@@ -63,7 +63,7 @@ class Workers:
         self._wake(Key("StreamCluster", metadata["namespace"], name))
 
     def taken_by(self, key: Key, listed: list[Document] | None) -> str | None:
-        """The name of an older Topic of the same topic; by `listed`, or those that were told."""
+        """The name of an older Topic of the same topic; by `listed`, or the reported ones."""
         if listed is None:
             return self._topic_names.holder(key.namespace, key.name)
         return holder_of(key.name, listed)
@@ -92,15 +92,15 @@ class Workers:
         pace = Pace(self._intervals)
         while True:
             worker.wake.clear()
-            look = await self._reconciler.look(
+            result = await self._reconciler.reconcile(
                 key,
                 failure_count=pace.failure_count,
                 taken_by=lambda listed: self.taken_by(key, listed),
             )
-            if look.outcome is Outcome.GONE and not worker.wake.is_set():
+            if result.outcome is Outcome.GONE and not worker.wake.is_set():
                 break
-            wait_s = pace.next_s(look.outcome, look.state, time.monotonic())
-            rest_s = pace.rest_s(look.outcome)
+            wait_s = pace.next_s(result.outcome, result.state, time.monotonic())
+            rest_s = pace.rest_s(result.outcome)
             await asyncio.sleep(rest_s)
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s - rest_s):
@@ -109,7 +109,7 @@ class Workers:
         self._gone(key)
 
     def _gone(self, key: Key) -> None:
-        """A watch that begins anew does not tell of what went before."""
+        """A restarted watch does not report earlier deletions."""
         if key.kind == "Topic":
             self._note(key, None)
         else:

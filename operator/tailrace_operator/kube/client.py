@@ -47,7 +47,7 @@ class AlreadyExistsError(KubeError):
 
 
 class ConflictError(KubeError):
-    """The object has changed since it was read, or is another of the same name."""
+    """The object has changed since it was read, or was replaced by one of the same name."""
 
 
 class InvalidError(KubeError):
@@ -195,8 +195,8 @@ class Kube:
         content_type: str = _JSON,
     ) -> Document:
         resource = RESOURCES[kind]
-        told = resource.plural + (f"/{subresource}" if subresource else "")
-        self._on_call(verb, told)
+        path = resource.plural + (f"/{subresource}" if subresource else "")
+        self._on_call(verb, path)
         try:
             return await self._request(
                 method,
@@ -207,7 +207,7 @@ class Kube:
             )
         except KubeError as error:
             where = "" if name is None else f" {name}"
-            raise type(error)(f"{verb} {told}{where}: {error}", status=error.status) from error
+            raise type(error)(f"{verb} {path}{where}: {error}", status=error.status) from error
 
     async def _request(
         self,

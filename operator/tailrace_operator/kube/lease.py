@@ -66,16 +66,16 @@ class Lease:
         self._duration_s = duration_s
         self._watch = LeaseWatch(identity, int(duration_s * 1000))
         self._version: str | None = None  # of the Lease as this process wrote it
-        self._renewed_s = 0.0  # when it was last told to; the API may have it from then on
+        self._renewed_s = 0.0  # when the last renewal was sent; the API may have it from then on
         self.is_held = False
 
     async def acquire(self) -> None:
         """Wait until it can be taken, and take it; KubeError when that can never be."""
-        told: str | None = None
+        logged: str | None = None
         while (reason := await self._reason_to_wait()) is not None:
-            if reason != told:
+            if reason != logged:
                 log.info("lease.awaited", lease=self._name, reason=reason)
-                told = reason
+                logged = reason
             await asyncio.sleep(self._duration_s / _RENEWALS)
         log.info("lease.taken", lease=self._name, identity=self._identity)
 

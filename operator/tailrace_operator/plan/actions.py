@@ -1,4 +1,4 @@
-"""What to do next, and how it is told; one of these at a time, each safe to repeat."""
+"""The actions, and their descriptions; one at a time, each safe to repeat."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from typing import Any, assert_never
 
 from tailrace_operator.plan.observed import ChildName, Document
 
-# The reason of a `Blocked` that ends by itself: an object is of the StreamCluster before this one.
+# The reason of a `Blocked` that ends without a person: an object of the previous StreamCluster.
 REPLACED = "Replaced"
 
 
@@ -87,7 +87,7 @@ class GrowClaim:
 
 @dataclass(frozen=True, slots=True)
 class RestartBroker:
-    """Delete its pod, if it is still this one; the StatefulSet makes it anew."""
+    """Delete its pod, if it is still this one; the StatefulSet recreates it."""
 
     ordinal: int
     pod_uid: str
@@ -164,7 +164,7 @@ def described(action: ClusterAction | TopicAction) -> str:
         case Remove(child):
             return f"{child.kind} {child.name}: not wanted any more"
         case ReplaceStatefulSet(name, _, reason):
-            return f"StatefulSet {name}: made anew around its pods, since {reason}"
+            return f"StatefulSet {name}: recreated around its pods, since {reason}"
         case PlacePod(ordinal, zone):
             return f"broker {ordinal}: placed in zone {zone}"
         case RecordFounding(count, None):

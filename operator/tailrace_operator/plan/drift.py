@@ -39,7 +39,7 @@ _UNITS = {
 
 
 def drift(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> str | None:
-    """The first path that is another, as in `spec.replicas`, or None."""
+    """The first path that differs, as in `spec.replicas`, or None."""
     return _in_mapping("", wanted, live)
 
 

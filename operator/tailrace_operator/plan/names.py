@@ -36,7 +36,7 @@ ZONE_LABEL = "topology.kubernetes.io/zone"
 
 
 class Resource(NamedTuple):
-    """How a kind stands in the API's paths."""
+    """The name of a kind in the API's paths."""
 
     group_version: str  # "v1" for the core group
     plural: str

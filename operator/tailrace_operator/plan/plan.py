@@ -141,7 +141,7 @@ def _children(cluster: Cluster, wanted: dict[ChildName, Document]) -> _Mended | 
 
 def _before(cluster: Cluster, child: ChildName) -> Blocked | None:
     """A StatefulSet that cannot make a pod, whose name is taken, tries it less and less often: up
-    to a quarter of an hour would pass before it looked again.
+    to a quarter of an hour would pass before its next pass.
     """
     if child.kind != "StatefulSet":
         return None
@@ -162,7 +162,7 @@ def _before(cluster: Cluster, child: ChildName) -> Blocked | None:
 
 
 def _foreign(owner: Owner, child: ChildName, live: Document) -> Blocked | None:
-    """An object that is another's is left alone; one of ours that lost its owner is taken back."""
+    """An object of another owner is left alone; one of ours that lost its owner is taken back."""
     controller = controller_of(live)
     if controller is None:
         if live["metadata"].get("labels", {}).get(MANAGED_BY_LABEL) == FIELD_MANAGER:
@@ -194,7 +194,7 @@ def _corrected(manifest: Document, live: Document) -> Apply | ReplaceStatefulSet
         fixed = drift({"spec": fields}, live)
         if fixed is not None:
             metadata = live["metadata"]
-            return ReplaceStatefulSet(metadata["name"], metadata["uid"], f"{fixed} is another")
+            return ReplaceStatefulSet(metadata["name"], metadata["uid"], f"{fixed} differs")
     asked = (each["metadata"].get("annotations", {}).get(APPLIED_HASH) for each in (manifest, live))
     is_same_wish = len(set(asked)) == 1
     return Apply(manifest, f"{'drifted' if is_same_wish else 'changed'}: {path}")
@@ -211,14 +211,14 @@ def _unwanted(cluster: Cluster, wanted: dict[ChildName, Document]) -> Remove | N
 
 def _memory(cluster: Cluster) -> Blocked | None:
     """Brokers that may take more than their pods have would be killed when they are needed most."""
-    told = cluster.spec.resources.limits.get("memory")
-    limit_bytes, memory_bytes = quantity(told), cluster.spec.settings.memory_bytes
+    limit = cluster.spec.resources.limits.get("memory")
+    limit_bytes, memory_bytes = quantity(limit), cluster.spec.settings.memory_bytes
     if limit_bytes is None or memory_bytes <= limit_bytes:
         return None
     return Blocked(
         "MemoryTooSmall",
         f"produceMemory, readMemory, ioBuffer and cacheSize are {-(-memory_bytes // 2**20)}Mi "
-        f"together, above the memory limit of a broker, {told}; lower them in spec.settings, or "
+        f"together, above the memory limit of a broker, {limit}; lower them in spec.settings, or "
         "raise spec.resources.limits.memory, best to 110Mi more than they are",
     )
 
@@ -226,7 +226,7 @@ def _memory(cluster: Cluster) -> Blocked | None:
 def _without_template(
     cluster: Cluster, wanted: dict[ChildName, Document]
 ) -> dict[ChildName, Document]:
-    """What is mended while a person has to act: not what a pod that starts now would be made of."""
+    """What is repaired while a person has to act: nothing that a starting pod would use."""
     return {
         child: manifest
         for child, manifest in wanted.items()
@@ -250,7 +250,7 @@ def _founding(cluster: Cluster) -> ClusterAction | None:
     """A ring is founded once: it is noted before it is asked for, and its id after that."""
     founded, ring = cluster.founded, cluster.ring
     if founded is not None and founded.broker_count != cluster.spec.brokers:
-        is_kept = cluster.spec.deletion_policy == "Retain"  # and carried out, by the order
+        is_kept = cluster.spec.deletion_policy == "Retain"  # and applied, by the order
         first = "" if is_kept else "set spec.deletionPolicy to Retain, wait until this changes, "
         return Blocked(
             "BrokersChanged",
@@ -330,12 +330,12 @@ def _restart(cluster: Cluster) -> RestartBroker | None:
     broken = _broken(cluster, outdated)
     if broken is not None:
         cause = "it does not run" if broken.problem is None else broken.problem
-        return RestartBroker(broken.ordinal, broken.uid, f"its template is another; {cause}")
+        return RestartBroker(broken.ordinal, broken.uid, f"its template differs; {cause}")
     if not outdated or not is_whole(cluster):
         return None
     leader = None if cluster.ring is None else cluster.ring.metadata_leader
     pod = min(outdated, key=lambda pod: (pod.ordinal == leader, pod.ordinal))
-    return RestartBroker(pod.ordinal, pod.uid, "its template is another")
+    return RestartBroker(pod.ordinal, pod.uid, "its template differs")
 
 
 def _broken(cluster: Cluster, outdated: list[Pod]) -> Pod | None:

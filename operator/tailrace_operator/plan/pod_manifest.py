@@ -109,7 +109,7 @@ def _container(owner: Owner, spec: StreamClusterSpec, image: str) -> dict[str, A
         ),
         "livenessProbe": _probe("/live", period_s=10, failures_max=6),
         "readinessProbe": _probe("/ready", period_s=2, failures_max=2),
-        # What it said last is told where its end is.
+        # The pod's status shows the last log lines with its exit code.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": DATA_VOLUME, "mountPath": DATA_FOLDER},

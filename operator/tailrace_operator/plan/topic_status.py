@@ -41,7 +41,7 @@ def size_text(size_bytes: int) -> str:
 
 
 def _in_force(live: LiveTopic) -> dict[str, Any]:
-    """Partitions are listed when they are few; else the condition tells how many are led."""
+    """Partitions are listed when they are few; else the condition says how many are led."""
     is_listed = live.partition_count <= PARTITIONS_LISTED_MAX
     size = {} if live.size_bytes is None else {"size": size_text(live.size_bytes)}
     return {
@@ -55,7 +55,7 @@ def _in_force(live: LiveTopic) -> dict[str, Any]:
 
 
 def _known(partition: Document) -> Document:
-    """Ends that no broker told are left out."""
+    """Ends that no broker reported are left out."""
     return {name: value for name, value in partition.items() if value is not None}
 
 

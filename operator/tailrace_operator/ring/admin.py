@@ -1,4 +1,4 @@
-"""The only calls of brokers: what their ring is, founding it, and its topics, over `tailrace.aio`.
+"""All calls of brokers: the ring's state, its bootstrap and its topics, over `tailrace.aio`.
 
 Whatever goes wrong is a RingError; a broker that does not answer is no error, it is not among those
 that did. `answers.py` says what the answers mean, `clients.py` keeps the connections.
@@ -50,11 +50,11 @@ class RingAdmin:
         await self._clients.close()
 
     async def know_secret(self, secret: str | None) -> None:
-        """What the brokers are told from now on by whom wants to change the ring."""
+        """The secret of the calls that change the ring, from now on."""
         await self._clients.know_secret(secret)
 
     async def observe(self, pods: Mapping[int, str]) -> Ring | None:
-        """The ring as its brokers tell; `pods`: their uid by ordinal. None: no broker answers."""
+        """The ring as its brokers report it, or None if none answers. `pods`: uid by ordinal."""
         await self._clients.forget_others(pods)
         found: dict[int, tuple[RingDetails, bool]] = {}
         async with asyncio.TaskGroup() as tasks:
@@ -75,7 +75,7 @@ class RingAdmin:
             async with client:
                 ring = await client.found(broker_count)
         if ring.cluster_id is None:
-            raise RingError("the brokers were told to found a ring, and have none", retriable=True)
+            raise RingError("the brokers were asked to found a ring, and have none", retriable=True)
         return ring.cluster_id
 
     async def topic(self, name: str) -> LiveTopic | None:

@@ -14,7 +14,7 @@ _OUT_OF_SERVICE = ("leaderless", "waiting")
 
 
 def progress(ring: RingDetails) -> tuple[bool, int]:
-    """Who knows more of what is agreed."""
+    """Order of two answers by the height of the replicated state."""
     return ring.cluster_id is not None, ring.metadata.applied or 0
 
 
@@ -48,7 +48,7 @@ def _lacks_replicas(one: RangeDetails, by_ordinal: Mapping[int, Registration]) -
 
 
 def live_topic(details: TopicDetails) -> LiveTopic:
-    """A topic with what its leaders told."""
+    """A topic with what its leaders report."""
     document = to_document(details.topic)
     partitions = tuple(map(_partition, details.partition_details))
     return LiveTopic(

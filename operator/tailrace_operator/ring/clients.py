@@ -29,7 +29,7 @@ class BrokerClients:
         return known[1]
 
     async def know_secret(self, secret: str | None) -> None:
-        """What brokers are told from now on."""
+        """The secret that brokers get from now on."""
         if secret != self._secret:
             self._secret = secret
             await self._retire_all()

@@ -29,17 +29,17 @@ def produce(url: str, topic: str, name: str, stop: threading.Event) -> None:
                 stored = client.produce(topic, json.dumps({"id": event_id}).encode(), key=key)
             except TailraceError as error:
                 client.close()
-                told = {**event, "error": type(error).__name__}
+                reported = {**event, "error": type(error).__name__}
                 stop.wait(REST_S)
             else:
-                told = {**event, "partition": stored.partition, "offset": stored.offset}
-            tell(told)
+                reported = {**event, "partition": stored.partition, "offset": stored.offset}
+            tell(reported)
 
 
-def tell(told: dict[str, str | int]) -> None:
+def tell(reported: dict[str, str | int]) -> None:
     """One line, whole: threads share the output."""
     with _TELLING:
-        print(json.dumps(told), flush=True)
+        print(json.dumps(reported), flush=True)
 
 
 def main(url: str, topic: str, threads: int) -> None:

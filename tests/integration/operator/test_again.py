@@ -22,11 +22,11 @@ from tests.support.operator.operators import (
     fake_cluster,
     is_all_ready,
     operator_settings,
-    run_story,
+    run_scenario,
     running_operator,
 )
 
-# See `run_story`.
+# See `run_scenario`.
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -73,7 +73,7 @@ def pods_that_end(kube: FakeKubernetes, brokers: MemoryBrokers, stateful_set: st
 
 
 def test_a_ring_that_is_made_again_at_once_is_not_that_of_the_pods_before() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with fake_cluster() as (kube, brokers, nodes):
             settings = operator_settings(brokers.url_pattern)
             async with running_operator(kube, settings):
@@ -100,11 +100,11 @@ def test_a_ring_that_is_made_again_at_once_is_not_that_of_the_pods_before() -> N
                 await kube.until(lambda: is_all_ready(kube))
             assert cluster(kube)["status"]["clusterId"] == brokers.founded[1]
 
-    run_story(story())
+    run_scenario(scenario())
 
 
 def test_a_stateful_set_that_somebody_deletes_takes_no_data_along() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with fake_cluster() as (kube, brokers, _):
             put_cluster(kube, deletionPolicy="Delete")
             async with running_operator(kube, operator_settings(brokers.url_pattern)):
@@ -127,11 +127,11 @@ def test_a_stateful_set_that_somebody_deletes_takes_no_data_along() -> None:
                 assert [each["metadata"]["uid"] for each in volumes(kube)] == claims
             assert len(brokers.founded) == 1
 
-    run_story(story())
+    run_scenario(scenario())
 
 
 def test_a_volume_that_still_goes_with_the_cluster_before_is_not_taken_over() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with fake_cluster() as (kube, brokers, nodes):
             nodes.is_away = True
             former = {
@@ -169,7 +169,7 @@ def test_a_volume_that_still_goes_with_the_cluster_before_is_not_taken_over() ->
                 nodes.is_away = False
                 await kube.until(lambda: is_all_ready(kube))
 
-    run_story(story())
+    run_scenario(scenario())
 
 
 def when_deleted(kube: FakeKubernetes) -> str:
@@ -185,8 +185,8 @@ def cluster(kube: FakeKubernetes) -> dict[str, Any]:
     return kube.get("StreamCluster", "events")
 
 
-def test_a_secret_that_cannot_be_the_rings_is_told_of() -> None:
-    async def story() -> None:
+def test_a_secret_that_cannot_be_the_rings_is_notified_of() -> None:
+    async def scenario() -> None:
         async with fake_cluster() as (kube, brokers, _):
             kube.put({"kind": "Secret", "metadata": {"name": "events-ring"}, "data": {}})
             put_cluster(kube)
@@ -195,7 +195,7 @@ def test_a_secret_that_cannot_be_the_rings_is_told_of() -> None:
                 kube.remove("Secret", "events-ring")
                 await kube.until(lambda: is_all_ready(kube))
 
-    run_story(story())
+    run_scenario(scenario())
 
 
 def phase(kube: FakeKubernetes) -> str:
@@ -203,7 +203,7 @@ def phase(kube: FakeKubernetes) -> str:
 
 
 def test_a_topic_whose_spec_says_nothing_is_let_go_and_its_data_stays() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with fake_cluster() as (kube, brokers, _):
             put_cluster(kube)
             put_topic(kube, "flights", deletionPolicy="Delete")
@@ -215,11 +215,11 @@ def test_a_topic_whose_spec_says_nothing_is_let_go_and_its_data_stays() -> None:
                 await kube.until(lambda: kube.find("Topic", "flights") is None)
             assert "flights" in brokers.topics
 
-    run_story(story())
+    run_scenario(scenario())
 
 
 def test_a_topic_is_the_next_ones_when_the_resource_that_had_it_has_gone() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with fake_cluster() as (kube, brokers, _):
             put_cluster(kube)
             put_topic(kube, "flights", deletionPolicy="Delete")
@@ -231,11 +231,11 @@ def test_a_topic_is_the_next_ones_when_the_resource_that_had_it_has_gone() -> No
                 await kube.until(lambda: ready_reason(kube, "other") == "Served")
             assert brokers.topics["flights"]["retentionMs"] == 2 * HOUR_MS
 
-    run_story(story())
+    run_scenario(scenario())
 
 
 def test_a_younger_resource_changes_nothing_before_the_older_one_is_known() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with fake_cluster() as (kube, brokers, _):
             settings = operator_settings(brokers.url_pattern)
             put_cluster(kube)
@@ -245,16 +245,16 @@ def test_a_younger_resource_changes_nothing_before_the_older_one_is_known() -> N
             put_topic(kube, "brief", topicName="flights", retention="1h")
 
             def taken_by(listed: list[Document] | None) -> str | None:
-                """The watch has not told of the older one yet."""
+                """The watch has not reported of the older one yet."""
                 return None if listed is None else "flights"
 
             async with a_reconciler(kube, brokers) as reconciler:
                 for key in (Key("StreamCluster", "ns", "events"), Key("Topic", "ns", "brief")):
-                    await reconciler.look(key, failure_count=0, taken_by=taken_by)
+                    await reconciler.reconcile(key, failure_count=0, taken_by=taken_by)
             assert ready_reason(kube, "brief") == "NameTaken"
             assert brokers.topics["flights"]["retentionMs"] == 2 * HOUR_MS
 
-    run_story(story())
+    run_scenario(scenario())
 
 
 @asynccontextmanager
@@ -277,27 +277,27 @@ async def a_reconciler(kube: FakeKubernetes, brokers: MemoryBrokers) -> AsyncIte
 
 
 def test_nobody_is_alarmed_when_a_namespace_ends() -> None:
-    async def story() -> list[tuple[str, str]]:
+    async def scenario() -> list[tuple[str, str]]:
         async with fake_cluster() as (kube, brokers, _):
             put_cluster(kube)
             kube.ending.add("ns")
             with capture_logs() as logs:
                 async with a_reconciler(kube, brokers) as reconciler:
                     for failure_count in range(5):
-                        look = await reconciler.look(
+                        result = await reconciler.reconcile(
                             Key("StreamCluster", "ns", "events"),
                             failure_count=failure_count,
                             taken_by=lambda _: None,
                         )
-                        assert look.outcome is Outcome.FAILED
+                        assert result.outcome is Outcome.FAILED
             assert "Retrying" not in phase(kube)
             return [(each["log_level"], each["event"]) for each in logs]
 
-    assert run_story(story()) == [("info", "namespace.ends")]
+    assert run_scenario(scenario()) == [("info", "namespace.ends")]
 
 
 def test_a_namespace_that_is_gone_keeps_no_other_from_being_served() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with fake_cluster() as (kube, brokers, _):
             kube.forbidden.add("gone")  # and with it the operator's role there
             put_cluster(kube)
@@ -305,13 +305,13 @@ def test_a_namespace_that_is_gone_keeps_no_other_from_being_served() -> None:
             async with running_operator(kube, settings):
                 await kube.until(lambda: is_all_ready(kube))
 
-    run_story(story())
+    run_scenario(scenario())
 
 
 def test_a_spec_whose_objects_kubernetes_refuses_waits_for_a_person() -> None:
     refusal = "spec.template.spec.tolerations[0].operator: Invalid value"
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with fake_cluster() as (kube, brokers, _):
 
             def warnings() -> list[str]:
@@ -332,4 +332,4 @@ def test_a_spec_whose_objects_kubernetes_refuses_waits_for_a_person() -> None:
                 await kube.until(lambda: is_all_ready(kube))
             assert warnings() == ["Refused"]
 
-    run_story(story())
+    run_scenario(scenario())

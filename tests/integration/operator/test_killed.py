@@ -13,10 +13,10 @@ from tests.support.operator.operators import (
     fake_cluster,
     killed_operator,
     operator_settings,
-    run_story,
+    run_scenario,
 )
 
-# See `run_story`.
+# See `run_scenario`.
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.timeout(240),
@@ -74,7 +74,7 @@ async def killed_after(writes: int) -> tuple[Any, bool]:
 
 
 def test_an_operator_killed_once_anywhere_is_continued_by_the_next() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         expected, was_killed = await killed_after(1000)
         assert not was_killed
         assert expected[2] == 1, "one ring"
@@ -85,11 +85,11 @@ def test_an_operator_killed_once_anywhere_is_continued_by_the_next() -> None:
                 assert writes > WRITES_MIN
                 return
 
-    run_story(story())
+    run_scenario(scenario())
 
 
 def test_an_operator_killed_after_each_change_still_comes_to_the_end() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         expected, _ = await killed_after(1000)
         async with fake_cluster() as (kube, brokers, nodes):
             wanted(kube)
@@ -101,4 +101,4 @@ def test_an_operator_killed_after_each_change_still_comes_to_the_end() -> None:
             assert end_state(kube, brokers) == expected
             assert len(nodes.started) == 3
 
-    run_story(story())
+    run_scenario(scenario())

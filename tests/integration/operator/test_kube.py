@@ -81,11 +81,11 @@ def failure_when(
             return web.Response(body=body, status=status, headers=headers)
         return web.json_response(body, status=status, headers=headers)
 
-    async def story() -> KubeError:
+    async def scenario() -> KubeError:
         async with answering(handle) as url:
             return await failure_of(url)
 
-    return asyncio.run(story()), len(asked)
+    return asyncio.run(scenario()), len(asked)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_refusal_says_who_was_asked_for_what_and_why(
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_who_is_told_to_come_back_later_is_not_held_up_by_it(status: int) -> None:
+def test_who_is_asked_to_come_back_later_is_not_held_up_by_it(status: int) -> None:
     """The worker waits, and serves no other; a call that slept would keep what it has read."""
     error, asked_count = failure_when(
         status, refusal(status, "TooManyRequests"), headers={"Retry-After": "3600"}
@@ -149,12 +149,12 @@ def test_what_stands_before_the_api_may_answer_in_other_words(
 
 
 def test_an_api_that_is_not_there_is_waited_for() -> None:
-    async def story() -> KubeError:
+    async def scenario() -> KubeError:
         async with answering(nothing) as url:
             pass  # and it is closed again
         return await failure_of(url)
 
-    error = asyncio.run(story())
+    error = asyncio.run(scenario())
 
     assert type(error) is UnavailableError
     assert error.status == 0
@@ -167,19 +167,19 @@ def test_an_api_that_ends_the_connection_is_waited_for() -> None:
         request.transport.abort()
         return web.Response()
 
-    async def story() -> KubeError:
+    async def scenario() -> KubeError:
         async with answering(hang_up) as url:
             return await failure_of(url)
 
-    assert type(asyncio.run(story())) is UnavailableError
+    assert type(asyncio.run(scenario())) is UnavailableError
 
 
 def test_an_api_that_gives_no_answer_is_not_waited_for_any_longer() -> None:
-    async def story() -> KubeError:
+    async def scenario() -> KubeError:
         async with answering(nothing) as url:
             return await failure_of(url, timeout_s=0.05)
 
-    error = asyncio.run(story())
+    error = asyncio.run(scenario())
 
     assert type(error) is UnavailableError
     assert "the Kubernetes API does not answer: no answer in 0.05 s" in str(error)

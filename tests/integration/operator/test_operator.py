@@ -13,11 +13,11 @@ from tests.support.operator.operators import (
     fake_cluster,
     is_all_ready,
     operator_settings,
-    run_story,
+    run_scenario,
     running_operator,
 )
 
-# See `run_story`.
+# See `run_scenario`.
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -50,7 +50,7 @@ def expandable(kube: FakeKubernetes) -> None:
     kube.put({"kind": "StorageClass", "metadata": metadata, "allowVolumeExpansion": True})
 
 
-async def story_of_a_cluster() -> list[Call]:
+async def scenario_of_a_cluster() -> list[Call]:
     """From a Topic without a cluster to a cluster's deletion; all calls."""
     async with fake_cluster() as (kube, brokers, nodes):
         expandable(kube)
@@ -178,7 +178,7 @@ async def nothing_is_done_while_paused(kube: FakeKubernetes) -> None:
     assert kube.get("Service", "events")["spec"]["type"] == "NodePort"
 
 
-async def story_of_zones() -> list[Call]:
+async def scenario_of_zones() -> list[Call]:
     """Where Prometheus' operator is too; all calls."""
     async with fake_cluster() as (kube, brokers, _):
         kube.groups.add("monitoring.coreos.com/v1")
@@ -193,7 +193,7 @@ async def story_of_zones() -> list[Call]:
 @pytest.fixture(scope="module")
 def calls() -> set[tuple[str, str, str]]:
     """All that the operator asked for, as a role names it."""
-    found = [*run_story(story_of_a_cluster()), *run_story(story_of_zones())]
+    found = [*run_scenario(scenario_of_a_cluster()), *run_scenario(scenario_of_zones())]
     return {(each.verb, each.group, each.resource) for each in found}
 
 
@@ -226,23 +226,23 @@ def test_the_role_allows_nothing_that_the_operator_never_asks_for(
 
 
 def test_what_is_wrong_with_a_spec_is_said_in_the_status() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with fake_cluster() as (kube, brokers, _):
             put_cluster(kube, storage={"size": "a lot"})
             async with running_operator(kube, operator_settings(brokers.url_pattern)):
                 await kube.until(
                     lambda: ready_reason(kube, "StreamCluster", "events") == "InvalidSpec"
                 )
-                told = condition(kube.get("StreamCluster", "events"), "Ready")["message"]
-                assert told.startswith("spec.storage.size: ")
+                reported = condition(kube.get("StreamCluster", "events"), "Ready")["message"]
+                assert reported.startswith("spec.storage.size: ")
                 kube.edit("StreamCluster", "events", {"spec": {"storage": {"size": "10Gi"}}})
                 await kube.until(lambda: is_all_ready(kube))
 
-    run_story(story())
+    run_scenario(scenario())
 
 
 def test_a_second_operator_waits_until_the_first_has_gone() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with fake_cluster() as (kube, brokers, _):
             first = operator_settings(brokers.url_pattern, identity="first", lease_seconds=3)
             second = operator_settings(brokers.url_pattern, identity="second", lease_seconds=3)
@@ -262,4 +262,4 @@ def test_a_second_operator_waits_until_the_first_has_gone() -> None:
             async with running_operator(kube, second):
                 await kube.until(lambda: holder() == "second")
 
-    run_story(story())
+    run_scenario(scenario())

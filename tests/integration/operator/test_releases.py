@@ -13,11 +13,11 @@ from tests.support.operator.operators import (
     fake_cluster,
     is_all_ready,
     operator_settings,
-    run_story,
+    run_scenario,
     running_operator,
 )
 
-# See `run_story`.
+# See `run_scenario`.
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -34,7 +34,7 @@ def notes(kube: FakeKubernetes, reason: str) -> list[str]:
 
 
 def test_a_namespace_is_served_by_one_release_until_that_one_ends() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with fake_cluster() as (kube, brokers, _):
             first = operator_settings(brokers.url_pattern, lease_name="first", identity="a")
             second = operator_settings(brokers.url_pattern, lease_name="second", identity="b")
@@ -58,13 +58,13 @@ def test_a_namespace_is_served_by_one_release_until_that_one_ends() -> None:
                 assert holder(kube) == "operators/second"
             assert len(brokers.founded) == 1
 
-    run_story(story())
+    run_scenario(scenario())
 
 
 def test_what_is_being_deleted_is_let_go_whoever_serves_the_namespace() -> None:
     """Else a namespace would wait for its Topic, when a release that is gone held the Lease."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with fake_cluster() as (kube, brokers, _):
             kube.put(
                 {
@@ -82,11 +82,11 @@ def test_what_is_being_deleted_is_let_go_whoever_serves_the_namespace() -> None:
                 await kube.until(lambda: kube.find("Topic", "flights") is None)
             assert holder(kube) == "operators/gone"
 
-    run_story(story())
+    run_scenario(scenario())
 
 
 def test_many_looks_at_once_ask_once_and_each_namespace_is_for_itself() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         kube = FakeKubernetes()
         async with kube.served():
             api = Kube(Configuration(host=kube.url), timeout_s=10)
@@ -105,11 +105,11 @@ def test_many_looks_at_once_ask_once_and_each_namespace_is_for_itself() -> None:
             finally:
                 await api.close()
 
-    run_story(story())
+    run_scenario(scenario())
 
 
 def test_nothing_is_kept_of_a_namespace_that_nobody_asks_about_any_more() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         kube = FakeKubernetes()
         async with kube.served():
             api = Kube(Configuration(host=kube.url), timeout_s=10)
@@ -123,7 +123,7 @@ def test_nothing_is_kept_of_a_namespace_that_nobody_asks_about_any_more() -> Non
             finally:
                 await api.close()
 
-    run_story(story())
+    run_scenario(scenario())
 
 
 def test_who_is_overtaken_looks_again() -> None:
@@ -134,7 +134,7 @@ def test_who_is_overtaken_looks_again() -> None:
             await super().create(manifest)
             return await super().create(manifest)
 
-    async def story() -> None:
+    async def scenario() -> None:
         kube = FakeKubernetes()
         async with kube.served():
             api = Overtaken(Configuration(host=kube.url), timeout_s=10)
@@ -145,4 +145,4 @@ def test_who_is_overtaken_looks_again() -> None:
             finally:
                 await api.close()
 
-    run_story(story())
+    run_scenario(scenario())

@@ -94,7 +94,7 @@ def ring_wanted(kube: FakeKubernetes) -> None:
 def test_a_ring_is_founded_once_though_the_operator_is_killed_again_and_again(
     tmp_path: Path,
 ) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with real_cluster(tmp_path) as (kube, brokers):
             ring_wanted(kube)
             operator = OperatorProcess(kube, tmp_path, brokers.url_pattern)
@@ -118,7 +118,7 @@ def test_a_ring_is_founded_once_though_the_operator_is_killed_again_and_again(
             assert kills > 5
             await asyncio.to_thread(check_ring, kube, brokers)
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def check_ring(kube: FakeKubernetes, brokers: ProcessBrokers) -> None:
@@ -139,7 +139,7 @@ def check_ring(kube: FakeKubernetes, brokers: ProcessBrokers) -> None:
 
 
 def test_the_process_serves_probes_and_metrics_and_ends_cleanly(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         kube = FakeKubernetes()
         async with kube.served():
             operator = OperatorProcess(kube, tmp_path, "http://127.0.0.1:1{ordinal}")
@@ -148,7 +148,7 @@ def test_the_process_serves_probes_and_metrics_and_ends_cleanly(tmp_path: Path) 
                 await kube.until(lambda: kube.of_kind("Lease"))
                 kube.put({"kind": "StreamCluster", "metadata": {"name": "events"}})
                 await kube.until(lambda: kube.find("StatefulSet", "events"))
-                told = await asyncio.to_thread(metrics_of, operator)
+                reported = await asyncio.to_thread(metrics_of, operator)
                 process.send_signal(signal.SIGTERM)
                 async with asyncio.timeout(20):
                     assert await process.wait() == 0, operator.said()
@@ -156,15 +156,15 @@ def test_the_process_serves_probes_and_metrics_and_ends_cleanly(tmp_path: Path) 
                 if process.returncode is None:
                     process.kill()
                     await process.wait()
-        assert 'tailrace_operator_api_calls_total{resource="secrets",verb="create"} 1.0' in told
-        assert "tailrace_operator_lease_held 1.0" in told
+        assert 'tailrace_operator_api_calls_total{resource="secrets",verb="create"} 1.0' in reported
+        assert "tailrace_operator_lease_held 1.0" in reported
         assert (
             kube.get("Lease", "tailrace-operator", "tailrace-system")["spec"]["holderIdentity"]
             == ""
         )
         assert "operator.stopped" in operator.said()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def metrics_of(operator: OperatorProcess) -> str:

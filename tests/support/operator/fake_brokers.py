@@ -172,8 +172,8 @@ class MemoryBrokers:
             case "GET", ["v1", "ring"]:
                 return self._ring(), 200
             case "POST", ["v1", "ring", "found"]:
-                told = request.headers.get("Authorization")
-                if told != f"Bearer {self.secrets[ordinal]}":
+                reported = request.headers.get("Authorization")
+                if reported != f"Bearer {self.secrets[ordinal]}":
                     return {"type": "/v1/problems/secret-required", "title": "no secret"}, 401
                 if self.cluster_id is None:
                     self.members = set(range(body["brokers"]))

@@ -65,7 +65,7 @@ class FakeKubernetes:
     )
     forbidden: set[str] = field(default_factory=set)  # namespaces, to everyone
     ending: set[str] = field(default_factory=set)  # namespaces: nothing new is made there
-    refused: dict[str, str] = field(default_factory=dict)  # writes, by kind, and what is told
+    refused: dict[str, str] = field(default_factory=dict)  # writes, by kind, and what is reported
     writes_left: int | None = None  # the operator is cut off after so many writes
     port: int = 0
 
@@ -189,8 +189,8 @@ class FakeKubernetes:
         name = rest[1] if len(rest) > 1 else None
         subresource = rest[2] if len(rest) > 2 else None
         verb = _verb(request, name)
-        told = rest[0] + (f"/{subresource}" if subresource else "")
-        call = Call(verb, _api_group(RESOURCES[kind]), told, name)
+        reported = rest[0] + (f"/{subresource}" if subresource else "")
+        call = Call(verb, _api_group(RESOURCES[kind]), reported, name)
         if verb == "watch":
             self.calls.append(call)
             return await self._watch(request, kind, namespace)
@@ -386,13 +386,13 @@ class FakeKubernetes:
         kind: str,
         namespace: str | None,
     ) -> None:
-        told = int(request.query.get("resourceVersion") or 0)
+        reported = int(request.query.get("resourceVersion") or 0)
         selector = request.query.get("labelSelector", "")
         while True:
             changed = self._changed
             for version, kind_of_change, document in self._log:
                 is_wanted = (
-                    version > told
+                    version > reported
                     and document["kind"] == kind
                     and namespace in (None, document["metadata"]["namespace"])
                     and _selects(selector, document)
@@ -400,7 +400,7 @@ class FakeKubernetes:
                 if is_wanted:
                     line = json.dumps({"type": kind_of_change, "object": document})
                     await response.write(line.encode() + b"\n")
-            told = max(told, self._version)
+            reported = max(reported, self._version)
             await changed.wait()
 
 

@@ -1,7 +1,7 @@
 """A Kubernetes with one StreamCluster and its brokers, as values: what plans are tried on.
 
 The controllers, the kubelet and the brokers do one step each when they are asked to; the operator's
-actions are carried out at once. What must never happen is asserted where it would.
+actions are applied at once. What must never happen is asserted where it would.
 """
 
 import copy

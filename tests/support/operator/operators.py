@@ -78,13 +78,13 @@ async def killed_operator(kube: FakeKubernetes, settings: Settings, *, writes: i
     return was_cut_off
 
 
-def run_story(story: Coroutine[Any, Any, Ended]) -> Ended:
+def run_scenario(scenario: Coroutine[Any, Any, Ended]) -> Ended:
     """As asyncio.run; what kopf has left unclosed is complained of within the test that it is of.
 
     (kopf, cancelled, may leave the session behind that it asked which kinds there are.)
     """
     try:
-        return asyncio.run(story)
+        return asyncio.run(scenario)
     finally:
         gc.collect()
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from tailrace_operator.app.pace import Intervals, Outcome
-from tailrace_operator.app.reconcile import Key, Look, Reconciler
+from tailrace_operator.app.reconcile import Key, PassResult, Reconciler
 from tailrace_operator.app.workers import Workers
 
 
@@ -15,8 +15,8 @@ class Finds:
     def __init__(self, *there: str) -> None:
         self.there = there
 
-    async def look(self, key: Key, **_: Any) -> Look:
-        return Look(Outcome.WELL if key.name in self.there else Outcome.GONE)
+    async def reconcile(self, key: Key, **_: Any) -> PassResult:
+        return PassResult(Outcome.WELL if key.name in self.there else Outcome.GONE)
 
 
 def topic(name: str, *, created: int) -> dict[str, Any]:
@@ -33,10 +33,10 @@ def topic(name: str, *, created: int) -> dict[str, Any]:
     }
 
 
-def told(*, there: tuple[str, ...], tell: Callable[[Workers], None]) -> str | None:
+def reported(*, there: tuple[str, ...], tell: Callable[[Workers], None]) -> str | None:
     """Who has the younger one's topic, when all workers have looked."""
 
-    async def story() -> str | None:
+    async def scenario() -> str | None:
         async with asyncio.TaskGroup() as tasks:
             kept = tasks.create_task(asyncio.Event().wait())
             working = cast("asyncio.TaskGroup", Started(tasks))
@@ -50,7 +50,7 @@ def told(*, there: tuple[str, ...], tell: Callable[[Workers], None]) -> str | No
             kept.cancel()
         return holder
 
-    return asyncio.run(story())
+    return asyncio.run(scenario())
 
 
 class Started:
@@ -74,8 +74,8 @@ def both(workers: Workers) -> None:
 
 
 def test_the_older_resource_has_the_topic() -> None:
-    assert told(there=("older", "younger"), tell=both) == "older"
+    assert reported(there=("older", "younger"), tell=both) == "older"
 
 
-def test_a_resource_that_went_without_being_told_of_has_nothing() -> None:
-    assert told(there=("younger",), tell=both) is None
+def test_a_resource_that_went_without_being_reported_of_has_nothing() -> None:
+    assert reported(there=("younger",), tell=both) is None

@@ -35,11 +35,11 @@ class Knows(Kube):
 def test_a_kind_is_known_when_the_group_has_it(
     plurals: tuple[str, ...] | None, *, is_known: bool
 ) -> None:
-    async def story() -> bool:
+    async def scenario() -> bool:
         kube = Knows(plurals)
         try:
             return await kube.has_kind("ServiceMonitor")
         finally:
             await kube.close()
 
-    assert asyncio.run(story()) is is_known
+    assert asyncio.run(scenario()) is is_known

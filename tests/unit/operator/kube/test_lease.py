@@ -59,7 +59,7 @@ LAST_ANSWERED = 3
 
 
 def test_a_renewal_that_fails_is_tried_again_until_the_lease_is_given_up() -> None:
-    async def story() -> int:
+    async def scenario() -> int:
         kube = Away()
         lease = Lease(
             cast("Kube", kube), namespace="ns", name="lease", identity="me", duration_s=1.2
@@ -70,4 +70,4 @@ def test_a_renewal_that_fails_is_tried_again_until_the_lease_is_given_up() -> No
         assert not lease.is_held
         return kube.renewals
 
-    assert asyncio.run(story()) == LAST_ANSWERED, "the one that is not answered is cut short"
+    assert asyncio.run(scenario()) == LAST_ANSWERED, "the one that is not answered is cut short"

@@ -245,7 +245,7 @@ def test_fields_that_cannot_be_changed_need_another_stateful_set() -> None:
     actions = world.settle()
 
     path = "spec.volumeClaimTemplates[0].spec.resources.requests.storage"
-    assert actions[0] == ReplaceStatefulSet("events", uid, f"{path} is another")
+    assert actions[0] == ReplaceStatefulSet("events", uid, f"{path} differs")
     assert world.pods == pods
 
 
@@ -442,14 +442,14 @@ def test_no_broker_is_restarted_while_another_is_away(changes: dict[str, bool]) 
     assert restarted(replace(cluster, children=objects_of(cluster))) is None
 
 
-def test_a_broken_pod_goes_first_and_its_problem_is_told() -> None:
+def test_a_broken_pod_goes_first_and_its_problem_is_reported() -> None:
     cluster = with_pods(outdated(0, 1, 2), 2, is_ready=False, is_running=False, problem="Err: no")
     cluster = replace(cluster, children=objects_of(cluster))
 
     assert restarted(cluster) == 2
     action = action_of(cluster)
     assert isinstance(action, RestartBroker)
-    assert action.reason == "its template is another; Err: no"
+    assert action.reason == "its template differs; Err: no"
 
 
 def test_a_pod_that_runs_and_does_not_serve_is_restarted_when_no_broker_is_on_its_way() -> None:

@@ -63,7 +63,7 @@ def events_of() -> st.SearchStrategy[Event]:
     )
 
 
-@settings(max_examples=60)  # each is a story of some hundred looks
+@settings(max_examples=20)  # each is a scenario of some hundred looks
 @given(
     st.sampled_from([1, 3]),
     st.booleans(),
@@ -105,7 +105,7 @@ def test_it_arrives_at_what_the_spec_says(
     assert world.status["founded"] == {"brokers": broker_count, "clusterId": "ring-1"}
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(st.lists(events_of(), max_size=40))
 def test_at_rest_it_does_nothing_and_reports_nothing_new(events: list[Event]) -> None:
     world = World()
@@ -129,10 +129,10 @@ def test_the_same_observation_gives_the_same_action(events: list[Event]) -> None
     assert next_action(cluster) == next_action(cluster)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(st.lists(events_of(), max_size=40), st.booleans())
 def test_a_ring_is_never_founded_over_another(events: list[Event], is_retained: bool) -> None:
-    """Nor when the resource is made anew, with or without the volumes of before."""
+    """Nor when the resource is made again, with or without the volumes of before."""
     world = World()
     world.settle()
     again = World(disks=world.disks if is_retained else {}, claims=world.claims)

@@ -109,7 +109,7 @@ def test_the_condition_says_how_many_copies_there_are(copies: int, said: str) ->
     )
 
 
-def test_the_story_of_a_new_ring() -> None:
+def test_the_scenario_of_a_new_ring() -> None:
     world = World()
     phases = [a_phase(world)]
     for ordinal in range(3):
@@ -151,7 +151,7 @@ def test_a_ring_is_being_founded_until_its_id_is_noted() -> None:
     ]
 
 
-def test_the_story_of_a_change_of_the_image() -> None:
+def test_the_scenario_of_a_change_of_the_image() -> None:
     world = World()
     world.settle()
     world.change(image="tailrace/broker:0.1.1")
@@ -185,7 +185,7 @@ def test_a_broker_that_is_away_for_another_reason_does_not_restart() -> None:
     )
 
 
-def test_why_a_broker_does_not_run_is_told_but_not_in_the_column() -> None:
+def test_why_a_broker_does_not_run_is_reported_but_not_in_the_column() -> None:
     problem = "ImagePullBackOff: no such image"
     status = status_of(with_pod(settled(), 1, is_running=False, is_ready=False, problem=problem))
 
@@ -230,7 +230,7 @@ def test_a_ring_that_lacks_replicas_is_ready_and_degraded() -> None:
     assert condition(status, "Degraded")[:2] == ("True", "UnderReplicated")
 
 
-def test_volumes_that_grow_are_told_and_those_that_cannot() -> None:
+def test_volumes_that_grow_are_reported_and_those_that_cannot() -> None:
     cluster = settled()
     growing = replace(cluster.claims[1], requested_bytes=2**40, problem=None)
     cluster = replace(cluster, claims=(cluster.claims[0], growing, cluster.claims[2]))
@@ -256,8 +256,8 @@ def test_what_blocks_is_in_the_column_and_its_remedy_in_the_conditions() -> None
     status = status_of(settled(), action)
 
     assert status["phase"] == "Blocked: Service events is another's"
-    assert condition(status, "Degraded") == ("True", *_told(action))
-    assert condition(status, "Progressing") == ("False", *_told(action))
+    assert condition(status, "Degraded") == ("True", *_reported(action))
+    assert condition(status, "Progressing") == ("False", *_reported(action))
     assert condition(status, "Ready")[0] == "True"  # it serves all the same
 
 
@@ -268,14 +268,14 @@ def test_what_is_of_the_resource_before_is_waited_for() -> None:
 
     assert status["phase"].startswith("Waiting: Pod events-1 is of")
     assert condition(status, "Degraded")[0] == "False"
-    assert condition(status, "Progressing") == ("True", *_told(action))
+    assert condition(status, "Progressing") == ("True", *_reported(action))
 
 
-def _told(action: Blocked) -> tuple[str, str]:
+def _reported(action: Blocked) -> tuple[str, str]:
     return action.reason, action.message
 
 
-def test_an_error_is_told_while_it_is_tried_again() -> None:
+def test_an_error_is_reported_while_it_is_tried_again() -> None:
     status = status_of(settled(), error="the Kubernetes API does not answer")
 
     assert status["phase"] == "Retrying: the Kubernetes API does not answer"
@@ -283,7 +283,7 @@ def test_an_error_is_told_while_it_is_tried_again() -> None:
         assert condition(status, kind) == ("True", "Retrying", "the Kubernetes API does not answer")
 
 
-def test_a_pause_and_a_deletion_are_told_before_all_else() -> None:
+def test_a_pause_and_a_deletion_are_reported_before_all_else() -> None:
     cluster = settled()
     paused = replace(cluster, owner=replace(cluster.owner, is_paused=True))
     deleting = replace(cluster, owner=replace(cluster.owner, is_deleting=True))
@@ -313,7 +313,7 @@ def test_zones_are_counted() -> None:
     assert world.status["zones"] == 3
 
 
-def test_the_image_of_the_spec_is_told() -> None:
+def test_the_image_of_the_spec_is_reported() -> None:
     assert status_of(a_cluster({"image": "mine:1"}))["image"] == "mine:1"
 
 
@@ -346,15 +346,15 @@ def test_a_condition_keeps_the_time_of_its_last_change() -> None:
 
 
 @pytest.mark.parametrize("kind", ["StreamCluster", "Topic"])
-def test_a_spec_that_says_nothing_is_told_and_the_rest_stays(kind: str) -> None:
+def test_a_spec_that_says_nothing_is_reported_and_the_rest_stays(kind: str) -> None:
     degraded = {"type": "Degraded", "status": "False"}
     before = {"type": "Ready", "status": "False", "lastTransitionTime": NOW}
     status = {"clusterId": "ring-1", "conditions": [before, degraded]}
     resource = {"kind": kind, "metadata": {"generation": 2}, "status": status}
 
-    told = invalid_status(resource, "spec.zones: a zone is named twice", now=LATER)
+    reported = invalid_status(resource, "spec.zones: a zone is named twice", now=LATER)
 
-    assert told == {
+    assert reported == {
         "clusterId": "ring-1",
         **({"phase": "Blocked: spec.zones: a zone is named twice"} if kind != "Topic" else {}),
         "observedGeneration": 2,
@@ -393,8 +393,8 @@ def test_pods_beyond_the_ring_do_not_count() -> None:
         (CreateSecret(secret_manifest(a_cluster())), "Secret events-ring: made"),
         (Remove(ChildName("Service", "x")), "Service x: not wanted any more"),
         (
-            ReplaceStatefulSet("events", "u", "a is another"),
-            "StatefulSet events: made anew around its pods, since a is another",
+            ReplaceStatefulSet("events", "u", "a differs"),
+            "StatefulSet events: recreated around its pods, since a differs",
         ),
         (PlacePod(1, "b"), "broker 1: placed in zone b"),
         (RecordFounding(3, None), "the ring of 3 brokers is about to be founded"),
@@ -406,7 +406,9 @@ def test_pods_beyond_the_ring_do_not_count() -> None:
     ],
     ids=lambda value: "" if isinstance(value, str) else type(value).__name__,
 )
-def test_every_action_is_described_and_told_as_progress(action: ClusterAction, said: str) -> None:
+def test_every_action_is_described_and_reported_as_progress(
+    action: ClusterAction, said: str
+) -> None:
     assert described(action) == said
 
     progressing = condition(status_of(settled(), action), "Progressing")

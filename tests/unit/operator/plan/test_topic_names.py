@@ -66,7 +66,7 @@ def test_namespaces_have_rings_of_their_own() -> None:
     assert names.holder("elsewhere", "younger") is None
 
 
-def test_who_names_the_same_topic_is_told_of_each_change() -> None:
+def test_who_names_the_same_topic_is_notified_of_each_change() -> None:
     names = names_of(flights("first", 1), flights("second", 2), topic("clicks"))
 
     assert names.note("ns", "third", flights("third", 3)) == ["first", "second"]

@@ -134,7 +134,7 @@ def test_a_paused_deletion_deletes_nothing() -> None:
 
 @dataclass
 class RingOfTopics:
-    """A Topic and its ring, in which actions are carried out."""
+    """A Topic and its ring, in which actions are applied."""
 
     spec: dict[str, Any]
     live: dict[str, Any] | None = None

@@ -161,7 +161,7 @@ def test_a_condition_keeps_the_time_of_its_last_change() -> None:
     assert [each["lastTransitionTime"] for each in changed["conditions"]] == [LATER, NOW]
 
 
-def test_a_pause_is_told() -> None:
+def test_a_pause_is_reported() -> None:
     topic = a_topic(live_topic())
 
     status = status_of(replace(topic, owner=replace(topic.owner, is_paused=True)))

@@ -58,7 +58,7 @@ def a_ring(*ranges: RangeDetails, fenced: int | None = None) -> RingDetails:
     )
 
 
-def test_a_ring_is_told_by_what_it_agrees_on() -> None:
+def test_a_ring_is_reported_by_what_it_agrees_on() -> None:
     brokers = (Broker(0, "member"), Broker(2, "member"))
 
     ring = ring_of(a_ring(a_range(in_sync(0), in_sync(1))), brokers, "0.1.0")
