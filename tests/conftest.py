@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -13,21 +14,35 @@ from tests.support.broker.fixtures import RunningBroker, start_broker
 # Hypothesis runs a property a hundred times: on a busy machine that takes seconds.
 TIMEOUT_S_BY_MARKER = {"hypothesis": 30, "integration": 60, "spark": 180, "e2e": 900}
 
-# The same cases each run in CI; elsewhere new ones. No deadline: the machine may be busy.
-settings.register_profile("local", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True)
+# New cases each run, the same in CI: all runs together try many. The profile thorough tries many at
+# once: pytest --hypothesis-profile=thorough. No deadline: the machine may be busy.
+settings.register_profile("local", deadline=None, max_examples=30)
+settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
+settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 # Measuring coverage doubles a test's time, and the tests beside the properties of these folders
 # show the measured packages whole. What runs the same lines hundreds of times does so unmeasured.
 UNIT = Path(__file__).parent / "unit"
+UNMEASURED_SUFFIXES = ("_mutations", "_properties")
 MEASURED_FOLDERS = {UNIT / "broker" / "codec", UNIT / "broker" / "core", UNIT / "operator"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of this project's tests."""
-    parser.addoption("--rewrite", action="store_true", help="write the files of tests/golden anew")
+    parser.addoption("--rewrite", action="store_true", help="write the files of tests/golden again")
     parser.addoption("--with-e2e", action="store_true", help="run tests/e2e, on a Kubernetes")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Stop the measurement that pytest-cov (7.1) starts twice in each worker of xdist.
+
+    It pauses only the second one for a test marked `no_cover`: the first went on measuring.
+    """
+    measurement: Any = session.config.pluginmanager.get_plugin("_cov")
+    if hasattr(session.config, "workerinput") and measurement and measurement.cov_controller:
+        measurement.cov_controller.pause()
 
 
 @pytest.hookimpl(trylast=True)  # hypothesis marks its tests in the same hook
@@ -43,10 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def is_measured(item: pytest.Item) -> bool:
     """Whether `--cov` counts what this test runs."""
-    name = item.path.stem
-    if name.endswith("_planted_bugs"):
-        return False
-    if name.endswith("_properties") and item.get_closest_marker("hypothesis"):
+    if item.path.stem.endswith(UNMEASURED_SUFFIXES):
         return False
     return not MEASURED_FOLDERS.isdisjoint(item.path.parents)
 

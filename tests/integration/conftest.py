@@ -27,13 +27,13 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def connection(shared_broker: RunningBroker, door: int) -> Iterator[Connection]:
-    """To the door that the test runs through."""
-    with Connection(shared_broker.port + door) as opened:
+def connection(shared_broker: RunningBroker, listener: int) -> Iterator[Connection]:
+    """To the listener that the test runs through."""
+    with Connection(shared_broker.port + listener) as opened:
         yield opened
 
 
 @pytest.fixture
-def plain(door: int) -> bytes:
-    """A request that the door answers with 200."""
-    return get("/metrics" if door == METRICS else "/status")
+def plain(listener: int) -> bytes:
+    """A request that the listener answers with 200."""
+    return get("/metrics" if listener == METRICS else "/status")

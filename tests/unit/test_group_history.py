@@ -20,7 +20,7 @@ from tests.support.groups.group_history import (
 
 SESSION_NS = 100
 PLACES = {
-    # Event c's key goes on in partition 2, a child of 0 and 1. Nobody was told of x.
+    # Event c's key goes on in partition 2, a child of 0 and 1. Nobody was reported of x.
     "a": Place("t", 0, 0),
     "b": Place("t", 0, 1),
     "x": Place("t", 0, 2),
@@ -93,9 +93,9 @@ def test_a_record_that_nobody_sent_is_invented() -> None:
     assert kinds(replace(GOOD, sent_ids={*"abcd"})) == {Kind.INVENTED}
 
 
-def test_an_event_that_is_elsewhere_than_its_producer_was_told_is_at_two_places() -> None:
-    told, *others = ACKNOWLEDGED
-    history = replace(GOOD, acknowledged=[told._replace(place=PLACES["x"]), *others])
+def test_an_event_that_is_elsewhere_than_its_producer_was_reported_is_at_two_places() -> None:
+    reported, *others = ACKNOWLEDGED
+    history = replace(GOOD, acknowledged=[reported._replace(place=PLACES["x"]), *others])
 
     assert Kind.TWO_PLACES in kinds(history)
 

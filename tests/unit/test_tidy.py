@@ -20,6 +20,19 @@ TEXT_SUFFIXES = {"", ".md", ".py", ".sh", ".toml", ".txt", ".yaml", ".yml"}
 MACHINE_PATH = re.compile(r"(?<![\w.-])/(?:home|root|Users|work)/\w")
 
 
+# Words that only this project would understand, and the standard term.
+PLAIN_WORDS = {
+    r"doors?": "listener, port",
+    r"carr(?:y|ies|ied|ying) out": "apply, execute",
+    r"signs? of life": "heartbeat",
+    r"anew": "again",
+    r"mend(?:s|ed|ing)?": "repair, correct",
+    r"genesis": "bootstrap, initial state",
+    r"weather": "network conditions",
+    r"chronicles?|tales?": "log, run",
+}
+
+
 def files_of(*folders: str) -> Iterator[Path]:
     """The files of these folders of the project, without what tools leave behind."""
     for folder in folders:
@@ -109,4 +122,20 @@ def test_no_file_names_a_folder_of_one_machine() -> None:
         # A file of the fuzzers' corpus may be anything.
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), start=1)
         if MACHINE_PATH.search(line)
+    ] == []
+
+
+def test_texts_use_standard_terms() -> None:
+    this = Path(__file__)
+    folders = [*SOURCE_FOLDERS, *OTHER_FOLDERS]
+    texts = [path for path in files_of(*folders) if path.suffix in {".md", ".py"}]
+    words = {re.compile(rf"\b(?:{word})\b", re.I): term for word, term in PLAIN_WORDS.items()}
+
+    assert [
+        f"{named(path, number)}: {found[0]} -> {term}"
+        for path in [*texts, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+        if path != this and "decisions" not in path.parts
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        for word, term in words.items()
+        if (found := word.search(line))
     ] == []

@@ -22,7 +22,7 @@ def test_a_number_is_taken_and_nothing_is_the_default() -> None:
 
 
 @pytest.mark.parametrize("given", ["1", "-2", "two", "2.0", "²", "0x10", "3 4"])
-def test_what_is_no_such_number_is_told_with_what_is_meant(given: str) -> None:
+def test_what_is_no_such_number_is_reported_with_what_is_meant(given: str) -> None:
     with pytest.raises(WrongVariableError, match=r"N: .* of 2 or more: give how many"):
         number_of(given)
 
@@ -43,8 +43,8 @@ def test_a_switch_is_on_off_or_wrong() -> None:
         ("SEED=-1", 'SEED: "-1" is not a whole number of 0 or more'),
         ("SEEDS=0", "SEEDS: .* of 1 or more: give how many seeds to tell, as in SEEDS=200"),
         ("FIRST=1.5", "FIRST: .* give the seed to begin with, as in FIRST=1000"),
-        ("SHRINK=yes", "SHRINK: .* give SHRINK=1 to leave out what the story of SEED fails"),
-        ("SHRINK=1", "SHRINK: it is for one story: give its SEED, as in SEED=7"),
+        ("SHRINK=yes", "SHRINK: .* give SHRINK=1 to leave out what the scenario of SEED fails"),
+        ("SHRINK=1", "SHRINK: it is for one scenario: give its SEED, as in SEED=7"),
     ],
 )
 def test_a_wrong_variable_of_the_simulation_is_one_sentence_and_exit_2(
@@ -56,8 +56,8 @@ def test_a_wrong_variable_of_the_simulation_is_one_sentence_and_exit_2(
     monkeypatch.setenv(name, value)
 
     assert ring.main() == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("error: ")
-    assert told.err.count("\n") == 1
-    assert re.search(meant, told.err)
+    reported = capsys.readouterr()
+    assert reported.out == ""
+    assert reported.err.startswith("error: ")
+    assert reported.err.count("\n") == 1
+    assert re.search(meant, reported.err)

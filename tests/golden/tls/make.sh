@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the files of this folder anew: a CA for tests (its key is thrown away) and certificates that it
+# Makes the files of this folder again: a CA for tests (its key is thrown away) and certificates that it
 # issued, for loopback and for another host, all for 100 years. They protect nothing.
 set -eu
 cd "$(dirname "$0")"

@@ -32,9 +32,8 @@ EVENT = b'{"origin":"SFO"}'
 # What needs an extra, and which; FILE: a segment, PORT: free ports.
 NEEDS = {
     "tailrace dev --port PORT": "broker",
-    "tailrace dump FILE --records": "arrow",
-    "tailrace dump FILE": "arrow",  # for checksums
-    "tailrace verify FOLDER": "arrow",  # the same
+    "tailrace dump FILE": "broker",
+    "tailrace verify FOLDER": "broker",
     "tailrace doctor --url http://127.0.0.1:PORT": "spark",
     "python -m tailrace.spark.jobs.aggregate --topic flights": "spark",
     "python -c 'import tailrace.aio'": "aio",

@@ -23,7 +23,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tailrace.local.broker import DOOR_COUNT
+from tailrace.local.broker import LISTENER_COUNT
 from tests.support.broker.fixtures import RunningBroker, start_broker
 from tests.support.cli.commands import environment
 from tests.support.docs.console import Program, is_as_shown, programs_of, rewritten, shown
@@ -109,7 +109,7 @@ class Reader:
         else:
             end = f"printf '{END_OF_PROGRAM}%d\\n' $?"
             status, printed = self._shell.run(f"eval {shlex.quote(text)} </dev/null; {end}")
-        for index in range(DOOR_COUNT):
+        for index in range(LISTENER_COUNT):
             port = rf'((?:127\.0\.0\.1|localhost):|Port":){self._port + index}\b'
             printed = re.sub(port, rf"\g<1>{DEFAULT_PORT + index}", printed)
         return status, printed
@@ -190,7 +190,7 @@ def uses_spark(programs: Sequence[Program]) -> bool:
     return any("spark" in program.text for program in programs)
 
 
-def told(path: Path, program: Program, problem: str) -> str:
+def reported(path: Path, program: Program, problem: str) -> str:
     """A program that did not do what its document says, and where it stands."""
     return f"{path.relative_to(ROOT)}:{program.line + 1}: {program.text}\n{problem}"
 
@@ -215,14 +215,14 @@ def test_a_document_prints_what_it_says(
             continue
         status, printed = reader.run(program)
         if (status != 0) != printed.startswith("error: "):
-            failures.append(told(path, program, f"--- exit status {status}\n{printed}"))
+            failures.append(reported(path, program, f"--- exit status {status}\n{printed}"))
         elif program.is_shown and not is_as_shown(shown(text, program), printed):
             differing[program] = printed
     if pytestconfig.getoption("rewrite"):
         path.write_text(rewritten(text, differing))
     else:
         failures += [
-            told(path, program, f"--- shown\n{shown(text, program)}\n--- printed\n{printed}")
+            reported(path, program, f"--- shown\n{shown(text, program)}\n--- printed\n{printed}")
             for program, printed in differing.items()
         ]
     if failures:

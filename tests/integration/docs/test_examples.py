@@ -97,7 +97,7 @@ def test_the_producer_says_what_it_could_not_store() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "reported"),
     [
         (b"{", "line 2 is no JSON: "),
         (b'"\xff"', "line 2 is no JSON: "),
@@ -107,14 +107,14 @@ def test_the_producer_says_what_it_could_not_store() -> None:
     ],
 )
 def test_the_producer_names_a_line_that_it_cannot_send(
-    shared_broker: RunningBroker, topic: str, line: bytes, told: str
+    shared_broker: RunningBroker, topic: str, line: bytes, reported: str
 ) -> None:
     given = b'{"origin":"SFO"}\n' + line + b"\n"
     words = (EXAMPLES / "producer.py", topic, "--key", "origin")
     result = run(shared_broker.url, "python", *words, given=given)
 
     assert (result.returncode, result.stdout) == (1, b"")
-    assert result.stderr.decode().startswith(f"error: after 1 events: {told}")
+    assert result.stderr.decode().startswith(f"error: after 1 events: {reported}")
     assert result.stderr.count(b"\n") == 1
 
 

@@ -191,7 +191,7 @@ def test_batches_end_where_an_open_delivery_of_records_ends(
     assert found == [[0, 1, 2], [3, 4, 5, 6, 7, 8, 9]]
 
 
-def test_a_new_group_starts_where_it_is_told(
+def test_a_new_group_starts_where_it_is_reported(
     consumers: Consumers, client: Client, topic: str
 ) -> None:
     produce(client, topic, [1])
@@ -308,12 +308,12 @@ def test_two_consumers_share_the_partitions(
     assert partitions[0].isdisjoint(partitions[1])
 
 
-def test_each_is_told_of_its_partitions_before_their_records(
+def test_each_is_notified_of_its_partitions_before_their_records(
     consumers: Consumers, client: Client, topic: str
 ) -> None:
     client.create_topic(topic, partitions_per_range=4)
-    told: list[Assignment] = []
-    with consumers(topic, topic, on_assignment=told.append) as one:
+    reported: list[Assignment] = []
+    with consumers(topic, topic, on_assignment=reported.append) as one:
         one.poll()
         with consumers(topic, topic) as other:
             other.poll()
@@ -322,7 +322,7 @@ def test_each_is_told_of_its_partitions_before_their_records(
             read = {record.partition for record in one.poll()}
         one.poll()
 
-    alone, shared, again = told
+    alone, shared, again = reported
     assert [each.partition for each in alone.partitions] == [0, 1, 2, 3]
     assert (alone.added, alone.removed) == (alone.partitions, ())
     assert {each.partition for each in shared.partitions} == read
@@ -347,15 +347,15 @@ def test_a_callback_that_raises_loses_no_records(
     assert numbers(consumer.poll()) == [1]
 
 
-def test_a_coroutine_can_be_told_too(
+def test_a_coroutine_can_be_reported_too(
     shared_broker: RunningBroker, client: Client, topic: str
 ) -> None:
     client.create_topic(topic)
-    told: list[Assignment] = []
+    reported: list[Assignment] = []
 
     async def note(assignment: Assignment) -> None:
         await asyncio.sleep(0)
-        told.append(assignment)
+        reported.append(assignment)
 
     async def consume() -> None:
         async with (
@@ -366,7 +366,7 @@ def test_a_coroutine_can_be_told_too(
 
     asyncio.run(consume())
 
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 def test_a_poll_that_was_cancelled_loses_nothing(
@@ -416,8 +416,8 @@ def test_a_consumer_that_was_removed_registers_again_and_goes_on(
     consumers: Consumers, client: Client, topic: str
 ) -> None:
     produce(client, topic, range(10))
-    told: list[Assignment] = []
-    removed = consumers(topic, topic, session_ms=SESSION_MS, on_assignment=told.append)
+    reported: list[Assignment] = []
+    removed = consumers(topic, topic, session_ms=SESSION_MS, on_assignment=reported.append)
     assert len(removed.poll()) == 10
     with consumers(topic, topic, wait_ms=LONG_MS) as other:
         assert numbers(poll_until_some(other)) == list(range(10))
@@ -426,12 +426,12 @@ def test_a_consumer_that_was_removed_registers_again_and_goes_on(
     produce(client, topic, range(10, 20))
 
     assert numbers(poll_until_some(removed)) == list(range(10, 20))
-    assert len(told) >= 2
-    assert told[-1].epoch > told[0].epoch
+    assert len(reported) >= 2
+    assert reported[-1].epoch > reported[0].epoch
     removed.close()
 
 
-def test_a_commit_that_comes_too_late_is_told(
+def test_a_commit_that_comes_too_late_is_reported(
     consumers: Consumers, client: Client, topic: str
 ) -> None:
     produce(client, topic, range(10))
@@ -460,7 +460,7 @@ def test_a_delivery_that_another_process_of_this_name_took_is_not_committed(
             one.commit()
 
 
-def test_a_process_whose_name_another_has_taken_is_told(
+def test_a_process_whose_name_another_has_taken_is_reported(
     consumers: Consumers, client: Client, topic: str
 ) -> None:
     produce(client, topic, [1])

@@ -1,4 +1,4 @@
-"""A broker as a child process: how it ends is told, and what it uses is checked before."""
+"""A broker as a child process: how it ends is reported, and what it uses is checked before."""
 
 from pathlib import Path
 
@@ -52,7 +52,7 @@ def test_an_end_that_is_not_clean_is_an_error(tmp_path: Path) -> None:
     assert caught.value.exit_code == -9
 
 
-def test_a_taken_port_is_told_before_anything_starts(
+def test_a_taken_port_is_reported_before_anything_starts(
     shared_broker: RunningBroker, tmp_path: Path
 ) -> None:
     broker = LocalBroker(tmp_path / "broker", port=shared_broker.port - 3)

@@ -30,16 +30,18 @@ def test_the_metrics_are_those_of_the_page(shared_broker: RunningBroker) -> None
     assert families_of(text) == page_families(PAGE.read_text())
 
 
-@pytest.mark.parametrize(("level", "is_told"), [("debug", True), ("info", False)])
-def test_each_write_is_told_at_debug_alone(tmp_path: Path, level: str, is_told: bool) -> None:
+@pytest.mark.parametrize(("level", "is_reported"), [("debug", True), ("info", False)])
+def test_each_write_is_reported_at_debug_alone(
+    tmp_path: Path, level: str, is_reported: bool
+) -> None:
     with start_broker(tmp_path, log_level=level) as broker:
         with Client(broker.url) as client:
-            client.produce("told", b"1", key="k")
+            client.produce("reported", b"1", key="k")
         broker.stop()  # which brings the event from the journal to its segment
         (segment,) = (broker.data_dir / "data").rglob("*.log")
         written = [event for event in events_of(broker) if event["event"] in WRITES]
 
-    assert [event["event"] for event in written] == (WRITES if is_told else [])
+    assert [event["event"] for event in written] == (WRITES if is_reported else [])
     for event in written:
         assert (event["level"], event["size_bytes"]) == ("debug", JOURNAL_BLOCK_BYTES)
         assert float(str(event["duration_ms"])) > 0
@@ -48,15 +50,15 @@ def test_each_write_is_told_at_debug_alone(tmp_path: Path, level: str, is_told: 
         assert (event["base_offset"], event["end_offset"], event["batches"]) == (0, 1, 1)
 
 
-def test_the_life_of_a_broker_and_its_topics_is_told(tmp_path: Path) -> None:
+def test_the_life_of_a_broker_and_its_topics_is_reported(tmp_path: Path) -> None:
     with start_broker(tmp_path) as broker:
         with Client(broker.url) as client:
-            client.produce("told", b"1", key="k")
+            client.produce("reported", b"1", key="k")
         broker.stop()
         events = [str(each["event"]) for each in events_of(broker)]
 
-    told = [event for event in events if event != "storage.buffered"]
-    assert told == [
+    reported = [event for event in events if event != "storage.buffered"]
+    assert reported == [
         "broker.recovering",
         "ring.joined",
         "broker.ready",

@@ -74,7 +74,7 @@ def assert_three_groups(printed: str) -> None:
         (origin, len(delays), pytest.approx(mean_of(delays)))
         for origin, delays in delays_by_origin.items()
     ]
-    # The job before this one may have told of its last micro-batch only now.
+    # The job before this one may have reported of its last micro-batch only now.
     groups = [tuple(group.values()) for group in json.loads(printed.splitlines()[-1])]
     assert len(groups) == 3
     assert all(group in expected for group in groups)
@@ -92,7 +92,7 @@ def mean_of(values: list[int | None]) -> float:
         ("aggregate", ("--topic", "t", "--group-by", "origin"), 2, '"origin" is no path like'),
         ("audit", (), 2, "nothing to audit: give --topic"),
         ("audit", ("--parquet", "x"), 2, "--parquet and --checkpoint go together"),
-        ("audit", ("--topic", "t", "--url", "localhost"), 2, "is not a broker's URL"),
+        ("audit", ("--topic", "t", "--url", "ftp://localhost"), 2, "is not a broker's URL"),
         ("audit", ("--topic", "nosuch"), 1, 'error: No such topic: topic "nosuch" does not exist'),
         ("archive", ("--topic", "nosuch", "--path", "x", "--checkpoint", "y"), 1, '"nosuch"'),
         ("archive", ("--topic", "t", "--path", "x"), 2, "required: --checkpoint"),
@@ -280,7 +280,7 @@ def test_a_key_in_two_partitions_at_once_is_found(
     assert "gaps=0 duplicates=0 unordered_keys=1" in capsys.readouterr().out
 
 
-def test_without_keys_their_order_cannot_be_told(
+def test_without_keys_their_order_cannot_be_reported(
     archive: Archive, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = archive.spark.read.parquet(str(archive.files))

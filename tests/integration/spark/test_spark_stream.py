@@ -230,7 +230,7 @@ def test_offsets_that_are_not_there_end_the_query_unless_loss_is_allowed(
     assert run(allowed, tmp_path) == [3]
 
 
-def test_progress_is_told_in_lines(
+def test_progress_is_reported_in_lines(
     spark: "SparkSession",
     flights_broker: RunningBroker,
     tmp_path: Path,
@@ -246,12 +246,12 @@ def test_progress_is_told_in_lines(
         other.awaitTermination(WAIT_S_MAX)
         said = ""
 
-        def has_told() -> bool:
+        def has_reported() -> bool:
             nonlocal said
             said += capsys.readouterr().out
             return said.endswith("\n")
 
-        wait_until(has_told)
+        wait_until(has_reported)
     finally:
         spark.streams.removeListener(listener)
 

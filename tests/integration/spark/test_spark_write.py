@@ -116,7 +116,7 @@ def test_what_cannot_be_written_is_refused(
         write(frame.selectExpr(columns), flights_broker, **options)
 
 
-def test_spark_wants_to_be_told_that_a_write_adds(
+def test_spark_wants_to_be_reported_that_a_write_adds(
     spark: "SparkSession", flights_broker: RunningBroker, topic: str
 ) -> None:
     writer = spark.sql("SELECT 'v' AS value").write.format("tailrace")

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tailrace.cli.stored.files import check_files
-from tailrace.cli.stored.journals import read_journal
 from tailrace.sync import Client
 from tailrace.wire import JOURNAL_FILE_HEADER, JOURNAL_FRAME_HEADER, BatchHeader
 from tailrace_broker.codec.batch import StoredBatch
 from tailrace_broker.model.errors import CorruptPartitionError, TailraceError
 from tailrace_broker.model.topic import TopicSettings
+from tailrace_broker.storage.inspection import frames_in
+from tailrace_broker.storage.inspection.brokers import check_files
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tests.support.broker.brokers import started_broker
 from tests.support.broker.fixtures import start_broker
@@ -120,9 +120,8 @@ def _flips_of_last_frame(image: Image, generator: random.Random) -> Iterator[tup
     rounds = []
     for path in sorted(image.root.rglob("*.journal")):
         with path.open("rb") as file:
-            journal = read_journal(file, path.stat().st_size)
-        assert journal is not None
-        rounds.append((journal.frames[-1].sequence, path, journal.frames[-1]))
+            *_, last = frames_in(file)
+        rounds.append((last.sequence, path, last))
     _, path, frame = max(rounds)
     for count in range(LAST_FRAME_FLIPS):
         size_bytes = JOURNAL_FRAME_HEADER.size if count % 2 else frame.size_bytes
@@ -175,10 +174,9 @@ def is_needed(image: Image, change: tuple[Path, int, int]) -> bool:
     if path.suffix != ".journal":
         return True
     with (image.root / path).open("rb") as file:
-        journal = read_journal(file, (image.root / path).stat().st_size)
-    assert journal is not None
+        frames = list(frames_in(file))
     return position < JOURNAL_FILE_HEADER.size or any(
-        frame.position <= position < frame.position + frame.size_bytes for frame in journal.frames
+        frame.position <= position < frame.position + frame.size_bytes for frame in frames
     )
 
 
@@ -205,7 +203,7 @@ def test_a_flipped_bit_is_never_served_and_what_it_takes_away_is_reported(
             if place not in seen.served and not seen.reports(place[0], batch.header)
         ]
         if silent:
-            # What cannot be told from a write that was torn by the kill.
+            # What cannot be distinguished from a write that was torn by the kill.
             assert name == "killed", change
             assert seen.has_cut, change
             assert silent == [image.last_of(silent[0][0])], change

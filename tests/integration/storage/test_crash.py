@@ -149,7 +149,7 @@ class Producer:
 
 
 def event_value(event_id: str) -> bytes:
-    """An event's JSON, told by its id alone; half of it does not compress, to fill segments."""
+    """An event's JSON, reported by its id alone; half of it does not compress, to fill segments."""
     noise = "".join(blake2b(f"{event_id} {part}".encode()).hexdigest() for part in range(2))
     return json.dumps({"id": event_id, "noise": noise}).encode()
 

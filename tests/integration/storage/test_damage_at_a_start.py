@@ -71,6 +71,9 @@ def test_a_flipped_byte_takes_its_batch_and_nothing_else(tmp_path: Path, byte: i
                 for each in problems
             ] == [("/v1/problems/corrupt-partition", hurt.start, hurt.stop - 1, hurt.stop)]
             assert offsets == [n for n in range(end_offset) if n not in hurt]
+            check_skipped(broker, hurt, offsets)
+            if not life:
+                check_group_goes_on(broker, hurt, offsets)
             broker.kill() if life else broker.stop()
 
         lines = broker.log_path.read_text().splitlines()
@@ -98,7 +101,7 @@ def test_a_partition_that_has_lost_its_end_is_read_and_goes_on_when_that_is_acce
         flip(segment, position + 60, 0)
         spoilt = segment.read_bytes()
 
-        for _ in range(2):  # what a clean stop told is known at the start after the next, too
+        for _ in range(2):  # what a clean stop reported is known at the start after the next, too
             broker.restart()
             found = topic_of(broker)
             assert (found["state"], found["highWatermark"]) == ("damaged", first)
@@ -149,6 +152,33 @@ def test_a_partition_that_has_lost_its_end_is_read_and_goes_on_when_that_is_acce
 
     assert sum('"loss.accepted"' in line for line in lines) == 1
     assert segment.read_bytes() == spoilt
+
+
+def check_skipped(broker: RunningBroker, hurt: range, offsets: list[int]) -> None:
+    """All else is printed; the damage is named where it is met, and at the end."""
+    consumed = run("consume", "t", "--format", r"%o\n", url=broker.url)
+    assert [int(line) for line in consumed.stdout.split()] == offsets
+    assert consumed.returncode == 1
+    span = f"offsets {hurt.start}–{hurt.stop - 1}"  # noqa: RUF001
+    assert consumed.stderr.decode().splitlines() == [
+        f'! partition 0 of topic "t": {span} are quarantined (damaged); going on at {hurt.stop}',
+        f'error: not read: {span} of partition 0 of topic "t": they are damaged: restore the files '
+        "that the broker's log names and start it again",
+    ]
+
+
+def check_group_goes_on(broker: RunningBroker, hurt: range, offsets: list[int]) -> None:
+    """A group's error at the damage names the command with which it reads the rest."""
+    consume = ("consume", "t", "--group", "g", "--format", r"%o\n")
+    stuck = run(*consume, url=broker.url)
+    assert [int(line) for line in stuck.stdout.split()] == list(range(hurt.start))
+    command = f"group reset g --to-offsets t:0={hurt.stop}"
+    assert stuck.returncode == 1
+    assert stuck.stderr.decode().endswith(f". To go on behind it: tailrace {command}\n")
+    assert run(*command.split(), url=broker.url).returncode == 0
+    rest = run(*consume, url=broker.url)
+    assert (rest.returncode, rest.stderr) == (0, b"")
+    assert [int(line) for line in rest.stdout.split()] == [n for n in offsets if n >= hurt.stop]
 
 
 def check_consume(broker: RunningBroker, first_lost: int) -> None:

@@ -12,6 +12,7 @@ from time import monotonic
 
 import pytest
 
+from tailrace.errors import ProblemError
 from tailrace.local.broker import HOST
 from tailrace.protocol.records_binary import encode_records
 from tailrace.protocol.requests import produce_request
@@ -35,14 +36,15 @@ pytestmark = [
 
 
 @contextmanager
-def traced(broker: RunningBroker, output: Path) -> Iterator[None]:
+def traced(broker: RunningBroker, output: Path, *changes: str) -> Iterator[None]:
     """Write the calls of all of the broker's threads to `output` while the block runs.
 
-    `-y` adds the path to a descriptor; 400 bytes of each buffer hold a whole answer.
+    `-y` adds the path to a descriptor; 400 bytes of each buffer hold a whole answer. `changes`
+    are further options of strace.
     """
     assert STRACE is not None, "CI needs strace: apt install strace"
     options = ["-f", "-y", "-s", "400", "-e", f"trace={TRACED_CALLS}", "-o", str(output)]
-    command = [STRACE, *options, "-p", str(broker.pid)]
+    command = [STRACE, *options, *changes, "-p", str(broker.pid)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as strace:
         assert strace.stderr is not None
         first_line = strace.stderr.readline()
@@ -92,12 +94,12 @@ def answered_at(calls: list[str], count: int = 1) -> int:
     return places[0]
 
 
-@pytest.mark.parametrize("door", [0, 1], ids=["public", "fast"])
+@pytest.mark.parametrize("listener", [0, 1], ids=["public", "fast"])
 def test_a_small_append_is_answered_after_a_durable_write_to_a_direct_journal(
-    broker: RunningBroker, tmp_path: Path, door: int
+    broker: RunningBroker, tmp_path: Path, listener: int
 ) -> None:
     output = tmp_path / "trace"
-    with traced(broker, output), Client(f"http://{HOST}:{broker.port + door}") as client:
+    with traced(broker, output), Client(f"http://{HOST}:{broker.port + listener}") as client:
         client.produce("traced", b'{"a":1}', key="k")
     calls = lines_of(output)
     (journal,) = broker.data_dir.resolve().rglob("*.journal")
@@ -173,3 +175,21 @@ def test_appends_to_many_partitions_are_one_write_to_the_journal(
     assert len(json.loads(answer.body)) == 16
     assert len(returned_at(calls, "io_submit", f"<{journal}>", "RWF_DSYNC")) == 1
     assert returned_at(calls, "pwritev2") == []
+
+
+def test_after_a_failed_write_the_range_is_led_in_the_next_epoch(
+    broker: RunningBroker, tmp_path: Path
+) -> None:
+    """The failed offsets are given again, in an epoch that tells the two batches apart."""
+    fail_once = ("-e", "inject=io_submit:error=EIO:when=1")
+    with Client(f"http://{HOST}:{broker.port}") as client:
+        client.produce("traced", b'{"a":1}', key="k")
+        [before] = client.ring().ranges
+        with traced(broker, tmp_path / "trace", *fail_once), pytest.raises(ProblemError) as failure:
+            client.produce("traced", b'{"a":2}', key="k")
+        stored = client.produce("traced", b'{"a":3}', key="k")
+        [after] = client.ring().ranges
+
+    assert failure.value.status == 500
+    assert stored.offset == 1
+    assert after.epoch == before.epoch + 1

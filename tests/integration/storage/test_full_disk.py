@@ -53,7 +53,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 class Producer:
-    """Sends events of one key, none twice, through any door; notes what was acknowledged."""
+    """Sends events of one key, none twice, through any listener; notes what was acknowledged."""
 
     def __init__(self, broker: RunningBroker) -> None:
         self._broker = broker
@@ -61,12 +61,12 @@ class Producer:
         self.sent_ids: set[str] = set()
         self.acknowledged: list[Acknowledged] = []
 
-    def send(self, event_count: int, door: int = PRODUCE) -> None:
+    def send(self, event_count: int, listener: int = PRODUCE) -> None:
         """One request; ProblemError."""
         ids = [f"e{next(self._numbers)}" for _ in range(event_count)]
         self.sent_ids.update(ids)
         body = b"\n".join(map(event_value, ids))
-        with Connection(self._broker.port + door) as connection:
+        with Connection(self._broker.port + listener) as connection:
             target = messages(TOPIC, partitionKey=KEY)
             whole = request(target, body, content_type=NDJSON_CONTENT_TYPE)
             (produced,) = parse_produced(connection.exchange(whole))
@@ -74,17 +74,17 @@ class Producer:
             place = Place(produced.partition, offset)
             self.acknowledged.append(Acknowledged("producer", KEY, event_id, place))
 
-    def fill(self, event_count: int, door: int) -> ProblemError:
+    def fill(self, event_count: int, listener: int) -> ProblemError:
         """Until the broker refuses; why."""
         while True:
             try:
-                self.send(event_count, door)
+                self.send(event_count, listener)
             except ProblemError as error:
                 return error
 
 
 def event_value(event_id: str) -> bytes:
-    """An event's JSON, told by its id alone; it hardly compresses."""
+    """An event's JSON, reported by its id alone; it hardly compresses."""
     noise = "".join(blake2b(f"{event_id} {part}".encode()).hexdigest() for part in range(4))
     return json.dumps({"id": event_id, "noise": noise}).encode()
 
@@ -162,8 +162,8 @@ def test_a_full_disk_refuses_writes_and_nothing_else(
 
         # The trash goes first, the oldest deletion of it before the other.
         producer.send(1)
-        for door in (PUBLIC, PRODUCE):
-            assert_is_disk_full(producer.fill(1_000, door))
+        for listener in (PUBLIC, PRODUCE):
+            assert_is_disk_full(producer.fill(1_000, listener))
         purged = logged(broker, "topic.purged")
         assert [(line["topic"], line["is_early"]) for line in purged] == [
             ("older", True),
@@ -197,9 +197,9 @@ def test_a_full_disk_refuses_writes_and_nothing_else(
 
         # Space that comes from elsewhere is taken at once.
         ballast.unlink()
-        for door in (PUBLIC, PRODUCE):
-            producer.send(1_000, door)
-            producer.send(1, door)
+        for listener in (PUBLIC, PRODUCE):
+            producer.send(1_000, listener)
+            producer.send(1, listener)
         assert_all_is_there(broker, producer)
         broker.restart()
         assert_all_is_there(broker, producer)

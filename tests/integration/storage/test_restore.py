@@ -11,7 +11,7 @@ from tailrace_broker.core.ring.commands import apply_command
 from tailrace_broker.model.commands import DeleteTopic, Stamped
 from tests.support.broker.fixtures import RunningBroker
 from tests.support.broker.stored import values_of
-from tests.support.cli.commands import assert_fails, run, told
+from tests.support.cli.commands import assert_fails, reported, run
 from tests.support.http.http11 import Connection, document, get, messages, problem, request
 from tests.support.ring.ring_disk import put_ring_state, ring_state_on
 
@@ -87,19 +87,19 @@ def test_a_broker_killed_in_a_deletion_keeps_what_only_the_journal_had(
 def test_the_command_lists_and_restores(shared_broker: RunningBroker, topic: str) -> None:
     url = shared_broker.url
     topic_id = create_and_delete(shared_broker, topic)
-    titles, first, *_ = told(run("topic", "list", "--deleted", url=url)).splitlines()
+    titles, first, *_ = reported(run("topic", "list", "--deleted", url=url)).splitlines()
     assert re.split("  +", titles) == ["TOPIC", "ID", "PARTITIONS", "SIZE", "DELETED", "KEPT UNTIL"]
     assert re.fullmatch(rf"{topic} +{topic_id} +1 +\d+\.\d KiB +{TIME} +{TIME}", first)
-    as_json = json.loads(told(run("topic", "list", "--deleted", "-o", "json", url=url)))
+    as_json = json.loads(reported(run("topic", "list", "--deleted", "-o", "json", url=url)))
     assert as_json[0]["id"] == topic_id
 
     restored = run("topic", "restore", topic, url=url)
-    assert told(restored) == f"✓ {topic}: restored, 1 partition\n"
+    assert reported(restored) == f"✓ {topic}: restored, 1 partition\n"
     create_and_delete(shared_broker, f"{topic}-b")
-    told(run("topic", "create", f"{topic}-b", url=url))
+    reported(run("topic", "create", f"{topic}-b", url=url))
     in_use = run("topic", "restore", f"{topic}-b", url=url)
     assert_fails(in_use, 1, f'topic "{topic}-b" exists; .*--as')
     other = run("topic", "restore", f"{topic}-b", "--as", f"{topic}-c", url=url)
-    assert told(other) == f"✓ {topic}-c: restored, 1 partition\n"
+    assert reported(other) == f"✓ {topic}-c: restored, 1 partition\n"
     missing = run("topic", "restore", "nosuch", url=url)
     assert_fails(missing, 1, "tailrace topic list --deleted")

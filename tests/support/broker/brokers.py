@@ -1,4 +1,4 @@
-"""A broker without doors, in the test's own process."""
+"""A broker without listeners, in the test's own process."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tailrace_broker.app.broker import LocalBroker
+from tailrace_broker.app.runtime import METADATA_IO_THREADS
 from tailrace_broker.app.settings import Settings
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.files.io_threads import IoThreads
@@ -30,20 +31,23 @@ async def open_broker(
     on_failed = (bugs if failures is None else failures).append
     known = Settings(data_dir=root, **{"journal_bytes": JOURNAL_BYTES, **settings})
     io = IoThreads(known.io_threads, bugs.append)
+    metadata_io = IoThreads(METADATA_IO_THREADS, bugs.append)
     io.start()
+    metadata_io.start()
     try:
         async with asyncio.TaskGroup() as tasks:
 
             def spawn(work: Coroutine[Any, Any, None]) -> None:
                 tasks.create_task(work)
 
-            broker = LocalBroker(known, directory, io, spawn, on_failed)
+            broker = LocalBroker(known, directory, io, metadata_io, spawn, on_failed)
             try:
                 yield broker
             finally:
                 await broker.stop()
     finally:
         io.stop()
+        metadata_io.stop()
         directory.close()
         assert bugs == []
 

@@ -9,7 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tailrace.errors import TailraceError
-from tailrace.local.broker import DOOR_COUNT, LocalBroker, PortTakenError, check_ports_are_free
+from tailrace.local.broker import (
+    HOST,
+    LISTENER_COUNT,
+    LocalBroker,
+    PortTakenError,
+    check_ports_are_free,
+)
 
 # Below Linux's ephemeral ports, so that no outgoing connection takes a port between choice and use.
 PORT_BASES = range(20_000, 32_000, 10)
@@ -65,7 +71,15 @@ def free_port_base() -> int:
     for base in random.SystemRandom().sample(PORT_BASES, len(PORT_BASES)):
         if _is_mine(base):
             return base
-    raise AssertionError(f"no {DOOR_COUNT} free ports in a row in {PORT_BASES}")
+    raise AssertionError(f"no {LISTENER_COUNT} free ports in a row in {PORT_BASES}")
+
+
+@contextmanager
+def refusing_url() -> Iterator[str]:
+    """The URL of a port that refuses connections: it is bound, so nobody else can listen there."""
+    with socket.socket() as bound:
+        bound.bind((HOST, 0))
+        yield f"http://{HOST}:{bound.getsockname()[1]}"
 
 
 def free_ring_port(broker_count: int = 3) -> int:

@@ -1,4 +1,4 @@
-"""A history of what producers sent and were told, checked against what is read back. Pure.
+"""A history of what producers sent and were reported, checked against what is read back. Pure.
 
 Promises 1 and 2 (docs/architecture.md) as one function: `violations`. Events carry an id that is
 sent once and never again, so an event whose acknowledgement did not come may be in the log once
@@ -21,7 +21,7 @@ class Place(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
-    """One event that a producer was told is stored at `place`."""
+    """One event that a producer was reported is stored at `place`."""
 
     producer: str
     key: str | None

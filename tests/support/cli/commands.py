@@ -72,12 +72,12 @@ def started(*arguments: str, url: str) -> Iterator["subprocess.Popen[bytes]"]:
 
 def assert_fails(result: subprocess.CompletedProcess[bytes], exit_code: int, error: str) -> None:
     """One sentence on stderr that matches, nothing on stdout."""
-    told = result.stderr.decode()
-    assert (result.returncode, result.stdout) == (exit_code, b""), told
-    assert re.fullmatch(f"error: .*{error}.*\n", told), told
+    reported = result.stderr.decode()
+    assert (result.returncode, result.stdout) == (exit_code, b""), reported
+    assert re.fullmatch(f"error: .*{error}.*\n", reported), reported
 
 
-def told(result: subprocess.CompletedProcess[bytes]) -> str:
+def reported(result: subprocess.CompletedProcess[bytes]) -> str:
     """What a command that succeeded has printed."""
     assert result.returncode == 0, result.stderr.decode()
     return result.stdout.decode()
@@ -90,7 +90,7 @@ def ndjson(events: Sequence[object]) -> bytes:
 
 def records_of(result: subprocess.CompletedProcess[bytes]) -> list[dict[str, object]]:
     """The records that `tailrace consume` has printed."""
-    return [json.loads(line) for line in io.BytesIO(told(result).encode()).readlines()]
+    return [json.loads(line) for line in io.BytesIO(reported(result).encode()).readlines()]
 
 
 def values_of(result: subprocess.CompletedProcess[bytes]) -> list[object]:

@@ -107,7 +107,7 @@ class Notes:
 
 
 class _Consumer:
-    """Polls until it is told to stop; commits now and then, else the next poll confirms."""
+    """Polls until it is asked to stop; commits now and then, else the next poll confirms."""
 
     def __init__(self, wanted: Wanted, stop: Event) -> None:
         self._wanted = wanted

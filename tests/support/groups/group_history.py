@@ -1,4 +1,4 @@
-"""A history of what a consumer group was given, checked against what producers were told. Pure.
+"""A history of what a consumer group was given, checked against what producers were reported. Pure.
 
 At least once, and in order per key (docs/protocol.md, "Consumers"), as one function: `violations`.
 It knows nothing of how many brokers there are: times are of one clock for all, in ns. Each request
@@ -38,7 +38,7 @@ class Span(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
-    """One event that a producer was told is stored at `place`."""
+    """One event that a producer was reported is stored at `place`."""
 
     key: str
     event_id: str
@@ -175,12 +175,12 @@ def _missing(history: GroupHistory, firsts: Mapping[Place, _First]) -> Iterator[
 
 
 def _two_of_one(history: GroupHistory) -> Iterator[Violation]:
-    """Of what producers were told and what was delivered, together."""
+    """Of what producers were reported and what was delivered, together."""
     places_by_id: dict[str, set[Place]] = defaultdict(set)
     ids_by_place: dict[Place, set[str]] = defaultdict(set)
     delivered = [record for delivery in history.deliveries for record in delivery.records]
-    told = [Record(event.event_id, event.place) for event in history.acknowledged]
-    for event_id, place in [*delivered, *told]:
+    reported = [Record(event.event_id, event.place) for event in history.acknowledged]
+    for event_id, place in [*delivered, *reported]:
         places_by_id[event_id].add(place)
         ids_by_place[place].add(event_id)
     for event_id, places in places_by_id.items():

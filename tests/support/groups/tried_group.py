@@ -1,4 +1,4 @@
-"""A consumer group whose group events are stored at once, for tests that tell a story."""
+"""A consumer group whose group events are stored at once, for tests that tell a scenario."""
 
 from collections.abc import Mapping
 from uuid import UUID

@@ -1,6 +1,6 @@
 """Brokers' parts in a ring, without processes: messages arrive in a millisecond, disks take one.
 
-Plain and undisturbed, for scenarios told step by step; what disturbs is `tests/simulation/ring`.
+Undisturbed, for scenarios step by step; disturbances are in `tests/simulation/ring`.
 """
 
 import heapq
@@ -141,12 +141,12 @@ class World:
         self._stalled[ordinal] = []
 
     def end_stall(self, ordinal: int) -> None:
-        """All that it was told to write is there."""
+        """All that it was asked to write is there."""
         for action in self._stalled.pop(ordinal):
             action()
 
     def lose_writes(self, ordinal: int) -> None:
-        """What it was told to write since its disk stalled never was."""
+        """What it was asked to write since its disk stalled never was."""
         del self._stalled[ordinal]
 
     def ask(self, ordinal: int, command: Command) -> int:

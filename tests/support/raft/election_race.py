@@ -27,13 +27,13 @@ NOTICE_US = (0, 50_000)
 class Death(NamedTuple):
     """How the leader dies.
 
-    `is_early`: as soon as it leads, when perhaps nobody else knows it. `is_told_to_all`: else one
+    `is_early`: as soon as it leads, when perhaps nobody else knows it. `is_asked_to_all`: else one
     of the others hears of it only from others. `write_us`: how long writes take, of all disks.
     """
 
     voter_count: int = 3
     is_early: bool = False
-    is_told_to_all: bool = True
+    is_asked_to_all: bool = True
     write_us: tuple[int, int] = WRITE_US
 
 
@@ -87,7 +87,7 @@ class Race:
         for ordinal in others:
             if self._random.random() < 0.5:
                 self._lost.add((dead, ordinal))
-        for ordinal in others if self._death.is_told_to_all else others[1:]:
+        for ordinal in others if self._death.is_asked_to_all else others[1:]:
             noticed_us = self._now_us + self._draw(NOTICE_US)
             self._at(
                 max(noticed_us, self._arrived_us.get((dead, ordinal), 0)),

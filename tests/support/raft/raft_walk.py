@@ -41,7 +41,7 @@ class Walk:
             + [self.restart] * often([5, 10])
             + [self.lose_power] * often([0, 1])
             + [self.lose_mail] * often([0, 3])
-            + [self.cut, self.mend] * often([0, 2])
+            + [self.cut, self.repair] * often([0, 2])
             + [self.ask_read, self.follow, self.lose_connection]
             + [self.change_voters] * often([0, 1, 5])
             + [self.join_or_wipe]
@@ -153,7 +153,7 @@ class Walk:
         for other in self.world.nodes:
             self.world.cut |= {(ordinal, other), (other, ordinal)}
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         self.world.cut.clear()
 
     def change_voters(self) -> None:

@@ -1,6 +1,6 @@
 """Several consensus machines with disks and a network in memory, and what must hold among them.
 
-The machines are the real ones. A disk does its writes one by one, when told to; a crash loses those
+The machines are the real ones. A disk does its writes one by one, when asked; a crash loses those
 that it has not done. The state that they agree on is the list of commands, kept as text.
 """
 
@@ -314,7 +314,7 @@ class World:
                 self.follow(node)
 
     def follow(self, node: Node) -> None:
-        """Somebody has told it who leads."""
+        """Somebody has reported it who leads."""
         leader = self.leader
         if node.raft is not None and leader is not None and node is not leader:
             follow = Follow(node.raft.term, node.disk.id, node.applied)

@@ -68,7 +68,7 @@ class Scenario:
     disks: dict[int, Disk] = field(init=False)
     sent: list[Stamped] = field(default_factory=list)  # ever
     waiting: list[Stamped] = field(default_factory=list)  # will arrive, in whatever order
-    carried_out: Counter[str] = field(default_factory=Counter)
+    applied: Counter[str] = field(default_factory=Counter)
     # Who has all acknowledged events of a range, but for those of some topics, by (range, ordinal).
     whole: dict[int, set[int]] = field(default_factory=dict)
     lacking: dict[tuple[int, int], set[UUID]] = field(default_factory=dict)
@@ -227,10 +227,10 @@ class Scenario:
         step = self.state.step
         if step is None:
             return
-        told = self.state.ranges[self.chance.choice(step.parents)]
-        if told.leader is None or not self._runs(told.leader):
+        reported = self.state.ranges[self.chance.choice(step.parents)]
+        if reported.leader is None or not self._runs(reported.leader):
             return
-        self.stopped[told.id] = step.id
+        self.stopped[reported.id] = step.id
         ends = {
             topic.id: tuple(
                 self._end((topic.id, slices.first_partition + index))
@@ -238,7 +238,7 @@ class Scenario:
             )
             for topic in self.state.topics.values()
             for slices in topic.slices
-            if slices.range_id == told.id
+            if slices.range_id == reported.id
         }
         prepared = tuple(
             Replica(each.ordinal, each.number)
@@ -246,7 +246,7 @@ class Scenario:
             if self.chance.random() < 0.95
         )
         is_late = self.chance.random() < 0.25
-        self._send(Sealed(step.id, told.id, told.epoch, ends, prepared), is_late=is_late)
+        self._send(Sealed(step.id, reported.id, reported.epoch, ends, prepared), is_late=is_late)
         if is_late:
             self._send(AbortStep(step.id))
 
@@ -305,15 +305,15 @@ class Scenario:
             "not the same state every time"
         )
         if stamped.id in before.recent:
-            assert after == before, f"carried out again: {stamped.command}"
+            assert after == before, f"applied again: {stamped.command}"
             return
         refusal = after.recent[stamped.id]
         kind = type(stamped.command).__name__
         if refusal is not None:
             assert replace(after, recent={}) == replace(before, recent={}), f"{refusal} but changed"
-            self.carried_out[f"{kind}: {refusal.reason}"] += 1
+            self.applied[f"{kind}: {refusal.reason}"] += 1
         else:
-            self.carried_out[kind] += 1
+            self.applied[kind] += 1
         self.state = after
         self._take(stamped.command, before, refused=refusal is not None)
         self._check(before)

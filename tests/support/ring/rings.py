@@ -1,6 +1,31 @@
 """What brokers tell of a ring and its topics, as values with the members that routing reads."""
 
-from tailrace.values import PartitionDetails, Ring, RingStatus, TopicDetails, TopicInfo
+from tailrace.values import (
+    BrokerStatus,
+    PartitionDetails,
+    Ring,
+    RingStatus,
+    TopicDetails,
+    TopicInfo,
+)
+
+BROKER = BrokerStatus(
+    ordinal=0,
+    token="-9223372036854775808",
+    leads=4,
+    replicates=4,
+    damaged=0,
+    quarantined=0,
+    lag_max=0,
+    data_bytes=1024**3,
+    disk_used_bytes=10 * 1024**3,
+    disk_bytes=100 * 1024**3,
+    direct_io=True,
+    durable_write_ms=0.21,
+    incarnation="7f3a",
+    started_at="2026-11-21T10:09:23.114502Z",
+    up_seconds=120,
+)
 
 
 def partition(
@@ -36,5 +61,5 @@ def topic(*partitions: PartitionDetails, name: str = "t") -> TopicDetails:
 
 
 def ring(*names: str) -> RingStatus:
-    told = Ring("local", "id", "0.1.0", len(names), 0, 0, 1)
-    return RingStatus(len(names), names, 9251, 0, 9252, told, 0, ())
+    reported = Ring("local", "id", "0.1.0", len(names), 0, 0, 1)
+    return RingStatus(len(names), names, 9251, 0, 9252, reported, 0, ())

@@ -69,7 +69,7 @@ def test_what_is_made_from_the_specs_is_up_to_date(pytestconfig: pytest.Config, 
     if pytestconfig.getoption("rewrite"):
         (ROOT / path).write_text(made)
 
-    assert (ROOT / path).read_text() == made, "python -m tools.crds writes it anew"
+    assert (ROOT / path).read_text() == made, "python -m tools.crds writes it again"
 
 
 def test_each_kind_has_its_file_and_there_is_no_other() -> None:
