@@ -135,7 +135,9 @@ def test_a_page_of_the_broker_itself_is_not_refused(
             {"url": "/v1/openapi.json"},
         ]
 
-        assert browser.run(page, fetches(*sent)) == [200, 200, 200]
+        produced, polled, described = browser.run(page, fetches(*sent))
+        assert (produced, described) == (200, 200)
+        assert polled in (200, 204)  # at the same time as the produce: it may find nothing
     _, stored, consumers = kept(broker)
     assert (stored, consumers) == (3, ["c"])
 
