@@ -116,7 +116,7 @@ PEER_HANDSHAKES = [
     ).first_words()
     + bytes(PROOF_BYTES)
 ]
-LOG_START = encode_log_start(LogStart(7, 1, 2))
+LOG_START = encode_log_start(LogStart(7, 5, 1, 2))
 CLEAN_STOP = encode_clean_stop(CleanStop(1, {UUID(int=1): [3, None]}))
 JOURNAL = journal_file([BATCHES[:1], BATCHES[1:], BATCHES])
 OFFER = {"connection": "upgrade", "upgrade": "h2c"}

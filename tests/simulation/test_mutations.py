@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tailrace_broker.codec import segment
 from tailrace_broker.codec.journal import read_frames
@@ -176,6 +177,16 @@ def log_start_moved_after_the_deletion(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(partition_log, "remove_segments", remove_first)
 
 
+def log_start_falls(patch: pytest.MonkeyPatch) -> None:
+    """To the base of the segment that holds it, at a start."""
+
+    def load(directory: Path) -> Any:
+        start = log_trim.load_log_start(directory)
+        return start and replace(start, log_start=start.first_segment)
+
+    patch.setattr(log_recovery, "load_log_start", load)
+
+
 def duplicates_reported_by_the_last_sequence(patch: pytest.MonkeyPatch) -> None:
     """As if one producer's requests could not pass each other."""
     begin = ProducerWindows.begin
@@ -259,7 +270,7 @@ def _read_pad_or_hole(stored: memoryview, position: int) -> int:
 
 # Each with a seed that finds it, to save time: where it does not any more, those after it may.
 CRASHES: list[tuple[Mutation, int]] = [
-    (stale_batch_accepted_after_a_cut, 24),
+    (stale_batch_accepted_after_a_cut, 26),
     (directory_not_synced, 0),
     (acknowledged_before_the_write_is_durable, 0),
     (served_before_the_write_has_ended, 0),
@@ -271,7 +282,8 @@ CRASHES: list[tuple[Mutation, int]] = [
     (journal_not_replayed, 0),
     (spill_not_durable, 0),
     (many_spilled_and_not_synced, 0),
-    (log_start_moved_after_the_deletion, 20),
+    (log_start_moved_after_the_deletion, 33),
+    (log_start_falls, 0),
     (duplicates_reported_by_the_last_sequence, 0),
     (producers_forgotten_at_a_start, 0),
     (torn_write_taken_for_damage, 0),

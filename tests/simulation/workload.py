@@ -144,7 +144,8 @@ class Workload:
     async def _trim(self) -> None:
         key, log = self._any_log()
         starts = [state.base_offset for state in log.segments[1:]]
-        log_start = self._generator.choice([*starts, log.high_watermark])
+        anywhere = self._generator.randint(log.log_start, log.high_watermark)
+        log_start = self._generator.choice([*starts, log.high_watermark, anywhere, anywhere])
         self._history.note(Expectation.trimming, key, log_start)
         await log.trim(log_start)
         self._history.note(Expectation.trimmed, key, log.log_start)
@@ -323,17 +324,17 @@ async def _read_to_end(log: PartitionLog, *, skips_damaged: bool) -> FoundLog:
 
 
 async def read_batches(log: PartitionLog, offset: int) -> list[FoundBatch]:
-    """Some from an offset on."""
+    """Some from an offset on: of the first batch, a reader drops what is below."""
     found = []
     for header, buffers in await log.read(offset, 256 * KIBIBYTE):
         columns = decompress_payload(header, memoryview(b"".join(buffers)))
         records = unpack_columns(header, columns)
         found.append(
             FoundBatch(
-                header.base_offset,
+                max(header.base_offset, offset),
                 header.epoch,
                 header.previous_epoch,
-                [record.value or b"" for record in records],
+                [record.value or b"" for record in records if record.offset >= offset],
             )
         )
     return found

@@ -3,8 +3,8 @@
 `meta.json`: who this disk is, and which starts of it the ring may not know yet. `topic.json` beside
 the partitions of a deleted topic: what it was, and when it was deleted. `clean-stop.json`: where
 the logs ended at a clean stop. `inventory.json`: which files of the journal and which partitions
-must be on the disk. `log-start.json` beside a partition's segments: where retention has moved its
-log start.
+must be on the disk. `log-start.json` beside a partition's segments: its log start, once that was
+moved.
 """
 
 from typing import TypeVar
@@ -19,6 +19,7 @@ from tailrace_broker.model.topic import Topic
 
 FORMAT_VERSION = 1
 IDENTITY_VERSION = 3  # of `meta.json`, and so of the data directory
+LOG_START_VERSION = 2
 
 T = TypeVar("T")
 
@@ -74,12 +75,23 @@ class KnownFiles(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class LogStart(msgspec.Struct, frozen=True, rename="camel"):
-    """`log-start.json`, with what the first batch from there on follows."""
+    """`log-start.json`: the log start, and the first segment that may hold something from there on.
+
+    `epoch_before`, `append_time_before_us`: of what the first batch of that segment follows;
+    `is_behind_damage`: its epoch is not known, and not above that of the first batch.
+    """
 
     log_start: int
+    first_segment: int
     epoch_before: int
     append_time_before_us: int
-    version: int = FORMAT_VERSION
+    is_behind_damage: bool = False
+    version: int = LOG_START_VERSION
+
+    def __post_init__(self) -> None:
+        """Refuse a log that starts below its segments: no file has what it lacks."""
+        if not 0 <= self.first_segment <= self.log_start:
+            raise ValueError(f"firstSegment {self.first_segment} is not in [0, {self.log_start}]")
 
 
 class DeletionMark(msgspec.Struct, frozen=True, rename="camel"):
@@ -117,7 +129,7 @@ def encode_log_start(start: LogStart) -> bytes:
 
 def decode_log_start(stored: bytes) -> LogStart:
     """Read `log-start.json`; CorruptMetadataError."""
-    return _decode(stored, LogStart, "log-start.json")
+    return _decode(stored, LogStart, "log-start.json", LOG_START_VERSION)
 
 
 def encode_identity(identity: DiskIdentity) -> bytes:

@@ -95,8 +95,13 @@ def unpack_columns(
     return list(map(Record, offsets, timestamps, keys, values, headers))
 
 
-def find_record_of_time(header: BatchHeader, columns: memoryview, timestamp_us: int) -> int:
-    """Offset of the batch's first record of this time or later; CorruptBatchError: it has none."""
+def find_record_of_time(
+    header: BatchHeader, columns: memoryview, timestamp_us: int, *, first_offset: int = 0
+) -> int | None:
+    """Offset of the batch's first record of this time or later, from `first_offset` on.
+
+    None: it has one below `first_offset` alone. CorruptBatchError: it has none.
+    """
     reader = ColumnReader(columns)
     record_count = header.record_count
     reader.offsets(record_count)
@@ -104,7 +109,8 @@ def find_record_of_time(header: BatchHeader, columns: memoryview, timestamp_us: 
     is_later = reader.timestamps(record_count) >= timestamp_us
     if not is_later.any():
         raise CorruptBatchError("the largest timestamp of the header is none of its records'")
-    return header.base_offset + int(is_later.argmax())
+    is_later[: max(0, first_offset - header.base_offset)] = False
+    return header.base_offset + int(is_later.argmax()) if is_later.any() else None
 
 
 def column_lines(

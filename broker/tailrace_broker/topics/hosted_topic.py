@@ -225,6 +225,7 @@ async def _open_log(
         resources,
         topic.settings,
         roles.of(partition.range_id),
+        start=recovered.start,
         pending=replayed.pending(recovered.pending),
         windows=recovered.windows,
         sealed_end=None if recovered.lost_end else partition.sealed_end,

@@ -142,8 +142,24 @@ def tear_last_write(root: Path) -> None:
 def stop_in_retention(root: Path) -> None:
     """Between the removal of a segment and that of its index."""
     first, second, *_ = segments_of(root)
-    save_log_start(first.parent, LogStart(int(second.stem), 1, 0), write_file_atomically)
+    offset = int(second.stem)
+    save_log_start(first.parent, LogStart(offset, offset, 1, 0), write_file_atomically)
     first.unlink()
+
+
+def start_inside_of_the_last_segment(root: Path) -> None:
+    """A stop came before the segments below it were removed."""
+    *_, last = segments_of(root)
+    offset = int(last.stem)
+    start = LogStart(offset + 1, offset, 1, 0)
+    save_log_start(last.parent, start, write_file_atomically)
+
+
+def start_above_all_segments(root: Path) -> None:
+    """As after a loss of power that took what was not flushed."""
+    first, *_ = segments_of(root)
+    start = LogStart(1 << 30, 0, 0, 0)
+    save_log_start(first.parent, start, write_file_atomically)
 
 
 def write_with_another_version(root: Path) -> None:
@@ -172,6 +188,8 @@ CHANGES = [
     flip_durable_frame,
     tear_last_write,
     stop_in_retention,
+    start_inside_of_the_last_segment,
+    start_above_all_segments,
     write_with_another_version,
 ]
 

@@ -278,7 +278,7 @@ def _decided(log: RecoveredLog) -> tuple[object, ...]:
     """What readers and producers meet."""
     states = [(each.base_offset, each.end_offset, each.last_epoch) for each in log.segments]
     pending = [each.header for each in log.pending]
-    return states, pending, log.damages, log.losses, log.lost_end
+    return states, pending, log.start, log.damages, log.losses, log.lost_end
 
 
 def _contents_below(directory: Path) -> dict[Path, tuple[bytes, int]]:
@@ -445,6 +445,7 @@ async def open_engine_on(
                 resources,
                 settings,
                 role,
+                start=recovered.start,
                 pending=replayed.pending(recovered.pending),
                 windows=recovered.windows,
                 sealed_end=sealed_end,

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tailrace.wire import align_up
+from tailrace_broker.codec.metadata import LogStart
 from tailrace_broker.codec.segment import SegmentIndex
 from tailrace_broker.core.log.journal_replay import JournaledBatch
 from tailrace_broker.core.log.recovery import SegmentState
@@ -28,6 +29,8 @@ from tailrace_broker.storage.log.recovery import (
     recover_with,
 )
 from tailrace_broker.storage.segments.writer import LogPlace, segment_path
+
+BELOW_START = ": below the log start, where nobody reads"
 
 
 class NotedRepairs:
@@ -59,6 +62,9 @@ class NotedRepairs:
         if torn_bytes:
             self.torn.append((file.path, state.position, torn_bytes))
 
+    def save_start(self, start: LogStart) -> None:
+        """It is in what the recovery returns."""
+
     def remove_segments(self, paths: Iterable[Path]) -> None:
         """Nobody needs them."""
 
@@ -89,11 +95,14 @@ def check_log(
 def _damage_findings(log: RecoveredLog, recorded: RecordedDamage) -> Iterator[Finding]:
     known = {each[:2] for each in recorded.losses}
     for damage in log.damages:
-        yield Finding(damage.path, damage.position, f"{_offsets_of(damage)} cannot be read")
+        is_bad = damage.end_offset > log.start.log_start
+        text = f"{_offsets_of(damage)} cannot be read{'' if is_bad else BELOW_START}"
+        yield Finding(damage.path, damage.position, text, is_bad)
     for loss in log.losses:
-        is_known = loss[2:] in known
-        text = f"{_offsets_of(loss)} are lost{', which is recorded' if is_known else ''}"
-        yield Finding(loss.path, loss.position, text, is_bad=not is_known)
+        if loss.end_offset > log.start.log_start:
+            is_known = loss[2:] in known
+            text = f"{_offsets_of(loss)} are lost{', which is recorded' if is_known else ''}"
+            yield Finding(loss.path, loss.position, text, is_bad=not is_known)
 
 
 def _torn_findings(log: RecoveredLog, repairs: NotedRepairs) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ from typing import TypeVar
 from tailrace_broker.codec.batch import BatchBody, StoredBatch
 from tailrace_broker.codec.columns import RecordColumns
 from tailrace_broker.codec.metadata import LogStart
-from tailrace_broker.codec.segment import find_time
+from tailrace_broker.codec.segment import INDEX_INTERVAL_BYTES, find_time
 from tailrace_broker.core.log.epochs import EpochEnd
 from tailrace_broker.core.log.producers import Producer, ProducerWindows
 from tailrace_broker.core.log.recovery import SegmentState
@@ -33,13 +33,13 @@ from tailrace_broker.model.errors import (
     StorageFailedError,
     TailraceError,
 )
-from tailrace_broker.model.topic import TopicSettings
+from tailrace_broker.model.topic import NO_EPOCH, TopicSettings
 from tailrace_broker.storage.journal.file import JournalFile
 from tailrace_broker.storage.log.range_role import RangeRole
 from tailrace_broker.storage.log.recovery import lost_end_error
 from tailrace_broker.storage.log.resources import LogResources
 from tailrace_broker.storage.log.tail import LogTail
-from tailrace_broker.storage.log.trim import remove_segments, save_log_start
+from tailrace_broker.storage.log.trim import log_start_in, remove_segments, save_log_start
 from tailrace_broker.storage.segments.reader import (
     find_offset_of_time,
     first_of_time,
@@ -54,7 +54,7 @@ class PartitionLog:
     """The log of one partition."""
 
     __slots__ = (
-        "_gone", "_resources", "_tail", "_waiters", "log_start", "lost_end", "place", "role",
+        "_gone", "_resources", "_start", "_tail", "_waiters", "lost_end", "place", "role",
         "segments",
     )  # fmt: skip
 
@@ -66,6 +66,7 @@ class PartitionLog:
         settings: TopicSettings,
         role: RangeRole,
         *,
+        start: LogStart | None = None,
         pending: Sequence[tuple[StoredBatch, JournalFile | None]] = (),
         windows: ProducerWindows | None = None,
         sealed_end: int | None = None,
@@ -73,11 +74,13 @@ class PartitionLog:
     ) -> None:
         """`segments` to `windows` and `lost_end` as recovered; a sealed log is read up to its end.
 
+        `start` None: it was never moved.
         A log that has lost its end is read up to where it is there, and takes nothing.
         """
         self.place = place
         self.segments = segments
-        self.log_start = segments[0].base_offset
+        first_offset = segments[0].base_offset
+        self._start = start or LogStart(first_offset, first_offset, NO_EPOCH, 0)
         self._resources = resources
         self._tail = LogTail(
             place,
@@ -91,6 +94,7 @@ class PartitionLog:
             on_advanced=self._wake_waiters,
             on_sealed=partial(resources.on_sealed, self),
         )
+        self._tail.replica.trim(self.log_start)
         self.role = role
         role.add(self)
         self._waiters: set[asyncio.Future[None]] | None = None
@@ -112,6 +116,11 @@ class PartitionLog:
     def high_watermark(self) -> int:
         """The end of what is committed, and can be read."""
         return self._tail.replica.high_watermark
+
+    @property
+    def log_start(self) -> int:
+        """What is below it is gone for readers, whatever the first segment holds."""
+        return self._start.log_start
 
     @property
     def log_end(self) -> int:
@@ -234,16 +243,21 @@ class PartitionLog:
                 try:
                     offset = await self._find_in_segment(state, timestamp_us, end_offset)
                 except ReadFailedError:
-                    if state.base_offset >= self.log_start:
+                    if state.end_offset > self.log_start:
                         raise
                     continue  # retention has removed it meanwhile
+                if offset is not None and offset < self.log_start:
+                    offset = await self._find_by_reading(timestamp_us, state.end_offset)
                 if offset is not None:
                     return offset
         pending = self._tail.pending.find_time(timestamp_us)
         if pending is None or pending.header.base_offset >= end_offset:
             return None
         work = partial(first_of_time, pending, timestamp_us)
-        return await self._blocking(work, self.segments[-1], pending.header.base_offset)
+        offset = await self._blocking(work, self.segments[-1], pending.header.base_offset)
+        if offset is None or offset >= self.log_start:
+            return offset
+        return await self._find_by_reading(timestamp_us, end_offset)
 
     async def wait_beyond(self, offset: int) -> None:
         """Until the high watermark is above `offset`, or the log takes no more appends."""
@@ -268,11 +282,13 @@ class PartitionLog:
     # --- its start and its end ---
 
     async def trim(self, log_start: int) -> None:
-        """Move the log start up to there, durably, and remove the segments below it.
+        """Move the log start up to there, durably, and remove the segments that end below it.
 
-        `log_start` is the base of a segment, or the log's end. DiskFullError, StorageFailedError.
+        `log_start`: any offset up to the high watermark. It stays lower while what is pending below
+        it has no place in a segment: the next trim goes on. DiskFullError, StorageFailedError.
         """
-        if log_start > self.segments[-1].base_offset:
+        assert log_start <= self.high_watermark, (log_start, self.high_watermark)
+        if log_start > self.segments[-1].end_offset:
             await self.spilled()
         async with self._tail.turns.turn():
             await self._trim(log_start)
@@ -341,16 +357,15 @@ class PartitionLog:
         last = segments[-1]
         if last.base_offset < log_start == last.end_offset:
             await self._tail.roll()
-        bases = [state.base_offset for state in segments]
-        count = bisect_right(bases, log_start) - 1
-        if count <= 0:
+        log_start = min(log_start, segments[-1].end_offset)
+        if log_start <= self.log_start:
             return
-        await self._tail.save_producers()
-        before, first = segments[count - 1], segments[count]
-        start = LogStart(first.base_offset, before.last_epoch, before.last_append_time_us)
+        start, count = log_start_in(segments, self._start, log_start)
+        if count:
+            await self._tail.save_producers()
         await io.run(partial(save_log_start, directory, start, self._resources.write_file))
-        self.log_start = first.base_offset
-        self._tail.replica.trim(self.log_start)
+        self._start = start
+        self._tail.replica.trim(log_start)
         removed = [self._path_of(state) for state in segments[:count]]
         del segments[:count]
         self._tail.forget_unflushed(removed)
@@ -427,6 +442,27 @@ class PartitionLog:
             state,
             first_offset,
         )
+
+    async def _find_by_reading(self, timestamp_us: int, end_offset: int) -> int | None:
+        """From the log start on, below which a segment has a record of this time or later.
+
+        The next one is near, unless times are not in order.
+        """
+        offset = self.log_start
+        while offset < min(end_offset, self.high_watermark):
+            try:
+                batches = await self.read(offset, INDEX_INTERVAL_BYTES)
+            except OffsetOutOfRangeError:  # retention was faster
+                offset = max(offset, self.log_start)
+                continue
+            for batch in batches:
+                if batch.header.largest_timestamp_us >= timestamp_us:
+                    work = partial(first_of_time, batch, timestamp_us, first_offset=offset)
+                    found = await self._resources.io.run(work)
+                    if found is not None:
+                        return found
+                offset = batch.header.end_offset
+        return None
 
     async def _blocking(self, work: Callable[[], T], state: SegmentState, offset: int) -> T:
         """Read in an I/O thread, of this segment from the batch of this offset on.

@@ -41,7 +41,7 @@ from tailrace_broker.storage.files.inventory import Inventory
 from tailrace_broker.storage.log.damage_file import load_damage
 from tailrace_broker.storage.log.producer_recovery import ProducerRecovery
 from tailrace_broker.storage.log.repairs import DiskRepairs, Repairs
-from tailrace_broker.storage.log.trim import load_log_start
+from tailrace_broker.storage.log.trim import load_log_start, log_start_in
 from tailrace_broker.storage.segments.scan import (
     Behind,
     ends_with_damage,
@@ -69,6 +69,7 @@ class RecoveredLog(NamedTuple):
 
     segments: list[SegmentState]
     pending: list[JournaledBatch]
+    start: LogStart
     windows: ProducerWindows | None = None  # None: no producer is known
     damages: Sequence[Damage] = ()
     losses: Sequence[Damage] = ()
@@ -186,6 +187,7 @@ class _Recovery:
     is_direct: bool
     evidence: LogEvidence
     recorded: RecordedDamage
+    log_start: int = 0
     durable_end: int = 0
     has_lost_segments: bool = False  # the last ones: how many records they had nobody knows
     segments: list[SegmentState] = field(default_factory=list)
@@ -198,14 +200,19 @@ class _Recovery:
         self, moved_start: LogStart | None, producers: ProducerRecovery | None
     ) -> RecoveredLog:
         """Recover all segments, then the end."""
-        start = moved_start or LogStart(self.evidence.first_offset, NO_EPOCH, 0)
-        kept, left = self._base_offsets(start.log_start)
-        self._look_for_newest(start.log_start, kept)
-        state = SegmentState(
-            start.log_start, start.log_start, start.epoch_before, start.append_time_before_us
+        start = moved_start or self._first_start()
+        first_segment, self.log_start = start.first_segment, start.log_start
+        kept, left = self._base_offsets(first_segment)
+        self._look_for_newest(first_segment, kept)
+        self.segments.append(
+            SegmentState(
+                first_segment,
+                first_segment,
+                start.epoch_before,
+                start.append_time_before_us,
+                is_behind_damage=start.is_behind_damage,
+            )
         )
-        state.is_behind_damage = moved_start is None and not self.evidence.is_start_known
-        self.segments.append(state)
         for base_offset, next_offset in zip(kept, [*kept[1:], None], strict=False):
             self._follow_on(base_offset)
             if next_offset is not None:
@@ -217,18 +224,36 @@ class _Recovery:
         if producers is not None:
             damages = [*self.damages, *self.losses]
             windows = producers.end(self.segments, [*self.written, *pending], damages)
+        if self.lost_end is None:  # else a lost segment may be restored
+            start, gone = self._forget_segments(start)
+            left += gone
         self.repairs.remove_segments([self._path(base_offset) for base_offset in left])
         return RecoveredLog(
-            self.segments, pending, windows, self.damages, self.losses, self.lost_end
+            self.segments, pending, start, windows, self.damages, self.losses, self.lost_end
         )
+
+    def _first_start(self) -> LogStart:
+        """Of a log whose start was never moved."""
+        first_offset = self.evidence.first_offset
+        is_behind_damage = not self.evidence.is_start_known
+        return LogStart(first_offset, first_offset, NO_EPOCH, 0, is_behind_damage=is_behind_damage)
+
+    def _forget_segments(self, start: LogStart) -> tuple[LogStart, list[int]]:
+        """Forget those that end below the log start, when what followed them was lost."""
+        start, count = log_start_in(self.segments, start, self.log_start)
+        gone = [state.base_offset for state in self.segments[:count]]
+        if gone:
+            self.repairs.save_start(start)
+            del self.segments[:count]
+        return start, gone
 
     # --- segments ---
 
     def _path(self, base_offset: int) -> Path:
         return segment_path(self.place.directory, base_offset)
 
-    def _base_offsets(self, log_start: int) -> tuple[list[int], list[int]]:
-        """Of the segments in order: those from the log start on, and those that retention has left.
+    def _base_offsets(self, first_segment: int) -> tuple[list[int], list[int]]:
+        """Of the segments in order: those from the first on, and those that a trim has left.
 
         An index file without its segment shows that there was one.
         """
@@ -240,22 +265,22 @@ class _Recovery:
         segments = {int(name[:-4]) for name in names if SEGMENT_NAME.fullmatch(name)}
         indexes = {int(name[:-4]) for name in names if INDEX_NAME.fullmatch(name)}
         for base_offset in indexes - segments:
-            if base_offset >= log_start:
+            if base_offset >= first_segment:
                 index = read_index(self._path(base_offset).with_suffix(".idx"))
                 if base_offset > max(segments, default=-1):
                     self._note_lost_segment(base_offset, index)
         kept = sorted(segments)
-        kept = kept[bisect_left(kept, log_start) :]
-        return kept, sorted(each for each in segments | indexes if each < log_start)
+        kept = kept[bisect_left(kept, first_segment) :]
+        return kept, sorted(each for each in segments | indexes if each < first_segment)
 
-    def _look_for_newest(self, log_start: int, kept: Sequence[int]) -> None:
+    def _look_for_newest(self, first_segment: int, kept: Sequence[int]) -> None:
         """Note the newest segment that was there when it is gone, unless its loss is accepted."""
         newest = self.evidence.newest_segment
         if newest is None:
             return
         ends = (each.end_offset for each in self.recorded.losses)
         if (
-            newest >= log_start
+            newest >= first_segment
             and newest > max([*kept[-1:], -1])
             and newest >= max(ends, default=0)
         ):
@@ -341,6 +366,8 @@ class _Recovery:
         pending = self._pending(state, behind)
         if not self._is_damaged(state, pending):
             self._record(RecordedDamage(self.recorded.proven_end, 0, self.recorded.losses))
+            if self._end_of(state, pending) < self.log_start:
+                return self._go_on_after_loss(behind, is_last=False)
             if file is not None:
                 self.repairs.cut(file, state, behind.torn_bytes)
             return pending
@@ -348,7 +375,8 @@ class _Recovery:
             self._scan_through_damage(file, scan, self.durable_end)
             pending = self._pending(state, Behind())
             is_last = ends_with_damage(file, scan, self.pool)
-        if not self._is_damaged(state, pending):
+        is_short = self._end_of(state, pending) < self.log_start
+        if not is_short and not self._is_damaged(state, pending):
             # The next start must know that what follows is no torn write.
             self._record(RecordedDamage(self.durable_end, 0, self.recorded.losses))
             if file is not None:
@@ -364,23 +392,30 @@ class _Recovery:
         return pending
 
     def _is_damaged(self, state: SegmentState, pending: Sequence[JournaledBatch]) -> bool:
-        end_offset = pending[-1].end_offset if pending else state.end_offset
         is_unknown = self.has_lost_segments and self.evidence.exact_end is None
-        return is_unknown or self.durable_end > end_offset
+        return is_unknown or self.durable_end > self._end_of(state, pending)
+
+    def _end_of(self, state: SegmentState, pending: Sequence[JournaledBatch]) -> int:
+        return pending[-1].end_offset if pending else state.end_offset
 
     def _go_on_after_loss(self, behind: Behind, *, is_last: bool) -> list[JournaledBatch]:
         """Go on with a new segment where the last does not reach the proven end, as far as known.
+
+        What is missing below the log start is nobody's loss: the log goes on there.
 
         `is_last`: only one batch of the last segment is damaged, as its size says.
         """
         while True:
             state = self.segments[-1]
             pending = self._pending(state, Behind())
-            end_offset = pending[-1].end_offset if pending else state.end_offset
+            end_offset = self._end_of(state, pending)
             loss = self.recorded.loss_at(end_offset)
             if loss is not None:
                 self._write_pending(pending)
                 self._follow_on(loss.end_offset)
+                continue
+            if end_offset < self.log_start:
+                self._follow_on(self.log_start)
                 continue
             if not self._is_damaged(state, pending):
                 return pending

@@ -13,6 +13,7 @@ from typing import Protocol
 import structlog
 
 from tailrace_broker.codec.batch import StoredBatch
+from tailrace_broker.codec.metadata import LogStart
 from tailrace_broker.codec.segment import SegmentIndex, encode_index, encode_pad
 from tailrace_broker.core.log.journal_replay import JournaledBatch
 from tailrace_broker.core.log.recovery import SegmentState
@@ -26,7 +27,7 @@ from tailrace_broker.storage.files.direct_file import (
 )
 from tailrace_broker.storage.files.inventory import Inventory
 from tailrace_broker.storage.log.damage_file import save_damage
-from tailrace_broker.storage.log.trim import remove_segments
+from tailrace_broker.storage.log.trim import remove_segments, save_log_start
 from tailrace_broker.storage.segments.open_segments import OpenSegments
 from tailrace_broker.storage.segments.writer import LogPlace, SegmentWriter, segment_path
 
@@ -60,8 +61,11 @@ class Repairs(Protocol):
         `torn_bytes`: that are not zero behind the end.
         """
 
+    def save_start(self, start: LogStart) -> None:
+        """Save where the log starts now, durably, before `remove_segments`."""
+
     def remove_segments(self, paths: Iterable[Path]) -> None:
-        """Remove segments that retention has left."""
+        """Remove segments that end below the log start."""
 
 
 class DiskRepairs:
@@ -119,6 +123,10 @@ class DiskRepairs:
                 torn_bytes=torn_bytes,
             )
         self._make_end_clean(file, state)
+
+    def save_start(self, start: LogStart) -> None:
+        """See Repairs."""
+        save_log_start(self._place.directory, start, write_file_atomically)
 
     def remove_segments(self, paths: Iterable[Path]) -> None:
         """When the disk refuses it, the next start tries again."""

@@ -76,7 +76,7 @@ class Quarantine:
         if losses:
             self._losses[log] = list(losses)
         for damage in chain(damages, losses):
-            _log_damage(log.place, damage)
+            _log_damage(log, damage)
 
     def loss_error(self, log: Log, offset: int) -> CorruptPartitionError | None:
         """The error of reading this offset when no file has it; None: one has."""
@@ -131,7 +131,7 @@ class Quarantine:
             self._by_log.pop(log, None)
         for damage in checked.damages:
             if damage not in known:
-                _log_damage(log.place, damage)
+                _log_damage(log, damage)
 
 
 def _unreadable(
@@ -149,11 +149,14 @@ def _unreadable(
     )
 
 
-def _log_damage(place: LogPlace, damage: Damage) -> None:
+def _log_damage(log: Log, damage: Damage) -> None:
+    """Unless no reader can meet it any more."""
+    if damage.end_offset <= log.log_start:
+        return
     _log.error(
         "batch.quarantined",
-        topic=place.topic,
-        partition=place.partition,
+        topic=log.place.topic,
+        partition=log.place.partition,
         file=str(damage.path),
         byte=damage.position,
         first_offset=damage.first_offset,

@@ -97,10 +97,13 @@ def find_offset_of_time(
     return first_of_time(batch, timestamp_us)
 
 
-def first_of_time(batch: StoredBatch, timestamp_us: int) -> int:
-    """Offset of the batch's first record of this time or later, which it has."""
+def first_of_time(batch: StoredBatch, timestamp_us: int, *, first_offset: int = 0) -> int | None:
+    """Offset of the batch's first record of this time or later, which it has.
+
+    None: it has it below `first_offset` alone.
+    """
     columns = decompress_payload(batch.header, batch.contents())
-    return find_record_of_time(batch.header, columns, timestamp_us)
+    return find_record_of_time(batch.header, columns, timestamp_us, first_offset=first_offset)
 
 
 @contextmanager

@@ -191,7 +191,7 @@ CLEAN_STOP = CleanStop(
     log_ends={TOPIC_ID: [BASE_OFFSET, None, 0]},
     first_offsets={TOPIC_ID: [BASE_OFFSET - 1, 0, 0]},
 )
-LOG_START = LogStart(BASE_OFFSET, epoch_before=4, append_time_before_us=TIME_US)
+LOG_START = LogStart(BASE_OFFSET, BASE_OFFSET - 7, epoch_before=4, append_time_before_us=TIME_US)
 JOURNAL = JournalFileHeader(boot=7, journal_id=2**64 - 3, first_sequence=BASE_OFFSET)
 # The batches of each frame, and up to which sequence all were durable.
 FRAMES = [

@@ -47,7 +47,9 @@ CLEAN_STOP = CleanStop(
     first_offsets={UUID(int=3): [0, 5, 0]},
 )
 INVENTORY = KnownFiles(("1.journal", "2.journal"), {UUID(int=3): {0: 0, 2: 17}})
-LOG_START = LogStart(log_start=2**40, epoch_before=3, append_time_before_us=2**50)
+LOG_START = LogStart(
+    log_start=2**40, first_segment=2**39, epoch_before=3, append_time_before_us=2**50
+)
 
 
 @pytest.mark.parametrize("cluster_id", [UUID(int=1), None])
@@ -84,7 +86,7 @@ def test_a_field_that_is_not_known_is_passed_over() -> None:
     assert decode_identity(stored) == IDENTITY
 
 
-@pytest.mark.parametrize("version", [0, 2, 4])
+@pytest.mark.parametrize("version", [0, 4, 5])
 def test_a_file_of_another_version_is_refused(version: int) -> None:
     def with_version(stored: bytes) -> bytes:
         return re.sub(rb'"version": ?[123]', b'"version": %d' % version, stored)
@@ -99,6 +101,15 @@ def test_a_file_of_another_version_is_refused(version: int) -> None:
         decode_inventory(with_version(encode_inventory(INVENTORY)))
     with pytest.raises(CorruptMetadataError, match=f"log-start.json: format version {version}"):
         decode_log_start(with_version(encode_log_start(LOG_START)))
+
+
+@pytest.mark.parametrize("first_segment", [-1, 8])
+def test_a_log_that_starts_outside_of_its_segments_is_refused(first_segment: int) -> None:
+    stored = encode_log_start(LogStart(7, 0, 1, 2))
+    changed = stored.replace(b'"firstSegment":0', b'"firstSegment":%d' % first_segment)
+    assert changed != stored
+    with pytest.raises(CorruptMetadataError, match=r"log-start.json cannot be read: firstSegment"):
+        decode_log_start(changed)
 
 
 def test_every_truncation_is_refused() -> None:

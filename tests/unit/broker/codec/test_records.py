@@ -84,6 +84,9 @@ def test_the_first_record_of_a_time_or_later_is_found_in_its_batch() -> None:
     with pytest.raises(CorruptBatchError, match="none of its records'"):
         find_record_of_time(header, columns, 8)
 
+    found = [find_record_of_time(header, columns, 6, first_offset=each) for each in (0, 103, 104)]
+    assert found == [102, 103, None]
+
 
 @pytest.mark.parametrize("count", [7, 8, 9, 100])
 def test_nulls_are_kept_apart_from_empty_values_in_a_batch_of_any_length(count: int) -> None:

@@ -148,11 +148,32 @@ def test_a_loss_that_is_recorded_is_no_damage(files: LogFiles) -> None:
 
 def test_what_retention_has_left_of_a_segment_is_not_missed(files: LogFiles) -> None:
     """It was stopped between the removal of the segment and that of its index."""
-    save_log_start(files.place.directory, LogStart(2, 1, 0), write_file_atomically)
+    save_log_start(files.place.directory, LogStart(2, 2, 1, 0), write_file_atomically)
     files.segment().unlink()
 
     assert files.segment().with_suffix(".idx").exists()
     assert found_in(files, LogEvidence(0, newest_segment=4)) == []
+
+
+def test_damage_below_the_log_start_is_harmless(files: LogFiles) -> None:
+    flip(files.segment(2), 140)
+    save_log_start(files.place.directory, LogStart(2, 2, 1, 0), write_file_atomically)
+    [read] = found_in(files)
+    save_log_start(files.place.directory, LogStart(3, 2, 1, 0), write_file_atomically)
+    [unread] = found_in(files)
+
+    assert read == (f"{2:020d}.log", "offsets 2 to 2 cannot be read", True)
+    assert unread == (f"{2:020d}.log", f"{read[1]}: below the log start, where nobody reads", False)
+
+
+def test_what_is_lost_below_the_log_start_is_not_missed(files: LogFiles) -> None:
+    for suffix in (".log", ".idx"):
+        files.segment(2).with_suffix(suffix).unlink()
+    save_log_start(files.place.directory, LogStart(3, 0, 0, 0), write_file_atomically)
+    assert found_in(files) == [(f"{0:020d}.log", "offsets 2 to 3 are lost", True)]
+
+    save_log_start(files.place.directory, LogStart(4, 0, 0, 0), write_file_atomically)
+    assert found_in(files) == []
 
 
 def test_what_a_start_refuses_is_found(files: LogFiles) -> None:

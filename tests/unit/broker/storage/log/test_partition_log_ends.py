@@ -16,6 +16,7 @@ from tailrace_broker.codec.journal import (
     encode_file_header,
     read_file_header,
 )
+from tailrace_broker.core.log.epochs import EpochEnd
 from tailrace_broker.core.log.recovery import SegmentState
 from tailrace_broker.core.log.replica_tail import SPILL_BYTES
 from tailrace_broker.model.counters import Counters
@@ -140,24 +141,77 @@ async def fill(log: PartitionLog, count: int = 6) -> None:
             await log.spilled()
 
 
-def test_a_trim_removes_whole_segments(files: LogFiles) -> None:
+def test_a_log_begins_at_any_offset_and_whole_segments_below_it_are_removed(
+    files: LogFiles,
+) -> None:
     async def scenario() -> None:
         async with open_log(files, segment_bytes=2 * BLOCK_BYTES, cache_bytes=0) as log:
             await fill(log)
-            for wanted, start in ((0, 0), (1, 0), (2, 2), (3, 2), (2, 2), (5, 4)):
+            for wanted, first_segment in ((0, 0), (1, 0), (2, 2), (3, 2), (2, 2), (5, 5)):
                 await log.trim(wanted)
-                assert log.log_start == start
-                assert [state.base_offset for state in log.segments] == list(range(start, 6, 2))
-            assert await values_in(log) == [b"4", b"5"]
+                assert log.log_start == max(wanted, log.log_start)
+                bases = [state.base_offset for state in log.segments]
+                assert bases == list(range(first_segment, 6, 2))
+            assert await values_in(log) == [b"5"]
             with pytest.raises(OffsetOutOfRangeError) as refused:
-                await log.read(3, 1)
-            assert refused.value.members == {"logStart": 4, "highWatermark": 6}
+                await log.read(4, 1)
+            assert refused.value.members == {"logStart": 5, "highWatermark": 6}
             assert await Appends(log).event(b"6") == 6
         async with open_log(files) as log:
-            assert (log.log_start, await values_in(log)) == (4, [b"4", b"5", b"6"])
+            assert (log.log_start, await values_in(log)) == (5, [b"5", b"6"])
+            with pytest.raises(OffsetOutOfRangeError):
+                await log.read(4, 1)
 
     run(scenario)
     assert not {"00000000000000000000.log", "00000000000000000002.idx"} & {*files.contents()}
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_log_begins_inside_of_a_batch(files: LogFiles, is_killed: bool) -> None:
+    """Its batch is answered as a whole: who asks for an offset passes over what is below."""
+
+    async def scenario() -> None:
+        async with open_log(files, is_killed=is_killed) as log:
+            await Appends(log).batch([b"0", b"1", b"2"])  # pending: it is spilled before
+            await log.trim(1)
+        for _ in range(2):
+            async with open_log(files, is_killed=is_killed) as log:
+                assert (log.log_start, log.high_watermark) == (1, 3)
+                (batch,) = await log.read(1, 1)
+                assert batch.header.base_offset == 0
+                with pytest.raises(OffsetOutOfRangeError):
+                    await log.read(0, 1)
+
+    run(scenario)
+
+
+def test_a_log_start_never_falls(files: LogFiles) -> None:
+    async def scenario() -> None:
+        async with open_log(files, segment_bytes=2 * BLOCK_BYTES) as log:
+            await fill(log)
+            await log.trim(3)
+            stored = files.contents()["log-start.json"]
+            for lower in (0, 2, 3):
+                await log.trim(lower)
+                assert (log.log_start, files.contents()["log-start.json"]) == (3, stored)
+
+    run(scenario)
+
+
+def test_epochs_begin_at_the_log_start_now_and_after_a_restart(files: LogFiles) -> None:
+    async def scenario() -> None:
+        for epoch in (1, 2, 3):
+            files.epoch = epoch
+            async with open_log(files) as log:
+                await Appends(log).batch([b"0", b"1"])
+                if epoch == 3:
+                    await log.trim(3)
+                    assert log.end_of_epoch(1) == EpochEnd(None, 3)
+        async with open_log(files) as log:
+            assert log.end_of_epoch(1) == EpochEnd(None, 3)
+            assert log.end_of_epoch(2) == EpochEnd(2, 4)
+
+    run(scenario)
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
@@ -260,6 +314,35 @@ def test_a_find_by_time_in_what_is_trimmed_meanwhile_goes_on_behind_it(
             disk.fail("preadv")
             with pytest.raises(ReadFailedError):
                 await log.find_timestamp(TIME_US)
+
+    run(scenario)
+
+
+TIMES = [5, 9, 1, 2, 9, 3]
+
+
+@pytest.mark.parametrize("batch_records", [1, 3, 6])
+@pytest.mark.parametrize("is_spilled", [False, True])
+@pytest.mark.parametrize("cache_bytes", [0, MEBIBYTE])
+def test_a_find_by_time_finds_nothing_below_the_log_start(
+    files: LogFiles, batch_records: int, is_spilled: bool, cache_bytes: int
+) -> None:
+    events = [Event(b"%d" % number, timestamp_us=time) for number, time in enumerate(TIMES)]
+
+    async def scenario() -> None:
+        async with open_log(files, cache_bytes=cache_bytes) as log:
+            for first in range(0, len(events), batch_records):
+                await Appends(log).records(events[first : first + batch_records])
+            if is_spilled:
+                await log.spilled()
+            for log_start in range(len(TIMES) + 1):
+                if log_start < len(TIMES):
+                    await log.trim(log_start)
+                else:  # at the end it begins with an empty segment
+                    await log.trim(log.high_watermark)
+                for time in range(11):
+                    later = (at for at in range(log_start, len(TIMES)) if TIMES[at] >= time)
+                    assert await log.find_timestamp(time) == next(later, None)
 
     run(scenario)
 

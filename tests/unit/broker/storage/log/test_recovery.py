@@ -8,17 +8,18 @@ from pathlib import Path
 import pytest
 
 from tailrace_broker.codec.metadata import LogStart
-from tailrace_broker.model.damage import LostEnd
+from tailrace_broker.model.damage import Loss, LostEnd
 from tailrace_broker.model.errors import (
     CorruptBatchError,
     CorruptPartitionError,
     ReadFailedError,
 )
 from tailrace_broker.storage.files.direct_file import BLOCK_BYTES, write_file_atomically
+from tailrace_broker.storage.log.damage_file import record_loss
 from tailrace_broker.storage.log.recovery import UNKNOWN_OFFSETS_MAX
 from tailrace_broker.storage.log.trim import save_log_start
 from tailrace_broker.storage.segments.scan import SCAN_WINDOW_BYTES
-from tests.support.storage.batches import PARTITION
+from tests.support.storage.batches import PARTITION, TIME_US
 from tests.support.storage.storage import FaultyDisk, LogFiles, append
 
 # Batches of no compression: one inside a block, one over several, one that ends within a block.
@@ -49,6 +50,11 @@ def written(files: LogFiles, *writes: list[list[bytes]]) -> list[bytes]:
     writer.close()
     stored = files.segment().read_bytes()[: ends[-1]]
     return [stored[start:end] for start, end in pairwise(ends)]
+
+
+def segments_of(files: LogFiles) -> list[Path]:
+    """The segment files that are there."""
+    return sorted(files.place.directory.glob("*.log"))
 
 
 def recovered_values(files: LogFiles) -> list[bytes | None]:
@@ -177,7 +183,7 @@ def test_a_log_start_that_cannot_be_read_is_damage(files: LogFiles) -> None:
 def test_what_retention_left_is_removed(files: LogFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was written down that the log starts behind it."""
     values = three_segments(files)
-    save_log_start(files.place.directory, LogStart(4, 1, 5), write_file_atomically)
+    save_log_start(files.place.directory, LogStart(4, 4, 1, 5), write_file_atomically)
     disk = FaultyDisk(monkeypatch)
     disk.fail("unlink")
     assert [state.base_offset for state in files.recover()] == [4]
@@ -188,11 +194,95 @@ def test_what_retention_left_is_removed(files: LogFiles, monkeypatch: pytest.Mon
 
 def test_a_log_that_starts_behind_all_its_segments_is_empty(files: LogFiles) -> None:
     three_segments(files)
-    save_log_start(files.place.directory, LogStart(5, 3, 7), write_file_atomically)
+    save_log_start(files.place.directory, LogStart(5, 5, 3, 7), write_file_atomically)
     (state,) = files.recover()
 
     assert (state.base_offset, state.end_offset) == (5, 5)
     assert (state.last_epoch, state.last_append_time_us) == (3, 7)
+
+
+@pytest.mark.parametrize("start", [LogStart(3, 0, 0, 0), LogStart(3, 2, 1, TIME_US)])
+def test_a_log_starts_inside_of_a_segment(files: LogFiles, start: LogStart) -> None:
+    """Those that end below it are removed, if the file names them or not."""
+    three_segments(files)
+    save_log_start(files.place.directory, start, write_file_atomically)
+    for _ in range(2):
+        log = files.recovered()
+        assert log.start == LogStart(3, 2, 1, TIME_US)
+        assert [(each.base_offset, each.end_offset) for each in log.segments] == [(2, 4), (4, 5)]
+        assert segments_of(files) == [files.segment(2), files.segment(4)]
+
+
+def test_a_log_whose_end_is_below_its_start_begins_again_there(files: LogFiles) -> None:
+    """A loss of power took an unflushed tail, but not what says where the log starts."""
+    three_segments(files)
+    save_log_start(files.place.directory, LogStart(7, 0, 0, 0), write_file_atomically)
+    start = LogStart(7, 7, 1, TIME_US, is_behind_damage=True)
+    for _ in range(2):
+        log = files.recovered()
+        assert (log.start, log.lost_end) == (start, None)
+        assert [(each.base_offset, each.end_offset) for each in log.segments] == [(7, 7)]
+        assert segments_of(files) == []
+
+    append(files.writer(), [b"new"])
+    assert files.values() == [b"new"]
+    assert files.recovered().start == start
+
+
+@pytest.mark.parametrize(("exact_end", "first_segment"), [(None, 5), (5, 4)])
+def test_what_is_missing_below_the_log_start_is_no_loss(
+    files: LogFiles, exact_end: int | None, first_segment: int
+) -> None:
+    """The last batch is damaged: it is taken for a torn write, or not."""
+    three_segments(files)
+    files.segment(4).write_bytes(flip(files.segment(4).read_bytes(), 140))
+    save_log_start(files.place.directory, LogStart(5, 4, 1, TIME_US), write_file_atomically)
+    for _ in range(2):
+        log = files.recovered(exact_end=exact_end)
+        assert log.lost_end is None
+        assert [(each.base_offset, each.end_offset) for each in log.segments] == [
+            (first_segment, 5)
+        ]
+
+
+def test_what_is_missing_from_the_log_start_on_is_a_loss(files: LogFiles) -> None:
+    three_segments(files)
+    save_log_start(files.place.directory, LogStart(7, 0, 0, 0), write_file_atomically)
+    for _ in range(2):
+        log = files.recovered(exact_end=9)
+        assert log.lost_end == LostEnd(7, 9, 9)
+        assert log.segments[-1].end_offset == 7
+    assert len(segments_of(files)) == 3, "what is lost may be restored"
+
+    record_loss(files.place.directory, Loss(7, 9, TIME_US))
+    for _ in range(2):
+        log = files.recovered()
+        assert (log.lost_end, log.segments[-1].end_offset) == (None, 9)
+
+
+def test_a_last_segment_that_holds_the_log_start_is_missed(files: LogFiles) -> None:
+    three_segments(files)
+    save_log_start(files.place.directory, LogStart(5, 4, 1, TIME_US), write_file_atomically)
+    files.inventory.add_segments([(files.place.topic_id, files.place.partition, 4)])
+    last = files.segment(4).read_bytes()
+    files.segment(4).unlink()
+    for _ in range(2):
+        assert files.recovered().lost_end == LostEnd(5, 6, 5 + UNKNOWN_OFFSETS_MAX)
+
+    files.segment(4).write_bytes(last)
+    log = files.recovered()
+    assert (log.lost_end, log.segments[-1].end_offset) == (None, 5)
+
+
+def test_a_log_starts_inside_of_a_loss_that_was_accepted(files: LogFiles) -> None:
+    three_segments(files)
+    record_loss(files.place.directory, Loss(5, 9, TIME_US))
+    assert files.recovered().segments[-1].end_offset == 9
+    save_log_start(files.place.directory, LogStart(7, 0, 0, 0), write_file_atomically)
+    for _ in range(2):
+        log = files.recovered()
+        assert (log.start.log_start, log.lost_end, log.segments[-1].end_offset) == (7, None, 9)
+        assert [each.first_offset for each in log.losses] == [5]
 
 
 # --- finished segments ----------------------------------------------------------------------------
@@ -304,7 +394,7 @@ def test_a_log_that_had_segments_and_has_none_is_noticed(files: LogFiles) -> Non
     files.damage_file().unlink()
     assert files.recovered().lost_end is None
     files.segment().unlink()
-    save_log_start(files.place.directory, LogStart(7, 1, 5), write_file_atomically)
+    save_log_start(files.place.directory, LogStart(7, 7, 1, 5), write_file_atomically)
     assert files.recovered().segments[-1].end_offset == 7
 
 

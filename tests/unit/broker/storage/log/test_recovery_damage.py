@@ -68,7 +68,7 @@ def offsets_of(files: LogFiles, **known: int) -> tuple[list[int], list[range]]:
     contents = files.contents()
     found = files.recovered()
     assert files.contents() == contents
-    assert (found.damages, found.losses, found.lost_end) == first[3:]
+    assert (found.damages, found.losses, found.lost_end) == first[4:]
     offsets = [record.offset for record in records_of(read(files))]
     damaged = [range(each[2], each[3]) for each in [*found.damages, *found.losses]]
     end_offset = found.segments[-1].end_offset

@@ -4,16 +4,18 @@ import pytest
 
 from tailrace.wire import LOG_START_FILE
 from tailrace_broker.codec.metadata import LogStart
+from tailrace_broker.core.log.recovery import SegmentState
 from tailrace_broker.model.errors import CorruptMetadataError, ReadFailedError, StorageFailedError
 from tailrace_broker.storage.files.direct_file import write_file_atomically
 from tailrace_broker.storage.log.trim import (
     load_log_start,
+    log_start_in,
     remove_segments,
     save_log_start,
 )
 from tests.support.storage.storage import FaultyDisk
 
-START = LogStart(log_start=70, epoch_before=2, append_time_before_us=5)
+START = LogStart(log_start=70, first_segment=60, epoch_before=2, append_time_before_us=5)
 
 
 def test_a_log_start_that_was_saved_comes_back(tmp_path: Path) -> None:
@@ -31,6 +33,31 @@ def test_a_log_start_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / LOG_START_FILE).mkdir()
     with pytest.raises(ReadFailedError, match=r"log-start\.json"):
         load_log_start(tmp_path)
+
+
+FIRST = SegmentState(0, 5, last_epoch=2, last_append_time_us=7)
+SECOND = SegmentState(5, 9, last_epoch=3, last_append_time_us=8)
+BEHIND_LOSS = SegmentState(12, 15, last_epoch=4, last_append_time_us=9)
+
+
+@pytest.mark.parametrize(
+    ("log_start", "expected", "count"),
+    [
+        (0, LogStart(0, 0, 1, 4), 0),
+        (4, LogStart(4, 0, 1, 4), 0),
+        (5, LogStart(5, 5, 2, 7), 1),
+        (8, LogStart(8, 5, 2, 7), 1),
+        (11, LogStart(11, 5, 2, 7), 1),
+        (12, LogStart(12, 12, 3, 8, is_behind_damage=True), 2),
+        (15, LogStart(15, 12, 3, 8, is_behind_damage=True), 2),
+    ],
+)
+def test_segments_that_end_below_the_log_start_go(
+    log_start: int, expected: LogStart, count: int
+) -> None:
+    """The one that holds it stays. Which epoch was lost before a segment is not known."""
+    segments = [FIRST, SECOND, BEHIND_LOSS]
+    assert log_start_in(segments, LogStart(0, 0, 1, 4), log_start) == (expected, count)
 
 
 def test_segments_go_with_their_indexes_and_what_is_gone_is_passed_over(tmp_path: Path) -> None:

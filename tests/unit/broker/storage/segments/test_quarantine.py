@@ -128,6 +128,10 @@ def test_what_retention_took_is_no_damage_any_more(tmp_path: Path) -> None:
             await check(kept, log)
             log.log_start = 20
             assert kept.of(log) == log.known(3)
+            log.damage([0, 3])
+            with capture_logs() as entries:
+                await check(kept, log)
+            assert (kept.of(log), entries) == (log.known(3), [])
 
     asyncio.run(scenario())
 
