@@ -24,6 +24,7 @@ QUESTIONS = (
     "produce_to_received",
     "slow_senders",
     "ring_agreement",
+    "role_change",
     "spark_read",
 )
 
