@@ -94,7 +94,8 @@ class PartitionLog:
             on_advanced=self._wake_waiters,
             on_sealed=partial(resources.on_sealed, self),
         )
-        self._tail.replica.trim(self.log_start)
+        if self.log_start > first_offset:
+            self._tail.replica.trim(self.log_start)
         self.role = role
         role.add(self)
         self._waiters: set[asyncio.Future[None]] | None = None
