@@ -253,7 +253,8 @@ def align_up(size_bytes: int, alignment_bytes: int) -> int:
 
 def batch_bytes(producer_table_bytes: int, payload_bytes: int) -> int:
     """Size of a whole batch with these parts."""
-    return align_up(HEADER_BYTES + producer_table_bytes + payload_bytes, BATCH_ALIGNMENT_BYTES)
+    size_bytes = HEADER_BYTES + producer_table_bytes + payload_bytes
+    return size_bytes + -size_bytes % BATCH_ALIGNMENT_BYTES
 
 
 # --- names in a broker's data directory; what each holds: docs/formats.md -------------------------

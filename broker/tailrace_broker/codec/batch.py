@@ -4,7 +4,9 @@ The layout is in `tailrace.wire`. Compression and checksum need no header, so th
 the event loop when large; offsets, epochs and times are stamped later without touching them.
 """
 
+import struct
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
@@ -38,6 +40,11 @@ ZSTD_LEVEL = 1
 T = TypeVar("T")
 
 _CRC_FIELD = slice(8, 12)
+_BEFORE_CRC = struct.Struct("<IHH")
+_BEHIND_CRC = struct.Struct("<" + HEADER.format.removeprefix("<IHHI"))
+assert (_BEFORE_CRC.size, _BEHIND_CRC.size) == (8, HEADER_BYTES - 12)
+# A batch up to here is one buffer: to copy it costs less than to handle its parts.
+_JOINED_BYTES_MAX = 4096
 _NONE = Codec.NONE  # an enum's member costs a look-up each time
 _CODECS = (Codec.NONE, Codec.LZ4, Codec.ZSTD)
 # zstd's contexts that nobody uses; see `_taken`.
@@ -74,7 +81,10 @@ class BatchPlace(NamedTuple):
 
 
 class StoredBatch(NamedTuple):
-    """A batch as it is stored: its header, and all its bytes as buffers one after the other."""
+    """A batch as it is stored: its header, and all its bytes as buffers one after the other.
+
+    With a producer table these are header, table, payload and fill.
+    """
 
     header: BatchHeader
     buffers: tuple[bytes | memoryview, ...]
@@ -99,27 +109,24 @@ def compress_columns(
     elif codec != _NONE:
         payload = _compressed(payload, codec)
         codec = _NONE if payload is columns.payload else codec
-    return BatchBody(
-        record_count=columns.record_count,
-        flags=columns.flags,
-        codec=codec,
-        payload=payload,
-        uncompressed_bytes=len(columns.payload),
-        payload_crc=crc32c(payload, crc32c(producer_table) if producer_table else 0),
-        first_timestamp_us=columns.first_timestamp_us,
-        largest_timestamp_us=columns.largest_timestamp_us,
-        producer_table=producer_table,
+    return BatchBody(  # keywords would cost as much as the checksum of a small payload
+        columns.record_count,
+        columns.flags,
+        codec,
+        payload,
+        len(columns.payload),
+        crc32c(payload, crc32c(producer_table) if producer_table else 0),
+        columns.first_timestamp_us,
+        columns.largest_timestamp_us,
+        producer_table,
     )
 
 
 def stamp_batch(body: BatchBody, place: BatchPlace) -> StoredBatch:
     """Put a body at its offset: the header, and the whole batch as buffers."""
     payload, table = body.payload, body.producer_table
+    before, before_crc = _before_crc(body.flags)
     fields = (
-        BATCH_MAGIC,
-        FORMAT_VERSION,
-        body.flags,
-        0,  # the checksum, of all else
         body.payload_crc,
         len(payload),
         body.uncompressed_bytes,
@@ -137,14 +144,22 @@ def stamp_batch(body: BatchBody, place: BatchPlace) -> StoredBatch:
         body.largest_timestamp_us,
         place.high_watermark,
     )
-    raw = HEADER.pack(*fields)
-    before, behind = raw[: _CRC_FIELD.start], raw[_CRC_FIELD.stop :]
-    crc = crc32c(behind, crc32c(before))
-    header = BatchHeader._make((*fields[:3], crc, *fields[4:]))
+    behind = _BEHIND_CRC.pack(*fields)
+    crc = crc32c(behind, before_crc)
+    header = BatchHeader._make((BATCH_MAGIC, FORMAT_VERSION, body.flags, crc, *fields))
     size_bytes = HEADER_BYTES + len(table) + len(payload)
     fill = _FILL[-size_bytes % BATCH_ALIGNMENT_BYTES]
-    raw = before + crc.to_bytes(4, "little") + behind
-    return StoredBatch(header, (raw, table, payload, fill))
+    raw_crc = crc.to_bytes(4, "little")
+    if not table and size_bytes <= _JOINED_BYTES_MAX:
+        return StoredBatch(header, (b"".join((before, raw_crc, behind, payload, fill)),))
+    return StoredBatch(header, (b"".join((before, raw_crc, behind)), table, payload, fill))
+
+
+@cache
+def _before_crc(flags: int) -> tuple[bytes, int]:
+    """What stands before a header's checksum, and the checksum of that: few flags are in use."""
+    before = _BEFORE_CRC.pack(BATCH_MAGIC, FORMAT_VERSION, flags)
+    return before, crc32c(before)
 
 
 def stamp_batches(bodies: Iterable[BatchBody], first: BatchPlace) -> list[StoredBatch]:

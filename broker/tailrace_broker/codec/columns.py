@@ -177,7 +177,7 @@ def pack_events(
     """`pack_columns` for a few events: a vector operation costs more than their loop."""
     count = len(values)
     if count == 1 and keys[0] is not None:
-        return _pack_event(values[0], keys[0], timestamps_us[0], flags)
+        return pack_event(values[0], keys[0], timestamps_us[0], flags=flags)
     present = keys if None not in keys else [key or b"" for key in keys]
     value_offsets = accumulate(map(len, values), initial=0)
     key_offsets = accumulate(map(len, present), initial=0)  # type: ignore[arg-type]
@@ -199,8 +199,10 @@ def pack_events(
     return RecordColumns(count, int(flags), b"".join(parts), timestamps_us[0], max(timestamps_us))
 
 
-def _pack_event(value: bytes, key: bytes, timestamp_us: int, flags: int) -> RecordColumns:
+def pack_event(value: bytes, key: bytes | None, timestamp_us: int, *, flags: int) -> RecordColumns:
     """`pack_events` for one: of a topic of many partitions most batches hold just one."""
+    if key is None:
+        return pack_events((value,), (None,), (timestamp_us,), flags=flags)
     value_bytes, key_bytes = len(value), len(key)
     parts = (
         _ONE_EVENT.pack(0, value_bytes, 0, key_bytes, timestamp_us),

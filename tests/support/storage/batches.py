@@ -192,10 +192,10 @@ def log_of(writes: Sequence[Sequence[BatchBody]]) -> Log:
                 previous_epoch=1 if end_offset else 0,
                 high_watermark=high_watermark,
             )
-            parts = stamp_batch(body, place).buffers
-            header = BatchHeader._make(HEADER.unpack(parts[0]))
+            batch = stamp_batch(body, place).contents()
+            header = BatchHeader._make(HEADER.unpack_from(batch))
             start = len(stored)
-            stored += b"".join(parts)
+            stored += batch
             end_offset = header.end_offset
             pieces.append(Piece(start, len(stored), end_offset, header))
         start = len(stored)

@@ -4,7 +4,12 @@ from collections.abc import Iterator, Sequence
 
 from tailrace.wire import HEADER_BYTES, PRODUCER_ENTRY, Flag
 from tailrace_broker.codec.batch import BatchBody
-from tailrace_broker.codec.columns import RECORD_OVERHEAD_BYTES, RecordColumns, pack_events
+from tailrace_broker.codec.columns import (
+    RECORD_OVERHEAD_BYTES,
+    RecordColumns,
+    pack_event,
+    pack_events,
+)
 from tailrace_broker.codec.producers import TableEntry, encode_table, with_table
 from tailrace_broker.core.log.producers import Producer
 from tailrace_broker.model.append_outcome import Appended, AppendOutcome, OnAppended
@@ -83,13 +88,18 @@ class EventsAppend:
 
     def contents(self) -> RecordColumns | BatchBody:
         """What the batch holds."""
-        values, keys, timestamps_us, _ = zip(*self._events, strict=True)
-        columns = pack_events(values, keys, timestamps_us, flags=self._flags)
+        events, flags = self._events, self._flags
+        if len(events) == 1:
+            value, key, timestamp_us, _ = events[0]
+            columns = pack_event(value, key, timestamp_us, flags=flags)
+        else:
+            values, keys, timestamps_us, _ = zip(*events, strict=True)
+            columns = pack_events(values, keys, timestamps_us, flags=flags)
         return _of_producers(columns, self._entries) if self._entries else columns
 
     def finish(self, outcome: AppendOutcome) -> None:
         """Answer each request with its own offset, or all with the error."""
-        if isinstance(outcome, Appended):
+        if isinstance(outcome, Appended) and len(self._events) > 1:
             assert not outcome.is_duplicate
             for offset, (_, _, _, done) in enumerate(self._events, start=outcome.offset):
                 done(Appended(offset))
@@ -152,6 +162,9 @@ class AppendQueue:
 
     def take_group(self) -> list[Append]:
         """The next write's: what waits up to `GROUP_BYTES_MAX`, at least one."""
+        if len(self._waiting) == 1:
+            group, self._waiting, self.size_bytes = self._waiting, [], 0
+            return group
         count, group_bytes = 1, self._waiting[0].size_bytes
         for append in self._waiting[1:]:
             group_bytes += append.size_bytes

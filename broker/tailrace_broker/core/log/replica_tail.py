@@ -215,10 +215,11 @@ class ReplicaTail:
         effects: list[TailEffect] = [Publish(batches)]
         size_bytes = 0
         for batch in batches:
-            size_bytes += batch.header.batch_bytes
-            note_epoch(self._epochs, batch.header.epoch, batch.header.base_offset)
-            if batch.header.producer_table_bytes:
-                self._remember(batch.header, batch.buffers[1])
+            header = batch.header
+            size_bytes += header.batch_bytes
+            note_epoch(self._epochs, header.epoch, header.base_offset)
+            if header.producer_table_bytes:
+                self._remember(header, batch.buffers[1])
         if not written.is_durable:
             self._unflushed_end = self.end.offset
         if self.durable_end >= self._unflushed_end:

@@ -24,7 +24,8 @@ class PendingTail:
     def add(self, batches: Sequence[StoredBatch], file: JournalFile | None) -> None:
         """They follow the last, and are in this file; None: in none of the journal's."""
         self.batches += batches
-        self.size_bytes += sum(batch.header.batch_bytes for batch in batches)
+        for batch in batches:
+            self.size_bytes += batch.header.batch_bytes
         if file is not None:
             self._file_ends[file] = batches[-1].header.end_offset
             file.pending[self._log] = None

@@ -274,3 +274,11 @@ def test_a_frame_is_inflated_again_after_one_that_failed() -> None:
         with pytest.raises(CorruptBatchError):
             decompress_payload(verify_batch(bad), bad)
         assert decompress_payload(verify_batch(good), good) == bytes(1000)
+
+
+@pytest.mark.parametrize(("value_bytes", "buffer_count"), [(100, 1), (8192, 4)])
+def test_a_small_batch_is_one_buffer(value_bytes: int, buffer_count: int) -> None:
+    batch = stamp_batch(body_of([Event(random.Random(1).randbytes(value_bytes))]), place_of())
+
+    assert len(batch.buffers) == buffer_count
+    assert verify_batch(batch.contents()) == batch.header

@@ -171,6 +171,7 @@ class LeaderMachine(RuleBasedStateMachine):
         requests = [
             (entry.id, entry.sequence)
             for batch in leader.stored
+            if batch.header.producer_table_bytes
             for entry in decode_table(batch.buffers[1])
         ]
         assert len(set(requests)) == len(requests)
