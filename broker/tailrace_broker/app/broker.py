@@ -113,7 +113,7 @@ class LocalBroker:
         self.restore_topic = topics.restore
 
     async def start(self) -> None:
-        """Join the ring, recover every partition that is led here, then be ready.
+        """Vote, recover every log that belongs here, register, lead; then be ready.
 
         CorruptMetadataError.
         """
@@ -126,7 +126,8 @@ class LocalBroker:
         restart = await run(directory.begin_boot)  # before anything is appended
         self.restart_kind = restart.kind
         _log.info("broker.recovering", restart=restart.kind, boot=directory.identity.boot)
-        await self._join()
+        await self.ring.start()
+        await self._belong()
         self._resources, replayed = await open_engine(
             directory.path,
             self._io,
@@ -142,7 +143,9 @@ class LocalBroker:
             is_direct=directory.is_direct,
         )
         replayed.log_ends = restart.log_ends
-        await self._topics.open(self._resources, replayed)
+        await self.ring.register(await self._topics.recover(self._resources, replayed))
+        await self._belong()
+        await self._topics.catch_up()
         await self.groups.open()
         self._topics.serve()
         if settings.scrub_bytes_per_second:
@@ -172,15 +175,17 @@ class LocalBroker:
             with suppress(DiskFullError, StorageFailedError):  # then it counts as killed
                 await self._io.run(partial(self._directory.end_boot, log_ends, first_offsets))
 
-    async def _join(self) -> None:
-        """Be registered with the ring; the directory then has the ring and the starts it knows."""
+    async def _belong(self) -> None:
+        """The directory has the ring, and the starts that the ring does not know, if there is one.
+
+        CorruptMetadataError: the disk is another ring's.
+        """
         directory, run = self._directory, self._io.run
-        await self.ring.start()
         state, registration = self.ring.state, self.ring.registration
-        assert state is not None
-        assert registration is not None
-        await run(partial(directory.belong_to, state.cluster_id))
-        await run(partial(directory.keep_starts_from, registration.start))
+        if state is not None:
+            await run(partial(directory.belong_to, state.cluster_id))
+        if registration is not None:
+            await run(partial(directory.keep_starts_from, registration.start))
 
     @property
     def cluster_id(self) -> UUID | None:

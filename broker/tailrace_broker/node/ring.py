@@ -29,6 +29,7 @@ from tailrace_broker.core.node.events import (
     ControlEffect,
     ControlEvent,
     Heard,
+    Recovered,
     Superseded,
 )
 from tailrace_broker.core.raft.events import (
@@ -132,6 +133,7 @@ class RingNode:
         self._requests: dict[int, _Request] = {}
         self._request_count = 0
         self._changed = asyncio.Event()
+        self._is_recovered = False
         self._is_stopped = False
 
     # --- views ---
@@ -148,8 +150,8 @@ class RingNode:
 
     @property
     def is_joining(self) -> bool:
-        """It waits to be founded, admitted or registered."""
-        return self._control is not None and self.registration is None
+        """Its logs are recovered; it waits to be founded, admitted or registered."""
+        return self._is_recovered and self.registration is None
 
     @property
     def is_metadata_leader(self) -> bool:
@@ -187,10 +189,10 @@ class RingNode:
     # --- life ---
 
     async def start(self) -> None:
-        """Until this process is registered, and leads what it should lead at once.
+        """Take part in agreeing: vote, and apply what is agreed. `state` is the disk's at first.
 
-        A broker without peers founds a ring of one; one with peers waits to be founded or admitted.
-        CorruptMetadataError, StorageFailedError, PortInUseError.
+        A broker without peers founds a ring of one. CorruptMetadataError, StorageFailedError,
+        PortInUseError, NotAgreedError.
         """
         settings, identity = self._settings, self._directory.identity
         kept, self._kept_at_start = self._kept_at_start or await self.files.load(), None
@@ -225,6 +227,15 @@ class RingNode:
         self._step(Woken())
         if settings.is_alone and kept.snapshot is None:
             await self.found(1)
+
+    async def register(self, recovered: Recovered) -> None:
+        """Until this process is registered, and leads what it should lead at once.
+
+        `recovered`: its logs, by a state that this broker has applied. One with peers waits to be
+        founded or admitted.
+        """
+        self._is_recovered = True
+        self._step(recovered)
         await self._until(lambda: self.registration is not None)
         await self._lead()
         _log.info("ring.joined", registration=self._registered().number, term=self.view().term)

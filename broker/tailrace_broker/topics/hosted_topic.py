@@ -45,13 +45,16 @@ _log = structlog.get_logger()
 
 class HostedTopic:
     """A topic with its logs on this broker; a partition without one has an error in its place: it
-    is damaged, or another broker leads it, or nobody does.
+    is damaged, or not open yet, or its range has no replica here.
 
     The partitions that are not sealed have each token once.
     """
 
-    def __init__(self, topic: Topic, logs: Sequence[LogOrError], *, ordinal: int) -> None:
+    def __init__(
+        self, topic: Topic, logs: Sequence[LogOrError], roles: RangeRoles, *, ordinal: int
+    ) -> None:
         """`logs` by partition id; `ordinal`: of this broker."""
+        self._roles = roles
         self._ordinal = ordinal
         self.alter(topic, logs)
 
@@ -93,16 +96,19 @@ class HostedTopic:
         return [log.log_end if is_whole(log) else None for log in self.logs]
 
     def log_of(self, partition: int) -> PartitionLog:
-        """PartitionNotFoundError; CorruptPartitionError when its data is damaged; NotLeaderError,
-        NoLeaderError.
+        """PartitionNotFoundError; NotLeaderError, NoLeaderError; CorruptPartitionError when its
+        data is damaged.
         """
         if not 0 <= partition < len(self.logs):
             raise self.topic.no_partition(partition)
         log = self.logs[partition]
-        if isinstance(log, TailraceError):
-            raise log.with_traceback(None)  # else it would grow by those who asked before
-        log.check_served()
-        return log
+        if isinstance(log, PartitionLog):
+            log.check_served()
+            return log
+        elsewhere = self._roles.of(self.topic.partitions[partition].range_id).elsewhere
+        if elsewhere is not None:
+            raise elsewhere(self.topic.name, partition)
+        raise log.with_traceback(None)  # else it would grow by those who asked before
 
     def open_log_of(self, partition: int) -> PartitionLog:
         """To append: as `log_of`, and NotLeaderError when the partition is sealed."""

@@ -16,6 +16,8 @@ from uuid import UUID
 import msgspec
 import structlog
 
+from tailrace_broker.core.node.events import Recovered
+from tailrace_broker.core.ring.roles import holds_copy
 from tailrace_broker.core.ring.topics import topic_of
 from tailrace_broker.model.errors import (
     CorruptPartitionError,
@@ -27,8 +29,8 @@ from tailrace_broker.model.errors import (
     TailraceError,
     TopicNotFoundError,
 )
-from tailrace_broker.model.ring_state import RangeState, RingState, TopicState
-from tailrace_broker.model.topic import Partition, Topic, is_internal
+from tailrace_broker.model.ring_state import RangeEnd, RangeState, RingState, TopicState
+from tailrace_broker.model.topic import NO_EPOCH, Partition, Topic, is_internal
 from tailrace_broker.node.ring import RingNode
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.engine import Replayed
@@ -39,6 +41,7 @@ from tailrace_broker.storage.log.resources import LogResources
 from tailrace_broker.topics.hosted_topic import (
     HostedTopic,
     LogOrError,
+    is_damaged,
     may_be_opened_later,
     open_logs,
     set_aside,
@@ -102,12 +105,28 @@ class LocalTopics:
 
     # --- life ---
 
-    async def open(self, resources: LogResources, replayed: Replayed) -> None:
-        """Host what is agreed now. DiskFullError, StorageFailedError."""
+    async def recover(self, resources: LogResources, replayed: Replayed) -> Recovered:
+        """Open the logs of all ranges of which this broker is a replica; what they hold.
+
+        A broker that is in no ring yet has none. DiskFullError, StorageFailedError.
+        """
         self._resources = resources
-        self._applied_count = self._wanted_count
-        state = self._ring.state
+        if self._ring.state is not None:
+            await self._host_all(self._ring.state, replayed)
+        return self._recovered()
+
+    async def catch_up(self) -> None:
+        """Host what is agreed now, before anything is served."""
+        count, state = self._wanted_count, self._ring.state
         assert state is not None
+        if self._state is None:
+            await self._host_all(state, Replayed())
+        else:
+            await self._execute(state)
+            self._state, self._applied_count = state, count
+
+    async def _host_all(self, state: RingState, replayed: Replayed) -> None:
+        count = self._wanted_count
         self._roles.apply(state, self._ring.registration)
         living = {topic.id for topic in state.topics.values()}
         deleted = {
@@ -123,7 +142,25 @@ class LocalTopics:
             if failure is not None:
                 raise failure
         await self._set_aside_closed(replayed)
-        self._state = state
+        self._state, self._applied_count = state, count
+
+    def _recovered(self) -> Recovered:
+        """By range what the logs hold, and where they lack what was committed."""
+        ends: dict[int, RangeEnd] = {}
+        damaged: set[int] = set()
+        for hosted in self.all_hosted():
+            for partition, log in zip(hosted.topic.partitions, hosted.logs, strict=True):
+                if partition.is_sealed:
+                    continue
+                range_id = partition.range_id
+                if isinstance(log, PartitionLog):
+                    known = ends.get(range_id, RangeEnd(range_id, NO_EPOCH, 0))
+                    last_epoch = log.end_of_epoch(partition.epoch).epoch or NO_EPOCH
+                    epoch = max(known.last_epoch, last_epoch)
+                    ends[range_id] = RangeEnd(range_id, epoch, known.end + log.log_end)
+                if is_damaged(log) or (isinstance(log, PartitionLog) and log.quarantined):
+                    damaged.add(range_id)
+        return Recovered(tuple(ends.values()), tuple(sorted(damaged)))
 
     def serve(self) -> None:
         """Go on with what has been agreed since."""
@@ -263,32 +300,28 @@ class LocalTopics:
     ) -> HostedTopic:
         """The topic with the logs that belong here, and no others."""
         assert self._resources is not None
-        topic = topic_of(state, found)
+        topic, ordinal = topic_of(state, found), self._directory.identity.ordinal
         logs: list[LogOrError] = []
         wanted, unwanted = [], []
         for partition in topic.partitions:
             old = _log_in(hosted, partition.partition)
-            elsewhere = self._roles.of(partition.range_id).elsewhere
+            is_here = holds_copy(state.ranges[partition.range_id], ordinal)
             key = topic.topic_id, partition.partition
-            is_kept = key not in self._to_reopen and (
-                elsewhere is None or self._keeps_copy(state, old, partition)
-            )
+            is_kept = is_here and key not in self._to_reopen
             self._to_reopen.discard(key)
             if is_kept and old is not None and _goes_on(old, hosted, partition):
                 logs.append(old)
                 continue
             if isinstance(old, PartitionLog):
                 unwanted.append(old)
-            if elsewhere is None:
+            if is_here:
                 wanted.append(partition)
-            if elsewhere is None and isinstance(old, DiskFullError | StorageFailedError):
+            if is_here and isinstance(old, DiskFullError | StorageFailedError):
                 logs.append(old)  # until it can be opened
-            elif elsewhere is None:
-                logs.append(_not_open_yet(topic.name))
             else:
-                logs.append(elsewhere(topic.name, partition.partition))
+                logs.append(_not_open_yet(topic.name))
         if hosted is None:
-            hosted = HostedTopic(topic, logs, ordinal=self._directory.identity.ordinal)
+            hosted = HostedTopic(topic, logs, self._roles, ordinal=ordinal)
         else:
             hosted.alter(topic, logs)
         await self._close(unwanted, hosted)
@@ -306,12 +339,6 @@ class LocalTopics:
         self._keep(hosted)
         return hosted
 
-    def _keeps_copy(self, state: RingState, log: LogOrError | None, partition: Partition) -> bool:
-        """Another broker leads the partition; this one stays a replica with an open log."""
-        mine = self._ring.registration
-        replicas = state.ranges[partition.range_id].replicas
-        return isinstance(log, PartitionLog) and mine is not None and mine.ordinal in replicas
-
     def _keep(self, hosted: HostedTopic) -> None:
         topic = hosted.topic
         self._by_id[topic.topic_id] = hosted
@@ -328,9 +355,11 @@ class LocalTopics:
             return
         self._retention.forget(closing)
         for log in closing:
-            reason = hosted.logs[log.place.partition]
-            assert isinstance(reason, TailraceError)
-            log.give_up(reason)
+            elsewhere = log.role.elsewhere
+            if elsewhere is not None:
+                log.give_up(elsewhere(log.place.topic, log.place.partition))
+            else:
+                log.give_up(_not_open_yet(log.place.topic))
         for log in closing:
             await log.close()
 

@@ -22,11 +22,15 @@ class RangeRoles:
         self._url_of = url_of
         self._on_given_up = on_given_up
         self._roles: dict[int, Role] = {}
+        self._is_registered = False
         self._shared: dict[int, RangeRole] = {}
 
     def apply(self, state: RingState, mine: Registration | None) -> None:
         """Change the roles that differ in this state, at once. O(ranges), and the logs of those."""
         before, self._roles = self._roles, roles(state, mine)
+        is_registered = mine is not None
+        if is_registered != self._is_registered:  # which nothing is served without
+            self._is_registered, before = is_registered, {}
         for range_id, role in self._roles.items():
             if before.get(range_id) == role:
                 continue

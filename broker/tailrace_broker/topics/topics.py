@@ -15,6 +15,7 @@ from uuid import UUID, uuid4
 import msgspec
 import structlog
 
+from tailrace_broker.core.node.events import Recovered
 from tailrace_broker.core.ring.topic_commands import create_topic
 from tailrace_broker.core.ring.topics import topic_of
 from tailrace_broker.model.commands import (
@@ -131,15 +132,23 @@ class Topics:
         state = self._ring.state
         return 0 if state is None else state.broker_count
 
-    async def open(self, resources: LogResources, replayed: Replayed) -> None:
-        """Recover every partition that belongs here. DiskFullError, StorageFailedError."""
+    async def recover(self, resources: LogResources, replayed: Replayed) -> Recovered:
+        """Recover every log that belongs here by what this broker has applied.
+
+        DiskFullError, StorageFailedError.
+        """
         directory, run = self._directory, self._io.run
         self._resources = resources
-        await self._local.open(resources, replayed)
+        recovered = await self._local.recover(resources, replayed)
         # What a killed broker wrote last, found by now and not synced by it.
         await run(partial(sync_file_system, directory.path))
         await run(partial(self._note_stored, directory.inventory))
         await run(directory.trash.spares.fill)
+        return recovered
+
+    async def catch_up(self) -> None:
+        """Host what the ring has agreed on since, as it is registered."""
+        await self._local.catch_up()
 
     def _note_stored(self, inventory: Inventory) -> None:
         """Which segments there are, if a killed broker could not note it any more. Blocks."""

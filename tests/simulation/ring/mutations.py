@@ -37,6 +37,7 @@ MUTATIONS: dict[Mutation, int] = {
     mutations_of_the_ring.power_loss_stays_in_the_isr: 3,
     mutations_of_the_ring.older_process_not_fenced: 0,
     mutations_of_the_ring.commands_done_twice: 43,
+    mutations_of_the_ring.leads_before_its_logs_are_recovered: 0,
 }
 
 

@@ -1,6 +1,6 @@
 """Mutations of what the ring commits, and of who takes part in it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 from msgspec.structs import replace
@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from tailrace_broker.core.node import applied
 from tailrace_broker.core.node.applied import AppliedState
 from tailrace_broker.core.node.bootstrap import Bootstrap
-from tailrace_broker.core.node.events import BootstrapEffect
+from tailrace_broker.core.node.duties import Duties, Duty
+from tailrace_broker.core.node.events import BootstrapEffect, Recovered
 from tailrace_broker.core.node.gossip import Gossip
 from tailrace_broker.core.raft.events import ReadReady
 from tailrace_broker.core.raft.leading import Leading
@@ -69,6 +70,17 @@ def older_process_not_fenced(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(AppliedState, "registration", property(registration))
     patch.setattr(AppliedState, "is_superseded_since", lambda self, before: False)
+
+
+def leads_before_its_logs_are_recovered(patch: pytest.MonkeyPatch) -> None:
+    """A process registers and leads at once."""
+
+    def due(self: Duties, now_ms: int) -> Iterator[Duty]:
+        self._recovered = self._recovered or Recovered()
+        return shipped(self, now_ms)
+
+    shipped = Duties.due
+    patch.setattr(Duties, "due", due)
 
 
 def commands_done_twice(patch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from tailrace_broker.core.node.events import (
     ControlEffect,
     ControlEvent,
     Heard,
+    Recovered,
     Superseded,
 )
 from tailrace_broker.core.raft.events import Keep, Replace, Send, Unreachable, Woken
@@ -34,6 +35,9 @@ from tests.simulation.ring.network import Network, Port
 from tests.simulation.ring.schedule import US_PER_MS, Schedule
 
 RECOVERY_US_MAX = 50 * US_PER_MS
+# Of logs: quick as a rule, and now and then longer than anybody waits for a silent broker.
+SLOW_RECOVERY = 0.2
+SLOW_RECOVERY_US_MAX = 6000 * US_PER_MS
 # Held for a paused process; more are lost, the oldest first, as by full queues.
 BACKLOG_MAX = 2000
 DAMAGED = "damaged"
@@ -89,6 +93,7 @@ class Process:
         self.disk = disk
         self.is_alive = False
         self.is_paused = False
+        self.is_recovered = False  # its logs are
         self.control: Control | None = None
         self.death: DeathAt | None = None
         self.down_ms = DOWN_MS  # once it has ended
@@ -205,7 +210,16 @@ class Process:
         )
         self._around.watcher.read(self)
         self._around.network.joined(self)
+        is_slow = self._generator.random() < SLOW_RECOVERY
+        recovery_us = SLOW_RECOVERY_US_MAX if is_slow else RECOVERY_US_MAX
+        delay_us = int(self._generator.random() * recovery_us)
+        self._around.schedule.after(delay_us, self._recover)
         self.step(Woken())
+
+    def _recover(self) -> None:
+        if self.is_alive:
+            self.is_recovered = True
+            self.step(Recovered())
 
     def _identify(self, identity: Identity, then: Callable[[], None]) -> None:
         self._files.act([Identify(identity)], then)

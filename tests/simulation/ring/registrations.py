@@ -59,6 +59,10 @@ class Registrations:
         for range_id in control.state.ranges:
             epoch = control.leads(range_id)
             if epoch is not None:
+                check(
+                    process.is_recovered,
+                    f"{process.name} leads range {range_id} before its logs are recovered",
+                )
                 known = self._leading.setdefault((range_id, epoch), process.name)
                 check(
                     known == process.name,

@@ -23,6 +23,7 @@ from tailrace_broker.core.node.events import (
     ControlEffect,
     ControlEvent,
     Heard,
+    Recovered,
     Superseded,
 )
 from tailrace_broker.core.raft.events import (
@@ -53,6 +54,7 @@ from tailrace_broker.model.messages import Message
 from tailrace_broker.model.ring_state import Loss, Refusal, Start
 
 SCENARIO_MS_MAX = 60_000
+RECOVERED = Recovered()
 
 
 class TestDisk:
@@ -117,8 +119,17 @@ class World:
     _numbers: Iterator[int] = field(default_factory=count)
     _requests: Iterator[int] = field(default_factory=lambda: count(1))
 
-    def start(self, ordinal: int, loss: Loss = "disk", disk: TestDisk | None = None) -> Control:
-        """A process on the broker's disk, or on another from now on."""
+    def start(
+        self,
+        ordinal: int,
+        loss: Loss = "disk",
+        disk: TestDisk | None = None,
+        recovered: Recovered | None = RECOVERED,
+    ) -> Control:
+        """A process on the broker's disk, or on another from now on.
+
+        `recovered` None: it recovers its logs until somebody says that it has.
+        """
         if disk is not None or ordinal not in self.disks:
             self.disks[ordinal] = disk or TestDisk(ordinal)
         its_disk = self.disks[ordinal]
@@ -128,6 +139,8 @@ class World:
         )
         self.controls[ordinal] = control
         self.do(control, Woken())
+        if recovered is not None:
+            self.do(control, recovered)
         return control
 
     def kill(self, ordinal: int) -> None:

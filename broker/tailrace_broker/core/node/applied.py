@@ -8,21 +8,15 @@ from tailrace_broker.codec.ring_snapshot import decode_state
 from tailrace_broker.core.ring.commands import apply_command
 from tailrace_broker.model.agreement import COMMAND, Block, DiskId, Kept, Snapshot
 from tailrace_broker.model.errors import CorruptMetadataError
-from tailrace_broker.model.ring_state import RangeEnd, Registration, RingState, Start
+from tailrace_broker.model.ring_state import Registration, RingState, Start
 
 
 class Identity(NamedTuple):
-    """A process: its disk, which start of it this is, and the starts to register it by.
-
-    `ends`: what it has recovered of its ranges; `damaged`: those in which committed records are
-    damaged or missing.
-    """
+    """A process: its disk, which start of it this is, and the starts to register it by."""
 
     disk: DiskId
     boot: int
     starts: tuple[Start, ...]
-    ends: tuple[RangeEnd, ...] = ()
-    damaged: tuple[int, ...] = ()
 
 
 class AppliedState:

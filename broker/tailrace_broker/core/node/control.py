@@ -34,6 +34,7 @@ from tailrace_broker.core.node.events import (
     Heard,
     KeepReserved,
     Noted,
+    Recovered,
     Superseded,
     Take,
 )
@@ -222,6 +223,9 @@ class Control:
                 return self._ask_bootstrap(event, now_ms)
             case AskRecovery(request):
                 return self._recover(request, now_ms)
+            case Recovered():
+                self._duties.recovered(event, now_ms)
+                return []
             case _:
                 assert_never(event)
 

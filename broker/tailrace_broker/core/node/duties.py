@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tailrace_broker.core.node.applied import AppliedState, Identity
 from tailrace_broker.core.node.bootstrap import Bootstrap, spread, voter_count
+from tailrace_broker.core.node.events import Recovered
 from tailrace_broker.core.node.gossip import Gossip
 from tailrace_broker.core.raft.events import ChangeVoters, Send
 from tailrace_broker.core.raft.raft import Raft
@@ -73,6 +74,7 @@ class Duties:
         self._bootstrap = bootstrap
         self._duty_ms = duty_ms
         self._session_ms = session_ms
+        self._recovered: Recovered | None = None
         self._leads_since_ms = now_ms
         self._next_follow_ms = now_ms
 
@@ -83,6 +85,11 @@ class Duties:
     def hurry(self, now_ms: int) -> None:
         """Something has changed: the next pass is now."""
         self.wake_at_ms = now_ms
+
+    def recovered(self, recovered: Recovered, now_ms: int) -> None:
+        """The logs are there: this broker may register, and lead."""
+        self._recovered = recovered
+        self.hurry(now_ms)
 
     def elected(self, now_ms: int) -> None:
         """This broker leads the metadata from now on."""
@@ -109,11 +116,9 @@ class Duties:
                 yield ChangeVoters(voters)
 
     def _commands(self, state: RingState, now_ms: int) -> Iterator[Command]:
-        raft, mine = self._raft, self._applied.registration
-        if mine is None:
-            yield from self._registration()
-        elif not mine.is_fenced:
-            yield from ranges_to_lead(state, mine, lambda o: self._gossip.is_alive(o, now_ms))
+        raft = self._raft
+        if self._recovered is not None:
+            yield from self._for_itself(state, self._recovered, now_ms)
         if raft.is_established:
             yield from brokers_to_fence(
                 state,
@@ -124,16 +129,33 @@ class Duties:
                 now_ms=now_ms,
             )
 
-    def _registration(self) -> Iterator[Register]:
+    def _for_itself(
+        self, state: RingState, recovered: Recovered, now_ms: int
+    ) -> Iterator[Register | Lead]:
+        """Register, then lead; both only when the logs are recovered."""
+
+        def is_alive(ordinal: int) -> bool:
+            known = state.brokers.get(ordinal)
+            is_replaced = known is not None and self._gossip.is_replaced(
+                ordinal, known.incarnation, known.boot
+            )
+            return not is_replaced and self._gossip.is_alive(ordinal, now_ms)
+
+        mine = self._applied.registration
+        if mine is None:
+            yield from self._registration(recovered)
+        elif not mine.is_fenced:
+            yield from ranges_to_lead(state, mine, is_alive)
+
+    def _registration(self, recovered: Recovered) -> Iterator[Register]:
         """Once the process knows the current state: while it catches up it sees old ones.
 
         A refusal then says that another process has become this broker since: this one ends.
         """
         if self.replaces is not None:
-            disk, boot, starts, ends, damaged = self._identity
-            yield Register(
-                disk.ordinal, disk.incarnation, boot, starts, self.replaces, ends, damaged
-            )
+            (ordinal, incarnation), boot, starts = self._identity
+            ends, damaged = recovered.ends, recovered.damaged
+            yield Register(ordinal, incarnation, boot, starts, self.replaces, ends, damaged)
 
 
 def ranges_to_lead(

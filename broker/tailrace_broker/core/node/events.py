@@ -23,7 +23,7 @@ from tailrace_broker.model.messages import (
     Bootstrapped,
     Message,
 )
-from tailrace_broker.model.ring_state import Refusal, RingState
+from tailrace_broker.model.ring_state import RangeEnd, Refusal, RingState
 
 # --- in ---
 
@@ -66,8 +66,28 @@ class AskRecovery:
     request: int
 
 
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The logs of the ranges of which this broker is a replica have been recovered.
+
+    `ends`: what they hold. `damaged`: ranges in which committed records are damaged or missing.
+    """
+
+    ends: tuple[RangeEnd, ...] = ()
+    damaged: tuple[int, ...] = ()
+
+
 ControlEvent = (
-    Woken | Unreachable | Durable | Compacted | Heard | Ask | AskState | AskBootstrap | AskRecovery
+    Woken
+    | Unreachable
+    | Durable
+    | Compacted
+    | Heard
+    | Ask
+    | AskState
+    | AskBootstrap
+    | AskRecovery
+    | Recovered
 )
 
 # --- out ---

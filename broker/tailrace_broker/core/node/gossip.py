@@ -110,6 +110,14 @@ class Gossip:
         now_ms = min(now_ms, self._seen_ms + 2 * self._timing.interval_ms)
         return now_ms - self._deaf_ms - grew_ms < self.suspicion_ms(ordinal, now_ms)
 
+    def is_replaced(self, ordinal: int, incarnation: UUID, boot: int) -> bool:
+        """A newer process than this one was heard since, or one on another disk.
+
+        So who recovers its logs does not pass for the process that it was.
+        """
+        hint = self._hints.get(ordinal)
+        return hint is not None and (hint.incarnation != incarnation or hint.boot > boot)
+
     def suspicion_ms(self, ordinal: int, now_ms: int) -> int:
         """For how long the broker may be silent: doubled by each of its last takeovers.
 

@@ -29,6 +29,11 @@ def roles(state: RingState, mine: Registration | None) -> dict[int, Role]:
     return {range_id: _role(owner, mine) for range_id, owner in state.ranges.items()}
 
 
+def holds_copy(owner: RangeState, ordinal: int) -> bool:
+    """Whether the broker has logs of the range: as a replica, of a sealed range with a copy."""
+    return ordinal in (_copies(owner) if owner.is_sealed else owner.replicas)
+
+
 def _role(owner: RangeState, mine: Registration | None) -> Role:
     if owner.sealed_epoch is not None:
         return Following(owner.sealed_epoch, _reader(owner, mine))
@@ -42,7 +47,11 @@ def _role(owner: RangeState, mine: Registration | None) -> Role:
 
 def _reader(owner: RangeState, mine: Registration | None) -> int | None:
     """A broker with a whole copy of a sealed range, this one if it can."""
-    copies = owner.complete or owner.replicas
+    copies = _copies(owner)
     if mine is not None and mine.ordinal in copies:
         return mine.ordinal
     return next(iter(copies), None)
+
+
+def _copies(owner: RangeState) -> tuple[int, ...]:
+    return owner.complete or owner.replicas

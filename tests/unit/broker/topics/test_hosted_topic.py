@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from tailrace.wire import LOG_START_FILE
 from tailrace_broker.codec.batch import read_header
 from tailrace_broker.codec.journal import encode_file_header, read_file_header
+from tailrace_broker.core.node.events import Recovered
 from tailrace_broker.core.ring.arithmetic import token
 from tailrace_broker.core.ring.commands import apply_command
 from tailrace_broker.model.commands import AcceptLoss, DeleteTopic, Lead, Stamped
@@ -24,6 +25,7 @@ from tailrace_broker.model.errors import (
     PartitionNotFoundError,
     SupersededError,
 )
+from tailrace_broker.model.ring_state import RangeEnd, Replica
 from tailrace_broker.model.topic import Partition, TopicSettings
 from tailrace_broker.node import ring
 from tailrace_broker.storage.files.direct_file import BLOCK_BYTES
@@ -259,6 +261,37 @@ def test_a_full_disk_takes_what_the_journal_holds_of_a_damaged_partition(
     run(scenario)
 
 
+def test_a_registration_names_the_ranges_in_which_a_start_found_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The only copy serves what is there."""
+    registered: list[Recovered] = []
+    shipped = ring.RingNode.register
+
+    async def register(self: ring.RingNode, recovered: Recovered) -> None:
+        registered.append(recovered)
+        await shipped(self, recovered)
+
+    monkeypatch.setattr(ring.RingNode, "register", register)
+
+    async def scenario() -> None:
+        killed = Killed(tmp_path)
+        await killed.make()
+        assert registered.pop() == Recovered()
+        async with started_broker(killed.root) as broker:
+            assert broker.damaged_count == 1
+            (recovered,) = registered
+            assert recovered.damaged == (0,)
+            mine, state = broker.ring.registration, broker.ring.state
+            assert mine is not None
+            assert state is not None
+            assert (mine.ends, mine.loss) == (recovered.ends, "process")
+            assert state.ranges[0].isr == (Replica(0, mine.number),)
+            assert state.ranges[0].leader == Replica(0, mine.number)
+
+    run(scenario)
+
+
 def test_a_disk_that_does_not_take_it_stops_no_start_and_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,7 +299,7 @@ def test_a_disk_that_does_not_take_it_stops_no_start_and_is_reported(
         killed = Killed(tmp_path)
         await killed.make()
         disk = FaultyDisk(monkeypatch, spares_metadata=True)
-        disk.fail("replace", skipped=2)  # the first ones are of the start
+        disk.fail("replace", skipped=1)  # the first one is of the start
         with capture_logs() as logs:
             async with started_broker(killed.root) as broker:
                 assert broker.damaged_count == 1
@@ -333,7 +366,7 @@ def test_a_deletion_of_which_nothing_can_be_set_aside_is_one_and_is_reported(
         killed = Killed(tmp_path)
         await killed.make()
         stop_behind_the_deletion(killed)
-        FaultyDisk(monkeypatch, spares_metadata=True).fail("replace", skipped=2)
+        FaultyDisk(monkeypatch, spares_metadata=True).fail("replace", skipped=1)
         with capture_logs() as logs:
             async with started_broker(killed.root) as broker:
                 assert broker.topics() == []
@@ -426,11 +459,37 @@ def test_a_log_that_is_newer_than_the_ring_stands_still(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_what_the_journal_holds_of_a_range_without_a_leader_is_set_aside(
+def test_what_the_journal_holds_of_a_range_without_a_leader_is_there_when_it_has_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It goes on without it; when the loss is accepted, all is there."""
+    """Its logs are recovered before the broker registers, whoever leads."""
     monkeypatch.setattr(ring, "LEAD_S_MAX", 0.01)
+    killed = tmp_path / "killed"
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path / "live") as broker:
+            await broker.create_topic("t", TopicSettings(partitions_per_range=1))
+            await Appends(broker.hosted("t").log_of(0)).event(b"0")
+            shutil.copytree(tmp_path / "live", killed)
+        lose_track(killed)
+        async with started_broker(killed) as broker:
+            with pytest.raises(NoLeaderError, match="no broker leads partition 0") as refused:
+                broker.hosted("t").log_of(0)
+            assert refused.value.members == {"topic": "t", "partition": 0, "range": 0}
+
+            mine, state = broker.ring.registration, broker.ring.state
+            assert mine is not None
+            assert state is not None
+            assert mine.ends == (RangeEnd(0, last_epoch=1, end=1),)
+            epoch = state.ranges[0].epoch
+            await broker.ring.change(AcceptLoss(0, epoch, mine.ordinal, mine.number))
+            assert await values_in(broker.hosted("t").log_of(0)) == [b"0"]
+
+    run(scenario)
+
+
+def test_what_the_journal_holds_of_a_range_that_others_have_is_set_aside(tmp_path: Path) -> None:
+    """It goes on without it; when the range is here again, all is there."""
     killed = tmp_path / "killed"
 
     async def scenario() -> None:
@@ -438,20 +497,20 @@ def test_what_the_journal_holds_of_a_range_without_a_leader_is_set_aside(
             topic, _ = await broker.create_topic("t", TopicSettings(partitions_per_range=1))
             await Appends(broker.hosted("t").log_of(0)).event(b"0")
             shutil.copytree(tmp_path / "live", killed)
-        lose_track(killed)
+        state = ring_state_on(killed)
+        elsewhere = msgspec.structs.replace(
+            state.ranges[0], natural_leader=1, replicas=(1,), isr=(Replica(1, 1),), leader=None
+        )
+        put_ring_state(killed, msgspec.structs.replace(state, ranges={0: elsewhere}))
         rescued = killed / "data" / str(topic.topic_id) / "0" / "journaled.batches"
         async with started_broker(killed) as broker:
-            with pytest.raises(NoLeaderError, match="no broker leads partition 0") as refused:
+            with pytest.raises(NoLeaderError, match="no broker leads partition 0"):
                 broker.hosted("t").log_of(0)
-            assert refused.value.members == {"topic": "t", "partition": 0, "range": 0}
             assert (broker.damaged_count, rescued.exists()) == (0, True)
-
-            mine, state = broker.ring.registration, broker.ring.state
-            assert mine is not None
-            assert state is not None
-            epoch = state.ranges[0].epoch
-            await broker.ring.change(AcceptLoss(0, epoch, mine.ordinal, mine.number))
-            await broker.create_topic("other", TopicSettings())
+        now = ring_state_on(killed)
+        here = msgspec.structs.replace(state.ranges[0], isr=(Replica(0, now.brokers[0].number),))
+        put_ring_state(killed, msgspec.structs.replace(now, ranges={0: here}))
+        async with started_broker(killed) as broker:
             assert await values_in(broker.hosted("t").log_of(0)) == [b"0"]
             assert not rescued.exists()
 

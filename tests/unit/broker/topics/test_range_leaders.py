@@ -140,3 +140,16 @@ def test_a_role_changes_only_with_its_range() -> None:
     for epoch in (1, 2, 2):
         role.give_up(epoch)
     assert given_up == [(0, 2)]  # once, and no epoch that has ended
+
+
+def test_a_copy_of_a_sealed_range_is_served_by_who_is_registered() -> None:
+    state = ring(broker_count=1)
+    partition = topic_of(state, state.topics["t"]).partitions[0]
+    sealed = replace(state.ranges[0], leader=None, sealed_epoch=1, complete=(0,))
+    state = replace(state, ranges={0: sealed})
+    roles = RangeRoles(lambda other: f"http://b{other}:9250", lambda *_: None)
+    roles.apply(state, None)
+    assert roles.of(partition.range_id).elsewhere is not None
+
+    roles.apply(state, state.brokers[0])
+    assert roles.of(partition.range_id).elsewhere is None

@@ -6,7 +6,7 @@ import pytest
 
 from tailrace_broker.core.node.bootstrap import GIVE_UP_MS
 from tailrace_broker.core.node.control import ControlTiming
-from tailrace_broker.core.node.events import AskRecovery, Heard
+from tailrace_broker.core.node.events import AskRecovery, Heard, Recovered
 from tailrace_broker.core.raft.state import NEVER_MS
 from tailrace_broker.core.ring.arithmetic import ring_order
 from tailrace_broker.model.commands import (
@@ -24,7 +24,7 @@ from tailrace_broker.model.messages import (
     ReadAnswered,
     ReadAsked,
 )
-from tailrace_broker.model.ring_state import Refusal, Start
+from tailrace_broker.model.ring_state import RangeEnd, Refusal, Replica, Start
 from tailrace_broker.model.topic import NEW_TOPIC
 from tests.support.raft.control_world import TestDisk, World, founded
 
@@ -455,6 +455,57 @@ def test_a_process_whose_registration_is_refused_ends() -> None:
     assert world.answer(world.ask(0, newer)) is None
     world.start(1, "process")
     world.until(lambda: world.superseded == [1])
+
+
+def test_a_broker_registers_with_what_it_has_recovered_and_votes_before() -> None:
+    """Of a ring that has lost power nobody would be elected else."""
+    world = founded()
+    for ordinal in range(3):
+        world.kill(ordinal)
+    for ordinal in range(3):
+        world.start(ordinal, "power", recovered=None)
+    world.until(lambda: any(each.raft.is_established for each in world.controls.values()))
+    world.pass_ms(5000)
+    state = world.controls[0].state
+    assert state is not None
+    assert {each.number for each in state.brokers.values()} == {1}
+    assert all(control.registration is None for control in world.controls.values())
+
+    ends = (RangeEnd(0, 1, 7),)
+    world.do(world.controls[1], Recovered(ends, damaged=(0,)))
+    world.do(world.controls[0], Recovered())
+    world.do(world.controls[2], Recovered())
+    world.until(world.settled)
+
+    registered = world.controls[1].registration
+    assert registered is not None
+    assert (registered.number, registered.ends) == (2, ends)
+    state = world.controls[0].state
+    assert state is not None
+    assert Replica(1, 1, is_ghost=True, cause="damage") in state.ranges[0].isr
+    assert Replica(1, 2) in state.ranges[1].isr
+
+
+def test_a_founded_broker_leads_when_its_logs_are_recovered() -> None:
+    world = World()
+    control = world.start(0, recovered=None)
+    assert world.answer(world.found(0, 1)) is None
+    world.pass_ms(2000)
+    assert control.registration is not None
+    assert control.leads(0) is None
+
+    world.do(control, Recovered())
+    world.until(lambda: control.leads(0) == 1)
+
+
+def test_who_recovers_its_logs_does_not_pass_for_the_leader_that_it_was() -> None:
+    """Its connections were never found to be reset."""
+    world = founded()
+    del world.controls[0]
+    world.start(0, "process", recovered=None)
+    world.until(lambda: world.controls[1].leads(0) == 2)
+
+    assert world.rules["gossip.reset"] == 0
 
 
 # --- failures ---

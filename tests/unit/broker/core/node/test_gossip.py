@@ -71,6 +71,18 @@ def test_it_is_alive_itself_and_nobody_else_before_it_was_heard() -> None:
     assert not made.is_alive(1, NOW_MS)
 
 
+def test_a_newer_process_or_another_disk_replaces_who_was_known() -> None:
+    made = gossip()
+    incarnation = disk_of(1).incarnation
+    assert not made.is_replaced(1, incarnation, 1)
+    made.heard(digest(1, hint_of(1, boot=3)), NOW_MS)
+
+    assert made.is_replaced(1, incarnation, 2)
+    assert not made.is_replaced(1, incarnation, 3)
+    assert not made.is_replaced(1, incarnation, 4)
+    assert made.is_replaced(1, disk_of(1, disk=2).incarnation, 3)
+
+
 def test_who_is_heard_is_alive_until_it_is_silent_for_too_long() -> None:
     made = gossip()
     made.heard(digest(1, hint_of(1)), NOW_MS)
