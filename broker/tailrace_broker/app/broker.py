@@ -21,7 +21,6 @@ from tailrace_broker.model.errors import (
     ProduceMemoryFullError,
     StorageFailedError,
 )
-from tailrace_broker.model.ring_state import Replica
 from tailrace_broker.net.api.topics import url_at
 from tailrace_broker.node.ring import RingNode
 from tailrace_broker.storage.data_directory import DataDirectory
@@ -219,8 +218,7 @@ class LocalBroker:
         state, mine = self.ring.state, self.ring.registration
         if state is None or mine is None:
             return 0
-        me = Replica(mine.ordinal, mine.number)
-        return sum(each.leader == me for each in state.ranges.values())
+        return sum(each.leader == each.replica_of(mine) for each in state.ranges.values())
 
     @property
     def damaged_count(self) -> int:

@@ -1,6 +1,6 @@
 """A snapshot of what a ring has agreed (`model.ring_state.RingState`), written bit by bit.
 
-Version 1, little-endian: magic u32 `TRLM`, version u32, then parts back to back, each: length of
+Version 2, little-endian: magic u32 `TRLM`, version u32, then parts back to back, each: length of
 its body u32, CRC-32C u32 of the length and the body, the body. A body is MessagePack of an array
 that begins with the name of the part; structs are arrays of their fields in the order of the class,
 settings of topics are maps in camelCase, UUIDs 16 bytes:
@@ -41,7 +41,7 @@ from tailrace_broker.model.ring_state import (
 )
 
 SNAPSHOT_MAGIC = int.from_bytes(b"TRLM", "little")
-SNAPSHOT_VERSION = 1
+SNAPSHOT_VERSION = 2
 
 # Bounds what one part costs to encode: some ms on a slow core.
 _PART_PARTITIONS = 4000
@@ -262,7 +262,7 @@ def _read_parts(stored: bytes) -> Iterator[_StatePart]:
         raise _corrupt("it is too short")
     magic, version = _FILE.unpack_from(view)
     if magic != SNAPSHOT_MAGIC or version != SNAPSHOT_VERSION:
-        raise _corrupt(f"magic or version does not fit ({version}; this broker reads 1)")
+        raise _corrupt(f"magic or version does not fit ({version}; this broker reads 2)")
     position, count = _FILE.size, 0
     while True:
         part, position = _read_part(view, position)

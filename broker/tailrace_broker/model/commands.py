@@ -88,6 +88,18 @@ class AcceptLoss(_Command, frozen=True, tag="accept-loss"):
     registration: int
 
 
+class Lost(_Command, frozen=True, tag="lost"):
+    """The broker has found committed records of the range damaged or missing, since it registered.
+
+    `losses`: how often it had before, in this registration.
+    """
+
+    range_id: int
+    ordinal: int
+    registration: int
+    losses: int
+
+
 # --- topics ---
 
 
@@ -168,6 +180,7 @@ Command = (
     | Lead
     | ChangeIsr
     | AcceptLoss
+    | Lost
     | CreateTopic
     | AlterTopic
     | DeleteTopic

@@ -15,7 +15,7 @@ from tailrace_broker.model.topic import TopicSettings
 # What a disk may have lost since the registration before: from nothing to all.
 LOSSES = ("clean", "process", "power", "disk")
 Loss = Literal["clean", "process", "power", "disk"]
-# Why a replica is a ghost, the worst last. `damage`: a start found committed records damaged.
+# Why a replica is a ghost, the worst last. `damage`: committed records were found damaged.
 CAUSES = ("clean", "process", "power", "damage", "disk")
 Cause = Literal["clean", "process", "power", "damage", "disk"]
 
@@ -52,16 +52,22 @@ class Registration(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Replica(NamedTuple):
-    """A member of an ISR: this broker in this registration.
+    """A member of an ISR: this broker in this registration, after so many losses found later.
 
     A ghost may have lost data: nothing is committed without it, and it is not elected while one of
-    the range is whole. `cause`: of a ghost the worst loss since.
+    the range is whole. `cause`: of a ghost the worst loss since. `losses`: `RangeState.losses`.
     """
 
     ordinal: int
     registration: int
     is_ghost: bool = False
     cause: Cause | None = None
+    losses: int = 0
+
+    @property
+    def number(self) -> tuple[int, int]:
+        """Names what the broker has of the range: it grows when that may have become less."""
+        return self.registration, self.losses
 
 
 class RangeState(msgspec.Struct, frozen=True, array_like=True):
@@ -70,7 +76,8 @@ class RangeState(msgspec.Struct, frozen=True, array_like=True):
     `natural_leader` is the broker at whose token it starts. `version` grows with each change of
     `isr`. `sealed_epoch`: the epoch that sealed it; it takes no more events. `step`: the open
     one that changes it. `complete`: of a sealed one the replicas whose copies are whole.
-    `lossy_epochs`: those that began although committed records may be missing.
+    `lossy_epochs`: those that began although committed records may be missing. `losses`: by
+    ordinal how often a broker has found damage since it was registered, where it has.
     """
 
     id: int
@@ -87,6 +94,11 @@ class RangeState(msgspec.Struct, frozen=True, array_like=True):
     sealed_epoch: int | None = None
     complete: tuple[int, ...] = ()
     lossy_epochs: tuple[int, ...] = ()
+    losses: Mapping[int, int] = {}
+
+    def replica_of(self, broker: Registration) -> Replica:
+        """What names this process as a replica of the range now."""
+        return Replica(broker.ordinal, broker.number, losses=self.losses.get(broker.ordinal, 0))
 
     @property
     def is_sealed(self) -> bool:

@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from tailrace_broker.core.node.events import Recovered
-from tailrace_broker.core.ring.roles import holds_copy
+from tailrace_broker.core.ring.roles import copies_of
 from tailrace_broker.core.ring.topics import topic_of
 from tailrace_broker.model.errors import (
     CorruptPartitionError,
@@ -305,7 +305,7 @@ class LocalTopics:
         wanted, unwanted = [], []
         for partition in topic.partitions:
             old = _log_in(hosted, partition.partition)
-            is_here = holds_copy(state.ranges[partition.range_id], ordinal)
+            is_here = ordinal in copies_of(state.ranges[partition.range_id])
             key = topic.topic_id, partition.partition
             is_kept = is_here and key not in self._to_reopen
             self._to_reopen.discard(key)

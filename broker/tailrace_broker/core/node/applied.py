@@ -41,7 +41,7 @@ class AppliedState:
         wanted = self.state.ranges.get(range_id)
         if wanted is None or wanted.leader is None:
             return None
-        return wanted.epoch if wanted.leader[:2] == (self._ordinal, mine.number) else None
+        return wanted.epoch if wanted.leader == wanted.replica_of(mine) else None
 
     def is_superseded_since(self, before: RingState | None) -> bool:
         """Whether another process took this one's registration, or it was retired, since then."""

@@ -31,6 +31,7 @@ from tailrace_broker.core.node.events import (
     CompactState,
     ControlEffect,
     ControlEvent,
+    Damaged,
     Heard,
     KeepReserved,
     Noted,
@@ -225,6 +226,9 @@ class Control:
                 return self._recover(request, now_ms)
             case Recovered():
                 self._duties.recovered(event, now_ms)
+                return []
+            case Damaged(range_id):
+                self._duties.damaged(range_id, now_ms)
                 return []
             case _:
                 assert_never(event)

@@ -17,9 +17,9 @@ from tailrace_broker.core.raft.raft import Raft
 from tailrace_broker.core.raft.ticks import next_tick_ms
 from tailrace_broker.core.ring.range_commands import greatest_ghosts
 from tailrace_broker.model.agreement import Configuration, DiskId
-from tailrace_broker.model.commands import Command, Fence, Lead, Register
+from tailrace_broker.model.commands import Command, Fence, Lead, Lost, Register
 from tailrace_broker.model.messages import Follow
-from tailrace_broker.model.ring_state import RangeState, Registration, Replica, RingState
+from tailrace_broker.model.ring_state import RangeState, Registration, RingState
 
 FOLLOW_MS = 1000
 
@@ -75,6 +75,8 @@ class Duties:
         self._duty_ms = duty_ms
         self._session_ms = session_ms
         self._recovered: Recovered | None = None
+        # By range with which number damage was found in it; None: in no registration yet.
+        self._damaged: dict[int, tuple[int, int] | None] = {}
         self._leads_since_ms = now_ms
         self._next_follow_ms = now_ms
 
@@ -89,6 +91,11 @@ class Duties:
     def recovered(self, recovered: Recovered, now_ms: int) -> None:
         """The logs are there: this broker may register, and lead."""
         self._recovered = recovered
+        self.hurry(now_ms)
+
+    def damaged(self, range_id: int, now_ms: int) -> None:
+        """The range's logs lack what was committed: the ring is to know."""
+        self._damaged[range_id] = self._number_in(range_id)
         self.hurry(now_ms)
 
     def elected(self, now_ms: int) -> None:
@@ -131,8 +138,8 @@ class Duties:
 
     def _for_itself(
         self, state: RingState, recovered: Recovered, now_ms: int
-    ) -> Iterator[Register | Lead]:
-        """Register, then lead; both only when the logs are recovered."""
+    ) -> Iterator[Register | Lost | Lead]:
+        """Register, then say what is damaged, then lead; all only when the logs are recovered."""
 
         def is_alive(ordinal: int) -> bool:
             known = state.brokers.get(ordinal)
@@ -144,8 +151,29 @@ class Duties:
         mine = self._applied.registration
         if mine is None:
             yield from self._registration(recovered)
-        elif not mine.is_fenced:
-            yield from ranges_to_lead(state, mine, is_alive)
+            return
+        yield from self._losses(state, mine)
+        if not mine.is_fenced:
+            wanted = ranges_to_lead(state, mine, is_alive)
+            yield from (each for each in wanted if each.range_id not in self._damaged)
+
+    def _losses(self, state: RingState, mine: Registration) -> Iterator[Lost]:
+        """Once for each damage; the only copy stands still where it is damaged, and leads."""
+        for range_id, number in list(self._damaged.items()):
+            owner = state.ranges.get(range_id)
+            now = self._number_in(range_id)
+            if number is None:  # found before this registration, which may not have named it
+                number = self._damaged[range_id] = now
+            if owner is None or now is None or number != now or not _is_missed(owner, mine):
+                del self._damaged[range_id]
+            else:
+                yield Lost(range_id, mine.ordinal, *now)
+
+    def _number_in(self, range_id: int) -> tuple[int, int] | None:
+        """What names this process as a replica of the range; None: nothing yet."""
+        state, mine = self._applied.state, self._applied.registration
+        owner = None if state is None else state.ranges.get(range_id)
+        return None if owner is None or mine is None else owner.replica_of(mine).number
 
     def _registration(self, recovered: Recovered) -> Iterator[Register]:
         """Once the process knows the current state: while it catches up it sees old ones.
@@ -154,7 +182,7 @@ class Duties:
         """
         if self.replaces is not None:
             (ordinal, incarnation), boot, starts = self._identity
-            ends, damaged = recovered.ends, recovered.damaged
+            ends, damaged = recovered.ends, tuple(sorted({*recovered.damaged, *self._damaged}))
             yield Register(ordinal, incarnation, boot, starts, self.replaces, ends, damaged)
 
 
@@ -229,6 +257,12 @@ def takeovers(before: RingState | None, after: RingState) -> Iterator[int]:
             yield was.leader.ordinal
 
 
+def _is_missed(owner: RangeState, mine: Registration) -> bool:
+    """The broker's copy counts, and there are others; else the ring need not know of damage."""
+    copies = owner.complete if owner.is_sealed else owner.replicas
+    return mine.ordinal in copies and len(copies) > 1
+
+
 def _is_well(state: RingState, ordinal: int, is_alive: Callable[[int], bool]) -> bool:
     found = state.brokers.get(ordinal)
     return found is not None and not found.is_fenced and is_alive(ordinal)
@@ -239,7 +273,7 @@ def _waits_for_natural_leader(state: RingState, found: RangeState, mine: Registr
     natural = state.brokers.get(found.natural_leader)
     if natural is None or natural.is_fenced or mine.ordinal == natural.ordinal:
         return False
-    return Replica(natural.ordinal, natural.number) in found.isr
+    return found.replica_of(natural) in found.isr
 
 
 def _candidates(
@@ -252,7 +286,7 @@ def _candidates(
         if replica.is_ghost or registered is None or registered.is_fenced:
             continue
         is_here = replica.ordinal == mine.ordinal or is_alive(replica.ordinal)
-        if registered.number == replica.registration and is_here:
+        if found.replica_of(registered) == replica and is_here:
             able.add(replica.ordinal)
     return able
 

@@ -77,6 +77,13 @@ class Recovered:
     damaged: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """Committed records of the range were found damaged or missing, since the logs recovered."""
+
+    range_id: int
+
+
 ControlEvent = (
     Woken
     | Unreachable
@@ -88,6 +95,7 @@ ControlEvent = (
     | AskBootstrap
     | AskRecovery
     | Recovered
+    | Damaged
 )
 
 # --- out ---

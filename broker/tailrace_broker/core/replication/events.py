@@ -45,7 +45,7 @@ def view_of(state: RingState, range_id: int) -> RangeView:
     """What the machines see of a range."""
     found = state.ranges[range_id]
     current = {
-        ordinal: Replica(ordinal, state.brokers[ordinal].number)
+        ordinal: found.replica_of(state.brokers[ordinal])
         for ordinal in found.replicas
         if ordinal in state.brokers
     }

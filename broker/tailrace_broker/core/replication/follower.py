@@ -1,7 +1,8 @@
 """A follower of one range: says where it stands, cuts, appends what the leader sends. A machine.
 
 It lives as long as the process and keeps nothing but ends; while this process leads the range, or
-nobody does, it stands idle. An attempt to follow is a *session*:
+nobody does, it stands idle. When damage is found another takes its place, as soon as the ring has
+given the replica another number (`Lost`). An attempt to follow is a *session*:
 
 1. writes and cuts that are under way end, then it sends where its logs end (`Standing`);
 2. the leader answers with cuts; it applies durably, then reports all its ends;
@@ -76,8 +77,13 @@ class FollowedLog:
 class RangeFollower:
     """`wake_at_ms`: when `Woken` is due."""
 
-    def __init__(self, ordinal: int, timing: ReplicationTiming, rules: Counter[str]) -> None:
-        """As broker `ordinal`. Nothing is followed before a state is applied."""
+    def __init__(
+        self, ordinal: int, timing: ReplicationTiming, rules: Counter[str], *, session: int = 0
+    ) -> None:
+        """As broker `ordinal`. Nothing is followed before a state is applied.
+
+        `session`: of the one in whose place it comes; what was sent for that does not count.
+        """
         self.wake_at_ms = NEVER_MS
         self._ordinal = ordinal
         self._timing = timing
@@ -86,7 +92,7 @@ class RangeFollower:
         self._range: RangeState | None = None
         self._me: Replica | None = None
         self._leader: int | None = None  # whom to follow; None: nobody
-        self._session = 0
+        self.session = session
         self._step: Callable[[ToFollower, int], list[FollowerEffect]] | None = None
         self._under_way: set[LogKey] = set()  # must end before it stands
         self._cutting: set[LogKey] = set()
@@ -147,7 +153,7 @@ class RangeFollower:
 
     def _begin(self, now_ms: int) -> list[FollowerEffect]:
         """Follow again. What was sent for an earlier session does not count any more."""
-        self._session += 1
+        self.session += 1
         self._cutting.clear()
         self._step = None
         self._under_way.clear()
@@ -175,7 +181,7 @@ class RangeFollower:
         self._step = self._on_standing
         self.wake_at_ms = now_ms + self._timing.stand_ms
         owner = self._range
-        standing = Standing(owner.id, owner.epoch, self._session, self._me, tuple(logs))
+        standing = Standing(owner.id, owner.epoch, self.session, self._me, tuple(logs))
         return [SendLeader(self._leader, standing)]
 
     def _ended(self, key: LogKey, now_ms: int) -> list[FollowerEffect]:
@@ -212,7 +218,7 @@ class RangeFollower:
             is_older = owner is not None and message.epoch < owner.epoch
             self._rules["follower.refused_epoch" if is_older else "follower.ignored_epoch"] += 1
             return []
-        if message.session != self._session or self._step is None:
+        if message.session != self.session or self._step is None:
             self._rules["follower.ignored_session"] += 1
             return []
         return self._step(message, now_ms)
@@ -390,6 +396,4 @@ class RangeFollower:
         assert owner is not None
         assert me is not None
         assert leader is not None
-        return SendLeader(
-            leader, Reported(owner.id, owner.epoch, self._session, me, logs, is_whole)
-        )
+        return SendLeader(leader, Reported(owner.id, owner.epoch, self.session, me, logs, is_whole))

@@ -66,6 +66,7 @@ def _check_sealed(held: RangeState) -> None:
     assert held.leader is None, held
     assert held.step is None, held
     assert not held.isr, held
+    assert not held.losses, held
     assert {*held.complete} <= {*held.replicas}, held
     assert len({*held.complete}) == len(held.complete), held
 
@@ -77,16 +78,16 @@ def _check_open(state: RingState, led: RangeState) -> None:
     assert not led.complete, led
     for each in led.isr:
         if not each.is_ghost:
-            _check_current(state, each)
+            _check_current(state, led, each)
     if led.leader is not None:
         assert led.epoch >= 1, led
         assert not led.leader.is_ghost, led
         assert led.leader in led.isr, led
 
 
-def _check_current(state: RingState, replica: Replica) -> None:
-    number = state.brokers[replica.ordinal].number
-    assert replica.registration == number, f"{replica} in sync, in registration {number} now"
+def _check_current(state: RingState, led: RangeState, replica: Replica) -> None:
+    now = led.replica_of(state.brokers[replica.ordinal])
+    assert replica == now, f"{replica} in sync, and it is {now}"
 
 
 def _check_cover(state: RingState) -> None:

@@ -34,6 +34,7 @@ _APPLY: dict[type[Command], Callable[[RingState, Any], RingState | Refusal]] = {
     commands.Lead: range_commands.lead,
     commands.ChangeIsr: range_commands.change_isr,
     commands.AcceptLoss: range_commands.accept_loss,
+    commands.Lost: range_commands.lost,
     commands.CreateTopic: topic_commands.create_topic,
     commands.AlterTopic: topic_commands.alter_topic,
     commands.DeleteTopic: topic_commands.delete_topic,

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
+from tailrace_broker.core.ring.registrations import without_copy, worse
 from tailrace_broker.core.ring.step_commands import cancel_step
-from tailrace_broker.model.commands import AcceptLoss, ChangeIsr, Lead
+from tailrace_broker.model.commands import AcceptLoss, ChangeIsr, Lead, Lost
 from tailrace_broker.model.ring_state import RangeState, Refusal, Registration, Replica, RingState
 
 
@@ -20,7 +21,7 @@ def lead(state: RingState, command: Lead) -> RingState | Refusal:
     broker = _current(state, command.ordinal, command.registration)
     if isinstance(broker, Refusal):
         return broker
-    leader = Replica(broker.ordinal, broker.number)
+    leader = led.replica_of(broker)
     if leader.ordinal in greatest_ghosts(state, led):
         return _led(state, _lossy(led), leader, _in_place(led.isr, leader))
     if leader not in led.isr:
@@ -73,7 +74,7 @@ def accept_loss(state: RingState, command: AcceptLoss) -> RingState | Refusal:
             "not-lost",
             f"broker {able[0].ordinal} has all of range {led.id}; it can lead it without loss",
         )
-    leader = Replica(broker.ordinal, broker.number)
+    leader = led.replica_of(broker)
     others = (_lost(each) for each in led.isr if each.ordinal != leader.ordinal)
     isr = (leader,) if state.floor <= 1 else (leader, *others)
     accepted = (
@@ -84,14 +85,62 @@ def accept_loss(state: RingState, command: AcceptLoss) -> RingState | Refusal:
     return replace(after, accepted_losses=(*state.accepted_losses, accepted))
 
 
+def lost(state: RingState, command: Lost) -> RingState | Refusal:
+    """What the broker has of the range is less now: it has another number in it, and is a ghost.
+
+    What it reported before, and what was proposed of it, goes by the old number. If it led, it
+    stops. Of the only copy nobody makes a ghost: none could be elected in its place.
+    """
+    held = state.ranges.get(command.range_id)
+    if held is None:
+        return Refusal("range-not-found", f"there is no range {command.range_id}")
+    broker = state.brokers.get(command.ordinal)
+    number = (command.registration, command.losses)
+    if broker is None or held.replica_of(broker).number != number:
+        return Refusal(
+            "stale-registration",
+            f"broker {command.ordinal} has registered again, or has reported the loss",
+        )
+    copies = held.complete if held.is_sealed else held.replicas
+    if command.ordinal not in copies:
+        return Refusal("not-a-replica", f"broker {command.ordinal} has nothing of range {held.id}")
+    if len(copies) == 1:
+        return Refusal("only-copy", f"nobody else has what range {held.id} has lost")
+    if held.is_sealed:
+        return _with_range(state, without_copy(held, command.ordinal))
+    if held.step is not None:
+        state = cancel_step(state)
+        held = state.ranges[held.id]
+    return _with_range(state, _after_loss(held, command.ordinal))
+
+
+def _after_loss(held: RangeState, ordinal: int) -> RangeState:
+    isr = tuple(_damaged(each) if each.ordinal == ordinal else each for each in held.isr)
+    leads = held.leader is not None and held.leader.ordinal == ordinal
+    return replace(
+        held,
+        isr=isr,
+        version=held.version + 1,
+        leader=None if leads else held.leader,
+        losses={**held.losses, ordinal: held.losses.get(ordinal, 0) + 1},
+    )
+
+
+def _damaged(member: Replica) -> Replica:
+    cause = worse(member.cause or "damage", "damage")
+    return member._replace(is_ghost=True, cause=cause)
+
+
 def greatest_ghosts(state: RingState, led: RangeState) -> set[int]:
     """The brokers that may lead a range of ghosts: those that have most, by what they recovered.
 
-    Nobody, unless each member is a ghost whose broker has registered since. Only ghosts that have
-    lost nothing but power compare: what they flushed they have, all that `fsync` topics committed.
+    Nobody, unless each member is a ghost whose broker has said since what it has: by registering,
+    or by `lost`. Only ghosts that have lost nothing but power compare: what they flushed they have,
+    all that `fsync` topics committed.
     """
     if not all(
-        each.is_ghost and state.brokers[each.ordinal].number > each.registration for each in led.isr
+        each.is_ghost and led.replica_of(state.brokers[each.ordinal]).number > each.number
+        for each in led.isr
     ):
         return set()
     ends = {
@@ -185,8 +234,11 @@ def _check_members(state: RingState, led: RangeState, isr: tuple[Replica, ...]) 
             continue
         if each.is_ghost or each.ordinal not in led.replicas:
             return Refusal("invalid-isr", f"{each} is no replica of range {led.id}, or a ghost")
-        if state.brokers[each.ordinal].number != each.registration:
-            return Refusal("stale-registration", f"broker {each.ordinal} has registered again")
+        if led.replica_of(state.brokers[each.ordinal]) != each:
+            return Refusal(
+                "stale-registration",
+                f"broker {each.ordinal} has registered again, or has lost records",
+            )
     leaves = any(each.ordinal not in ordinals for each in led.isr)
     if leaves and _count_whole(isr) < state.floor:
         return Refusal(

@@ -145,13 +145,16 @@ def _ranges_after(
     ranges = {**state.ranges}
     for each in state.ranges.values():
         if each.is_sealed:
-            if now.loss == "disk" and now.ordinal in each.complete:
-                complete = tuple(copy for copy in each.complete if copy != now.ordinal)
-                ranges[each.id] = replace(each, complete=complete)
+            is_damaged = each.id in damaged and len(each.complete) > 1
+            if now.ordinal in each.complete and (now.loss == "disk" or is_damaged):
+                ranges[each.id] = without_copy(each, now.ordinal)
             continue
+        if now.ordinal in each.losses:  # they are counted by registration
+            losses = {key: count for key, count in each.losses.items() if key != now.ordinal}
+            each = ranges[each.id] = replace(each, losses=losses)
         # What the only copy has lost nobody has: none can be elected in its place.
         is_only = len(each.isr) == 1
-        cause = _worse(now.loss, "damage") if each.id in damaged and not is_only else now.loss
+        cause = worse(now.loss, "damage") if each.id in damaged and not is_only else now.loss
         stays = cause not in ("damage", "disk") and (each.id not in unflushed or is_only)
         if not any(entry.ordinal == now.ordinal for entry in each.isr):
             continue  # nor does it lead
@@ -169,15 +172,21 @@ def _entry_after(
     if entry.ordinal != now.ordinal:
         return entry
     if entry.is_ghost:
-        return entry._replace(cause=_worse(entry.cause or "disk", cause))
-    if stays and before is not None and entry.registration == before.number:
-        return Replica(now.ordinal, now.number)
+        return entry._replace(cause=worse(entry.cause or "disk", cause))
     is_known = before is not None and entry.registration == before.number
+    if stays and is_known:
+        return Replica(now.ordinal, now.number)
     return entry._replace(is_ghost=True, cause=cause if is_known else "disk")
 
 
-def _worse(one: Cause, other: Cause) -> Cause:
+def worse(one: Cause, other: Cause) -> Cause:
+    """A ghost's cause only worsens."""
     return max(one, other, key=CAUSES.index)
+
+
+def without_copy(held: RangeState, ordinal: int) -> RangeState:
+    """A sealed range whose copy there is not whole."""
+    return replace(held, complete=tuple(copy for copy in held.complete if copy != ordinal))
 
 
 def _ranges_with_unflushed(state: RingState, before: Registration) -> frozenset[int]:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from tailrace_broker.model.ring_state import RangeState, Registration, Replica, RingState
+from tailrace_broker.model.ring_state import RangeState, Registration, RingState
 
 
 class Leading(NamedTuple):
@@ -29,9 +29,9 @@ def roles(state: RingState, mine: Registration | None) -> dict[int, Role]:
     return {range_id: _role(owner, mine) for range_id, owner in state.ranges.items()}
 
 
-def holds_copy(owner: RangeState, ordinal: int) -> bool:
-    """Whether the broker has logs of the range: as a replica, of a sealed range with a copy."""
-    return ordinal in (_copies(owner) if owner.is_sealed else owner.replicas)
+def copies_of(owner: RangeState) -> tuple[int, ...]:
+    """The brokers that have logs of the range: its replicas, of a sealed one the whole copies."""
+    return (owner.complete or owner.replicas) if owner.is_sealed else owner.replicas
 
 
 def _role(owner: RangeState, mine: Registration | None) -> Role:
@@ -40,18 +40,14 @@ def _role(owner: RangeState, mine: Registration | None) -> Role:
     leader = owner.leader
     if leader is None or mine is None or leader.ordinal != mine.ordinal:
         return Following(owner.epoch, None if leader is None else leader.ordinal)
-    if leader == Replica(mine.ordinal, mine.number):
+    if leader == owner.replica_of(mine):
         return Leading(owner.epoch)
     return Following(owner.epoch, None)  # an earlier process of this broker led it
 
 
 def _reader(owner: RangeState, mine: Registration | None) -> int | None:
     """A broker with a whole copy of a sealed range, this one if it can."""
-    copies = _copies(owner)
+    copies = copies_of(owner)
     if mine is not None and mine.ordinal in copies:
         return mine.ordinal
     return next(iter(copies), None)
-
-
-def _copies(owner: RangeState) -> tuple[int, ...]:
-    return owner.complete or owner.replicas

@@ -204,14 +204,14 @@ def _check_ends(state: RingState, sealed: RangeState, ends: Ends) -> Refusal | N
 
 
 def _check_prepared(state: RingState, step: StepState, command: Sealed) -> Refusal | None:
+    sealed = state.ranges[command.range_id]
     for each in command.prepared:
         broker = state.brokers.get(each.ordinal)
-        if broker is None or broker.number != each.registration or each.is_ghost:
+        if broker is None or sealed.replica_of(broker) != each:
             return Refusal(
                 "stale-registration", f"broker {each.ordinal} has registered again since it said so"
             )
     floor = _floor_after(state, step)
-    sealed = state.ranges[command.range_id]
     for child in step.children:
         if _overlap(child, sealed) and len(_first_isr(child, [command.prepared])) < floor:
             return Refusal(
@@ -230,8 +230,12 @@ def _overlap(one: RangeState, other: RangeState) -> bool:
 
 
 def _first_isr(child: RangeState, prepared: Iterable[tuple[Replica, ...]]) -> tuple[Replica, ...]:
-    """Those of its replicas that were prepared by the leaders of all its parents."""
-    common = set.intersection(*map(set, prepared))
+    """Those of its replicas that were prepared by the leaders of all its parents.
+
+    A child has lost nothing yet.
+    """
+    by_parent = ({each._replace(losses=0) for each in replicas} for replicas in prepared)
+    common = set.intersection(*by_parent)
     by_ordinal = {each.ordinal: each for each in common}
     return tuple(by_ordinal[each] for each in child.replicas if each in by_ordinal)
 
@@ -280,6 +284,7 @@ def _sealed(parent: RangeState) -> RangeState:
         step=None,
         sealed_epoch=parent.epoch,
         complete=tuple(each.ordinal for each in parent.isr if not each.is_ghost),
+        losses={},
     )
 
 

@@ -228,7 +228,7 @@ def _other_broker(
 
 
 def _good_count(state: RingState, one: RangeState) -> int:
-    return sum(is_good(state, replica) for replica in one.isr)
+    return sum(is_good(state, one, replica) for replica in one.isr)
 
 
 def _partition_counts(state: RingState) -> Mapping[int, int]:

@@ -17,6 +17,7 @@ from tailrace_broker.model.commands import (
     DeleteTopic,
     Fence,
     Lead,
+    Lost,
     PurgeTopics,
     Register,
     RestoreTopic,
@@ -34,8 +35,9 @@ COMMANDS: list[Command] = [
     Fence(1, 5, is_fenced=False),
     Retire(3, accept_loss=True),
     Lead(4, 9, 1, 5, without=(0, 2)),
-    ChangeIsr(4, 9, 3, (Replica(0, 1), Replica(1, 2, is_ghost=True))),
+    ChangeIsr(4, 9, 3, (Replica(0, 1, losses=3), Replica(1, 2, is_ghost=True))),
     AcceptLoss(4, 9, 1, 5),
+    Lost(4, 1, 5, losses=2),
     CreateTopic("orders", ONE, NEW_TOPIC),
     AlterTopic("orders", {"retentionMs": None, "flushMs": 5, "durability": "written"}, ONE),
     DeleteTopic("orders", 2**50, ONE),
@@ -59,7 +61,7 @@ def test_the_bytes_of_a_command_are_those_that_disks_have() -> None:
     stored = encode_command(Stamped(300, RestoreTopic(ONE, "again")))
 
     assert stored.hex(" ") == (
-        "01 92 cd 01 2c 93 ad 72 65 73 74 6f 72 65 2d 74 6f 70 69 63 c4 10 "
+        "02 92 cd 01 2c 93 ad 72 65 73 74 6f 72 65 2d 74 6f 70 69 63 c4 10 "
         "00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 01 a5 61 67 61 69 6e"
     )
 
@@ -92,14 +94,14 @@ def test_a_flipped_bit_makes_another_command_or_none(stored: bytes, data: st.Dat
 @given(st.binary(max_size=100))
 def test_what_is_no_command_is_refused(stored: bytes) -> None:
     with pytest.raises(CorruptMetadataError, match="a command of the ring"):
-        decode_command(b"\x01" + stored)
+        decode_command(b"\x02" + stored)
 
 
 @pytest.mark.parametrize(
     ("stored", "what"),
     [
-        (b"\x02" + STORED[0][1:], "version 02"),
-        (STORED[6].replace(b"\xcd\x03\xe8", b"\xcd\x00\x00"), "flushMs"),
+        (b"\x01" + STORED[0][1:], "version 01"),
+        (STORED[7].replace(b"\xcd\x03\xe8", b"\xcd\x00\x00"), "flushMs"),
         (STORED[0].replace(b"power", b"p\xffwer"), "cannot be read"),
     ],
     ids=["another version", "settings that cannot be", "not UTF-8"],

@@ -91,7 +91,7 @@ def test_topics_with_the_same_slices_share_them_in_memory() -> None:
 
 
 def test_a_snapshot_begins_with_its_magic_and_version() -> None:
-    assert STORED[:8] == b"TRLM" + bytes([1, 0, 0, 0])
+    assert STORED[:8] == b"TRLM" + bytes([2, 0, 0, 0])
 
 
 @pytest.mark.timeout(30)
@@ -145,7 +145,7 @@ def parts(*bodies: object) -> bytes:
         pytest.param(parts(["brokers", []], ["end", 0]), "more or less", id="a part too many"),
         pytest.param(parts(["end", 1]), "more or less", id="a part too few"),
         pytest.param(parts(["other", 1]), "cannot be read", id="an unknown part"),
-        pytest.param(STORED[:4] + b"\2" + STORED[5:], "version", id="another version"),
+        pytest.param(STORED[:4] + b"\1" + STORED[5:], "version", id="another version"),
         pytest.param(
             parts(["topics", [[None, ["a", UUID(int=1).bytes, {"flushMs": 0}, [], 0]]]]),
             "flushMs",

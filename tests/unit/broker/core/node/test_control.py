@@ -6,7 +6,7 @@ import pytest
 
 from tailrace_broker.core.node.bootstrap import GIVE_UP_MS
 from tailrace_broker.core.node.control import ControlTiming
-from tailrace_broker.core.node.events import AskRecovery, Heard, Recovered
+from tailrace_broker.core.node.events import AskRecovery, Damaged, Heard, Recovered
 from tailrace_broker.core.raft.state import NEVER_MS
 from tailrace_broker.core.ring.arithmetic import ring_order
 from tailrace_broker.model.commands import (
@@ -506,6 +506,52 @@ def test_who_recovers_its_logs_does_not_pass_for_the_leader_that_it_was() -> Non
     world.until(lambda: world.controls[1].leads(0) == 2)
 
     assert world.rules["gossip.reset"] == 0
+
+
+# --- damage ---
+
+
+def test_a_leader_that_finds_damage_tells_the_ring_and_another_leads() -> None:
+    world = founded()
+    world.do(world.controls[0], Damaged(0))
+    world.until(lambda: world.controls[1].leads(0) == 2)
+
+    state = world.controls[1].state
+    assert state is not None
+    assert state.ranges[0].losses == {0: 1}
+    ghost = Replica(0, 1, is_ghost=True, cause="damage")
+    assert ghost in state.ranges[0].isr
+    world.pass_ms(2000)
+    assert world.controls[0].state.ranges[0].losses == {0: 1}  # type: ignore[union-attr]
+    assert world.controls[0].leads(0) is None
+
+
+def test_damage_of_the_only_copy_changes_nothing() -> None:
+    world = founded(factor=1)
+    world.do(world.controls[0], Damaged(0))
+    world.do(world.controls[0], Damaged(99))
+    world.pass_ms(1000)
+
+    state = world.controls[0].state
+    assert state is not None
+    assert not state.ranges[0].losses
+    assert world.controls[0].leads(0) == 1
+    assert None in state.recent.values()
+    assert not any(each and each.reason == "only-copy" for each in state.recent.values())
+
+
+def test_damage_that_is_found_before_the_registration_is_in_it() -> None:
+    world = founded()
+    world.kill(1)
+    restarted = world.start(1, "clean", recovered=None)
+    world.do(restarted, Damaged(0))
+    world.do(restarted, Recovered(damaged=(2,)))
+    world.until(lambda: restarted.registration is not None)
+
+    state = restarted.state
+    assert state is not None
+    causes = [{r.ordinal: r.cause for r in each.isr}.get(1) for each in state.ranges.values()]
+    assert causes[0] == causes[2] == "damage"
 
 
 # --- failures ---

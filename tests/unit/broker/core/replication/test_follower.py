@@ -51,6 +51,7 @@ from tests.support.ring.states import led
 A, B = Replica(0, 1), Replica(1, 1)
 KEY, OTHER = LogKey(UUID(int=1), 0), LogKey(UUID(int=2), 3)
 TIMING = ReplicationTiming()
+SESSION_BEFORE = 3
 
 
 class Replicated:
@@ -59,7 +60,7 @@ class Replicated:
     def __init__(self, **ends: Any) -> None:
         self.now_ms = 0
         self.rules: Counter[str] = Counter()
-        self.follower = RangeFollower(1, TIMING, self.rules)
+        self.follower = RangeFollower(1, TIMING, self.rules, session=SESSION_BEFORE)
         self.state = RangeState(7, 0, 9, 1, 0, (0, 1), (A, B), 5, 3, A)
         self.current = {0: A, 1: B}
         self.ends = LogEnds(**{"written": 4, "flushed": 4, "epochs": [EpochStart(4, 0)], **ends})
@@ -79,7 +80,7 @@ class Replicated:
 
     @property
     def session(self) -> int:
-        return self.follower._session
+        return self.follower.session
 
     def cuts(self, *logs: LogCut) -> Cuts:
         return Cuts(7, self.state.epoch, self.session, logs)
@@ -124,6 +125,15 @@ def test_a_follower_says_where_it_stands_and_reports_after_the_cut() -> None:
     assert replica.hear(replica.cuts(replica.cut())) == [
         replica.reported(LogReport(KEY, 4, 4), is_whole=True)
     ]
+
+
+def test_what_was_sent_to_the_follower_before_it_does_not_count() -> None:
+    replica = Replicated()
+    replica.apply()
+
+    for session in range(SESSION_BEFORE + 1):
+        old = Cuts(7, 5, session, (replica.cut(2),))
+        assert replica.hear(old) == []
 
 
 def test_a_follower_reports_when_the_cut_is_durable() -> None:
@@ -173,7 +183,7 @@ def test_a_standing_that_is_not_answered_is_sent_again() -> None:
     replica.now_ms = replica.follower.wake_at_ms
 
     assert replica.do(Woken()) == [replica.standing(STANDING)]
-    assert replica.session == 2
+    assert replica.session == SESSION_BEFORE + 2
 
 
 def test_a_log_with_another_past_is_emptied() -> None:

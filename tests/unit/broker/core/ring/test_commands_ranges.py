@@ -2,7 +2,7 @@ import pytest
 from msgspec.structs import replace
 
 from tailrace_broker.core.ring.range_commands import greatest_ghosts
-from tailrace_broker.model.commands import AcceptLoss, ChangeIsr, Fence, Lead
+from tailrace_broker.model.commands import AcceptLoss, ChangeIsr, Fence, Lead, Lost
 from tailrace_broker.model.ring_state import Loss, RangeEnd, Replica, RingState
 from tests.support.ring.states import (
     begin,
@@ -11,6 +11,7 @@ from tests.support.ring.states import (
     led,
     refusal_of,
     register,
+    sealed,
     stepped,
     with_topic,
 )
@@ -255,3 +256,172 @@ def test_a_loss_is_accepted_of_a_replica_that_is_there() -> None:
     assert refusal_of(state, AcceptLoss(0, 1, 1, 1)) == "stale-registration"
     assert refusal_of(state, AcceptLoss(0, 1, 4, 1)) == "fenced"
     assert refusal_of(state, AcceptLoss(0, 7, 1, 2)) == "stale-epoch"
+
+
+# --- damage that is found later ---
+
+
+def test_who_finds_damage_is_a_ghost_and_has_another_number() -> None:
+    state = done(led(), Lost(0, 1, 1, 0))
+
+    assert state.ranges[0].isr == (A, B._replace(is_ghost=True, cause="damage"), C)
+    assert state.ranges[0].version == 1
+    assert state.ranges[0].leader == A
+    assert state.ranges[0].replica_of(state.brokers[1]) == B._replace(losses=1)
+    assert state.ranges[1].isr == led().ranges[1].isr
+
+
+def test_a_leader_that_finds_damage_leads_no_more() -> None:
+    state = done(led(), Lost(0, 0, 1, 0))
+
+    assert state.ranges[0].leader is None
+    assert state.ranges[0].epoch == 1
+    assert refusal_of(state, Lead(0, 1, 0, 1)) == "not-in-isr"
+    assert done(state, Lead(0, 1, 1, 1)).ranges[0].epoch == 2
+
+
+def test_what_was_proposed_before_the_damage_is_refused() -> None:
+    """Of a replica that was not in sync, too."""
+    without_b = done(led(), ChangeIsr(0, 1, 0, (A, C)))
+    lost = done(without_b, Lost(0, 1, 1, 0))
+    assert lost.ranges[0].isr == (A, C)
+
+    version = lost.ranges[0].version
+    assert refusal_of(lost, ChangeIsr(0, 1, version, (A, C, B))) == "stale-registration"
+    caught_up = done(lost, ChangeIsr(0, 1, version, (A, C, B._replace(losses=1))))
+    assert caught_up.ranges[0].isr == (A, C, B._replace(losses=1))
+
+
+def test_a_ghost_that_has_caught_up_takes_its_own_place() -> None:
+    state = done(led(), Lost(0, 1, 1, 0))
+    whole = B._replace(losses=1)
+
+    assert refusal_of(state, ChangeIsr(0, 1, 1, (A, B, C))) == "stale-registration"
+    state = done(state, ChangeIsr(0, 1, 1, (A, whole, C)))
+    assert done(state, Lead(0, 1, 1, 1)).ranges[0].leader == whole
+
+
+def test_a_loss_is_reported_once() -> None:
+    state = done(led(), Lost(0, 1, 1, 0))
+
+    assert refusal_of(state, Lost(0, 1, 1, 0)) == "stale-registration"
+    again = done(state, Lost(0, 1, 1, 1))
+    assert again.ranges[0].replica_of(again.brokers[1]).losses == 2
+
+
+def test_a_registration_counts_from_the_start() -> None:
+    state = done(led(), Lost(0, 1, 1, 0), register(1, "process"))
+
+    assert not state.ranges[0].losses
+    assert refusal_of(state, Lost(0, 1, 1, 1)) == "stale-registration"
+    assert done(state, Lost(0, 1, 2, 0)).ranges[0].losses == {1: 1}
+
+
+def test_damage_makes_a_ghost_of_power_worse_and_none_better() -> None:
+    written = with_topic(led(), written=True)
+    power = done(written, register(1, "power"), Lost(0, 1, 2, 0))
+    disk = done(written, register(1, "disk"), Lost(0, 1, 2, 0))
+
+    assert [each.cause for each in power.ranges[0].isr] == [None, "damage", None]
+    assert [each.cause for each in disk.ranges[0].isr] == [None, "disk", None]
+
+
+def test_a_power_ghost_with_damage_does_not_lead() -> None:
+    """The other two compare: it has said what it has."""
+    state = with_topic(led(), written=True)
+    for ordinal in range(3):
+        ends = (RangeEnd(0, 1, 10 - ordinal),)
+        state = done(state, replace(register(ordinal, "power"), ends=ends))
+    assert greatest_ghosts(state, state.ranges[0]) == {0}
+
+    state = done(state, Lost(0, 0, 2, 0))
+    assert greatest_ghosts(state, state.ranges[0]) == {1}
+    assert refusal_of(state, Lead(0, 1, 0, 2)) == "all-ghosts"
+
+
+def test_a_whole_member_that_finds_damage_has_said_what_it_has() -> None:
+    state = with_topic(led(), written=True)
+    for ordinal in (1, 2):
+        ends = (RangeEnd(0, 1, ordinal),)
+        state = done(state, replace(register(ordinal, "power"), ends=ends))
+    assert greatest_ghosts(state, state.ranges[0]) == set()
+
+    state = done(state, Lost(0, 0, 1, 0))
+    assert greatest_ghosts(state, state.ranges[0]) == {2}
+
+
+def test_a_person_accepts_what_a_damaged_broker_has() -> None:
+    lost = done(led(), *(Lost(0, ordinal, 1, 0) for ordinal in range(3)))
+
+    state = done(lost, AcceptLoss(0, 1, 1, 1))
+    assert state.ranges[0].leader == B._replace(losses=1)
+
+
+def test_a_step_ends_with_damage_in_its_range() -> None:
+    """What was said of its ends does not hold."""
+    state = begin(led(registered=1))
+    assert state.step is not None
+    touched = state.step.parents[0]
+
+    after = done(state, Lost(touched, state.ranges[touched].replicas[0], 1, 0))
+    assert after.step is None
+
+
+def test_a_replica_that_has_caught_up_after_damage_is_prepared_by_its_number() -> None:
+    state = led(registered=1)
+    touched = begin(state).step
+    assert touched is not None
+    range_id = touched.parents[0]
+    leader, other, *_ = state.ranges[range_id].isr
+    state = done(state, Lost(range_id, other.ordinal, 1, 0))
+    isr = tuple(
+        each._replace(is_ghost=False, cause=None, losses=1) if each.is_ghost else each
+        for each in state.ranges[range_id].isr
+    )
+    state = begin(done(state, ChangeIsr(range_id, 1, 1, isr)))
+    old = sealed(state, range_id)
+    assert refusal_of(state, old) == "stale-registration"
+
+    prepared = tuple(
+        each._replace(losses=1) if each.ordinal == other.ordinal else each for each in old.prepared
+    )
+    assert state.step is not None
+    parents = state.step.parents
+    state = done(state, replace(old, prepared=prepared))
+    for each in parents[1:]:
+        state = done(state, sealed(state, each))
+    assert state.step is None
+    children = [each for each in state.ranges.values() if other in each.isr]
+    assert children
+    assert not state.ranges[range_id].losses
+    assert leader in children[0].isr
+
+
+def test_a_damaged_copy_of_a_sealed_range_is_not_whole() -> None:
+    """Unless it is the only one."""
+    state = stepped(led(registered=1))
+    held = next(each for each in state.ranges.values() if len(each.complete) == 3)
+    one, two, three = held.complete
+    number = state.brokers[one].number
+
+    state = done(state, Lost(held.id, one, number, 0))
+    assert state.ranges[held.id].complete == (two, three)
+    assert refusal_of(state, Lost(held.id, one, number, 0)) == "not-a-replica"
+    state = done(state, Lost(held.id, two, state.brokers[two].number, 0))
+    assert refusal_of(state, Lost(held.id, three, state.brokers[three].number, 0)) == "only-copy"
+
+
+def test_a_start_that_finds_damage_in_a_sealed_copy_says_so() -> None:
+    state = stepped(led(registered=1))
+    held = next(each for each in state.ranges.values() if len(each.complete) == 3)
+    one, *others = held.complete
+
+    state = done(state, replace(register(one, "clean"), damaged=(held.id,)))
+    assert state.ranges[held.id].complete == tuple(others)
+
+
+def test_what_no_broker_can_lose_is_refused() -> None:
+    assert refusal_of(led(), Lost(9, 0, 1, 0)) == "range-not-found"
+    assert refusal_of(led(), Lost(0, 9, 1, 0)) == "stale-registration"
+    assert refusal_of(led(4, registered=0), Lost(0, 2, 1, 0)) in {"not-a-replica"}
+    assert refusal_of(led(factor=1), Lost(0, 0, 1, 0)) == "only-copy"

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from tailrace_broker.core.ring.roles import Following, Leading, Role, holds_copy, roles
+from tailrace_broker.core.ring.roles import Following, Leading, Role, copies_of, roles
 from tailrace_broker.model.ring_state import RangeState, Replica
 from tests.support.ring.states import led as ring
 
@@ -47,11 +47,11 @@ def test_a_sealed_range_is_read_from_a_whole_copy(
     state = replace(state, ranges={**state.ranges, 0: sealed})
 
     assert roles(state, state.brokers[0])[0] == Following(1, reader)
-    copies = {ordinal for ordinal in range(2) if holds_copy(sealed, ordinal)}
-    assert copies == {*(complete or replicas)}
+    assert copies_of(sealed) == (complete or replicas)
 
 
 def test_every_replica_of_an_open_range_has_its_logs() -> None:
     owner = ring(4, 3).ranges[0]
 
-    assert {ordinal for ordinal in range(4) if holds_copy(owner, ordinal)} == {*owner.replicas}
+    assert copies_of(owner) == owner.replicas
+    assert len(owner.replicas) == 3
