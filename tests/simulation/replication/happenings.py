@@ -162,6 +162,44 @@ def _wipe(walk: Walk, number: int) -> None:
         _come_back(walk, ordinal)
 
 
+def _damage(walk: Walk, number: int) -> None:
+    """Found late; perhaps the process dies before the ring knows of it."""
+    ordinal = _who(walk)
+    if walk.may_lose(ordinal) and walk.damage(ordinal):
+        walk.faults["damage found"] += 1
+        if walk.random.random() < 0.5:
+            walk.faults["damage found, and killed"] += 1
+            _later_ms(walk, 60, partial(walk.kill, ordinal, "process"))
+            _later_ms(walk, 500, partial(walk.start, ordinal), after_ms=60)
+    walk.lost.clear()  # from now on the disk says so itself
+
+
+def _power_of_all_and_damage(walk: Walk, number: int) -> None:
+    """And one of them finds damage, and perhaps loses power once more."""
+    if walk.is_losing():
+        return
+    walk.faults["power lost everywhere, and damage"] += 1
+    for ordinal in range(BROKERS):
+        walk.kill(ordinal, "power")
+        walk.start(ordinal)
+    ordinal = _who(walk)
+    _later_ms(walk, 400, partial(walk.damage, ordinal), after_ms=20)
+    if walk.random.random() < 0.5:
+        _later_ms(walk, 200, partial(walk.kill, ordinal, "power"), after_ms=420)
+        _later_ms(walk, 500, partial(walk.start, ordinal), after_ms=620)
+
+
+def _later_ms(
+    walk: Walk, within_ms: int, happen: Callable[[], object], *, after_ms: int = 0
+) -> None:
+    delay_ms = after_ms + walk.random.randrange(within_ms)
+
+    def do() -> None:
+        happen()
+
+    walk.schedule.after(delay_ms * US_PER_MS, do)
+
+
 def _pause(walk: Walk, number: int) -> None:
     walk.faults["paused"] += 1
     walk.pause(_who(walk), walk.random.choice(LASTS_MS))
@@ -200,6 +238,8 @@ KINDS: dict[str, Callable[[Walk, int], None]] = {
     "power of isr": _power_of_isr,
     "power and again": _power_and_again,
     "wipe": _wipe,
+    "damage": _damage,
+    "power of all and damage": _power_of_all_and_damage,
     "pause": _pause,
     "cut": _cut,
     "reset": _reset,

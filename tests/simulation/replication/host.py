@@ -132,6 +132,9 @@ class Host:
         self.followers: dict[int, RangeFollower] = {}
         self.hosted: dict[LogKey, _Hosted] = {}
         self.live: set[LogKey] = set()
+        # By range with which number damage was found: it stands idle until it has another one.
+        self.damaged: dict[int, Replica] = {}
+        self._sessions: dict[int, int] = {}  # of followers that damage has ended
         self._opens: dict[int, RangeState] = {}  # leads when no write of its logs is under way
         self._logs = logs
         self._timing = timing
@@ -172,9 +175,14 @@ class Host:
             return
         self._me = Replica(self.ordinal, number)
         for owner in state.ranges.values():
-            if self.ordinal in owner.replicas and owner.id not in self.followers:
+            if self.ordinal not in owner.replicas or owner.id in self.followers:
+                continue
+            known = self.damaged.get(owner.id)
+            if known is None or known.losses < owner.losses.get(self.ordinal, 0):
+                self.damaged.pop(owner.id, None)
+                session = self._sessions.pop(owner.id, 0)
                 self.followers[owner.id] = RangeFollower(
-                    self.ordinal, self._timing, self._around.rules
+                    self.ordinal, self._timing, self._around.rules, session=session
                 )
         self._host_logs(state)
         for range_id in self.followers:
@@ -206,7 +214,7 @@ class Host:
     def _change_role(self, state: RingState, range_id: int) -> None:
         view = view_of(state, range_id)
         led, owner = self.led.get(range_id), view.range
-        leads = owner.leader == self._me
+        leads = owner.leader is not None and owner.leader == view.current.get(self.ordinal)
         if led is not None and (not leads or led.machine.epoch != owner.epoch):
             del self.led[range_id]
             led = None
@@ -227,7 +235,8 @@ class Host:
         assert self._state is not None
         assert self._me is not None
         view = view_of(self._state, range_id)
-        machine = RangeLeader(self._me, view, self._timing, self.now_ms, self._around.rules)
+        me = view.current[self.ordinal]
+        machine = RangeLeader(me, view, self._timing, self.now_ms, self._around.rules)
         led = self.led[range_id] = Led(range_id, machine, {})
         for key, each in self.hosted.items():
             if each.range_id == range_id:
@@ -306,6 +315,21 @@ class Host:
         if led and hosted and hosted.ends.start < start <= hosted.ends.high_watermark:
             hosted.log.set_start(start)
             self._leader(led, LogStartMoved(key, start))
+
+    def find_damage(self, range_id: int, key: LogKey, end: int) -> None:
+        """What the log has from `end` on cannot be read: the range's logs are recovered.
+
+        It leads and follows no more until the ring has applied `Lost`.
+        """
+        assert self._state is not None
+        machine = self.followers.pop(range_id)
+        self._sessions[range_id] = machine.session
+        self.led.pop(range_id, None)
+        self._opens.pop(range_id, None)
+        for each in [each for each in self.hosted if self.hosted[each].range_id == range_id]:
+            self.hosted.pop(each).log.crashed("process")
+        self._logs[key].damage(end)
+        self.damaged[range_id] = self.view(range_id).current[self.ordinal]
 
     # --- the disk ---
 

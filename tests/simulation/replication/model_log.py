@@ -129,6 +129,12 @@ class ModelLog:
         self.entries, self._leftover = left, []
         self.durable = self.end  # a recovery flushes what it finds
 
+    def damage(self, end: int) -> None:
+        """What is at that offset and behind it is set aside; nothing of it is under way."""
+        assert not self._operations, "recovered first"
+        del self.entries[max(0, end - self.start) :]
+        self.durable = self.end
+
     def recovered(self) -> LogEnds:
         """The ends as a new process finds them."""
         epochs: list[EpochStart] = []

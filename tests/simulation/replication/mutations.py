@@ -20,7 +20,14 @@ from tailrace_broker.core.replication.progress import LedLog, Progress
 from tailrace_broker.core.ring import commands, range_commands, registrations
 from tailrace_broker.model.commands import Lead, Register
 from tailrace_broker.model.replication import Batches, LogKey, LogReport, ToFollower
-from tailrace_broker.model.ring_state import RangeState, Refusal, Registration, RingState
+from tailrace_broker.model.ring_state import (
+    RangeState,
+    Refusal,
+    Registration,
+    Replica,
+    RingState,
+)
+from tests.simulation.replication import walk
 from tests.simulation.replication.walk import Outcome, run
 from tests.simulation.ring.mutations_of_the_ring import leader_resumes_its_epoch as resumes
 
@@ -264,6 +271,35 @@ def loss_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(range_commands, "_lossy", lambda led: led)
 
 
+def ends_reported_before_the_damage_count(patch: pytest.MonkeyPatch) -> None:
+    """`Lost` gives no other number: what the replica reported before names it still."""
+
+    def replica_of(self: RangeState, broker: Registration) -> Replica:
+        return Replica(broker.ordinal, broker.number)
+
+    patch.setattr(RangeState, "replica_of", replica_of)
+
+
+def set_aside_forgotten_by_a_crash(patch: pytest.MonkeyPatch) -> None:
+    """A process that dies before `Lost` is agreed leaves no note of the damage."""
+    patch.setattr(walk, "set_aside", lambda disk, range_id: None)
+
+
+def a_power_ghost_with_damage_leads(patch: pytest.MonkeyPatch) -> None:
+    """What is found later does not worsen the cause of a ghost."""
+
+    def damaged(member: Replica) -> Replica:
+        return member._replace(is_ghost=True, cause=member.cause or "damage")
+
+    patch.setattr(range_commands, "_damaged", damaged)
+
+
+def the_last_cause_wins(patch: pytest.MonkeyPatch) -> None:
+    """A loss of power takes the place of damage."""
+    for module in (registrations, range_commands):
+        patch.setattr(module, "worse", lambda one, other: other)
+
+
 def find(seeds: Iterable[int]) -> Outcome | None:
     """The first walk that fails, of those seeds in their order."""
     with multiprocessing.get_context("fork").Pool() as pool:
@@ -294,6 +330,10 @@ MUTATIONS: dict[Mutation, int] = {
     any_ghost_leads: 7,
     a_ghost_leads_beside_a_whole_member: 7,
     loss_is_not_recorded: 8,
+    ends_reported_before_the_damage_count: 0,
+    set_aside_forgotten_by_a_crash: 29,
+    a_power_ghost_with_damage_leads: 60,
+    the_last_cause_wins: 13,
 }
 
 

@@ -149,7 +149,7 @@ class Truth:
         walk = self._walk
         state = walk.metadata.state
         for owner in state.ranges.values():
-            wanted = {Replica(each, state.brokers[each].number) for each in owner.replicas}
+            wanted = {owner.replica_of(state.brokers[each]) for each in owner.replicas}
             if {*owner.isr} != wanted:
                 return f"ISR of range {owner.id}: {owner.isr}"
             if owner.leader is None:
@@ -212,12 +212,15 @@ class Truth:
         walk = self._walk
         registered = walk.metadata.state.brokers[member.ordinal]
         disk = walk.disks[member.ordinal]
-        if member.is_ghost or registered.number != member.registration:
+        now = walk.metadata.state.ranges[host.hosted[key].range_id].replica_of(registered)
+        if member.is_ghost or now != member:
             return
         process = walk.processes.get(member.ordinal)
         is_there = process is not None and process.start == registered.start
         if registered.incarnation != disk.incarnation or (not is_there and not host.is_synced(key)):
             return  # it may become a ghost when it has registered
+        if host.hosted[key].range_id in disk.damaged:
+            return  # it becomes a ghost when it has said so
         log = disk.logs.get(key)
         end = 0 if log is None else log.durable if host.is_synced(key) else log.end
         if end < high_watermark:

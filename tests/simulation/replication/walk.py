@@ -11,7 +11,14 @@ from uuid import UUID
 
 from tailrace_broker.core.node.duties import ranges_to_lead
 from tailrace_broker.core.replication.events import ReplicationTiming
-from tailrace_broker.model.commands import Command, CreateTopic, DeleteTopic, Register, RestoreTopic
+from tailrace_broker.model.commands import (
+    Command,
+    CreateTopic,
+    DeleteTopic,
+    Lost,
+    Register,
+    RestoreTopic,
+)
 from tailrace_broker.model.replication import LogKey
 from tailrace_broker.model.ring_state import LOSSES, Loss, RangeEnd, Registration, RingState, Start
 from tailrace_broker.model.topic import TopicSettings
@@ -49,6 +56,7 @@ class Disk:
     boot: int = 0
     starts: tuple[Start, ...] = ()
     ended: Loss = "disk"  # how the last process on it ended
+    damaged: set[int] = field(default_factory=set)  # ranges of which it lacks records
 
 
 @dataclass(slots=True)
@@ -62,6 +70,7 @@ class Process:
     died_us: int | None = None
     starts: tuple[Start, ...] = ()
     ends: tuple[RangeEnd, ...] = ()
+    damaged: tuple[int, ...] = ()  # as its registration says
 
 
 class Outcome(NamedTuple):
@@ -125,7 +134,14 @@ class Walk:
         disk.ended = "process"
         name = f"{ordinal}/{disk.boot}"
         host = Host(ordinal, name, disk.logs, TIMING, self)
-        process = Process(host, disk, start.id, starts=disk.starts, ends=self._ends(disk))
+        process = Process(
+            host,
+            disk,
+            start.id,
+            starts=disk.starts,
+            ends=self._ends(disk),
+            damaged=tuple(sorted(disk.damaged)),
+        )
         self.processes[ordinal] = process
         self._dead_since.pop(ordinal, None)
         self.say(f"{name} starts, loss {start.loss}")
@@ -187,10 +203,12 @@ class Walk:
         registered = {o: state.brokers[o].number for o in state.brokers}
         if any(registered[each] <= number for each, number in self.lost.items()):
             return True
+        if any(disk.damaged for disk in self.disks.values()):
+            return True
         return any(
             {(r.ordinal, r.registration) for r in each.isr if r.cause in (None, "power")}
             != {*registered.items()}
-            and any(r.cause == "disk" for r in each.isr)
+            and any(r.cause in ("damage", "disk") for r in each.isr)
             for each in state.ranges.values()
         )
 
@@ -200,11 +218,28 @@ class Walk:
         registered = {o: state.brokers[o].number for o in state.brokers}
         if any(registered[each] <= number for each, number in self.lost.items()):
             return False
+        if any(disk.damaged for disk in self.disks.values()):
+            return False
         for each in state.ranges.values():
-            isr = {(r.ordinal, r.registration) for r in each.isr if not r.is_ghost}
-            if isr != {*registered.items()}:
+            wanted = {each.replica_of(broker) for broker in state.brokers.values()}
+            if {*each.isr} != wanted:
                 return False
         self.lost = {ordinal: registered[ordinal]}
+        return True
+
+    def damage(self, ordinal: int) -> bool:
+        """A scrub finds that a log lacks records; False: there is nothing to find."""
+        process = self.processes.get(ordinal)
+        if process is None or process.host.is_paused:
+            return False
+        keys = [key for key, each in process.host.hosted.items() if each.log.entries]
+        if not keys:
+            return False
+        key = self.random.choice(sorted(keys))
+        range_id, log = process.host.hosted[key].range_id, process.host.hosted[key].log
+        self.say(f"{process.host.name} finds damage in range {range_id}")
+        set_aside(process.disk, range_id)
+        process.host.find_damage(range_id, key, self.random.randint(log.start, log.end - 1))
         return True
 
     def reset(self, ordinal: int, dead: int) -> None:
@@ -245,7 +280,11 @@ class Walk:
                 each for each in process.disk.starts if each.id != process.start
             )
             process.disk.starts = process.starts[-1:]
+            process.disk.damaged.difference_update(process.damaged)
+            process.damaged = ()
+        damaged = {*process.host.damaged}
         process.host.apply(state, number)
+        process.disk.damaged -= damaged - process.host.damaged.keys()
         self.truth.check_all(process.host)
 
     def _register(self, process: Process) -> None:
@@ -260,6 +299,7 @@ class Walk:
                     process.starts,
                     newest.number,
                     process.ends,
+                    process.damaged,
                 )
             )
 
@@ -278,8 +318,11 @@ class Walk:
         if mine.start != process.start:
             self._register(process)
             return
+        for range_id, replica in process.host.damaged.items():
+            self.ask(process.host, Lost(range_id, mine.ordinal, *replica.number))
         for command in ranges_to_lead(state, mine, self._seems_alive):
-            self.ask(process.host, command)
+            if command.range_id not in process.host.damaged:
+                self.ask(process.host, command)
 
     def _seems_alive(self, ordinal: int) -> bool:
         since = self._dead_since.get(ordinal)
@@ -403,6 +446,11 @@ class Walk:
         elif state.deleted:
             key = self.random.choice(sorted(state.deleted))
             self.metadata.ask(RestoreTopic(key, f"again-{number}"))
+
+
+def set_aside(disk: Disk, range_id: int) -> None:
+    """Durably: a crash before the ring knows of the damage does not forget it."""
+    disk.damaged.add(range_id)
 
 
 def settle(walk: Walk) -> None:
