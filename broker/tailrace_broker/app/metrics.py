@@ -178,7 +178,7 @@ GAUGES: dict[str, tuple[str, Callable[[Scrape], float]]] = {
 }
 RING_COUNTERS: dict[str, tuple[str, Callable[[LocalBroker], int]]] = {
     "gossip_suspicions": (
-        "Brokers taken for dead, since a connection to them was reset or refused",
+        "Brokers taken for dead, since they took no connection",
         lambda broker: broker.ring.rules["gossip.reset"],
     ),
     "gossip_stand_stills": (

@@ -14,6 +14,7 @@ from tailrace_broker.model.agreement import DiskId
 from tailrace_broker.model.errors import InvalidSettingError, PortInUseError
 from tailrace_broker.model.messages import CommandForwarded
 from tailrace_broker.net.peers.context import PeerContext
+from tailrace_broker.net.peers.outgoing import REDIAL_SECONDS
 from tests.support.http.peers import (
     HOST,
     Mesh,
@@ -123,15 +124,54 @@ def test_a_broker_that_ends_is_noticed_by_who_sends_to_it_and_who_hears_it() -> 
     run_mesh(scenario)
 
 
-def test_a_connection_that_is_reset_is_noticed() -> None:
+def test_a_broker_whose_connection_is_reset_and_that_takes_no_other_is_noticed() -> None:
     async def scenario(mesh: Mesh) -> None:
         one = await mesh.join(1)
+        mesh.addresses[2] = (HOST, free_port())
         _, writer = await dial(one, mesh, ordinal=2)
         writer.write(encode_frame(message_of(2, 5)))
         assert await one.messages.get() == message_of(2, 5)
         writer.transport.abort()
 
         assert await one.unreachable.get() == 2
+
+    run_mesh(scenario)
+
+
+def test_a_broker_whose_connection_is_reset_and_that_takes_another_is_there() -> None:
+    async def scenario(mesh: Mesh) -> None:
+        one, two = await mesh.join(1), await mesh.join(2)
+        await one.reach(two)
+        for transport in list(two.peers._context.open):
+            transport.abort()
+
+        await until(lambda: one.peers.counters.connected == 2)
+        await two.reach(one)  # whose end of it is noticed by who hears it, too
+        for transport in list(two.peers._context.open):
+            transport.abort()
+        await until(lambda: one.peers.counters.connected + two.peers.counters.connected >= 8)
+        await one.reach(two, 3)
+        assert one.unreachable.empty()
+        assert two.unreachable.empty()
+
+    run_mesh(scenario)
+
+
+def test_a_broker_that_does_not_answer_a_redial_is_noticed() -> None:
+    """Its process stands still: the kernel takes the connection."""
+
+    async def scenario(mesh: Mesh) -> None:
+        one = await mesh.join(1)
+        with socket.create_server((HOST, 0)) as mute:
+            mesh.addresses[2] = mute.getsockname()
+            _, writer = await dial(one, mesh, ordinal=2)
+            writer.write(encode_frame(message_of(2, 5)))
+            await one.messages.get()
+            began_s = asyncio.get_running_loop().time()
+            writer.transport.abort()
+
+            assert await one.unreachable.get() == 2
+            assert asyncio.get_running_loop().time() - began_s >= REDIAL_SECONDS
 
     run_mesh(scenario)
 
@@ -212,6 +252,7 @@ def test_who_is_heard_from_is_dialled_at_once() -> None:
 def test_of_a_broker_that_dials_twice_the_last_connection_counts() -> None:
     async def scenario(mesh: Mesh) -> None:
         one = await mesh.join(1)
+        mesh.addresses[2] = (HOST, free_port())
         first, previous = await dial(one, mesh, ordinal=2)
         _, second = await dial(one, mesh, ordinal=2)
         second.write(encode_frame(message_of(2, 1)))

@@ -59,7 +59,7 @@ from tailrace_broker.core.raft.state import NEVER_MS
 from tailrace_broker.core.raft.ticks import TICK_MS
 from tailrace_broker.core.ring.registrations import last_registration
 from tailrace_broker.model.agreement import INITIAL_ID, Block, Kept, Snapshot
-from tailrace_broker.model.commands import Command, Register
+from tailrace_broker.model.commands import Command, Lead, Register
 from tailrace_broker.model.generator import Generator
 from tailrace_broker.model.messages import (
     Append,
@@ -263,6 +263,7 @@ class Control:
         return effects
 
     def _heard(self, message: Message, now_ms: int) -> list[ControlEffect]:
+        self.gossip.spoke(message.sender.ordinal, now_ms)
         match message:
             case Digest():
                 self.gossip.heard(message, now_ms)
@@ -365,8 +366,8 @@ class Control:
             effects += self._ask_again(now_ms, everything=True)
         if after is not before:
             self.gossip.set_ring(after.broker_count)
-            for ordinal in takeovers(before, after):
-                self.gossip.took_over(ordinal, now_ms)
+            for leader in takeovers(before, after):
+                self.gossip.took_over(leader.ordinal, leader.registration, now_ms)
             effects.append(Applied(before, after))
             if self._applied.is_superseded_since(before):
                 detail = "another process is broker {} now, or it was retired: this one ends"
@@ -426,14 +427,33 @@ class Control:
         if not self.raft.is_established:
             return []
         assert self.state is not None
-        command_id = self._proposals.new_id(command, self.raft.term, self.state.recent)
-        if command_id is None:
+        stamped = self._proposals.new(command, self.raft.term, self.state.recent)
+        if stamped is None or self._is_hasty(stamped.command, now_ms):
             return []
         head = self.raft.head
         effects = self._raft(raft_events.Propose(command), now_ms)
         if self.raft.head != head:  # else there was no room: it is asked again
-            self._proposals.proposed(command_id)
+            self._proposals.proposed(stamped.id)
         return effects
+
+    def _is_hasty(self, command: Command, now_ms: int) -> bool:
+        """A takeover from a broker that this one hears itself: it is asked again if need be."""
+        assert self.state is not None
+        if not isinstance(command, Lead):
+            return False
+        owner = self.state.ranges.get(command.range_id)
+        leader = None if owner is None else owner.leader
+        if leader is None or leader.ordinal not in command.without:
+            return False
+        known = self.state.brokers[leader.ordinal]
+        is_known_dead = known.is_fenced or self.gossip.is_replaced(
+            leader.ordinal, known.incarnation, known.boot
+        )
+        is_heard = self.gossip.is_heard_itself(leader.ordinal, now_ms)
+        if is_known_dead or not (is_heard or leader.ordinal == self.ordinal):
+            return False
+        self.rules["takeover.hasty"] += 1
+        return True
 
     def _read_asked(self, message: ReadAsked, now_ms: int) -> list[ControlEffect]:
         if not self.raft.is_established or not self._proposals.add_reader(message):

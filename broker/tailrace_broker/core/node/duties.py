@@ -15,11 +15,11 @@ from tailrace_broker.core.node.gossip import Gossip
 from tailrace_broker.core.raft.events import ChangeVoters, Send
 from tailrace_broker.core.raft.raft import Raft
 from tailrace_broker.core.raft.ticks import next_tick_ms
-from tailrace_broker.core.ring.range_commands import greatest_ghosts
+from tailrace_broker.core.ring.range_commands import greatest_ghosts, without
 from tailrace_broker.model.agreement import Configuration, DiskId
 from tailrace_broker.model.commands import Command, Fence, Lead, Lost, Register
 from tailrace_broker.model.messages import Follow
-from tailrace_broker.model.ring_state import RangeState, Registration, RingState
+from tailrace_broker.model.ring_state import RangeState, Registration, Replica, RingState
 
 FOLLOW_MS = 1000
 
@@ -154,7 +154,8 @@ class Duties:
             return
         yield from self._losses(state, mine)
         if not mine.is_fenced:
-            wanted = ranges_to_lead(state, mine, is_alive)
+            may_suspect = self._gossip.may_suspect(now_ms)
+            wanted = ranges_to_lead(state, mine, is_alive, may_suspect=may_suspect)
             yield from (each for each in wanted if each.range_id not in self._damaged)
 
     def _losses(self, state: RingState, mine: Registration) -> Iterator[Lost]:
@@ -187,9 +188,15 @@ class Duties:
 
 
 def ranges_to_lead(
-    state: RingState, mine: Registration, is_alive: Callable[[int], bool]
+    state: RingState,
+    mine: Registration,
+    is_alive: Callable[[int], bool],
+    *,
+    may_suspect: bool = True,
 ) -> Iterator[Lead]:
     """Ranges that nobody leads, or somebody who seems dead or is fenced, and this broker should.
+
+    `may_suspect` False: this broker has not listened for long enough to say that anybody is dead.
 
     Of those that may, the first alive in the ring's order does: the natural leader, if it can.
     """
@@ -197,7 +204,9 @@ def ranges_to_lead(
         if mine.ordinal not in each.replicas or each.is_sealed:
             continue
         leader = None if each.leader is None else each.leader.ordinal
-        if leader == mine.ordinal or (leader is not None and _is_well(state, leader, is_alive)):
+        if leader == mine.ordinal or (
+            leader is not None and _is_well(state, leader, is_alive, may_suspect=may_suspect)
+        ):
             continue
         if each.epoch == 0 and _waits_for_natural_leader(state, each, mine):
             continue
@@ -205,8 +214,8 @@ def ranges_to_lead(
         first = next((o for o in each.replicas if o in candidates and o != leader), None)
         if first != mine.ordinal or not _is_answered(state, each, mine.ordinal, is_alive):
             continue
-        without = () if leader is None else (leader,)
-        yield Lead(each.id, each.epoch, mine.ordinal, mine.number, without)
+        gone = () if leader is None else (leader,)
+        yield Lead(each.id, each.epoch, mine.ordinal, mine.number, gone)
 
 
 def brokers_to_fence(
@@ -245,16 +254,20 @@ def wanted_voters(state: RingState, configuration: Configuration) -> tuple[DiskI
     return None if wanted == configuration.voters else wanted
 
 
-def takeovers(before: RingState | None, after: RingState) -> Iterator[int]:
-    """The brokers that have lost a range's lead to another one."""
+def takeovers(before: RingState | None, after: RingState) -> Iterator[Replica]:
+    """The leaders that have lost a range to another broker, which takes them for dead.
+
+    Who could have left the ISR and stays in it has handed over.
+    """
     if before is None or before.ranges is after.ranges:
         return
     for range_id, now in after.ranges.items():
         was = before.ranges.get(range_id)
         if was is None or was is now or was.leader is None or now.leader is None:
             continue
-        if was.leader.ordinal != now.leader.ordinal:
-            yield was.leader.ordinal
+        is_other = was.leader.ordinal != now.leader.ordinal
+        if is_other and without(now.isr, [was.leader.ordinal], after.floor) == now.isr:
+            yield was.leader
 
 
 def _is_missed(owner: RangeState, mine: Registration) -> bool:
@@ -263,9 +276,11 @@ def _is_missed(owner: RangeState, mine: Registration) -> bool:
     return mine.ordinal in copies and len(copies) > 1
 
 
-def _is_well(state: RingState, ordinal: int, is_alive: Callable[[int], bool]) -> bool:
+def _is_well(
+    state: RingState, ordinal: int, is_alive: Callable[[int], bool], *, may_suspect: bool
+) -> bool:
     found = state.brokers.get(ordinal)
-    return found is not None and not found.is_fenced and is_alive(ordinal)
+    return found is not None and not found.is_fenced and (not may_suspect or is_alive(ordinal))
 
 
 def _waits_for_natural_leader(state: RingState, found: RangeState, mine: Registration) -> bool:

@@ -33,6 +33,8 @@ ARRAY_BYTES = 2
 SUSPICION_MS_MAX = 8000
 TAKEOVER_MEMORY_MS = 300_000
 TAKEOVERS_REMEMBERED = 16
+# The ranges of a broker that fails are taken over one by one.
+INCIDENT_MS = 5000
 # Processes that were an ordinal once: so many of each are not believed twice.
 PAST_PROCESSES = 8
 # Two neighbours and another one.
@@ -85,6 +87,9 @@ class Gossip:
         # By ordinal, the last beat of each (incarnation, boot) that it is no more.
         self._past: dict[int, dict[tuple[UUID, int], int]] = {}
         self._takeovers_ms: dict[int, deque[int]] = {}
+        self._last_incident: dict[int, tuple[int, int]] = {}  # registration, and when it began
+        self._spoke_ms: dict[int, int] = {}
+        self._suspects_from_ms = now_ms + timing.suspicion_ms
         self._callers: set[int] = set()
         self._seen_ms = now_ms
         self._deaf_ms = 0
@@ -109,6 +114,15 @@ class Gossip:
             return False
         now_ms = min(now_ms, self._seen_ms + 2 * self._timing.interval_ms)
         return now_ms - self._deaf_ms - grew_ms < self.suspicion_ms(ordinal, now_ms)
+
+    def may_suspect(self, now_ms: int) -> bool:
+        """This process has listened long enough, since its start and since it last stood still."""
+        return now_ms >= self._suspects_from_ms
+
+    def is_heard_itself(self, ordinal: int, now_ms: int) -> bool:
+        """The broker has spoken to this very process lately, and was not unreachable since."""
+        spoke_ms = self._spoke_ms.get(ordinal)
+        return spoke_ms is not None and now_ms - spoke_ms < self._timing.suspicion_ms
 
     def is_replaced(self, ordinal: int, incarnation: UUID, boot: int) -> bool:
         """A newer process than this one was heard since, or one on another disk.
@@ -191,14 +205,27 @@ class Gossip:
             else:
                 self._meet(hint, known, is_direct=hint.ordinal == sender, now_ms=now_ms)
 
+    def spoke(self, ordinal: int, now_ms: int) -> None:
+        """The broker has sent this process a message, of whatever kind."""
+        self._spoke_ms[ordinal] = now_ms
+
     def unreachable(self, ordinal: int, now_ms: int) -> None:
-        """Its connection was reset or refused: it is not alive, until a newer beat is heard."""
+        """It takes no connection: it is not alive, until a newer beat is heard."""
         self._listen(now_ms)
+        self._spoke_ms.pop(ordinal, None)
         if self._grew_ms.pop(ordinal, None) is not None:
             self._rules["gossip.reset"] += 1
 
-    def took_over(self, ordinal: int, now_ms: int) -> None:
-        """Another broker leads now what this one did: it is not to happen for every hiccup."""
+    def took_over(self, ordinal: int, registration: int, now_ms: int) -> None:
+        """Another broker leads now what this one did: it is not to happen for every hiccup.
+
+        However many ranges it led, it has failed once.
+        """
+        known, began_ms = self._last_incident.get(ordinal, (-1, 0))
+        if known == registration and now_ms - began_ms < INCIDENT_MS:
+            self._rules["gossip.same_incident"] += 1
+            return
+        self._last_incident[ordinal] = registration, now_ms
         takeovers_ms = self._takeovers_ms.get(ordinal)
         if takeovers_ms is None:
             takeovers_ms = self._takeovers_ms[ordinal] = deque(maxlen=TAKEOVERS_REMEMBERED)
@@ -256,6 +283,7 @@ class Gossip:
         gap_ms = now_ms - self._seen_ms
         if gap_ms > 2 * self._timing.interval_ms:
             self._deaf_ms += gap_ms - self._timing.interval_ms
+            self._suspects_from_ms = now_ms + self._timing.suspicion_ms
             self._rules["gossip.stood_still"] += 1
         self._seen_ms = max(self._seen_ms, now_ms)
         return now_ms - self._deaf_ms

@@ -5,6 +5,7 @@ from collections.abc import Container, Iterable
 
 from tailrace_broker.codec.commands import decode_command
 from tailrace_broker.core.raft.leading import READS_MAX
+from tailrace_broker.model.commands import Stamped
 from tailrace_broker.model.errors import CorruptMetadataError
 from tailrace_broker.model.messages import ReadAsked
 
@@ -18,8 +19,8 @@ class Proposals:
         self._term = -1
         self._readers: dict[int, int] = {}  # ordinals by the id of a read
 
-    def new_id(self, command: bytes, term: int, outcomes: Container[int]) -> int | None:
-        """The id of a command that is to be proposed in this term.
+    def new(self, command: bytes, term: int, outcomes: Container[int]) -> Stamped | None:
+        """The command, if it is to be proposed in this term.
 
         None: it was proposed, its outcome is known, or this broker cannot read it.
         """
@@ -27,14 +28,14 @@ class Proposals:
             self._term = term
             self._proposed.clear()
         try:
-            command_id = decode_command(command).id
+            stamped = decode_command(command)
         except CorruptMetadataError:  # of a newer version; once committed, nobody could read it
             self._rules["command.unknown"] += 1
             return None
-        if command_id in self._proposed or command_id in outcomes:
+        if stamped.id in self._proposed or stamped.id in outcomes:
             self._rules["command.known"] += 1
             return None
-        return command_id
+        return stamped
 
     def proposed(self, command_id: int) -> None:
         """It is on the chain."""

@@ -26,7 +26,7 @@ class IncomingPeers:
     context: PeerContext
     on_message: Callable[[Message], None]
     on_heard: Callable[[int], None]  # a broker has connected
-    on_unreachable: Callable[[int], None]
+    on_ended: Callable[[int], None]  # by the broker, or it is gone
     by_ordinal: "dict[int, IncomingConnection]" = field(default_factory=dict)
     stranger_count: int = 0
 
@@ -45,7 +45,7 @@ class IncomingPeers:
         del self.by_ordinal[ordinal]
         if is_by_peer and not self.context.is_closed:
             self.context.counters.lost += 1
-            self.on_unreachable(ordinal)
+            self.on_ended(ordinal)
 
 
 class IncomingConnection(asyncio.Protocol):

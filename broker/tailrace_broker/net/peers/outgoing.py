@@ -16,6 +16,8 @@ from tailrace_broker.net.peers.context import HANDSHAKE_SECONDS, PeerContext
 from tailrace_broker.net.peers.handshake import Side
 
 CONNECT_SECONDS = 1.0
+# After a connection has ended: a broker that is there takes another one within this time.
+REDIAL_SECONDS = 0.1
 BACKOFF_SECONDS_MIN = 0.02
 BACKOFF_SECONDS_MAX = 1.0
 # What waits for one peer; beyond that the oldest is dropped: messages may be lost.
@@ -28,7 +30,11 @@ _log = structlog.get_logger()
 
 
 class OutgoingPeer:
-    """Frames on their way to the broker `ordinal`. Dials by itself; after a failure not at once."""
+    """Frames on their way to the broker `ordinal`. Dials by itself; after a failure not at once.
+
+    A connection that ends says little: it is dialled again, and the broker is unreachable when
+    that is refused, or unanswered for `REDIAL_SECONDS`.
+    """
 
     def __init__(
         self,
@@ -52,6 +58,7 @@ class OutgoingPeer:
         self._is_paused = False
         self._backoff_s = 0.0
         self._retry_s = 0.0
+        self._redials: list[asyncio.TimerHandle] = []  # the next dial, and when it must be answered
 
     @property
     def takes_frames(self) -> bool:
@@ -60,9 +67,7 @@ class OutgoingPeer:
 
     def push(self, frame: bytes) -> None:
         """To be sent with the next `flush`, or when a connection is there."""
-        if not self._is_dialled:
-            self._is_dialled = True
-            self._spawn(self._connect())
+        self._dial_unless_dialled()
         self._frames.append(frame)
         self._queued_bytes += len(frame)
         while len(self._frames) > QUEUED_FRAMES_MAX or self._queued_bytes > QUEUED_BYTES_MAX:
@@ -86,7 +91,8 @@ class OutgoingPeer:
         self._backoff_s = self._retry_s = 0.0
 
     async def stop_dialling(self) -> None:
-        """Give up a dial that is under way."""
+        """Give up a dial that is under way, or to come."""
+        self._end_redial()
         if self._dial is not None:
             self._dial.cancel()
             await asyncio.wait([self._dial])
@@ -95,6 +101,7 @@ class OutgoingPeer:
 
     def established(self, transport: asyncio.Transport) -> None:
         """The handshake has ended well."""
+        self._end_redial()
         self._established = transport
         self._established_s = self._context.loop.time()
         self._is_paused = False
@@ -117,7 +124,32 @@ class OutgoingPeer:
             self._context.counters.lost += 1
             if self._context.may_log(self.ordinal, "lost"):
                 _log.warning("peer.lost", peer=self.ordinal, error=str(error or "closed by it"))
-            self._on_unreachable(self.ordinal)
+            # What ends young is not dialled at once: two processes of one broker take turns so.
+            self.redial(after_s=0.0 if lived_s >= BACKOFF_SECONDS_MAX else self._backoff_s)
+
+    def redial(self, *, after_s: float = 0.0) -> None:
+        """A connection of the broker has ended: find out whether the broker is there."""
+        context = self._context
+        if context.is_closed or self._established is not None or self._redials:
+            return
+        self._redials = [
+            context.loop.call_later(after_s, self._dial_unless_dialled),
+            context.loop.call_later(REDIAL_SECONDS, self._unanswered),
+        ]
+
+    def _dial_unless_dialled(self) -> None:
+        if not self._is_dialled:
+            self._is_dialled = True
+            self._spawn(self._connect())
+
+    def _unanswered(self) -> None:
+        self._end_redial()
+        self._on_unreachable(self.ordinal)
+
+    def _end_redial(self) -> None:
+        for each in self._redials:
+            each.cancel()
+        self._redials.clear()
 
     async def _connect(self) -> None:
         if self._context.is_closed:
@@ -135,6 +167,7 @@ class OutgoingPeer:
                     "peer.unreachable", peer=self.ordinal, host=host, port=port, error=reason
                 )
             if _is_refused(error):
+                self._end_redial()
                 self._on_unreachable(self.ordinal)
         finally:
             self._dial = None

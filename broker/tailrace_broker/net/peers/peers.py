@@ -45,12 +45,12 @@ class Peers:
     ) -> None:
         """`address_of`: host and port where another broker listens to its peers.
 
-        `on_unreachable`: of a broker that has refused a connection, or ended one. `spawn` runs a
-        dial.
+        `on_unreachable`: of a broker that has refused a connection, or that has ended one and does
+        not take another. `spawn` runs a dial.
         """
         self._context = PeerContext(ordinal, secret, cluster_id, asyncio.get_running_loop())
         self._incoming = IncomingPeers(
-            self._context, on_message, on_heard=self._heard, on_unreachable=on_unreachable
+            self._context, on_message, on_heard=self._heard, on_ended=self._ended
         )
         self._outgoing: dict[int, OutgoingPeer] = {}
         self._new_outgoing = partial(
@@ -96,9 +96,7 @@ class Peers:
         if context.is_closed or ordinal == context.ordinal:
             context.counters.dropped += 1
             return
-        peer = self._outgoing.get(ordinal)
-        if peer is None:
-            peer = self._outgoing[ordinal] = self._new_outgoing(ordinal)
+        peer = self._to(ordinal)
         frame = self._frame(message) if peer.takes_frames else None
         if frame is None:
             context.counters.dropped += 1
@@ -143,6 +141,15 @@ class Peers:
             return None
         self._encoded = message, frame
         return frame
+
+    def _to(self, ordinal: int) -> OutgoingPeer:
+        peer = self._outgoing.get(ordinal)
+        if peer is None:
+            peer = self._outgoing[ordinal] = self._new_outgoing(ordinal)
+        return peer
+
+    def _ended(self, ordinal: int) -> None:
+        self._to(ordinal).redial()
 
     def _heard(self, ordinal: int) -> None:
         peer = self._outgoing.get(ordinal)

@@ -15,6 +15,7 @@ from tailrace_broker.model.commands import (
     CreateTopic,
     DeleteTopic,
     Fence,
+    Lead,
     Register,
 )
 from tailrace_broker.model.messages import (
@@ -566,6 +567,49 @@ def test_a_killed_broker_s_range_is_led_by_the_next_in_the_ring() -> None:
     assert state is not None
     assert [each.ordinal for each in state.ranges[0].isr] == [1, 2]
     assert world.rules["gossip.damped"] > 0
+
+
+def test_a_takeover_is_dropped_while_the_metadata_s_leader_hears_the_leader() -> None:
+    world = founded()
+    leader = leader_of(world)
+    led = (leader + 1) % 3  # another broker, which speaks to it all the time
+    asker = (leader + 2) % 3
+    world.pass_ms(1000)
+    takeover = Lead(led, 1, asker, 1, without=(led,))
+    number = world.ask(asker, takeover)
+    world.pass_ms(3000)
+
+    assert number not in world.answers
+    assert world.rules["takeover.hasty"] > 0
+    assert world.controls[led].leads(led) == 1
+    own = world.ask(asker, Lead(leader, 1, asker, 1, without=(leader,)))
+    world.pass_ms(1000)
+    assert own not in world.answers  # it knows itself to be there
+
+    world.kill(led)
+    world.until(lambda: world.controls[asker].state.ranges[led].epoch == 2)  # type: ignore[union-attr]
+
+
+def test_a_hand_over_is_no_takeover() -> None:
+    world = founded()
+    assert world.answer(world.ask(1, Lead(0, 1, 1, 1))) is None
+    assert world.controls[1].leads(0) == 2
+    assert world.answer(world.ask(1, Lead(99, 1, 1, 1))) is not None
+    assert world.rules["gossip.damped"] == 0
+
+
+def test_a_restarted_broker_deposes_nobody_that_it_has_not_heard_yet() -> None:
+    world = founded()
+    world.kill(0)
+    world.until(lambda: world.controls[1].leads(0) == 2)
+    world.lost = (Digest,)
+    restarted = world.start(0, "process")
+    world.pass_ms(900)
+
+    assert restarted.registration is not None
+    state = restarted.state
+    assert state is not None
+    assert [each.epoch for each in state.ranges.values()] == [2, 1, 1]
 
 
 def test_the_only_copy_is_waited_for() -> None:

@@ -4,7 +4,12 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from tailrace_broker.core.node.duties import brokers_to_fence, ranges_to_lead, wanted_voters
+from tailrace_broker.core.node.duties import (
+    brokers_to_fence,
+    ranges_to_lead,
+    takeovers,
+    wanted_voters,
+)
 from tailrace_broker.core.ring.commands import initial_state
 from tailrace_broker.model.agreement import Configuration, DiskId
 from tailrace_broker.model.commands import Fence, Lead
@@ -87,6 +92,35 @@ def test_a_fenced_leader_is_taken_over_from_though_it_answers() -> None:
     state = fenced(led_by(ring_of(3), 0, 0), 0)
 
     assert leads_of(state, 1, {0, 2})[0] == Lead(0, 1, 1, 1, (0,))
+
+
+def test_who_has_just_begun_to_listen_takes_nobody_for_dead() -> None:
+    """But for a broker that the ring has fenced."""
+    state = led_by(ring_of(3), 0, 0)
+
+    def leads(tried: RingState) -> list[int]:
+        found = ranges_to_lead(tried, tried.brokers[1], {2}.__contains__, may_suspect=False)
+        return [each.range_id for each in found]
+
+    assert leads(state) == [1]
+    assert leads(fenced(state, 0)) == [0, 1]
+
+
+def test_a_takeover_is_one_and_a_hand_over_is_none() -> None:
+    before = led_by(ring_of(3), 0, 0)
+    owner = before.ranges[0]
+    a, b, c = owner.isr
+
+    def found(*isr: Replica, leader: Replica | None = b) -> list[Replica]:
+        after = with_range(before, replace(owner, isr=isr, leader=leader, epoch=2))
+        return [*takeovers(before, after)]
+
+    assert found(b, c) == [a]
+    assert found(a, b, c) == []
+    assert found(a, b) == [a]  # the floor keeps it
+    assert found(a, b, c, leader=None) == []
+    assert found(a, b, c, leader=a) == []
+    assert [*takeovers(None, before)] == []
 
 
 def test_nobody_leads_alone_what_has_other_replicas() -> None:

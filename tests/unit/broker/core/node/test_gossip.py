@@ -10,6 +10,7 @@ from tailrace_broker.codec.peer import encode_frame
 from tailrace_broker.core.node.gossip import (
     CALLERS_MAX,
     DIGEST_BYTES_MAX,
+    INCIDENT_MS,
     PAST_PROCESSES,
     SUSPICION_MS_MAX,
     TAKEOVER_MEMORY_MS,
@@ -156,16 +157,52 @@ def test_each_takeover_doubles_the_time_that_a_broker_may_be_silent() -> None:
     seen = []
     for number in range(6):
         seen.append(made.suspicion_ms(1, NOW_MS + number))
-        made.took_over(1, NOW_MS + number)
+        made.took_over(1, number, NOW_MS + number)
 
     assert seen == [1000, 2000, 4000, 8000, 8000, 8000]
     assert made.suspicion_ms(2, NOW_MS) == SUSPICION_MS
 
 
+def test_a_broker_that_fails_fails_once_however_many_ranges_it_led() -> None:
+    rules: Counter[str] = Counter()
+    made = gossip(rules=rules)
+    made.took_over(1, 4, NOW_MS)
+    made.took_over(1, 4, NOW_MS + 1)
+    made.took_over(1, 4, NOW_MS + INCIDENT_MS - 1)
+    assert made.suspicion_ms(1, NOW_MS) == 2000
+    assert (rules["gossip.damped"], rules["gossip.same_incident"]) == (1, 2)
+
+    made.took_over(1, 4, NOW_MS + INCIDENT_MS)
+    assert made.suspicion_ms(1, NOW_MS) == 4000
+
+
+def test_nobody_is_suspected_right_after_the_own_start_or_pause() -> None:
+    made = gossip()
+    assert not made.may_suspect(NOW_MS + SUSPICION_MS - 1)
+    assert made.may_suspect(NOW_MS + SUSPICION_MS)
+
+    rest_until(made, NOW_MS + SUSPICION_MS)
+    resumed_ms = NOW_MS + SUSPICION_MS + 20_000
+    made.wake(resumed_ms)
+    assert not made.may_suspect(resumed_ms + SUSPICION_MS - 1)
+    assert made.may_suspect(resumed_ms + SUSPICION_MS)
+
+
+def test_who_speaks_is_heard_until_it_is_unreachable_or_silent() -> None:
+    made = gossip()
+    assert not made.is_heard_itself(1, NOW_MS)
+    made.spoke(1, NOW_MS)
+    assert made.is_heard_itself(1, NOW_MS + SUSPICION_MS - 1)
+    assert not made.is_heard_itself(1, NOW_MS + SUSPICION_MS)
+
+    made.unreachable(1, NOW_MS)
+    assert not made.is_heard_itself(1, NOW_MS)
+
+
 def test_a_takeover_is_forgotten() -> None:
     made = gossip()
-    made.took_over(1, NOW_MS)
-    made.took_over(1, NOW_MS + 1000)
+    made.took_over(1, 1, NOW_MS)
+    made.took_over(1, 2, NOW_MS + 1000)
 
     assert made.suspicion_ms(1, NOW_MS + TAKEOVER_MEMORY_MS - 1) == 4000
     assert made.suspicion_ms(1, NOW_MS + TAKEOVER_MEMORY_MS) == 2000
@@ -175,7 +212,7 @@ def test_a_takeover_is_forgotten() -> None:
 def test_a_time_above_the_bound_is_not_cut() -> None:
     timing = GossipTiming(suspicion_ms=2 * SUSPICION_MS_MAX)
     made = Gossip(disk_of(0), 1, timing, random.Random(1), 0, Counter())
-    made.took_over(1, 0)
+    made.took_over(1, 1, 0)
 
     assert made.suspicion_ms(1, 0) == 2 * SUSPICION_MS_MAX
 
