@@ -194,6 +194,19 @@ class Cut(Happening):
 
 
 @dataclass(frozen=True, slots=True)
+class Reset(Happening):
+    """The connections between two brokers end, and both are there."""
+
+    other: int
+
+    def happen(self, world: World) -> None:
+        one, other = world.newest(self.ordinal), world.newest(self.other)
+        if one is not None and other is not None and one is not other:
+            world.faults["reset"] += 1
+            world.network.reset(one, other)
+
+
+@dataclass(frozen=True, slots=True)
 class Slow(Happening):
     """Messages of this broker to another one take longer for a while."""
 

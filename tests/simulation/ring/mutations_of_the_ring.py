@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 import pytest
 from msgspec.structs import replace
 
-from tailrace_broker.core.node import applied
+from tailrace_broker.core.node import applied, gossip
 from tailrace_broker.core.node.applied import AppliedState
 from tailrace_broker.core.node.bootstrap import Bootstrap
+from tailrace_broker.core.node.control import Control
 from tailrace_broker.core.node.duties import Duties, Duty
 from tailrace_broker.core.node.events import BootstrapEffect, Recovered
 from tailrace_broker.core.node.gossip import Gossip
@@ -18,6 +19,7 @@ from tailrace_broker.core.ring import registrations
 from tailrace_broker.model.commands import Register, Stamped
 from tailrace_broker.model.messages import BootstrapAnswered
 from tailrace_broker.model.ring_state import RangeState, Registration, Replica, RingState
+from tests.simulation.ring.network import Network
 
 
 def reads_answered_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -81,6 +83,26 @@ def leads_before_its_logs_are_recovered(patch: pytest.MonkeyPatch) -> None:
 
     shipped = Duties.due
     patch.setattr(Duties, "due", due)
+
+
+def a_reset_alone_deposes(patch: pytest.MonkeyPatch) -> None:
+    """Nobody dials again; and the metadata's leader asks not whom it has heard."""
+    patch.setattr(Network, "_takes_connection", lambda self, peer, ordinal: False)
+    patch.setattr(Control, "_is_hasty", lambda self, command, now_ms: False)
+
+
+def suspicion_right_after_the_own_start(patch: pytest.MonkeyPatch) -> None:
+    """Who was not heard yet is dead; and the metadata's leader asks not whom it has heard.
+
+    Planted together: each masks the other.
+    """
+    patch.setattr(Gossip, "may_suspect", lambda self, now_ms: True)
+    patch.setattr(Control, "_is_hasty", lambda self, command, now_ms: False)
+
+
+def damping_per_range(patch: pytest.MonkeyPatch) -> None:
+    """A broker fails as often as it led ranges."""
+    patch.setattr(gossip, "INCIDENT_MS", 0)
 
 
 def commands_done_twice(patch: pytest.MonkeyPatch) -> None:

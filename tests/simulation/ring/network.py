@@ -109,6 +109,11 @@ class Network:
         """This direction takes so much longer; 0: no longer."""
         self._slow_us[sender, receiver] = delay_us
 
+    def reset(self, one: Endpoint, other: Endpoint) -> None:
+        """Their connections end, though both are there."""
+        self._tell(one, other.ordinal)
+        self._tell(other, one.ordinal)
+
     def deafen(self, endpoint: Endpoint) -> None:
         """Nobody hears this process any more, nor it anybody."""
         self._deaf.add(endpoint.number)
@@ -175,9 +180,17 @@ class Network:
             self._dials[key] = now_us + pause_us, min(2 * pause_us, DIAL_PAUSE_US_MAX)
             self._tell(sender, ordinal)
 
+    def _takes_connection(self, peer: Endpoint, ordinal: int) -> bool:
+        """Whether dialling again is answered, as a broker does whose connection has ended."""
+        return bool(self._at.get(ordinal)) and not self._is_cut(peer, ordinal, "peer")
+
     def _tell(self, peer: Endpoint, ordinal: int) -> None:
         def tell() -> None:
-            if peer.is_alive:
+            if not peer.is_alive:
+                return
+            if self._takes_connection(peer, ordinal):
+                self._faults["connection reset alone"] += 1
+            else:
                 peer.unreachable(ordinal)
 
         self._schedule.after(int(self._random.random() * RESET_DELAY_US_MAX) + 1, tell)

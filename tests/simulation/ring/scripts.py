@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from random import Random
 
+from tailrace_broker.model.commands import Lead
 from tests.simulation.ring.disk_faults import Wipe
-from tests.simulation.ring.faults import Happening, Kill
+from tests.simulation.ring.faults import Happening, Kill, Reset
 from tests.simulation.ring.network import CALM
 from tests.simulation.ring.scenario import Scenario, make_scenario
 from tests.simulation.ring.violation import check
@@ -76,3 +77,68 @@ def bootstraps_of_any_size(seed: int) -> Scenario:
 def wiped_voter(seed: int = 0) -> Scenario:
     """It comes back empty, catches up, and votes with its new disk."""
     return Scenario(seed, 3, 3, CALM, 9_000, (Found(500, 0, 3, 3), Wipe(8_000, 1, 200)))
+
+
+@dataclass(frozen=True, slots=True)
+class OnlyTheDeadAreDeposed(Happening):
+    """Nobody was taken over from until now but these."""
+
+    dead: tuple[int, ...] = ()
+
+    def happen(self, world: World) -> None:
+        for _, stamped, refusal in world.agreement.commands:
+            command = stamped.command
+            if isinstance(command, Lead) and refusal is None:
+                deposed = {*command.without} - {*self.dead}
+                check(not deposed, f"brokers {deposed} were deposed, and all was well: {command}")
+
+
+@dataclass(frozen=True, slots=True)
+class DampedOnce(Happening):
+    """Of this broker's last death the broker `by` has taken note once."""
+
+    by: int
+
+    def happen(self, world: World) -> None:
+        process = world.newest(self.by)
+        assert process is not None
+        assert process.control is not None
+        gossip, now_ms = process.control.gossip, process.now_ms
+        damped_ms = gossip.suspicion_ms(self.ordinal, now_ms)
+        undamped_ms = gossip.suspicion_ms(self.by, now_ms) // 1000 * 1000
+        count = (damped_ms // undamped_ms).bit_length() - 1
+        check(count == 1, f"one death of broker {self.ordinal} counts as {count}")
+
+
+def resets_alone(seed: int) -> Scenario:
+    """Connections end, and nobody is dead."""
+    generator = Random(f"resets {seed}")
+    happenings: list[Happening] = [Found(500, 0, 3, 3)]
+    for at_ms in range(6_000, 9_000, 300):
+        one, other = generator.sample(range(3), 2)
+        happenings.append(Reset(at_ms, one, other))
+    happenings.append(OnlyTheDeadAreDeposed(9_900, 0))
+    return Scenario(seed, 3, 3, CALM, 10_000, tuple(happenings))
+
+
+def restarts_of_one(seed: int) -> Scenario:
+    """One broker dies again and again; those that it has not heard yet are well."""
+    generator = Random(f"restarts {seed}")
+    restarted = generator.randrange(3)
+    happenings: list[Happening] = [Found(500, 0, 3, 3)]
+    for at_ms in range(6_000, 20_000, 3_500):
+        down_ms = generator.choice((20, 100, 300, 1000))
+        happenings.append(Kill(at_ms, restarted, "process", down_ms))
+    happenings.append(OnlyTheDeadAreDeposed(21_900, 0, (restarted,)))
+    return Scenario(seed, 3, 3, CALM, 22_000, tuple(happenings))
+
+
+def death_of_two_ranges(seed: int) -> Scenario:
+    """Broker 1 leads the range of broker 0 too, and dies."""
+    happenings = (
+        Found(500, 0, 3, 3),
+        Kill(6_000, 0, "process", 3_000),
+        Kill(16_000, 1, "process", 5_000),
+        DampedOnce(18_000, 1, by=2),
+    )
+    return Scenario(seed, 3, 3, CALM, 18_100, happenings)

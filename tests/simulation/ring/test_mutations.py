@@ -1,16 +1,29 @@
 """Mutations of the agreement, one at a time: the simulator finds each."""
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.simulation.ring.mutations import MUTATIONS, SEEDS_MAX, Mutation, find
 from tests.simulation.ring.mutations_of_the_ring import (
+    a_reset_alone_deposes,
     bootstrap_by_majority,
     bootstrap_decided_by_its_founder,
+    damping_per_range,
+    suspicion_right_after_the_own_start,
 )
 from tests.simulation.ring.run import run
-from tests.simulation.ring.scripts import bootstraps_of_any_size, two_wiped_voters
+from tests.simulation.ring.scenario import Scenario
+from tests.simulation.ring.scripts import (
+    bootstraps_of_any_size,
+    death_of_two_ranges,
+    resets_alone,
+    restarts_of_one,
+    two_wiped_voters,
+)
 
 BOOTSTRAP_COUNT = 100
+SUSPICION_COUNT = 20
 
 
 @pytest.mark.timeout(300)
@@ -34,3 +47,24 @@ def test_a_bootstrap_that_its_founder_decides_is_found(monkeypatch: pytest.Monke
     failures = (run(bootstraps_of_any_size(seed)).failure for seed in range(BOOTSTRAP_COUNT))
 
     assert any("two rings were founded" in str(failure) for failure in failures)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("mutation", "scenario", "what"),
+    [
+        (a_reset_alone_deposes, resets_alone, "and all was well"),
+        (suspicion_right_after_the_own_start, restarts_of_one, "and all was well"),
+        (damping_per_range, death_of_two_ranges, "counts as 2"),
+    ],
+)
+def test_a_suspicion_without_reason_is_found(
+    mutation: Mutation,
+    scenario: Callable[[int], Scenario],
+    what: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mutation(monkeypatch)
+    failures = (run(scenario(seed)).failure for seed in range(SUSPICION_COUNT))
+
+    assert any(what in str(failure) for failure in failures)

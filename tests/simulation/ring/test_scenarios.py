@@ -1,6 +1,7 @@
 """Scenarios written by hand; their runs are in tests/golden/agreement, seeds vary the moments."""
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,14 @@ import pytest
 from tests.simulation.ring.change_log import ChangeLog
 from tests.simulation.ring.run import run
 from tests.simulation.ring.scenario import Scenario
-from tests.simulation.ring.scripts import bootstraps_of_any_size, two_wiped_voters, wiped_voter
+from tests.simulation.ring.scripts import (
+    bootstraps_of_any_size,
+    death_of_two_ranges,
+    resets_alone,
+    restarts_of_one,
+    two_wiped_voters,
+    wiped_voter,
+)
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "agreement"
 SCENARIOS = {"two_wiped_voters_of_a_ring": two_wiped_voters, "wiped_voter_of_a_ring": wiped_voter}
@@ -55,3 +63,11 @@ def test_wiped_voters_are_reported_that_there_is_a_ring() -> None:
     assert "0/1 answers: ring-exists" in change_log.lines
     assert "1/1 answers: ring-exists" in change_log.lines
     assert sum("ring: of 3" in line for line in change_log.lines) == 5  # three, then two let in
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("scenario", [resets_alone, restarts_of_one, death_of_two_ranges])
+def test_only_the_dead_are_taken_for_dead(scenario: Callable[[int], Scenario]) -> None:
+    reported = [run(scenario(seed)) for seed in range(SEED_COUNT)]
+
+    assert [each.failure for each in reported] == [None] * SEED_COUNT

@@ -17,6 +17,7 @@ from tests.simulation.ring.faults import (
     KillAt,
     LosePower,
     Pause,
+    Reset,
     Slow,
     Stop,
 )
@@ -108,6 +109,10 @@ def _cut_one_way(generator: random.Random, at_ms: int, brokers: int) -> list[Hap
     return [Cut(at_ms, one, ((one, other),), generator.choice(LASTS_MS))]
 
 
+def _reset(generator: random.Random, at_ms: int, brokers: int) -> list[Happening]:
+    return [Reset(at_ms, _who(generator, brokers), generator.randrange(brokers))]
+
+
 def _slow(generator: random.Random, at_ms: int, brokers: int) -> list[Happening]:
     one, other = generator.randrange(brokers), generator.randrange(brokers)
     delay_ms = generator.choice((30, 300, 2000))
@@ -145,6 +150,7 @@ MAKERS: list[Maker] = [
     _isolate,
     _split,
     _cut_one_way,
+    _reset,
     _slow,
     _stall,
     _lose_disk,
