@@ -1,5 +1,6 @@
 """The broker behind the listeners: its topics, what it holds, and the memory of requests."""
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
@@ -10,6 +11,7 @@ from uuid import UUID
 
 import structlog
 
+from tailrace_broker.app.disk_watch import DiskWatch
 from tailrace_broker.app.settings import Settings
 from tailrace_broker.groups.coordinator import Groups
 from tailrace_broker.memory.pool import BufferPool
@@ -28,12 +30,15 @@ from tailrace_broker.storage.engine import open_engine
 from tailrace_broker.storage.files.direct_file import measure_durable_write_ms
 from tailrace_broker.storage.files.disk_use import DiskUse
 from tailrace_broker.storage.files.io_threads import IoThreads
+from tailrace_broker.storage.files.kernel_aio import KernelAio
 from tailrace_broker.storage.log.batch_cache import BatchCache
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.storage.log.resources import LogResources
 from tailrace_broker.topics.retention import CautiousClock, Retention, passed_us
 from tailrace_broker.topics.scrubber import Scrubber
 from tailrace_broker.topics.topics import Topics
+
+WATCH_SECONDS = 0.5
 
 _log = structlog.get_logger()
 
@@ -82,6 +87,8 @@ class LocalBroker:
         self.read_memory = ReadMemory(self._pool, settings.answer_seconds)
         self._resources: LogResources | None = None
         self.restart_kind = ""
+        self._disk_watch = DiskWatch(lambda: io.writes_since_s, lambda: io.full_at_s)
+        self._watch_timer: asyncio.TimerHandle | None = None
         clock = CautiousClock(self.now_us, passed_us)
         self._retention = Retention(spawn, clock, self.counters)
         self.ring = RingNode(settings.ring, directory, metadata_io, spawn, on_failed)
@@ -126,6 +133,7 @@ class LocalBroker:
         self.restart_kind = restart.kind
         _log.info("broker.recovering", restart=restart.kind, boot=directory.identity.boot)
         await self.ring.start()
+        self._watch_disk()
         await self._belong()
         self._resources, replayed = await open_engine(
             directory.path,
@@ -140,6 +148,7 @@ class LocalBroker:
             segment_bytes=settings.segment_bytes,
             journal_bytes=settings.journal_bytes,
             is_direct=directory.is_direct,
+            open_aio=self._open_aio,
         )
         replayed.log_ends = restart.log_ends
         await self.ring.register(await self._topics.recover(self._resources, replayed))
@@ -160,6 +169,9 @@ class LocalBroker:
     async def stop(self) -> None:
         """Refuse new requests, wait for the appends under way, close the logs; say that all is."""
         is_whole = self._topics.is_ready
+        if self._watch_timer is not None:
+            self._watch_timer.cancel()
+        self.ring.set_health(self._disk_watch.health(is_stopping=True))
         if self._scrubber is not None:
             self._scrubber.stop()
         await self.groups.close()
@@ -173,6 +185,18 @@ class LocalBroker:
             log_ends, first_offsets = self._topics.log_ends(), self._topics.first_offsets()
             with suppress(DiskFullError, StorageFailedError):  # then it counts as killed
                 await self._io.run(partial(self._directory.end_boot, log_ends, first_offsets))
+
+    def _watch_disk(self) -> None:
+        """Tell the ring how the disk does, again and again."""
+        self.ring.set_health(self._disk_watch.health())
+        loop = asyncio.get_running_loop()
+        self._watch_timer = loop.call_later(WATCH_SECONDS, self._watch_disk)
+
+    def _open_aio(self) -> KernelAio | None:
+        aio = KernelAio.open()
+        if aio is not None:
+            self._disk_watch.writers.append(lambda: aio.writes_since_s)
+        return aio
 
     async def _belong(self) -> None:
         """The directory has the ring, and the starts that the ring does not know, if there is one.

@@ -158,13 +158,14 @@ class Bootstrapped(_Message, frozen=True, tag=13):
 
 
 class Hint(NamedTuple):
-    """What is known of a broker. The greater (boot, beat) is the newer."""
+    """What is known of a broker. The greater (boot, beat) is the newer. `is_fit`: it may lead."""
 
     ordinal: int
     incarnation: UUID
     boot: int
     beat: int
     height: int  # applied
+    is_fit: bool = True
 
 
 class Digest(_Message, frozen=True, tag=14):

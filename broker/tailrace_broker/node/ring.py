@@ -28,6 +28,7 @@ from tailrace_broker.core.node.events import (
     CompactState,
     ControlEffect,
     ControlEvent,
+    Health,
     Heard,
     Recovered,
     Superseded,
@@ -134,6 +135,7 @@ class RingNode:
         self._request_count = 0
         self._changed = asyncio.Event()
         self._is_recovered = False
+        self._health = Health()
         self._is_stopped = False
 
     # --- views ---
@@ -239,6 +241,14 @@ class RingNode:
         await self._until(lambda: self.registration is not None)
         await self._lead()
         _log.info("ring.joined", registration=self._registered().number, term=self.view().term)
+
+    def set_health(self, health: Health) -> None:
+        """What this process is fit for now; nothing happens while that is the same."""
+        if self._control is not None and health != self._health:
+            if not health.is_stopping:
+                _log.warning("health.changed", stalled=health.is_stalled, full=health.is_full)
+            self._health = health
+            self._step(health)
 
     async def load(self) -> None:
         """Read what the disk keeps, before anything of this start is written there.

@@ -75,9 +75,12 @@ async def open_engine(
     segment_bytes: int,
     journal_bytes: int,
     is_direct: bool,
-    uses_kernel_aio: bool = True,
+    open_aio: Callable[[], KernelAio | None] = KernelAio.open,
 ) -> tuple[LogResources, Replayed]:
-    """Read the journal. ReadFailedError, CorruptMetadataError."""
+    """Read the journal. ReadFailedError, CorruptMetadataError.
+
+    `open_aio`: what writes the journal where it is written directly; None: threads do.
+    """
     file_bytes = journal_bytes // JOURNAL_FILES // JOURNAL_BLOCK_BYTES * JOURNAL_BLOCK_BYTES
     files = [
         JournalFile(path, size_bytes=file_bytes, is_direct=is_direct)
@@ -95,7 +98,7 @@ async def open_engine(
         next_sequence=replay.next_sequence,
         last_used=replay.last_used,
         boot=replay.last_boot + 1,
-        aio=KernelAio.open() if is_direct and uses_kernel_aio else None,
+        aio=open_aio() if is_direct else None,
     )
     open_segments = OpenSegments(is_direct=is_direct)
     resources = LogResources(

@@ -37,6 +37,7 @@ from tailrace_broker.storage.engine import Replayed, open_engine
 from tailrace_broker.storage.files.direct_file import has_direct_io
 from tailrace_broker.storage.files.inventory import Inventory
 from tailrace_broker.storage.files.io_threads import IoThreads
+from tailrace_broker.storage.files.kernel_aio import KernelAio
 from tailrace_broker.storage.inspection.logs import NotedRepairs
 from tailrace_broker.storage.journal.file import JOURNAL_FILES, JournalFile, journal_paths
 from tailrace_broker.storage.journal.recovery import recover_journal
@@ -419,7 +420,7 @@ async def open_engine_on(
             segment_bytes=segment_bytes,
             journal_bytes=journal_file_bytes * JOURNAL_FILES,
             is_direct=files.is_direct,
-            uses_kernel_aio=uses_kernel_aio,
+            open_aio=KernelAio.open if uses_kernel_aio else lambda: None,
         )
 
         def lead_in_next_epoch(epoch: int) -> None:

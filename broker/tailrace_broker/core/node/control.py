@@ -32,6 +32,7 @@ from tailrace_broker.core.node.events import (
     ControlEffect,
     ControlEvent,
     Damaged,
+    Health,
     Heard,
     KeepReserved,
     Noted,
@@ -230,6 +231,11 @@ class Control:
             case Damaged(range_id):
                 self._duties.damaged(range_id, now_ms)
                 return []
+            case Health():
+                self.raft.note_data(is_stalled=event.is_stalled)
+                self.gossip.set_fit(is_fit=event.is_fit)
+                self._duties.set_health(event, now_ms)
+                return []
             case _:
                 assert_never(event)
 
@@ -256,7 +262,9 @@ class Control:
                 term=self.raft.term,
                 leader=None if leader is None else leader.ordinal,
             )
-            effects += self.gossip.wake(now_ms)
+            digests = self.gossip.wake(now_ms)
+            if not self.raft.is_silent:  # else it is not to pass for alive
+                effects += digests
         effects += self._step_bootstrap(Woken(), now_ms)
         if now_ms >= self._duties.wake_at_ms:
             effects += self._do_duties(now_ms)
@@ -464,6 +472,9 @@ class Control:
 
     def _do_duties(self, now_ms: int) -> list[ControlEffect]:
         self._duties.begin_pass(now_ms)
+        if self.raft.is_silent:
+            self.rules["control.silent"] += 1
+            return []
         effects = self._ask_again(now_ms)
         for duty in self._duties.due(now_ms):
             effects += self._do(duty, now_ms)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tailrace_broker.core.node.applied import AppliedState, Identity
 from tailrace_broker.core.node.bootstrap import Bootstrap, spread, voter_count
-from tailrace_broker.core.node.events import Recovered
+from tailrace_broker.core.node.events import Health, Recovered
 from tailrace_broker.core.node.gossip import Gossip
 from tailrace_broker.core.raft.events import ChangeVoters, Send
 from tailrace_broker.core.raft.raft import Raft
@@ -75,6 +75,7 @@ class Duties:
         self._duty_ms = duty_ms
         self._session_ms = session_ms
         self._recovered: Recovered | None = None
+        self._health = Health()
         # By range with which number damage was found in it; None: in no registration yet.
         self._damaged: dict[int, tuple[int, int] | None] = {}
         self._leads_since_ms = now_ms
@@ -91,6 +92,11 @@ class Duties:
     def recovered(self, recovered: Recovered, now_ms: int) -> None:
         """The logs are there: this broker may register, and lead."""
         self._recovered = recovered
+        self.hurry(now_ms)
+
+    def set_health(self, health: Health, now_ms: int) -> None:
+        """What this process is fit for has changed."""
+        self._health = health
         self.hurry(now_ms)
 
     def damaged(self, range_id: int, now_ms: int) -> None:
@@ -155,8 +161,15 @@ class Duties:
         yield from self._losses(state, mine)
         if not mine.is_fenced:
             may_suspect = self._gossip.may_suspect(now_ms)
-            wanted = ranges_to_lead(state, mine, is_alive, may_suspect=may_suspect)
-            yield from (each for each in wanted if each.range_id not in self._damaged)
+            wanted = ranges_to_lead(
+                state, mine, is_alive, is_fit=self._gossip.is_fit, may_suspect=may_suspect
+            )
+            yield from (each for each in wanted if self._can_lead(state.ranges[each.range_id]))
+
+    def _can_lead(self, owner: RangeState) -> bool:
+        """The only copy is led whatever happens: at least it is read."""
+        is_able = self._health.is_fit and owner.id not in self._damaged
+        return is_able or len(owner.replicas) == 1
 
     def _losses(self, state: RingState, mine: Registration) -> Iterator[Lost]:
         """Once for each damage; the only copy stands still where it is damaged, and leads."""
@@ -192,13 +205,14 @@ def ranges_to_lead(
     mine: Registration,
     is_alive: Callable[[int], bool],
     *,
+    is_fit: Callable[[int], bool] = lambda _: True,
     may_suspect: bool = True,
 ) -> Iterator[Lead]:
     """Ranges that nobody leads, or somebody who seems dead or is fenced, and this broker should.
 
-    `may_suspect` False: this broker has not listened for long enough to say that anybody is dead.
-
-    Of those that may, the first alive in the ring's order does: the natural leader, if it can.
+    `is_fit`: whom it is worth to wait for. `may_suspect` False: this broker has not listened for
+    long enough to say that anybody is dead. Of those that may, the first alive in the ring's order
+    does: the natural leader, if it can.
     """
     for each in state.ranges.values():
         if mine.ordinal not in each.replicas or each.is_sealed:
@@ -210,7 +224,7 @@ def ranges_to_lead(
             continue
         if each.epoch == 0 and _waits_for_natural_leader(state, each, mine):
             continue
-        candidates = _candidates(state, each, mine, is_alive)
+        candidates = _candidates(state, each, mine, lambda o: is_alive(o) and is_fit(o))
         first = next((o for o in each.replicas if o in candidates and o != leader), None)
         if first != mine.ordinal or not _is_answered(state, each, mine.ordinal, is_alive):
             continue

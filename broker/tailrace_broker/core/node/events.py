@@ -84,6 +84,24 @@ class Damaged:
     range_id: int
 
 
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What the data plane knows of this process, in place of what it said before.
+
+    `is_stalled`: a write of data is older than `diskStallMs`: the broker falls silent until it
+    ends. `is_full`, `is_stopping`: it asks to lead no range that another broker has, too.
+    """
+
+    is_stalled: bool = False
+    is_full: bool = False
+    is_stopping: bool = False
+
+    @property
+    def is_fit(self) -> bool:
+        """It may ask to lead."""
+        return not (self.is_stalled or self.is_full or self.is_stopping)
+
+
 ControlEvent = (
     Woken
     | Unreachable
@@ -96,6 +114,7 @@ ControlEvent = (
     | AskRecovery
     | Recovered
     | Damaged
+    | Health
 )
 
 # --- out ---

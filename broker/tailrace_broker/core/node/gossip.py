@@ -115,6 +115,11 @@ class Gossip:
         now_ms = min(now_ms, self._seen_ms + 2 * self._timing.interval_ms)
         return now_ms - self._deaf_ms - grew_ms < self.suspicion_ms(ordinal, now_ms)
 
+    def is_fit(self, ordinal: int) -> bool:
+        """As far as is known: the broker may lead."""
+        hint = self._hints.get(ordinal)
+        return hint is None or hint.is_fit
+
     def may_suspect(self, now_ms: int) -> bool:
         """This process has listened long enough, since its start and since it last stood still."""
         return now_ms >= self._suspects_from_ms
@@ -179,6 +184,11 @@ class Gossip:
             ordinal: min(index, last - index, self._hops_max)
             for index, ordinal in enumerate(self._order)
         }
+
+    def set_fit(self, *, is_fit: bool) -> None:
+        """Whether this broker may lead: others do not wait for it else."""
+        mine = self._hints[self._me.ordinal]
+        self._hints[self._me.ordinal] = mine._replace(is_fit=is_fit)
 
     def set_self(self, *, height: int, term: int, leader: int | None) -> None:
         """How far this broker has applied, and whom it follows."""

@@ -91,7 +91,9 @@ def answer_pre_vote(state: RaftState, message: VoteAsked, *, is_standing: bool) 
 def answer_vote(state: RaftState, message: VoteAsked) -> None:
     """In this disk's term; who leads or stands for election in it has voted for itself."""
     ordinal, me = message.sender.ordinal, state.me
-    if state.vote == message.sender:
+    if state.is_disk_stalled:  # whoever leads by it could not count on it
+        state.rules["disk.silent"] += 1
+    elif state.vote == message.sender:
         state.promise(ordinal, VoteAnswered(state.term, me, True))
     elif state.vote is None and message.head >= state.chain.head:
         state.enter_term(state.term, message.sender)

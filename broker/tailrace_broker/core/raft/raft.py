@@ -150,6 +150,15 @@ class Raft:
         return self._state.is_voter
 
     @property
+    def is_silent(self) -> bool:
+        """Its disk has stalled, as of the last step: others are not to count on it."""
+        return self._state.is_disk_stalled
+
+    def note_data(self, *, is_stalled: bool) -> None:
+        """Whether a write of the data is too old; the metadata's own it knows itself."""
+        self._state.is_data_stalled = is_stalled
+
+    @property
     def heard_at_ms(self) -> Mapping[DiskId, int]:
         """Of a leader: when each other disk last answered.
 

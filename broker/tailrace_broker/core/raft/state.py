@@ -63,6 +63,7 @@ class RaftState:
         self.commit = self.applied = kept.commit
         self.disk = Disk(self.chain.head, kept.blocks)
         self.is_installing = False
+        self.is_data_stalled = False  # a write of data does not end, as the shell says
         self.leader: DiskId | None = None
         self.heard_at_ms = LONG_AGO_MS  # the leader
         self.effects: list[RaftEffect] = []
@@ -128,11 +129,12 @@ class RaftState:
 
     @property
     def is_disk_stalled(self) -> bool:
-        """A write does not end; who votes alone waits for it, however long."""
+        """A write does not end, of data or metadata; who votes alone waits for it, however long."""
         since_ms = self.disk.waits_since_ms
-        if since_ms is None or self.is_alone:
+        if self.is_alone:
             return False
-        return self.now_ms - since_ms > self.timing.disk_stall_ms
+        is_old = since_ms is not None and self.now_ms - since_ms > self.timing.disk_stall_ms
+        return is_old or self.is_data_stalled
 
     # --- term and vote ---
 

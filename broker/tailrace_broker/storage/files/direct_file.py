@@ -20,6 +20,7 @@ from tailrace_broker.model.errors import (
     StorageFailedError,
     StoredDataError,
 )
+from tailrace_broker.storage.files.writes_under_way import writing
 
 # A multiple of every logical block size in use (512, 4096), and the page size.
 BLOCK_BYTES = 4096
@@ -96,7 +97,7 @@ class DirectFile:
         """Write whole blocks; durable on return (contents and file size) unless told otherwise."""
         assert position % BLOCK_BYTES == 0, position
         assert len(buffer) % BLOCK_BYTES == 0, len(buffer)
-        with translated_errors(self.path):
+        with translated_errors(self.path), writing():
             written_bytes = 0
             while written_bytes < len(buffer):
                 rest = buffer[written_bytes:]
@@ -110,13 +111,13 @@ class DirectFile:
 
     def truncate(self, size_bytes: int) -> None:
         """Cut the file; durable on return."""
-        with translated_errors(self.path):
+        with translated_errors(self.path), writing():
             os.ftruncate(self._fd, size_bytes)
             os.fsync(self._fd)
 
     def flush(self) -> None:
         """Make what was written before durable (fdatasync(2))."""
-        with translated_errors(self.path):
+        with translated_errors(self.path), writing():
             _sync_data(self._fd)
 
     def close(self) -> None:
@@ -127,7 +128,7 @@ class DirectFile:
 def write_file_atomically(path: Path, contents: bytes) -> None:
     """Replace a small file as a whole; durable on return."""
     temporary = path.with_suffix(path.suffix + ".new")
-    with translated_errors(path):
+    with translated_errors(path), writing():
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
             with os.fdopen(fd, "wb", closefd=False) as file:

@@ -5,14 +5,15 @@ a queue put and a share of a wake-up.
 """
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
+from time import monotonic
 from typing import Any, TypeVar
 
-from tailrace_broker.model.errors import TailraceError
+from tailrace_broker.model.errors import DiskFullError, TailraceError
+from tailrace_broker.storage.files.writes_under_way import IoThread
 
 T = TypeVar("T")
 Done = Callable[[Any, TailraceError | None], None]
@@ -31,14 +32,21 @@ class IoThreads:
         self._work: SimpleQueue[tuple[Callable[[], Any], Done] | None] = SimpleQueue()
         self._completed: deque[tuple[Done, Any, TailraceError | None]] = deque()
         self._is_woken = False
+        self.full_at_s: float | None = None  # when the disk last had no room, monotonic
         self._on_bug = on_bug
         # Work that finds the disk full, which leaves nothing behind, is run again in what is freed.
         self.with_room: Callable[[Callable[[], Any]], Any] = _run_once
         self._loop = asyncio.get_running_loop()
         self._threads = [
-            threading.Thread(target=self._run, name=f"{name}-{index}", daemon=True)
+            IoThread(target=self._run, name=f"{name}-{index}", daemon=True)
             for index in range(count)
         ]
+
+    @property
+    def writes_since_s(self) -> float | None:
+        """When the oldest write under way began, on the monotonic clock; None: there is none."""
+        began_s = [each.writes_since_s for each in self._threads]
+        return min((each for each in began_s if each is not None), default=None)
 
     def start(self) -> None:
         """Start the threads."""
@@ -84,6 +92,8 @@ class IoThreads:
         try:
             self._completed.append((done, self.with_room(work), None))
         except TailraceError as error:
+            if isinstance(error, DiskFullError):
+                self.full_at_s = monotonic()
             self._completed.append((done, None, error))
         except BaseException as error:  # noqa: BLE001  a supervisor: hands bugs to the runtime
             self._loop.call_soon_threadsafe(self._on_bug, error)

@@ -13,6 +13,7 @@ import os
 import platform
 import struct
 from collections.abc import Callable
+from time import monotonic
 
 # io_setup, io_destroy, io_getevents, io_submit (syscalls(2)); elsewhere threads do the work.
 _CALLS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
@@ -51,6 +52,7 @@ class KernelAio:
         )  # fmt: skip
         self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._done: Written | None = None
+        self.writes_since_s: float | None = None  # when the write under way began, monotonic
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._eventfd, self._on_event)
 
@@ -71,6 +73,7 @@ class KernelAio:
         """Start a write of whole blocks; `done` follows in a later turn of the loop."""
         assert self._done is None
         self._done = done
+        self.writes_since_s = monotonic()
         _IOCB.pack_into(
             self._iocb, 0, 0, 0, _RWF_DSYNC if durable else 0, _IOCB_CMD_PWRITE, 0, fd,
             address, size_bytes, position, 0, _IOCB_FLAG_RESFD, self._eventfd,
@@ -96,6 +99,7 @@ class KernelAio:
 
     def _finish(self, result: int) -> None:
         done, self._done = self._done, None
+        self.writes_since_s = None
         assert done is not None
         done(result)
 

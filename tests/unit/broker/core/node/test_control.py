@@ -6,7 +6,7 @@ import pytest
 
 from tailrace_broker.core.node.bootstrap import GIVE_UP_MS
 from tailrace_broker.core.node.control import ControlTiming
-from tailrace_broker.core.node.events import AskRecovery, Damaged, Heard, Recovered
+from tailrace_broker.core.node.events import AskRecovery, Damaged, Health, Heard, Recovered
 from tailrace_broker.core.raft.state import NEVER_MS
 from tailrace_broker.core.ring.arithmetic import ring_order
 from tailrace_broker.model.commands import (
@@ -654,6 +654,65 @@ def test_a_broker_whose_disk_stalls_is_fenced_until_it_writes_again(stalled: int
     world.end_stall(stalled)
     world.until(lambda: not watcher.state.brokers[stalled].is_fenced)  # type: ignore[union-attr]
     assert world.controls[stalled].leads(stalled) is None
+
+
+@pytest.mark.parametrize("stalled", ["leader", "voter", "learner"])
+def test_a_broker_whose_data_stalls_is_silent_until_the_write_ends(stalled: str) -> None:
+    """Though its metadata has nothing to write."""
+    world = founded(4)
+    world.pass_ms(1000)
+    voters = (leader_of(world), follower_of(world), 3)
+    ordinal = dict(zip(("leader", "voter", "learner"), voters, strict=True))[stalled]
+    watcher = world.controls[next(each for each in range(4) if each not in {ordinal, voters[0]})]
+    world.do(world.controls[ordinal], Health(is_stalled=True))
+    world.until(lambda: watcher.state.brokers[ordinal].is_fenced)  # type: ignore[union-attr]
+
+    assert not watcher.gossip.is_alive(ordinal, world.now_ms)
+    assert world.rules["control.silent"] > 0
+    world.until(lambda: watcher.state.ranges[ordinal].leader.ordinal != ordinal)  # type: ignore[union-attr]
+    assert leader_of(world) != ordinal
+    world.do(world.controls[ordinal], Health())
+    world.until(lambda: not watcher.state.brokers[ordinal].is_fenced)  # type: ignore[union-attr]
+
+
+def test_a_broker_whose_data_stalls_gives_no_vote_and_does_not_register() -> None:
+    world = founded()
+    leader = leader_of(world)
+    other = (leader + 1) % 3
+    world.kill(other)
+    restarted = world.start(other, "process", recovered=None)
+    world.do(restarted, Health(is_stalled=True))
+    world.do(restarted, Recovered())
+    world.pass_ms(2000)
+    assert restarted.registration is None
+    world.kill(leader)
+    world.pass_ms(10_000)
+    assert not any(each.raft.is_established for each in world.controls.values())
+
+    world.do(restarted, Health())
+    world.until(lambda: restarted.registration is not None)
+
+
+@pytest.mark.parametrize("health", [Health(is_full=True), Health(is_stopping=True)])
+def test_a_broker_that_is_not_fit_leaves_a_range_to_others(health: Health) -> None:
+    """They do not wait for it, though it is alive and comes first."""
+    world = founded()
+    world.do(world.controls[1], health)
+    world.pass_ms(1000)
+    world.kill(0)
+    world.until(lambda: world.controls[2].leads(0) == 2)
+
+    assert world.controls[1].leads(1) == 1
+
+
+@pytest.mark.parametrize("health", [Health(is_full=True), Health(is_stopping=True)])
+def test_the_only_copy_is_led_by_who_is_full(health: Health) -> None:
+    world = founded(factor=1)
+    world.kill(0)
+    restarted = world.start(0, "process", recovered=None)
+    world.do(restarted, health)
+    world.do(restarted, Recovered())
+    world.until(lambda: restarted.leads(0) == 2)
 
 
 def test_a_fenced_broker_asks_for_no_range() -> None:

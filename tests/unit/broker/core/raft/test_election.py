@@ -469,6 +469,25 @@ def test_a_follower_whose_disk_stands_still_is_silent_and_does_not_stand() -> No
     assert world[2].role == "candidate"
 
 
+def test_a_follower_whose_data_stands_still_is_silent_and_gives_no_vote() -> None:
+    """Its metadata has nothing to write."""
+    world = World()
+    world.elect(0)
+    world.settle()
+    node = world.nodes[2]
+    head = world[0].head
+    world[2].note_data(is_stalled=True)
+    assert sent(node.step(Received(append(1, parent=head, commit=head)))) == []
+    assert world[2].is_silent
+
+    assert sent(node.step(Received(VoteAsked(2, B, head)))) == []
+    node.write()
+    assert world.rules["disk.silent"] == 2
+    world[2].note_data(is_stalled=False)
+    node.step(Received(VoteAsked(2, B, head)))
+    assert [type(each) for each in sent(node.write())] == [VoteAnswered]
+
+
 def test_who_votes_alone_waits_for_its_disk() -> None:
     world = World(1)
     world.elect()

@@ -2,12 +2,17 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
 
-from tailrace_broker.model.errors import DiskFullError, TailraceError
+from tailrace_broker.model.errors import DiskFullError, StorageFailedError, TailraceError
+from tailrace_broker.storage.files.direct_file import write_file_atomically
 from tailrace_broker.storage.files.io_threads import IoThreads
+from tailrace_broker.storage.files.writes_under_way import writing
 
 WAIT_S = 5.0
 
@@ -143,5 +148,62 @@ def test_an_action_runs_after_what_this_turn_still_brings() -> None:
             seen.append("this turn")
             await asyncio.sleep(0)
         assert seen == ["this turn", "action"]
+
+    asyncio.run(scenario())
+
+
+def since_s(io: IoThreads) -> float | None:
+    return io.writes_since_s
+
+
+def test_the_oldest_write_under_way_is_known(tmp_path: Path) -> None:
+    """Of threads that write; one that does something else has none."""
+    path = tmp_path / "f"
+
+    async def scenario() -> None:
+        begun, go_on = threading.Event(), threading.Event()
+
+        def write() -> None:
+            with writing():
+                begun.set()
+                assert go_on.wait(WAIT_S)
+
+        async with threads(2, []) as io:
+            assert since_s(io) is None
+            before_s = monotonic()
+            under_way = asyncio.ensure_future(io.run(write))
+            await asyncio.to_thread(begun.wait, WAIT_S)
+            first_s = since_s(io)
+            assert first_s is not None
+            assert before_s <= first_s <= monotonic()
+            await io.run(partial(write_file_atomically, path, b"later, and done before"))
+            assert since_s(io) == first_s
+            go_on.set()
+            await under_way
+            assert since_s(io) is None
+
+    asyncio.run(scenario())
+
+
+def test_a_write_that_fails_is_not_under_way_any_more(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with threads(1, []) as io:
+            with pytest.raises(StorageFailedError):
+                await io.run(partial(write_file_atomically, tmp_path / "none" / "f", b""))
+            assert since_s(io) is None
+            assert io.full_at_s is None
+
+    asyncio.run(scenario())
+
+
+def test_a_disk_that_had_no_room_is_known() -> None:
+    async def scenario() -> None:
+        def work() -> None:
+            raise DiskFullError("no space")
+
+        async with threads(1, []) as io:
+            with pytest.raises(DiskFullError):
+                await io.run(work)
+            assert io.full_at_s is not None
 
     asyncio.run(scenario())

@@ -6,6 +6,7 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
@@ -33,14 +34,25 @@ def open_descriptors() -> set[str]:
     return {link.name for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
 
 
+def since_s(aio: KernelAio) -> float | None:
+    return aio.writes_since_s
+
+
 async def write(aio: KernelAio, fd: int, contents: bytes, position: int, *, durable: bool) -> int:
     """The result of one write."""
     memory = mmap.mmap(-1, len(contents))
     memory[:] = contents
     result: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    assert since_s(aio) is None
+    began_s = monotonic()
     aio.write(fd, address_of(memory), len(contents), position, result.set_result, durable=durable)
     assert not result.done()
-    return await result
+    writes_since_s = since_s(aio)
+    assert writes_since_s is not None
+    assert began_s <= writes_since_s <= monotonic()
+    written = await result
+    assert since_s(aio) is None
+    return written
 
 
 def test_writes_end_in_an_event_of_the_loop(tmp_path: Path) -> None:
