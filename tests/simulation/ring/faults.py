@@ -207,6 +207,21 @@ class Reset(Happening):
 
 
 @dataclass(frozen=True, slots=True)
+class StallData(Happening):
+    """A write of data does not end for longer than brokers bear; the metadata's disk is fine."""
+
+    lasts_ms: int
+
+    def happen(self, world: World) -> None:
+        process = world.newest(self.ordinal)
+        if process is not None and not process.is_paused:
+            world.faults["data stalled"] += 1
+            process.stall(is_stalled=True)
+            end = partial(process.stall, is_stalled=False)
+            world.schedule.after(self.lasts_ms * US_PER_MS, end)
+
+
+@dataclass(frozen=True, slots=True)
 class Slow(Happening):
     """Messages of this broker to another one take longer for a while."""
 

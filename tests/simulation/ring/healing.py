@@ -25,6 +25,7 @@ def heal(world: World) -> None:
         process.death = None
         if process.is_paused:
             process.resume()
+        process.stall(is_stalled=False)
     for ordinal in range(world.broker_count):
         world.start(ordinal)
 

@@ -38,6 +38,7 @@ MUTATIONS: dict[Mutation, int] = {
     mutations_of_the_ring.older_process_not_fenced: 0,
     mutations_of_the_ring.commands_done_twice: 43,
     mutations_of_the_ring.leads_before_its_logs_are_recovered: 0,
+    mutations_of_the_ring.stalled_data_passes_for_alive: 0,
 }
 
 

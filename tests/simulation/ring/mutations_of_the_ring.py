@@ -14,6 +14,7 @@ from tailrace_broker.core.node.events import BootstrapEffect, Recovered
 from tailrace_broker.core.node.gossip import Gossip
 from tailrace_broker.core.raft.events import ReadReady
 from tailrace_broker.core.raft.leading import Leading
+from tailrace_broker.core.raft.raft import Raft
 from tailrace_broker.core.ring import commands as ring_commands
 from tailrace_broker.core.ring import registrations
 from tailrace_broker.model.commands import Register, Stamped
@@ -98,6 +99,11 @@ def suspicion_right_after_the_own_start(patch: pytest.MonkeyPatch) -> None:
     """
     patch.setattr(Gossip, "may_suspect", lambda self, now_ms: True)
     patch.setattr(Control, "_is_hasty", lambda self, command, now_ms: False)
+
+
+def stalled_data_passes_for_alive(patch: pytest.MonkeyPatch) -> None:
+    """Only the metadata's own writes silence a broker."""
+    patch.setattr(Raft, "note_data", lambda self, is_stalled: None)
 
 
 def damping_per_range(patch: pytest.MonkeyPatch) -> None:

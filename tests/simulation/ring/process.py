@@ -20,6 +20,7 @@ from tailrace_broker.core.node.events import (
     CompactState,
     ControlEffect,
     ControlEvent,
+    Health,
     Heard,
     Recovered,
     Superseded,
@@ -94,6 +95,7 @@ class Process:
         self.is_alive = False
         self.is_paused = False
         self.is_recovered = False  # its logs are
+        self.is_stalled = False  # a write of its data does not end
         self.control: Control | None = None
         self.death: DeathAt | None = None
         self.down_ms = DOWN_MS  # once it has ended
@@ -181,6 +183,12 @@ class Process:
                 self.step(event)
         if self.is_alive and not self.is_paused:
             self.step(Woken())
+
+    def stall(self, *, is_stalled: bool) -> None:
+        """A write of its data does not end; or it has."""
+        if self.is_alive and self.control is not None and self.is_stalled != is_stalled:
+            self.is_stalled = is_stalled
+            self.step(Health(is_stalled=is_stalled))
 
     def _read(self) -> None:
         if not self.is_alive:

@@ -1,7 +1,7 @@
 """A process must know after a crash what it reported to others, as long as its disk is there."""
 
 from tailrace_broker.core.raft.events import Send
-from tailrace_broker.model.messages import AppendAnswered, Digest, Follow, VoteAnswered
+from tailrace_broker.model.messages import AppendAnswered, Digest, Follow, SliceTaken, VoteAnswered
 from tests.simulation.ring.process import Process
 from tests.simulation.ring.violation import check
 
@@ -20,6 +20,19 @@ def note_reported(process: Process, send: Send) -> None:
         disk.reported_height = max(disk.reported_height, message.commit.height)
     elif type(message) is VoteAnswered and message.is_granted and not message.is_pre:
         disk.reported_term = max(disk.reported_term, message.term)
+
+
+# By these others take a broker for alive, or count on its disk.
+HEARTBEATS = (AppendAnswered, Digest, Follow, SliceTaken)
+
+
+def check_silent(process: Process, send: Send) -> None:
+    """While a write of its data does not end it sends no heartbeat, but to itself."""
+    is_alone = process.control is not None and len(process.control.raft.configuration.disks) == 1
+    check(
+        not process.is_stalled or is_alone or not isinstance(send.message, HEARTBEATS),
+        f"{process.name} has stalled, and sends {type(send.message).__name__}",
+    )
 
 
 def check_kept(process: Process) -> None:

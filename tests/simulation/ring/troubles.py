@@ -19,6 +19,7 @@ from tests.simulation.ring.faults import (
     Pause,
     Reset,
     Slow,
+    StallData,
     Stop,
 )
 from tests.simulation.ring.world import LEADER
@@ -124,6 +125,10 @@ def _stall(generator: random.Random, at_ms: int, brokers: int) -> list[Happening
     return [Stall(at_ms, _who(generator, brokers), delay_ms, generator.choice(LASTS_MS))]
 
 
+def _stall_data(generator: random.Random, at_ms: int, brokers: int) -> list[Happening]:
+    return [StallData(at_ms, _who(generator, brokers), generator.choice(LASTS_MS))]
+
+
 def _lose_disk(generator: random.Random, at_ms: int, brokers: int) -> list[Happening]:
     """And perhaps the leader dies while the new disk is let in."""
     who, down_ms = generator.randrange(brokers), generator.choice(DOWN_MS)
@@ -153,5 +158,6 @@ MAKERS: list[Maker] = [
     _reset,
     _slow,
     _stall,
+    _stall_data,
     _lose_disk,
 ]

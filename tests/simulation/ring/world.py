@@ -17,7 +17,7 @@ from tests.simulation.ring.clients import Clients
 from tests.simulation.ring.disk import Crash, Disk, Identity
 from tests.simulation.ring.network import Environment, Network
 from tests.simulation.ring.process import DAMAGED, Process, Surroundings
-from tests.simulation.ring.promises import check_kept, note_reported
+from tests.simulation.ring.promises import check_kept, check_silent, note_reported
 from tests.simulation.ring.registrations import Registrations
 from tests.simulation.ring.schedule import US_PER_MS, Schedule
 from tests.simulation.ring.trace import Trace
@@ -158,6 +158,7 @@ class World:
         for effect in effects:
             if type(effect) is Send:
                 note_reported(process, effect)
+                check_silent(process, effect)
                 self.agreement.quorums.reported(effect)
                 if type(effect.message) is Append:
                     self.agreement.reported(process, effect.message)
