@@ -171,7 +171,8 @@ def test_a_broker_that_does_not_answer_a_redial_is_noticed() -> None:
             writer.transport.abort()
 
             assert await one.unreachable.get() == 2
-            assert asyncio.get_running_loop().time() - began_s >= REDIAL_SECONDS
+            passed_s = asyncio.get_running_loop().time() - began_s
+            assert passed_s > REDIAL_SECONDS - 0.01  # uvloop's clock has whole milliseconds
 
     run_mesh(scenario)
 
