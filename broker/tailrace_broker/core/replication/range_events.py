@@ -1,0 +1,126 @@
+"""The events and effects of all replicas of one process (`ranges` in this folder).
+
+Completions of the disk, `Suspected`, `LogStartMoved` and `Woken` are those of `events`.
+"""
+
+from dataclasses import dataclass
+
+from tailrace_broker.core.replication.events import (
+    Advance,
+    Advanced,
+    Append,
+    Cut,
+    CutDone,
+    Feed,
+    Flushed,
+    LogStartMoved,
+    ReportLost,
+    SetLogStart,
+    Suspected,
+    Woken,
+    WriteFailed,
+    Wrote,
+)
+from tailrace_broker.core.replication.log_ends import LogEnds
+from tailrace_broker.model.commands import ChangeIsr, Lead
+from tailrace_broker.model.replication import LogKey, ToFollower, ToLeader
+from tailrace_broker.model.ring_state import Replica, RingState
+
+# --- in ---
+
+
+@dataclass(frozen=True, slots=True)
+class StateApplied:
+    """The applied state. `me`: this process as it is registered there; None: not yet."""
+
+    state: RingState
+    me: Replica | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogOpened:
+    """The log is open: recovered at the start, or made after `OpenLog`."""
+
+    log: LogKey
+    ends: LogEnds
+
+
+@dataclass(frozen=True, slots=True)
+class HeardPeer:
+    """A message of another broker. The bytes of `Batches` stay with the caller."""
+
+    message: ToLeader | ToFollower
+
+
+@dataclass(frozen=True, slots=True)
+class LinkBroke:
+    """The connection to that broker broke; what was on it may be lost."""
+
+    ordinal: int
+
+
+LogEvent = Wrote | WriteFailed | Flushed | CutDone | LogStartMoved
+RangesEvent = (
+    StateApplied | LogOpened | HeardPeer | LinkBroke | Suspected | Woken
+    | Wrote | WriteFailed | Flushed | CutDone | LogStartMoved
+)  # fmt: skip
+
+# --- out ---
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLog:
+    """Open the log, or make it; then `LogOpened`, when nothing of it is under way."""
+
+    log: LogKey
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveLog:
+    """The topic was purged. What is under way for the log need not be reported."""
+
+    log: LogKey
+
+
+@dataclass(frozen=True, slots=True)
+class BeganLeading:
+    """From now on `hand_out` has offsets."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndedLeading:
+    """Nothing is acknowledged for this epoch any more: fail what waits."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendPeer:
+    """Send this to the broker."""
+
+    ordinal: int
+    message: ToLeader | ToFollower
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Ask the ring for this command, unless the same is under way."""
+
+    command: ChangeIsr | Lead
+
+
+RangeEffect = (
+    OpenLog | RemoveLog | BeganLeading | EndedLeading | SendPeer | Submit
+    | Feed | Advance | Append | Cut | Advanced | SetLogStart | ReportLost
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class OfRange:
+    """An effect, and the range and the applied epoch that it belongs to."""
+
+    range_id: int
+    epoch: int
+    effect: RangeEffect

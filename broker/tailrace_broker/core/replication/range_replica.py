@@ -1,0 +1,275 @@
+"""This process's replica of one range: its follower, and its leader while it leads. A machine.
+
+Both share the ends of the logs, which stay open over roles and epochs. A leader is made when all
+logs are open and none of their writes is under way; it ends in the step in which another epoch is
+applied. While there is one it gets what the disk reports, else the follower does.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple, assert_never
+
+from tailrace_broker.core.replication.events import (
+    Advance,
+    Applied,
+    CutDone,
+    Feed,
+    FollowerEvent,
+    GiveUpEpoch,
+    HeardFollower,
+    HeardLeader,
+    LeaderEffect,
+    LeaderEvent,
+    LinkLost,
+    LogAdded,
+    LogAltered,
+    LogRemoved,
+    LogStartMoved,
+    Propose,
+    RangeView,
+    ReplicationTiming,
+    SendFollower,
+    SendLeader,
+    SetLogStart,
+    Suspected,
+    Woken,
+)
+from tailrace_broker.core.replication.follower import RangeFollower
+from tailrace_broker.core.replication.leader import RangeLeader
+from tailrace_broker.core.replication.log_ends import LogEnds
+from tailrace_broker.core.replication.range_events import (
+    BeganLeading,
+    EndedLeading,
+    LogEvent,
+    OpenLog,
+    RangeEffect,
+    RemoveLog,
+    SendPeer,
+    Submit,
+)
+from tailrace_broker.model.commands import Lead
+from tailrace_broker.model.replication import (
+    LogKey,
+    Reported,
+    Run,
+    Standing,
+    ToFollower,
+    ToLeader,
+)
+from tailrace_broker.model.ring_state import Replica
+
+
+class LogRules(NamedTuple):
+    """What holds for a log of the range. `is_live`: its topic is not in the trash."""
+
+    is_synced: bool
+    min_isr: int
+    is_live: bool
+
+
+class RangeReplica:
+    """`leader` None: this process does not lead the range, or not yet. `view`: as last applied."""
+
+    def __init__(
+        self, ordinal: int, range_id: int, timing: ReplicationTiming, rules: Counter[str]
+    ) -> None:
+        self.view: RangeView | None = None
+        self.leader: RangeLeader | None = None
+        self.follower = RangeFollower(ordinal, timing, rules)
+        self.ends: dict[LogKey, LogEnds] = {}  # of the logs that are open
+        self._range_id = range_id
+        self._timing = timing
+        self._rules = rules
+        self._wanted: Mapping[LogKey, LogRules] = {}
+        self._leads_as: Replica | None = None  # as soon as all logs are open and idle
+        self._early: dict[int, Standing] = {}  # of followers that know the next epoch already
+        self._handed: dict[LogKey, int] = {}  # the end of what was handed out in the epoch
+
+    @property
+    def wake_at_ms(self) -> int:
+        """When `Woken` is due."""
+        due_ms = self.follower.wake_at_ms
+        return due_ms if self.leader is None else min(due_ms, self.leader.wake_at_ms)
+
+    @property
+    def epoch(self) -> int:
+        """As it is applied."""
+        return 0 if self.view is None else self.view.range.epoch
+
+    def validate(self) -> None:
+        """Assert what always holds."""
+        self.follower.validate()
+        assert self.ends.keys() <= self._wanted.keys()
+        assert self._leads_as is None or not self._is_ready
+        if self.leader is not None:
+            self.leader.validate()
+            assert self._leads_as is None
+            assert self.leader.epoch == self.epoch
+
+    def hand_out(self, key: LogKey, count: int) -> Run | None:
+        """Offsets of a write that begins now; None: nothing can be appended there now."""
+        leader, ends = self.leader, self.ends.get(key)
+        if leader is None or leader.is_given_up or ends is None or not self._wanted[key].is_live:
+            return None
+        first = max(ends.written, self._handed.get(key, 0))
+        self._handed[key] = first + count
+        ends.under_way += 1
+        return Run(leader.epoch, first, first + count)
+
+    # --- what is applied ---
+
+    def apply(self, view: RangeView, me: Replica, now_ms: int) -> list[RangeEffect]:
+        """Change roles where the range, or a registration of its replicas, differs.
+
+        After `want`: what the range has is known by then.
+        """
+        if view == self.view:
+            return self._lead_when_ready(now_ms)
+        self.view = view
+        effects: list[RangeEffect] = []
+        leader, leads = self.leader, view.range.leader == me
+        if leader is not None and (not leads or leader.epoch != view.range.epoch):
+            effects.append(EndedLeading(leader.epoch))
+            self.leader = leader = None
+        self._leads_as = me if leads and leader is None else None
+        effects += self._to_follower(Applied(view), now_ms)
+        if leader is not None:
+            effects += self._to_leader(leader, Applied(view), now_ms)
+        return effects + self._lead_when_ready(now_ms)
+
+    def want(self, logs: Mapping[LogKey, LogRules], now_ms: int) -> list[RangeEffect]:
+        """Have all logs that the range has now, and no others."""
+        before, self._wanted = self._wanted, logs
+        effects: list[RangeEffect] = []
+        for key in [each for each in before if each not in logs]:
+            effects.append(RemoveLog(key))
+            if self.ends.pop(key, None) is not None:
+                effects += self._to_both(LogRemoved(key), now_ms)
+        for key, rules in logs.items():
+            known = before.get(key)
+            if known is None:
+                effects.append(OpenLog(key))
+            elif key in self.ends and known[:2] != rules[:2]:
+                altered = LogAltered(key, rules.is_synced, rules.min_isr)
+                effects += self._to_both(altered, now_ms)
+        return effects
+
+    def add(self, key: LogKey, ends: LogEnds, now_ms: int) -> list[RangeEffect]:
+        """A log that is wanted was open already."""
+        assert key not in self.ends, key
+        self.ends[key] = ends
+        return self._to_both(self._added(key), now_ms)
+
+    def opened(self, key: LogKey, ends: LogEnds, now_ms: int) -> list[RangeEffect]:
+        """A log that was asked for is open."""
+        return [*self.add(key, ends, now_ms), *self._lead_when_ready(now_ms)]
+
+    # --- events ---
+
+    def on_log(self, event: LogEvent, now_ms: int) -> list[RangeEffect]:
+        """To the role that the process has; what was purged meanwhile concerns nobody."""
+        if event.log not in self.ends:
+            return []
+        leader = self.leader
+        if leader is None:
+            if isinstance(event, LogStartMoved):
+                return []  # retention is the leader's
+            effects = self._to_follower(event, now_ms)
+            return effects + self._lead_when_ready(now_ms)
+        assert not isinstance(event, CutDone), "a leader's log is not cut"
+        return self._to_leader(leader, event, now_ms)
+
+    def heard(self, message: ToLeader | ToFollower, now_ms: int) -> list[RangeEffect]:
+        """A message of another replica."""
+        if not isinstance(message, Standing | Reported):
+            return self._to_follower(HeardLeader(message), now_ms)
+        if self.leader is not None and message.epoch <= self.leader.epoch:
+            return self._to_leader(self.leader, HeardFollower(message), now_ms)
+        if isinstance(message, Standing) and message.epoch >= self.epoch:
+            self._early[message.replica.ordinal] = message
+            self._rules["replica.early_standing"] += 1
+        return []
+
+    def link_broke(self, ordinal: int, now_ms: int) -> list[RangeEffect]:
+        """Stand again, if it was the leader's."""
+        leader = None if self.view is None else self.view.range.leader
+        if leader is None or leader.ordinal != ordinal:
+            return []
+        return self._to_follower(LinkLost(), now_ms)
+
+    def suspect(self, suspected: Suspected, now_ms: int) -> list[RangeEffect]:
+        """A broker seems dead: the leader has it leave the ISR."""
+        return [] if self.leader is None else self._to_leader(self.leader, suspected, now_ms)
+
+    def wake(self, now_ms: int) -> list[RangeEffect]:
+        """Do what is due."""
+        effects: list[RangeEffect] = []
+        if self.leader is not None and now_ms >= self.leader.wake_at_ms:
+            effects += self._to_leader(self.leader, Woken(), now_ms)
+        if now_ms >= self.follower.wake_at_ms:
+            effects += self._to_follower(Woken(), now_ms)
+        return effects
+
+    # --- leading ---
+
+    @property
+    def _is_ready(self) -> bool:
+        """All logs are open, and nothing that an earlier role has begun is under way."""
+        are_open = self.ends.keys() == self._wanted.keys()
+        return are_open and not any(each.under_way for each in self.ends.values())
+
+    def _lead_when_ready(self, now_ms: int) -> list[RangeEffect]:
+        me, view = self._leads_as, self.view
+        if me is None or view is None:
+            return []
+        if not self._is_ready:
+            self._rules["replica.waits_to_lead"] += 1
+            return []
+        self._leads_as = None
+        self._handed.clear()
+        leader = self.leader = RangeLeader(me, view, self._timing, now_ms, self._rules)
+        effects: list[RangeEffect] = []
+        for key in self.ends:
+            effects += self._to_leader(leader, self._added(key), now_ms)
+        effects.append(BeganLeading(leader.epoch))
+        early, self._early = self._early, {}
+        for standing in early.values():
+            effects += self._to_leader(leader, HeardFollower(standing), now_ms)
+        return effects
+
+    def _added(self, key: LogKey) -> LogAdded:
+        rules = self._wanted[key]
+        return LogAdded(key, self.ends[key], rules.is_synced, rules.min_isr)
+
+    # --- the machines ---
+
+    def _to_both(self, event: LogAdded | LogAltered | LogRemoved, now_ms: int) -> list[RangeEffect]:
+        effects = self._to_follower(event, now_ms)
+        if self.leader is not None:
+            effects += self._to_leader(self.leader, event, now_ms)
+        return effects
+
+    def _to_follower(self, event: FollowerEvent, now_ms: int) -> list[RangeEffect]:
+        return [
+            SendPeer(each.ordinal, each.message) if isinstance(each, SendLeader) else each
+            for each in self.follower.step(event, now_ms)
+        ]
+
+    def _to_leader(self, leader: RangeLeader, event: LeaderEvent, now_ms: int) -> list[RangeEffect]:
+        return [self._of_leader(each) for each in leader.step(event, now_ms)]
+
+    def _of_leader(self, effect: LeaderEffect) -> RangeEffect:
+        match effect:
+            case SendFollower(ordinal, message):
+                return SendPeer(ordinal, message)
+            case Propose(command):
+                return Submit(command)
+            case GiveUpEpoch(epoch):
+                assert self.view is not None
+                me = self.view.range.leader
+                assert me is not None
+                return Submit(Lead(self._range_id, epoch, me.ordinal, me.registration))
+            case Feed() | Advance() | SetLogStart():
+                return effect
+            case _:
+                assert_never(effect)

@@ -1,0 +1,450 @@
+from collections import Counter
+from typing import Any
+
+from msgspec.structs import replace
+
+from tailrace_broker.core.replication.events import (
+    Advance,
+    Append,
+    Cut,
+    CutDone,
+    Feed,
+    Flushed,
+    LogStartMoved,
+    ReplicationTiming,
+    Suspected,
+    Woken,
+    WriteFailed,
+    Wrote,
+)
+from tailrace_broker.core.replication.follower import NEVER_MS
+from tailrace_broker.core.replication.log_ends import LogEnds
+from tailrace_broker.core.replication.range_events import (
+    BeganLeading,
+    EndedLeading,
+    HeardPeer,
+    LinkBroke,
+    LogOpened,
+    OfRange,
+    OpenLog,
+    RangeEffect,
+    RangesEvent,
+    RemoveLog,
+    SendPeer,
+    StateApplied,
+    Submit,
+)
+from tailrace_broker.core.replication.ranges import RangeReplicas, logs_of
+from tailrace_broker.model.commands import (
+    AlterTopic,
+    ChangeIsr,
+    DeleteTopic,
+    Lead,
+    PurgeTopics,
+)
+from tailrace_broker.model.replication import (
+    Batches,
+    Cuts,
+    EpochStart,
+    Heartbeat,
+    LogCut,
+    LogKey,
+    LogReport,
+    LogStanding,
+    Reported,
+    Run,
+    Standing,
+)
+from tailrace_broker.model.ring_state import Replica, RingState
+from tests.support.ring.states import done, founded, led, with_topic
+
+A, B, C = (Replica(each, 1) for each in range(3))
+STATE = with_topic(led(), partitions=1)
+TOPIC = STATE.topics["orders"]
+# Partitions of ranges 0, 1, 2, led by brokers 0, 1, 2.
+KEYS = {range_id: key for key, range_id in logs_of(TOPIC)}
+KEY = KEYS[0]
+
+
+class Process:
+    """A broker's replicas, and what they did."""
+
+    def __init__(self, me: Replica = A, ordinal: int = 0) -> None:
+        self.me = me
+        self.now_ms = 0
+        self.rules: Counter[str] = Counter()
+        self.replicas = RangeReplicas(ordinal, ReplicationTiming(), self.rules)
+        self.ends: dict[LogKey, LogEnds] = {}
+
+    def do(self, event: RangesEvent) -> list[OfRange]:
+        effects = self.replicas.step(event, self.now_ms)
+        self.replicas.validate()
+        return effects
+
+    def of(self, event: RangesEvent, range_id: int = 0) -> list[RangeEffect]:
+        return [each.effect for each in self.do(event) if each.range_id == range_id]
+
+    def open(self, key: LogKey = KEY, range_id: int = 0, **ends: Any) -> list[RangeEffect]:
+        self.ends[key] = LogEnds(**ends)
+        return self.of(LogOpened(key, self.ends[key]), range_id)
+
+    def apply(self, state: RingState, range_id: int = 0) -> list[RangeEffect]:
+        return self.of(StateApplied(state, self.me), range_id)
+
+    def wrote(self, run: Run, key: LogKey = KEY) -> list[RangeEffect]:
+        return self.of(Wrote(key, run, run.end, 10))
+
+    def hear(self, message: Any, range_id: int = 0) -> list[RangeEffect]:
+        return self.of(HeardPeer(message), range_id)
+
+
+def leading(**ends: Any) -> Process:
+    """Broker 0, which leads range 0 and follows in the others."""
+    process = Process()
+    for range_id, key in KEYS.items():
+        process.open(key, range_id, **ends)
+    process.apply(STATE)
+    return process
+
+
+def following() -> Process:
+    """Broker 1, which follows broker 0 in range 0."""
+    process = Process(B, 1)
+    for range_id, key in KEYS.items():
+        process.open(key, range_id)
+    process.apply(STATE)
+    session = process.replicas.ranges[0].follower._session
+    process.hear(Cuts(0, 1, session, (LogCut(KEY, 0, 0, False, 0, 0),)))
+    assert process.replicas.ranges[0].follower.is_following
+    return process
+
+
+def standing(who: Replica, epoch: int = 1, session: int = 1) -> Standing:
+    return Standing(0, epoch, session, who, (LogStanding(KEY, 0, 0, ()),))
+
+
+def joined(process: Process, who: Replica) -> list[RangeEffect]:
+    process.hear(standing(who))
+    return process.hear(Reported(0, 1, 1, who, (LogReport(KEY, 0, 0),), is_whole=True))
+
+
+def takeover(state: RingState, broker: Replica, *without: int) -> RingState:
+    epoch = state.ranges[0].epoch
+    return done(state, Lead(0, epoch, broker.ordinal, broker.registration, without))
+
+
+# --- registration and logs ---
+
+
+def test_nothing_is_done_before_the_process_is_registered() -> None:
+    process = Process()
+    process.open()
+
+    assert process.do(StateApplied(STATE, None)) == []
+    assert process.replicas.ranges == {}
+    assert process.replicas.wake_at_ms == NEVER_MS
+    assert process.replicas.leads(0) is None
+    assert process.hear(standing(B)) == []
+    assert process.rules["replicas.other_range"] == 1
+
+
+def test_logs_that_were_not_recovered_are_asked_for() -> None:
+    process = Process()
+    process.open()
+
+    effects = process.do(StateApplied(STATE, A))
+
+    asked = [each.effect for each in effects if isinstance(each.effect, OpenLog)]
+    assert asked == [OpenLog(KEYS[1]), OpenLog(KEYS[2])]
+
+
+def test_only_ranges_of_which_there_is_a_replica_are_held() -> None:
+    state = with_topic(led(6), partitions=1)
+    process = Process()
+    process.apply(state)
+
+    held = {each.id for each in state.ranges.values() if 0 in each.replicas}
+    assert process.replicas.ranges.keys() == held
+    assert len(held) < len(state.ranges)
+
+
+def test_a_log_of_a_new_topic_is_opened_while_the_range_is_led() -> None:
+    process = leading()
+    state = with_topic(STATE, "more", partitions=1)
+    new = next(key for key, range_id in logs_of(state.topics["more"]) if range_id == 0)
+
+    assert process.apply(state) == [OpenLog(new)]
+    assert process.replicas.hand_out(new, 1) is None
+    assert process.open(new) == []
+    assert process.replicas.hand_out(new, 1) == Run(1, 0, 1)
+
+
+def test_a_purged_log_is_removed_and_what_is_under_way_for_it_is_ignored() -> None:
+    process = leading()
+    run = process.replicas.hand_out(KEY, 1)
+    state = done(STATE, DeleteTopic("orders", 1), PurgeTopics((TOPIC.id,)))
+
+    assert RemoveLog(KEY) in process.apply(state)
+    assert run is not None
+    assert process.wrote(run) == []
+    assert process.replicas.hand_out(KEY, 1) is None
+
+
+def test_a_log_that_is_purged_while_it_is_opened_is_removed() -> None:
+    process = Process()
+    process.apply(STATE)
+    state = done(STATE, DeleteTopic("orders", 1), PurgeTopics((TOPIC.id,)))
+
+    effects = process.apply(state)
+
+    assert effects[:2] == [RemoveLog(KEY), BeganLeading(1)]  # it waited for that log
+    assert process.open() == []
+    assert process.replicas.range_of(KEY) is None
+
+
+def test_to_a_topic_in_the_trash_nothing_is_appended() -> None:
+    process = leading()
+    process.apply(done(STATE, DeleteTopic("orders", 1)))
+
+    assert process.replicas.hand_out(KEY, 1) is None
+    assert process.replicas.leads(0) == 1
+
+
+def test_another_durability_is_passed_on_and_other_settings_are_not() -> None:
+    process = leading()
+    joined(process, B)
+    joined(process, C)
+    run = process.replicas.hand_out(KEY, 1)
+    assert run is not None
+    process.of(Wrote(KEY, run, 0, 10))
+    for who in (B, C):
+        process.hear(Reported(0, 1, 1, who, (LogReport(KEY, 1, 0),)))
+    retained = done(STATE, AlterTopic("orders", {"retentionMs": 100_000}))
+    written = done(retained, AlterTopic("orders", {"durability": "written"}))
+
+    assert process.apply(retained) == []
+    assert process.apply(written) == [Advance(KEY, 1)]
+
+
+def test_a_range_that_has_other_replicas_is_not_led_any_more() -> None:
+    process = leading()
+    moved = replace(STATE.ranges[0], replicas=(1, 2))
+    elsewhere = replace(STATE, ranges={**STATE.ranges, 0: moved})
+
+    assert process.replicas.ranges.keys() == {0, 1, 2}
+    effects = process.replicas.step(StateApplied(elsewhere, A), 0)
+    assert OfRange(0, 1, EndedLeading(1)) in effects
+    assert process.replicas.ranges.keys() == {1, 2}
+    assert process.replicas.range_of(KEY) is None
+
+    assert process.apply(STATE) == [OpenLog(KEY)]
+    assert process.open() == [BeganLeading(1)]
+
+
+def test_a_follower_leaves_a_range_without_an_effect() -> None:
+    process = following()
+    moved = replace(STATE.ranges[0], replicas=(0, 2))
+
+    assert process.apply(replace(STATE, ranges={**STATE.ranges, 0: moved})) == []
+    assert process.replicas.ranges.keys() == {1, 2}
+
+
+# --- leading ---
+
+
+def test_a_range_is_led_when_its_logs_are_open() -> None:
+    process = Process()
+
+    assert BeganLeading(1) not in process.apply(STATE)
+    assert process.replicas.leads(0) is None
+    assert process.rules["replica.waits_to_lead"] > 0
+    assert process.open() == [BeganLeading(1)]
+    assert process.replicas.leads(0) == 1
+
+
+def test_offsets_are_handed_out_once_in_the_order_of_writes() -> None:
+    process = leading(written=5, flushed=5, epochs=[EpochStart(1, 0)])
+
+    runs = [process.replicas.hand_out(KEY, count) for count in (2, 3)]
+
+    assert runs == [Run(1, 5, 7), Run(1, 7, 10)]
+    assert process.ends[KEY].under_way == 2
+    assert process.replicas.hand_out(KEYS[1], 1) is None
+
+
+def test_after_a_failed_write_the_epoch_is_given_up_and_nothing_is_handed_out() -> None:
+    process = leading()
+    process.replicas.hand_out(KEY, 1)
+
+    assert process.of(WriteFailed(KEY)) == [Submit(Lead(0, 1, 0, 1))]
+    assert process.replicas.hand_out(KEY, 1) is None
+    assert process.replicas.leads(0) is None
+
+
+def test_the_next_epoch_begins_when_the_writes_of_the_last_have_ended() -> None:
+    process = leading()
+    first = process.replicas.hand_out(KEY, 1)
+    process.replicas.hand_out(KEY, 2)
+    assert first is not None
+
+    assert process.apply(takeover(STATE, A)) == [EndedLeading(1)]
+    assert process.wrote(first) == []
+    assert process.of(WriteFailed(KEY)) == [BeganLeading(2)]
+    assert process.replicas.hand_out(KEY, 1) == Run(2, 1, 2)
+
+
+def test_a_deposed_leader_follows_in_the_step_that_applies_it() -> None:
+    process = leading()
+
+    effects = process.apply(takeover(STATE, B))
+
+    assert effects[0] == EndedLeading(1)
+    assert isinstance(effects[1], SendPeer)
+    assert effects[1].ordinal == 1
+    assert process.replicas.hand_out(KEY, 1) is None
+
+
+def test_who_is_deposed_before_its_logs_are_open_never_led() -> None:
+    process = Process()
+    process.apply(STATE)
+    process.apply(takeover(STATE, B))
+
+    assert BeganLeading(1) not in process.open()
+    assert process.replicas.ranges[0].leader is None
+
+
+def test_a_standing_that_comes_before_its_epoch_is_applied_is_answered_then() -> None:
+    process = following()
+    state = takeover(STATE, B)
+    process.hear(standing(A, epoch=2, session=4))
+    process.hear(standing(C, epoch=2, session=9))
+    process.hear(Reported(0, 2, 9, C, ()))  # of no use before its standing
+
+    effects = process.apply(state)
+
+    answers = [each for each in effects if isinstance(each, SendPeer)]
+    assert [(each.ordinal, type(each.message), each.message.session) for each in answers] == [
+        (0, Cuts, 4),
+        (2, Cuts, 9),
+    ]
+
+
+def test_a_standing_of_an_older_epoch_is_forgotten() -> None:
+    process = following()
+
+    process.hear(standing(A, epoch=0))
+
+    assert process.rules["replica.early_standing"] == 0
+
+
+def test_the_leader_answers_feeds_and_commits() -> None:
+    process = leading()
+    joined(process, B)
+    joined(process, C)
+    run = process.replicas.hand_out(KEY, 1)
+    assert run is not None
+
+    fed = process.wrote(run)
+    assert [each.ordinal for each in fed if isinstance(each, Feed)] == [1, 2]
+    assert process.of(Flushed(KEY, 1)) == []
+    assert process.hear(Reported(0, 1, 1, B, (LogReport(KEY, 1, 1),))) == []
+    assert process.hear(Reported(0, 1, 1, C, (LogReport(KEY, 1, 1),))) == [Advance(KEY, 1)]
+    assert process.of(LogStartMoved(KEY, 1)) == []
+    assert process.ends[KEY].start == 1
+
+
+def test_who_joined_the_isr_counts_when_that_is_applied() -> None:
+    alone = replace(STATE.ranges[0], isr=(A, B))
+    process = Process()
+    process.open()
+    process.apply(replace(STATE, ranges={**STATE.ranges, 0: alone}))
+    joined(process, B)
+    effects = joined(process, C)
+    assert effects == [Submit(ChangeIsr(0, 1, alone.version, (A, B, C)))]
+
+    process.apply(STATE)
+
+    assert process.rules["leader.admitted"] == 1
+
+
+def test_a_state_that_differs_in_nothing_of_the_ranges_changes_nothing() -> None:
+    process = leading()
+
+    assert process.do(StateApplied(replace(STATE, recent={7: None}), A)) == []
+
+
+def test_a_suspected_broker_is_to_leave_the_isr_where_this_process_leads() -> None:
+    process = leading()
+    joined(process, B)
+    joined(process, C)
+
+    effects = process.do(Suspected(1))
+
+    assert effects == [OfRange(0, 1, Submit(ChangeIsr(0, 1, STATE.ranges[0].version, (A, C))))]
+
+
+# --- following ---
+
+
+def test_a_follower_appends_cuts_and_reports_by_range() -> None:
+    process = following()
+    session = process.replicas.ranges[0].follower._session
+    batches = Batches(0, 1, session, KEY, 0, (Run(1, 0, 2),), 0, 0)
+
+    assert process.hear(batches) == [Append(batches)]
+    assert process.of(LogStartMoved(KEY, 1)) == []  # retention is the leader's
+    report = Reported(0, 1, session, B, (LogReport(KEY, 2, 2),))
+    assert process.wrote(Run(1, 0, 2)) == [SendPeer(0, report)]
+    process.apply(takeover(STATE, C))
+    session = process.replicas.ranges[0].follower._session
+    cut = LogCut(KEY, 1, 1, False, 0, 0)
+    assert process.hear(Cuts(0, 2, session, (cut,))) == [Cut(cut)]
+    assert [type(each) for each in process.of(CutDone(KEY))] == [SendPeer]
+
+
+def test_a_broken_link_to_the_leader_has_a_follower_stand_again() -> None:
+    process = following()
+
+    assert process.of(LinkBroke(2)) == []
+    assert [type(each) for each in process.of(LinkBroke(0))] == [SendPeer]
+
+
+def test_a_link_concerns_no_range_without_a_leader() -> None:
+    process = Process()
+    process.apply(with_topic(founded(), partitions=1))
+
+    assert process.do(LinkBroke(1)) == []
+    assert process.hear(standing(B)) == []
+
+
+def test_leaders_send_heartbeats_and_silent_followers_stand_again() -> None:
+    process = leading()
+    joined(process, B)
+    assert process.do(Woken()) == []
+    process.now_ms = process.replicas.wake_at_ms
+
+    beats = process.of(Woken())
+
+    assert beats == [SendPeer(1, Heartbeat(0, 1, 1, ()))]
+    process.now_ms = process.replicas.ranges[1].wake_at_ms
+    assert [each.ordinal for each in process.of(Woken(), 1) if isinstance(each, SendPeer)] == [1]
+
+
+def test_events_of_logs_that_are_unknown_or_not_open_are_ignored() -> None:
+    process = leading()
+    unknown = LogKey(TOPIC.id, 99)
+    waiting = Process()
+    waiting.apply(STATE)
+
+    assert waiting.do(Flushed(KEY, 3)) == []
+    assert process.do(Flushed(unknown, 3)) == []
+    assert process.replicas.range_of(unknown) is None
+
+
+def test_a_log_that_is_recovered_and_of_no_topic_stays_as_it_is() -> None:
+    process = Process()
+    unknown = LogKey(TOPIC.id, 99)
+
+    assert process.open(unknown) == []
+    process.apply(STATE)
+    assert process.replicas.range_of(unknown) is None
