@@ -4,7 +4,7 @@ It sees processes from outside, and what they give to their disks. The committed
 once, from the first broker that takes a block for committed; all others are compared with it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from itertools import combinations
 from uuid import UUID
@@ -45,7 +45,12 @@ _encode_state = msgspec.msgpack.Encoder().encode
 class Agreement:
     """The committed chain and its states, who led when, and what each process was last seen at."""
 
-    def __init__(self, registrations: Registrations) -> None:
+    def __init__(
+        self,
+        registrations: Registrations,
+        changed: Callable[[RingState, RingState], None] | None = None,
+    ) -> None:
+        """`changed`: gets the states before and after a change."""
         self.initial: Configuration | None = None
         self.configuration: Configuration | None = None  # committed
         self.committed: list[BlockId] = []
@@ -53,6 +58,7 @@ class Agreement:
         self.state: RingState | None = None  # after the last of `committed`
         self.quorums = Quorums()
         self._registrations = registrations
+        self._changed = changed
         self._blocks: dict[BlockId, Block] = {}
         self._encoded: list[bytes] = []
         self._leaders: dict[int, str] = {}
@@ -196,6 +202,8 @@ class Agreement:
             if any(getattr(self.state, part) is not getattr(before, part) for part in CHECKED):
                 check_state(self.state)
                 self._registrations.changed(before, self.state, stamped.command)
+                if self._changed is not None:
+                    self._changed(before, self.state)
         self.committed.append(block.id)
         self._reported.add(block.id)
         changed = self.state is not before

@@ -14,7 +14,9 @@ from typing import Literal, NamedTuple
 from uuid import UUID
 
 from tailrace_broker.model.agreement import NOTHING
+from tailrace_broker.model.replication import LogKey
 from tailrace_broker.model.ring_state import Loss, Start
+from tests.simulation.replication.model_log import ModelLog
 
 SECTOR_BYTES = 512
 WRITE_US_MIN = 60
@@ -96,6 +98,9 @@ class Disk:
         self.identity = identity
         self.kernel = 0
         self.slowness_us = 0
+        self.data_slowness_us = 0  # of the logs alone
+        self.recovery_us = 0  # how much longer a start takes
+        self.logs: dict[LogKey, ModelLog] = {}
         self.ends: list[Loss] = []  # of its processes, and losses of power in between
         self.is_copy = False
         self.is_rotten = False
@@ -135,6 +140,8 @@ class Disk:
         under_way, self._under_way = self._under_way, []
         for action in under_way:
             self._leave_unfinished(action)
+        for log in self.logs.values():
+            log.crashed(crash)
         if not self.identity.is_clean:
             self.ends.append(crash)
         if crash == "power":
@@ -142,7 +149,7 @@ class Disk:
             self.kernel += 1
 
     def copy(self) -> "Disk":
-        """As it is now, as far as it is durable: a backup that may come back one day."""
+        """As it is now, as far as it is durable, without logs: it may come back one day."""
         copied = Disk(self.identity, self._random)
         copied.kernel = self.kernel
         copied._files = deepcopy(self._files)

@@ -11,18 +11,20 @@ from tests.simulation.ring.world import LEADER, World
 
 @dataclass(frozen=True, slots=True)
 class Stall(Happening):
-    """Every write of the disk takes so much longer for a while."""
+    """Every write of the disk, or of its logs alone, takes so much longer for a while."""
 
     delay_ms: int
     lasts_ms: int
+    is_of_data: bool = False
 
     def happen(self, world: World) -> None:
-        world.faults["disk stalled"] += 1
+        world.faults["data disk stalled" if self.is_of_data else "disk stalled"] += 1
         disk = world.disks[world.leader() if self.ordinal == LEADER else self.ordinal]
-        disk.slowness_us = self.delay_ms * US_PER_MS
+        name = "data_slowness_us" if self.is_of_data else "slowness_us"
+        setattr(disk, name, self.delay_ms * US_PER_MS)
 
         def end() -> None:
-            disk.slowness_us = 0
+            setattr(disk, name, 0)
 
         world.schedule.after(self.lasts_ms * US_PER_MS, end)
 

@@ -10,10 +10,12 @@ from functools import partial
 
 from tailrace_broker.core.node.events import Answer, Applied, ControlEffect
 from tailrace_broker.core.raft.events import Keep, Send
+from tailrace_broker.core.replication import events as replication_events
+from tailrace_broker.core.replication.range_events import BeganLeading, RangeEffect, Submit
 from tailrace_broker.model.agreement import Commit
 from tailrace_broker.model.messages import Append, AppendAnswered, VoteAnswered
 from tests.simulation.ring.disk import Crash
-from tests.simulation.ring.network import PORTS
+from tests.simulation.ring.network import PORTS, Port
 from tests.simulation.ring.process import DeathAt, Process
 from tests.simulation.ring.schedule import US_PER_MS
 from tests.simulation.ring.world import LEADER, World
@@ -23,20 +25,23 @@ DOWN_MS = (20, 100, 300, 1000, 3000, 8000)
 LASTS_MS = (200, 1000, 3000, 6000, 12_000)
 
 
-def _sends(*kinds: type) -> Callable[[ControlEffect], bool]:
+Matches = Callable[[ControlEffect | RangeEffect], bool]
+
+
+def _sends(*kinds: type) -> Matches:
     return lambda effect: isinstance(effect, Send) and isinstance(effect.message, kinds)
 
 
-def _does(kind: type) -> Callable[[ControlEffect], bool]:
+def _does(kind: type) -> Matches:
     return lambda effect: isinstance(effect, kind)
 
 
-def _keeps_commit(effect: ControlEffect) -> bool:
+def _keeps_commit(effect: ControlEffect | RangeEffect) -> bool:
     return isinstance(effect, Keep) and any(isinstance(each, Commit) for each in effect.records)
 
 
 # Moments at which it hurts to die; of a promise, right after it was made.
-EFFECTS: dict[str, Callable[[ControlEffect], bool]] = {
+EFFECTS: dict[str, Matches] = {
     "append": _sends(Append),
     "answer": _does(Answer),
     "apply": _does(Applied),
@@ -46,6 +51,15 @@ EFFECTS: dict[str, Callable[[ControlEffect], bool]] = {
     "vote": _sends(VoteAnswered),
 }
 AFTER = frozenset({"promise", "vote"})
+# Of replication: a follower's write, an acknowledgement, a cut, feeding, leading, a proposal.
+DATA_EFFECTS: dict[str, Matches] = {
+    "append batches": _does(replication_events.Append),
+    "acknowledge": _does(replication_events.Advance),
+    "cut": _does(replication_events.Cut),
+    "feed": _does(replication_events.Feed),
+    "lead": _does(BeganLeading),
+    "submit": _does(Submit),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +103,8 @@ class KillAt(Happening):
             world.faults[f"killed at {self.effect}"] += 1
             process.down_ms = self.down_ms
             is_after = self.effect in AFTER
-            process.death = DeathAt(EFFECTS[self.effect], self.number, self.crash, is_after)
+            matches = EFFECTS.get(self.effect) or DATA_EFFECTS[self.effect]
+            process.death = DeathAt(matches, self.number, self.crash, is_after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +198,12 @@ class Cut(Happening):
 
     pairs: tuple[tuple[int, int], ...]
     lasts_ms: int
+    ports: tuple[Port, ...] = PORTS
 
     def happen(self, world: World) -> None:
-        world.faults["cut off"] += 1
+        world.faults["cut off" if len(self.ports) > 1 else f"cut off: {self.ports[0]}"] += 1
         for sender, receiver in self.pairs:
-            for port in PORTS:
+            for port in self.ports:
                 world.network.cut(sender, receiver, port)
                 repair = partial(world.network.repair, sender, receiver, port)
                 world.schedule.after(self.lasts_ms * US_PER_MS, repair)
@@ -231,9 +247,10 @@ class Slow(Happening):
 
     def happen(self, world: World) -> None:
         world.faults["slow link"] += 1
-        world.network.slow(self.ordinal, self.other, self.delay_ms * US_PER_MS)
-        end = partial(world.network.slow, self.ordinal, self.other, 0)
-        world.schedule.after(self.lasts_ms * US_PER_MS, end)
+        for port in PORTS:
+            world.network.slow(self.ordinal, self.other, port, self.delay_ms * US_PER_MS)
+            end = partial(world.network.slow, self.ordinal, self.other, port, 0)
+            world.schedule.after(self.lasts_ms * US_PER_MS, end)
 
 
 def _resume(process: Process) -> None:

@@ -20,7 +20,9 @@ def heal(world: World) -> None:
     world.say("everything is repaired")
     world.network.heal()
     for disk in world.disks.values():
-        disk.slowness_us = 0
+        disk.slowness_us = disk.data_slowness_us = disk.recovery_us = 0
+    if world.replicas is not None:
+        world.replicas.healed()
     for process in list(world.processes):
         process.death = None
         if process.is_paused:
@@ -35,7 +37,7 @@ def recover(world: World) -> None:
     healed_us = world.schedule.now_us
     deadline_us = healed_us + HEALED_WITHIN_S * US_PER_S
     next_bootstrap_us = healed_us
-    while (lacking := missing(world)) is not None:
+    while (lacking := missing(world) or _missing_data(world)) is not None:
         now_us = world.schedule.now_us
         check(now_us < deadline_us, f"{HEALED_WITHIN_S} s after everything was repaired: {lacking}")
         if now_us >= next_bootstrap_us and _is_unfounded(world):
@@ -44,6 +46,10 @@ def recover(world: World) -> None:
         world.schedule.run(now_us + LOOK_EVERY_US)
     _use(world, deadline_us)
     world.healed_ms = (world.schedule.now_us - healed_us) // US_PER_MS
+
+
+def _missing_data(world: World) -> str | None:
+    return None if world.replicas is None else world.replicas.missing()
 
 
 def _use(world: World, deadline_us: int) -> None:

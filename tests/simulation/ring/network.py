@@ -8,13 +8,26 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from tailrace_broker.model.messages import Message
+from tailrace_broker.model.replication import ToFollower, ToLeader
+from tests.simulation.replication.model_log import Entry
 from tests.simulation.ring.schedule import US_PER_MS, Schedule
 
-Port = Literal["peer"]
-PORTS: tuple[Port, ...] = ("peer",)
+# Of the metadata, and of the data (9256). Each has its own cuts and delays.
+Port = Literal["peer", "data"]
+PORTS: tuple[Port, ...] = ("peer", "data")
+
+
+class DataFrame(NamedTuple):
+    """A message between replicas, and the batches that travel beside it."""
+
+    message: ToFollower | ToLeader
+    entries: tuple[Entry, ...]
+
+
+Payload = Message | DataFrame
 
 
 class Endpoint(Protocol):
@@ -24,8 +37,11 @@ class Endpoint(Protocol):
     number: int
     is_alive: bool
 
-    def receive(self, port: Port, message: Message) -> None:
+    def receive(self, port: Port, message: Payload) -> None:
         """A message for it has arrived."""
+
+    def link_broke(self, ordinal: int) -> None:
+        """A connection of the data port ended; what was on it may be lost."""
 
     def unreachable(self, ordinal: int) -> None:
         """A connection to that broker was reset or refused."""
@@ -48,6 +64,8 @@ DIAL_PAUSE_US_MIN = 20 * US_PER_MS
 DIAL_PAUSE_US_MAX = 1000 * US_PER_MS
 RESET_TOLD = 0.9
 RESET_DELAY_US_MAX = 20 * US_PER_MS
+# A connection that has lost something is noticed by both sides within this time.
+BREAK_US_MAX = 1000 * US_PER_MS
 # With two processes of one ordinal: how often a peer's connection ends up at the other one.
 TURNS_TO_THE_OTHER = 0.1
 
@@ -63,7 +81,9 @@ class Network:
         self._at: dict[int, list[Endpoint]] = {}  # living ones by ordinal, the oldest first
         self._routes: dict[tuple[int, int], int] = {}  # (process, ordinal) -> process
         self._cuts: Counter[tuple[int, int, Port]] = Counter()
-        self._slow_us: dict[tuple[int, int], int] = {}
+        self._slow_us: dict[tuple[int, int, Port], int] = {}
+        self._last_us: dict[tuple[int, int], int] = {}  # of what a data connection delivers
+        self._breaking: set[tuple[int, int]] = set()
         self._dials: dict[tuple[int, int], tuple[int, int]] = {}  # not before, and the next pause
         self._deaf: set[int] = set()  # processes that nobody reaches, and that reach nobody
 
@@ -79,18 +99,19 @@ class Network:
                 if ordinal != endpoint.ordinal and self._random.random() < RESET_TOLD:
                     self._tell(peer, endpoint.ordinal)
 
-    def send(self, sender: Endpoint, ordinal: int, port: Port, message: Message) -> None:
-        """Once, twice or never, sooner or later."""
+    def send(self, sender: Endpoint, ordinal: int, port: Port, message: Payload) -> None:
+        """Once, twice or never, sooner or later. A data connection that loses something breaks."""
         environment, generator = self.environment, self._random
         target = self._target(sender, ordinal)
         if target is None:
-            if not self._is_cut(sender, ordinal, port):
+            if port == "peer" and not self._is_cut(sender, ordinal, port):
                 self._refuse(sender, ordinal)
             return
         if self._dials:
             self._dials.pop((sender.number, ordinal), None)
         if environment.lost and generator.random() < environment.lost:
             self._faults["message lost"] += 1
+            self._lose(sender, target, port)
             return
         self._deliver_later(sender, target, port, message)
         if environment.doubled and generator.random() < environment.doubled:
@@ -105,9 +126,15 @@ class Network:
         """Takes one cut back."""
         self._cuts[sender, receiver, port] -= 1
 
-    def slow(self, sender: int, receiver: int, delay_us: int) -> None:
+    def slow(self, sender: int, receiver: int, port: Port, delay_us: int) -> None:
         """This direction takes so much longer; 0: no longer."""
-        self._slow_us[sender, receiver] = delay_us
+        self._slow_us[sender, receiver, port] = delay_us
+
+    def reset(self, one: int, other: int) -> None:
+        """All connections of two brokers are reset, though both are well."""
+        for ordinal, gone in ((one, other), (other, one)):
+            for endpoint in self._at.get(ordinal, []):
+                self._tell(endpoint, gone)
 
     def reset(self, one: Endpoint, other: Endpoint) -> None:
         """Their connections end, though both are there."""
@@ -149,28 +176,53 @@ class Network:
         return self._cuts.get((sender.ordinal, receiver, port), 0) > 0
 
     def _deliver_later(
-        self, sender: Endpoint, target: Endpoint, port: Port, message: Message
+        self, sender: Endpoint, target: Endpoint, port: Port, message: Payload
     ) -> None:
         environment, generator = self.environment, self._random
         span_us = environment.delay_us_max - environment.delay_us_min
         delay_us = environment.delay_us_min + int(generator.random() * span_us)
-        if environment.late and generator.random() < environment.late:
+        is_late = bool(environment.late) and generator.random() < environment.late
+        if is_late:
             self._faults["message late"] += 1
             delay_us = int(generator.random() * environment.late_us_max)
         if self._slow_us:
-            delay_us += self._slow_us.get((sender.ordinal, target.ordinal), 0)
+            delay_us += self._slow_us.get((sender.ordinal, target.ordinal, port), 0)
+        if port == "data" and not is_late:
+            delay_us = self._in_order(sender, target, delay_us)
 
         def deliver() -> None:
             if not target.is_alive:
                 return
             if self._cuts and self._is_cut(sender, target.ordinal, port):
                 self._faults["message cut"] += 1
+                self._lose(sender, target, port)
                 return
             if self._deaf and (sender.number in self._deaf or target.number in self._deaf):
                 return
             target.receive(port, message)
 
         self._schedule.after(delay_us, deliver)
+
+    def _in_order(self, sender: Endpoint, target: Endpoint, delay_us: int) -> int:
+        """Behind what the connection has carried before; only late copies are overtaken."""
+        link, now_us = (sender.number, target.number), self._schedule.now_us
+        arrives_us = max(now_us + delay_us, self._last_us.get(link, 0) + 1)
+        self._last_us[link] = arrives_us
+        return arrives_us - now_us
+
+    def _lose(self, sender: Endpoint, target: Endpoint, port: Port) -> None:
+        link = min(sender.number, target.number), max(sender.number, target.number)
+        if port != "data" or link in self._breaking:
+            return
+        self._breaking.add(link)
+
+        def broke() -> None:
+            self._breaking.discard(link)
+            for peer, other in ((sender, target), (target, sender)):
+                if peer.is_alive:
+                    peer.link_broke(other.ordinal)
+
+        self._schedule.after(int(self._random.random() * BREAK_US_MAX), broke)
 
     def _refuse(self, sender: Endpoint, ordinal: int) -> None:
         """It dials again and again, more and more seldom."""

@@ -13,10 +13,12 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from tailrace_broker.core.node.applied import Identity as ProcessIdentity
+from tailrace_broker.core.node.applied import state_at
 from tailrace_broker.core.node.control import Control, ControlTiming
 from tailrace_broker.core.node.events import (
     Answer,
     Applied,
+    Ask,
     CompactState,
     ControlEffect,
     ControlEvent,
@@ -26,14 +28,17 @@ from tailrace_broker.core.node.events import (
     Superseded,
 )
 from tailrace_broker.core.raft.events import Keep, Replace, Send, Unreachable, Woken
+from tailrace_broker.core.replication.range_events import RangeEffect
 from tailrace_broker.model.agreement import DiskId, Kept
+from tailrace_broker.model.commands import Command
 from tailrace_broker.model.errors import CorruptMetadataError
-from tailrace_broker.model.messages import Message
 from tailrace_broker.model.ring_state import Loss, Refusal, Start
 from tests.simulation.ring.disk import Crash, Disk, Identify, Identity
 from tests.simulation.ring.kept_files import KeptFiles
-from tests.simulation.ring.network import Network, Port
+from tests.simulation.ring.network import DataFrame, Network, Payload, Port
+from tests.simulation.ring.replicas import Replicas, Shell, recovered_ends
 from tests.simulation.ring.schedule import US_PER_MS, Schedule
+from tests.simulation.ring.trace import Trace
 
 RECOVERY_US_MAX = 50 * US_PER_MS
 # Of logs: quick as a rule, and now and then longer than anybody waits for a silent broker.
@@ -66,7 +71,7 @@ class Watcher(Protocol):
 class DeathAt(NamedTuple):
     """The process dies before, or after, it does the `number`-th such effect from now on."""
 
-    is_such: Callable[[ControlEffect], bool]
+    is_such: Callable[[ControlEffect | RangeEffect], bool]
     number: int
     crash: Crash
     is_after: bool = False
@@ -82,10 +87,15 @@ class Surroundings(NamedTuple):
     timing: ControlTiming
     rules: Counter[str]
     log_bytes: int
+    trace: Trace
+    replicas: Replicas | None = None  # None: no data is replicated
 
 
 class Process:
-    """Alive from `start` on; `control` is there as soon as its disk has been read."""
+    """Alive from `start` on; `control` is there as soon as its disk has been read.
+
+    `shell`: of its replicas, from the same moment on, where there are any.
+    """
 
     def __init__(self, ordinal: int, number: int, disk: Disk, around: Surroundings) -> None:
         """`number`: of all processes of the scenario."""
@@ -97,6 +107,8 @@ class Process:
         self.is_recovered = False  # its logs are
         self.is_stalled = False  # a write of its data does not end
         self.control: Control | None = None
+        self.shell: Shell | None = None
+        self.trace = around.trace
         self.death: DeathAt | None = None
         self.down_ms = DOWN_MS  # once it has ended
         self._around = around
@@ -122,7 +134,7 @@ class Process:
         """Read the disk, note this start on it, then listen."""
         self.is_alive = True
         delay_us = int(self._around.generator.random() * RECOVERY_US_MAX)
-        self._around.schedule.after(delay_us, self._read)
+        self._around.schedule.after(delay_us + self.disk.recovery_us, self._read)
 
     def step(self, event: ControlEvent) -> None:
         """Take in an event, and do what follows from it."""
@@ -144,15 +156,37 @@ class Process:
             if not self.is_alive:
                 return
         self._wake_when_due(control)
+        if self.shell is not None and isinstance(event, Woken):
+            self.shell.suspect(self._silent(control))
 
-    def receive(self, port: Port, message: Message) -> None:
+    def ask(self, request: int, command: Command) -> None:
+        """Of its replicas to the ring."""
+        if self.is_alive:
+            self.step(Ask(request, command))
+
+    def is_doing(self, effect: RangeEffect) -> bool:
+        """Whether the process lives to do this effect of its replicas."""
+        if self.death is not None and self._is_last(self.death, effect):
+            self.die(self.death.crash, f"{self.death.crash}, at {type(effect).__name__}")
+        return self.is_alive
+
+    def receive(self, port: Port, message: Payload) -> None:
         """A message has arrived."""
-        assert port == "peer", port
-        self.step(Heard(message))
+        if not isinstance(message, DataFrame):
+            assert port == "peer", port
+            self.step(Heard(message))
+        elif self.shell is not None:
+            self.shell.receive(message)
 
     def unreachable(self, ordinal: int) -> None:
         """A connection was reset or refused."""
         self.step(Unreachable(ordinal))
+        self.link_broke(ordinal)
+
+    def link_broke(self, ordinal: int) -> None:
+        """A connection of the data port ended."""
+        if self.shell is not None:
+            self.shell.link_broke(ordinal)
 
     def die(self, crash: Crash, why: str) -> None:
         """At once; what its disk was doing is left as it is."""
@@ -167,12 +201,22 @@ class Process:
             self.die("process", "stopped before it was up")
         elif not self._is_stopping:
             self._is_stopping = True
+            if self.shell is None:
+                self._mark_clean()
+            else:
+                self.shell.close(self._mark_clean)
+
+    def _mark_clean(self) -> None:
+        """All is durable: the last write says so."""
+        if self.is_alive:
             marked = Identify(self.disk.identity._replace(is_clean=True))
             self._files.close(marked, partial(self._end, "stopped"))
 
     def pause(self) -> None:
         """As by SIGSTOP: its disk goes on with what it was reported, nothing else does."""
         self.is_paused = True
+        if self.shell is not None:
+            self.shell.host.is_paused = True
 
     def resume(self) -> None:
         """Everything that came meanwhile is taken in at once."""
@@ -183,6 +227,18 @@ class Process:
                 self.step(event)
         if self.is_alive and not self.is_paused:
             self.step(Woken())
+        if self.shell is not None and self.is_alive:
+            self.shell.host.resume()
+
+    def _silent(self, control: Control) -> set[int]:
+        """The brokers that seem dead."""
+        if control.state is None:
+            return set()
+        return {
+            each
+            for each in control.state.brokers
+            if each != self.ordinal and not control.gossip.is_alive(each, self.now_ms)
+        }
 
     def stall(self, *, is_stalled: bool) -> None:
         """A write of its data does not end; or it has."""
@@ -208,14 +264,18 @@ class Process:
     def _listen(self, kept: Kept) -> None:
         identity = self.disk.identity
         mine = DiskId(self.ordinal, identity.incarnation)
+        replicas = self._around.replicas
+        ends = () if replicas is None else recovered_ends(self.disk, state_at(kept))
         self.control = Control(
-            ProcessIdentity(mine, identity.boot, identity.starts),
+            ProcessIdentity(mine, identity.boot, identity.starts, ends),
             kept,
             self._around.timing,
             self._generator,
             self.now_ms,
             self._around.rules,
         )
+        if replicas is not None:
+            self.shell = Shell(self, replicas)
         self._around.watcher.read(self)
         self._around.network.joined(self)
         is_slow = self._generator.random() < SLOW_RECOVERY
@@ -240,7 +300,11 @@ class Process:
                 self._files.keep(effect)
             case Applied():
                 self._forget_starts()
+                if self.shell is not None:
+                    self.shell.apply()
             case Answer(request, refusal):
+                if self.shell is not None:
+                    self.shell.answered(request)
                 self._around.watcher.answered(self, request, refusal)
             case Superseded():
                 self.die("process", "superseded")
@@ -252,7 +316,7 @@ class Process:
             last = self.disk.identity.starts[-1:]
             self._files.act([Identify(self.disk.identity._replace(starts=last))], lambda: None)
 
-    def _is_last(self, death: DeathAt, effect: ControlEffect) -> bool:
+    def _is_last(self, death: DeathAt, effect: ControlEffect | RangeEffect) -> bool:
         if not death.is_such(effect):
             return False
         self.death = death._replace(number=death.number - 1)
@@ -279,6 +343,8 @@ class Process:
 
     def _end(self, why: str) -> None:
         self.is_alive = False
+        if self.shell is not None:
+            self.shell.host.is_alive = False
         if self.control is not None:
             self._around.network.left(self)
         self._around.watcher.ended(self, why)

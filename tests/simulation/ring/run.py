@@ -39,6 +39,7 @@ def run(scenario: Scenario, trace: Trace | None = None) -> Outcome:
         factor=scenario.factor,
         environment=scenario.environment,
         trace=trace,
+        has_data=scenario.has_data,
     )
     failure = None
     try:
@@ -68,6 +69,8 @@ def _run(world: World, scenario: Scenario) -> None:
     world.schedule.run(scenario.trouble_ms * US_PER_MS)
     heal(world)
     recover(world)
+    if world.replicas is not None:
+        world.replicas.truth.check_end()
 
 
 def _explain(world: World, error: AssertionError) -> str:

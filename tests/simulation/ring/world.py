@@ -19,6 +19,7 @@ from tests.simulation.ring.network import Environment, Network
 from tests.simulation.ring.process import DAMAGED, Process, Surroundings
 from tests.simulation.ring.promises import check_kept, check_silent, note_reported
 from tests.simulation.ring.registrations import Registrations
+from tests.simulation.ring.replicas import Replicas
 from tests.simulation.ring.schedule import US_PER_MS, Schedule
 from tests.simulation.ring.trace import Trace
 from tests.simulation.ring.violation import check
@@ -37,8 +38,16 @@ class World:
     """Brokers 0 to `broker_count` - 1, each with a disk, and a process now and then."""
 
     def __init__(
-        self, seed: int, *, broker_count: int, factor: int, environment: Environment, trace: Trace
+        self,
+        seed: int,
+        *,
+        broker_count: int,
+        factor: int,
+        environment: Environment,
+        trace: Trace,
+        has_data: bool = False,
     ) -> None:
+        """`has_data`: the brokers replicate logs."""
         self.broker_count = broker_count
         self.factor = factor
         self.faults: Counter[str] = Counter()
@@ -49,7 +58,9 @@ class World:
         self.network = Network(self.schedule, random.Random(f"network {seed}"), self.faults)
         self.network.environment = environment
         self.registrations = Registrations()
-        self.agreement = Agreement(self.registrations)
+        self.replicas = Replicas(self, seed) if has_data else None
+        changed = None if self.replicas is None else self.replicas.changed
+        self.agreement = Agreement(self.registrations, changed)
         self.clients = Clients(self.agreement, self.counts)
         self.disks: dict[int, Disk] = {}
         self.copies: dict[int, Disk] = {}
@@ -97,6 +108,8 @@ class World:
             ControlTiming(compact_bytes=COMPACT_BYTES),
             self.rules,
             LOG_BYTES,
+            self._trace,
+            self.replicas,
         )
         process = Process(ordinal, self._process_count, disk, around)
         self.processes.append(process)
@@ -119,13 +132,18 @@ class World:
         voters = voter_count(self.broker_count)
         if self.broker_count == 1 or ordinal < voters < 3:
             return False
-        if missing(self) is None:
+        if missing(self) is None and self._has_all_copies():
             self._lost.clear()
         lacking = self._lost | {ordinal} | self._never_reached(voters)
-        if len(lacking) > max(1, (voters - 1) // 2):
+        is_data_kept = self.replicas is None or len(self._lost | {ordinal}) == 1
+        if not is_data_kept or len(lacking) > max(1, (voters - 1) // 2):
             return False
         self._lost.add(ordinal)
         return True
+
+    def _has_all_copies(self) -> bool:
+        """What was lost is replaced; only then another disk may be lost."""
+        return self.replicas is None or self.replicas.truth.lacking_copies() is None
 
     def _never_reached(self, voters: int) -> set[int]:
         """By the bootstrap, of those that vote: what the others lose is nowhere else."""

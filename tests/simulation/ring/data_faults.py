@@ -1,0 +1,102 @@
+"""What goes wrong with replicas, and what clients of the data do."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from tests.simulation.ring.faults import Happening
+from tests.simulation.ring.schedule import US_PER_MS
+from tests.simulation.ring.world import LEADER, World
+
+# In place of an ordinal: whoever leads the first range that has a leader.
+RANGE_LEADER = -2
+
+
+def find(world: World, ordinal: int) -> int:
+    """The broker that is meant."""
+    if ordinal == LEADER:
+        return world.leader()
+    if ordinal != RANGE_LEADER:
+        return ordinal
+    state = world.agreement.state
+    led = () if state is None else (each.leader for each in state.ranges.values())
+    return next((each.ordinal for each in led if each is not None), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ToRangeLeader(Happening):
+    """This happens to the broker that leads a range then."""
+
+    happening: Happening
+
+    def happen(self, world: World) -> None:
+        replace(self.happening, ordinal=find(world, RANGE_LEADER)).happen(world)
+
+
+@dataclass(frozen=True, slots=True)
+class Use(Happening):
+    """Clients produce, read, and topics are retained, until the end."""
+
+    produce_ms: int
+    share: float
+    retain_ms: int
+
+    def happen(self, world: World) -> None:
+        replicas = world.replicas
+        assert replicas is not None
+        _every(world, self.produce_ms, partial(replicas.produce, self.share))
+        _every(world, self.retain_ms, replicas.retain)
+        _every(world, 500, replicas.read)
+
+
+@dataclass(frozen=True, slots=True)
+class FailWrites(Happening):
+    """So many of the next appends of one of the broker's logs fail, as on a full disk."""
+
+    count: int
+
+    def happen(self, world: World) -> None:
+        replicas = world.replicas
+        assert replicas is not None
+        logs = world.disks[find(world, self.ordinal)].logs
+        if logs:
+            world.faults["write failed"] += 1
+            logs[replicas.generator.choice(sorted(logs))].failures += self.count
+
+
+@dataclass(frozen=True, slots=True)
+class ResetLink(Happening):
+    """The connections of two brokers are reset, though both are well."""
+
+    other: int
+
+    def happen(self, world: World) -> None:
+        if self.other != self.ordinal:
+            world.faults["false reset"] += 1
+            world.network.reset(self.ordinal, self.other)
+
+
+@dataclass(frozen=True, slots=True)
+class SlowRecovery(Happening):
+    """Starts on this disk take longer for a while."""
+
+    delay_ms: int
+    lasts_ms: int
+
+    def happen(self, world: World) -> None:
+        world.faults["slow recovery"] += 1
+        disk = world.disks[self.ordinal]
+        disk.recovery_us = self.delay_ms * US_PER_MS
+
+        def end() -> None:
+            disk.recovery_us = 0
+
+        world.schedule.after(self.lasts_ms * US_PER_MS, end)
+
+
+def _every(world: World, pause_ms: int, do: Callable[[], None]) -> None:
+    def again() -> None:
+        do()
+        world.schedule.after(pause_ms * US_PER_MS, again)
+
+    world.schedule.after(pause_ms * US_PER_MS, again)

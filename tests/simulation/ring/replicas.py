@@ -1,0 +1,256 @@
+"""Replication in every process: the shipped machines over model logs, beside `Control`.
+
+`Replicas` is the world's part: who is there, what is on the disks, what must be true. `Shell` is a
+process's: it gives `Host` the ring's network, disk, clock and commands.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tailrace_broker.core.replication.events import ReplicationTiming
+from tailrace_broker.core.replication.range_events import OfRange
+from tailrace_broker.core.replication.ranges import logs_of
+from tailrace_broker.model.commands import Command
+from tailrace_broker.model.replication import LogKey
+from tailrace_broker.model.ring_state import RangeEnd, RingState
+from tests.simulation.replication.host import Host, Led, Logs, Message
+from tests.simulation.replication.model_log import Entry, ModelLog
+from tests.simulation.replication.truth import Truth
+from tests.simulation.ring.network import DataFrame
+from tests.simulation.ring.violation import check
+
+if TYPE_CHECKING:
+    from tests.simulation.ring.disk import Disk
+    from tests.simulation.ring.process import Process
+    from tests.simulation.ring.world import World
+
+TIMING = ReplicationTiming(near_bytes=64 * 1024)
+SIZES = (100, 5000, 30_000)
+# No request of a client has such a number.
+FIRST_REQUEST = 10**9
+
+
+class Replicas:
+    """Of all processes; `truth` holds what was acknowledged and read."""
+
+    def __init__(self, world: "World", seed: int) -> None:
+        self.counts = world.counts
+        self.truth = Truth(self)
+        self.world = world
+        self.generator = random.Random(f"replicas {seed}")
+        self.acknowledged_before: dict[LogKey, int] = {}  # until all was repaired
+        self.request = FIRST_REQUEST
+        self._value = 0
+
+    # --- the ring from outside ---
+
+    @property
+    def state(self) -> RingState:
+        """The newest that is committed."""
+        state = self.world.agreement.state
+        assert state is not None
+        return state
+
+    def hosts(self) -> list[Host]:
+        """Of all living processes."""
+        return [each.shell.host for each in self.world.processes if each.shell is not None]
+
+    def registered(self, ordinal: int) -> Host | None:
+        """Of the living process that is the broker, as it is committed."""
+        start = self.state.brokers[ordinal].start
+        for each in self.world.processes:
+            if each.shell is not None and each.disk.identity.starts[-1].id == start:
+                return each.shell.host
+        return None
+
+    def logs_of(self, ordinal: int) -> Logs | None:
+        """On the disk that is the broker's, as it is committed; None: that disk is gone."""
+        incarnation = self.state.brokers[ordinal].incarnation
+        disks = [self.world.disks[ordinal], *(each.disk for each in self.world.processes)]
+        return next((e.logs for e in disks if e.identity.incarnation == incarnation), None)
+
+    def changed(self, before: RingState, after: RingState) -> None:
+        """The committed state differs."""
+        if after.ranges is not before.ranges:
+            self.truth.changed(before, after)
+
+    # --- clients ---
+
+    def produce(self, share: float) -> None:
+        """Producers try partitions at whoever leads them."""
+        for host in self.hosts():
+            if host.is_paused:
+                continue
+            for key in [*host.live]:
+                if self.generator.random() < share:
+                    self._value += 1
+                    host.produce(key, self._value, self.generator.choice(SIZES))
+
+    def retain(self) -> None:
+        """Retention removes something at leaders."""
+        for host in self.hosts():
+            for key, hosted in [*host.hosted.items()]:
+                if not host.is_paused and self.generator.random() < 0.1:
+                    high = hosted.ends.high_watermark
+                    host.move_start(key, self.generator.randint(0, high))
+
+    def read(self) -> None:
+        """Readers read below the high watermark of any replica."""
+        for host in self.hosts():
+            for key in [*host.hosted]:
+                if not host.is_paused and self.generator.random() < 0.2:
+                    self.truth.read(host, key)
+
+    # --- the end ---
+
+    def healed(self) -> None:
+        """From now on everything must become whole."""
+        self.acknowledged_before = {**self.truth.acknowledged_count}
+        for disk in self.world.disks.values():
+            for log in disk.logs.values():
+                log.failures = 0
+
+    def missing(self) -> str | None:
+        """Copies that are not in sync, ranges that are not led, partitions that take nothing."""
+        return self.truth.lacking(self.acknowledged_before)
+
+
+class Shell:
+    """Of one process, from when it listens until it ends."""
+
+    def __init__(self, process: "Process", replicas: Replicas) -> None:
+        self.schedule = replicas.world.schedule
+        self.rules: Counter[str] = replicas.world.rules
+        self.random = replicas.generator
+        self._process = process
+        self._replicas = replicas
+        self._asked: dict[int, Command] = {}
+        self._suspected: set[int] = set()
+        self.host = Host(process.ordinal, process.name, process.disk.logs, TIMING, self)
+        if replicas.world.agreement.state is not None:
+            replicas.truth.recovered(process.disk.logs)
+
+    # --- of the process ---
+
+    def apply(self) -> None:
+        """What `Control` has applied."""
+        control = self._process.control
+        assert control is not None
+        assert control.state is not None
+        mine = control.registration
+        self.host.apply(control.state, None if mine is None else mine.number)
+        self._replicas.truth.check_all(self.host)
+
+    def receive(self, frame: DataFrame) -> None:
+        """A message of another replica."""
+        self.host.do(partial(self._receive, frame))
+
+    def _receive(self, frame: DataFrame) -> None:
+        self.host.receive(frame.message, frame.entries)
+        self._replicas.truth.check_some(self.host)
+
+    def link_broke(self, ordinal: int) -> None:
+        """A connection to that broker ended."""
+        self.host.do(partial(self.host.link_lost, ordinal))
+
+    def suspect(self, ordinals: set[int]) -> None:
+        """Of these brokers nothing is heard; of each the machine learns once."""
+        for ordinal in sorted(ordinals - self._suspected):
+            self.host.do(partial(self.host.suspect, ordinal))
+        self._suspected = ordinals
+
+    def answered(self, request: int) -> None:
+        """What it had asked the ring for is done, or refused."""
+        self._asked.pop(request, None)
+
+    def close(self, then: Callable[[], None]) -> None:
+        """Take in nothing more; `then`, when the logs are durable."""
+        self.host.is_alive = False
+        waiting = {*self._process.disk.logs}
+
+        def closed(key: LogKey) -> None:
+            waiting.discard(key)
+            if not waiting:
+                then()
+
+        for key, log in self._process.disk.logs.items():
+            log.close(partial(closed, key))
+        if not waiting:
+            then()
+
+    # --- of the host ---
+
+    def send(self, host: Host, ordinal: int, message: Message, entries: tuple[Entry, ...]) -> None:
+        """On the data port."""
+        if self._process.trace.is_on:
+            self._process.trace.line(self.schedule.now_us, f"{host.name} to {ordinal}: {message}")
+        self._replicas.world.network.send(
+            self._process, ordinal, "data", DataFrame(message, entries)
+        )
+
+    def ask(self, host: Host, command: Command) -> None:
+        """In a step of its own; unless the same is under way."""
+        if command in self._asked.values():
+            return
+        self._replicas.request += 1
+        self._asked[self._replicas.request] = command
+        self.schedule.after(1, partial(self._process.ask, self._replicas.request, command))
+
+    def new_log(self, ordinal: int, key: LogKey) -> ModelLog:
+        """An empty one."""
+        disk = self._process.disk
+        return ModelLog(
+            self.schedule, self.random, lambda: disk.slowness_us + disk.data_slowness_us
+        )
+
+    def doing(self, host: Host, of_range: OfRange) -> bool:
+        """Whether it lives to do this."""
+        return self._process.is_doing(of_range.effect)
+
+    def opened(self, host: Host, led: Led) -> None:
+        """It leads from now on."""
+        self._replicas.counts["opened"] += 1
+        self._say(f"leads range {led.range_id} in epoch {led.machine.epoch}")
+        self._replicas.truth.opened(host, led)
+
+    def wrote_own(self, host: Host, led: Led, key: LogKey, offset: int) -> None:
+        """As leader it has written a batch there."""
+        self._replicas.counts["written"] += 1
+
+    def acknowledged(self, host: Host, led: Led, key: LogKey, offset: int) -> None:
+        """To a producer."""
+        self._replicas.counts["produced"] += 1
+        self._replicas.truth.acknowledged(host, led, key, offset)
+
+    def advanced(self, host: Host, key: LogKey, high_watermark: int) -> None:
+        """It takes all below for committed."""
+        self._replicas.truth.advanced(host, key, high_watermark)
+
+    def stopped(self, host: Host, key: LogKey, cut_end: int) -> None:
+        """It would cut what it took for committed. Nothing here damages logs: that never happens.
+
+        With damage, this is where the process asks for `Lost` of the range.
+        """
+        check(False, f"{host.name}: {key} is to be cut at {cut_end}, below what was committed")
+
+    def _say(self, line: str) -> None:
+        self._process.trace.line(self.schedule.now_us, f"{self.host.name} {line}")
+
+
+def recovered_ends(disk: "Disk", state: RingState | None) -> tuple[RangeEnd, ...]:
+    """What a registration says of each range: of its logs the last epoch, and the sum of ends."""
+    if state is None:
+        return ()
+    ends: dict[int, RangeEnd] = {}
+    topics = [*state.topics.values(), *(each.topic for each in state.deleted.values())]
+    for topic in topics:
+        for key, range_id in logs_of(topic):
+            log = disk.logs.get(key)
+            if log is not None:
+                known = ends.get(range_id, RangeEnd(range_id, 0, 0))
+                epoch = max(known.last_epoch, log.last_epoch)
+                ends[range_id] = RangeEnd(range_id, epoch, known.end + log.end)
+    return tuple(ends.values())
