@@ -21,13 +21,15 @@ class ReplicationTiming(NamedTuple):
     """`lag_ms`: a member of the ISR that lags this long leaves it (`replicaLagMs`).
 
     `silence_ms`: a follower that hears nothing for this long stands again; `stand_ms`: when its
-    standing is not answered. `propose_ms`: what was proposed is proposed again.
+    standing is not answered, and twice as long each time, up to `stand_ms_max`: else nobody could
+    follow whose leader takes longer to answer. `propose_ms`: what was proposed is proposed again.
     """
 
     heartbeat_ms: int = 100
     lag_ms: int = 3000
     silence_ms: int = 1000
     stand_ms: int = 300
+    stand_ms_max: int = 3000
     propose_ms: int = 500
     near_bytes: int = 64 * 1024
 

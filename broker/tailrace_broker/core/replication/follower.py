@@ -93,6 +93,7 @@ class RangeFollower:
         self._me: Replica | None = None
         self._leader: int | None = None  # whom to follow; None: nobody
         self.session = session
+        self._stand_ms = timing.stand_ms  # doubles while nobody answers
         self._step: Callable[[ToFollower, int], list[FollowerEffect]] | None = None
         self._under_way: set[LogKey] = set()  # must end before it stands
         self._cutting: set[LogKey] = set()
@@ -149,6 +150,7 @@ class RangeFollower:
             return []
         leader = None if now.leader is None else now.leader.ordinal
         self._leader = None if leader == self._ordinal or self._me is None else leader
+        self._stand_ms = self._timing.stand_ms
         return self._begin(now_ms)
 
     def _begin(self, now_ms: int) -> list[FollowerEffect]:
@@ -179,7 +181,8 @@ class RangeFollower:
             log.received, log.committed = ends.written, ends.high_watermark
             logs.append(LogStanding(key, ends.start, ends.written, ends.known_epochs()))
         self._step = self._on_standing
-        self.wake_at_ms = now_ms + self._timing.stand_ms
+        self.wake_at_ms = now_ms + self._stand_ms
+        self._stand_ms = min(2 * self._stand_ms, self._timing.stand_ms_max)
         owner = self._range
         standing = Standing(owner.id, owner.epoch, self.session, self._me, tuple(logs))
         return [SendLeader(self._leader, standing)]
@@ -227,6 +230,7 @@ class RangeFollower:
         if not isinstance(message, Cuts):
             return []
         self._step = self._on_cutting
+        self._stand_ms = self._timing.stand_ms
         self.wake_at_ms = NEVER_MS  # a cut takes as long as the disk does
         effects: list[FollowerEffect] = []
         for cut in message.logs:

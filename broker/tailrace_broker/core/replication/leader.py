@@ -209,7 +209,7 @@ class RangeLeader:
             self._check_candidate(each, key, log)
             if each.written(key) < log.near_from:
                 each.far.add(key)
-        return []
+        return self._advance(key, log)  # of a lone copy nothing else may ever happen
 
     def _check_candidate(self, found: Progress, key: LogKey, log: LedLog) -> None:
         """Note whether a candidate is caught up in the log."""

@@ -228,10 +228,9 @@ class RangeReplica:
         self._leads_as = None
         self._handed.clear()
         leader = self.leader = RangeLeader(me, view, self._timing, now_ms, self._rules)
-        effects: list[RangeEffect] = []
+        effects: list[RangeEffect] = [BeganLeading(leader.epoch)]
         for key in self.ends:
             effects += self._to_leader(leader, self._added(key), now_ms)
-        effects.append(BeganLeading(leader.epoch))
         early, self._early = self._early, {}
         for standing in early.values():
             effects += self._to_leader(leader, HeardFollower(standing), now_ms)

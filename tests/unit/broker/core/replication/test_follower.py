@@ -426,3 +426,18 @@ def test_the_machines_see_who_the_replicas_are_now() -> None:
 
     assert view.current == {each: Replica(each, 1) for each in range(3)}
     assert view.floor == 2
+
+
+def test_a_standing_that_is_not_answered_waits_twice_as_long_each_time() -> None:
+    replica = Replicated()
+    replica.apply()
+    waits = []
+    for _ in range(6):
+        waits.append(replica.follower.wake_at_ms - replica.now_ms)
+        replica.now_ms = replica.follower.wake_at_ms
+        replica.do(Woken())
+
+    assert waits == [300, 600, 1200, 2400, 3000, 3000]
+    replica.hear(replica.cuts(replica.cut()))
+    replica.do(LinkLost())
+    assert replica.follower.wake_at_ms - replica.now_ms == 300

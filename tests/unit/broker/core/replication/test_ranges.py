@@ -448,3 +448,12 @@ def test_a_log_that_is_recovered_and_of_no_topic_stays_as_it_is() -> None:
     assert process.open(unknown) == []
     process.apply(STATE)
     assert process.replicas.range_of(unknown) is None
+
+
+def test_a_lone_copy_is_committed_as_far_as_it_is_flushed_when_it_is_led_again() -> None:
+    process = Process()
+    process.open(written=5, flushed=5, high_watermark=3, epochs=[EpochStart(1, 0)])
+    lone = with_topic(led(1, 1), partitions=1)
+    state = replace(lone, topics={"orders": replace(TOPIC, slices=TOPIC.slices[:1])})
+
+    assert process.apply(state) == [BeganLeading(1), Advance(KEY, 5)]
