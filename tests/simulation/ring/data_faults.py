@@ -65,6 +65,31 @@ class FailWrites(Happening):
 
 
 @dataclass(frozen=True, slots=True)
+class DamageLog(Happening):
+    """A start finds committed records damaged, and sets the end of a log aside.
+
+    Damage that a running process finds belongs here too, once there is a command for it.
+    """
+
+    down_ms: int
+
+    def happen(self, world: World) -> None:
+        replicas, disk = world.replicas, world.disks[self.ordinal]
+        assert replicas is not None
+        keys = [key for key, log in sorted(disk.logs.items()) if log.entries]
+        if not keys or not world.may_lose_disk(self.ordinal):
+            return
+        world.faults["log damaged"] += 1
+        process = world.newest(self.ordinal)
+        if process is not None:
+            world.kill(process, "process", down_ms=self.down_ms)
+        key = replicas.generator.choice(keys)
+        log = disk.logs[key]
+        log.damage(replicas.generator.randint(log.start, log.end))
+        disk.damaged.add(key)
+
+
+@dataclass(frozen=True, slots=True)
 class ResetLink(Happening):
     """The connections of two brokers are reset, though both are well."""
 

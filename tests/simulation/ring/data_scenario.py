@@ -14,6 +14,7 @@ from tailrace_broker.model.commands import (
 from tailrace_broker.model.topic import TopicSettings
 from tests.simulation.ring.data_faults import (
     RANGE_LEADER,
+    DamageLog,
     FailWrites,
     ResetLink,
     SlowRecovery,
@@ -176,6 +177,15 @@ def _wipe(generator: random.Random, at_ms: int, brokers: int) -> list[Happening]
     ]
 
 
+def _damage(generator: random.Random, at_ms: int, brokers: int) -> list[Happening]:
+    """And perhaps it dies again before that is registered."""
+    who = generator.randrange(brokers)
+    damage = DamageLog(at_ms, who, 10)
+    if generator.random() < 0.5:
+        return [damage]
+    return [damage, Kill(at_ms + 60 + generator.randrange(100), who, "process", 50)]
+
+
 MAKERS: list[Maker] = [
     _kill,
     _kill_again,
@@ -188,4 +198,5 @@ MAKERS: list[Maker] = [
     _stall_data,
     _recover_slowly,
     _wipe,
+    _damage,
 ]

@@ -4,11 +4,11 @@ import multiprocessing
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from tests.simulation.ring.run import Outcome, run
-from tests.simulation.ring.scenario import make_scenario
+from tests.simulation.ring.scenario import Scenario, make_scenario
 
 MS_PER_HOUR = 3_600_000
 # With what is patched in this process.
@@ -24,10 +24,10 @@ class Runs(NamedTuple):
     process_count: int
 
 
-def tell_seed(seed: int) -> Outcome:
+def tell_seed(seed: int, make: Callable[[int], Scenario] = make_scenario) -> Outcome:
     """A seed's own scenario; whatever else goes wrong says whose it was."""
     try:
-        return run(make_scenario(seed))
+        return run(make(seed))
     except Exception as error:
         error.add_note(f"in the scenario of seed {seed}")
         raise

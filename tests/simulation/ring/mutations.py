@@ -5,17 +5,20 @@ A rule whose bug is not found is a rule that no scenario needs: the scenarios ar
 
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import pytest
 
-from tests.simulation.ring import mutations_of_raft, mutations_of_the_ring
+from tests.simulation.ring import mutations_of_raft, mutations_of_replicas, mutations_of_the_ring
 from tests.simulation.ring.many import FORKED, tell_seed
 from tests.simulation.ring.run import Outcome
+from tests.simulation.ring.scenario import make_data_scenario, make_metadata_scenario
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 
 SEEDS_MAX = 400
 # By bug a seed that finds it; when it does so no more, another will. `main` tells the first.
+# Of scenarios of the metadata alone, and of those with data.
 MUTATIONS: dict[Mutation, int] = {
     mutations_of_raft.vote_not_synced: 13,
     mutations_of_raft.term_not_kept: 1,
@@ -40,24 +43,30 @@ MUTATIONS: dict[Mutation, int] = {
     mutations_of_the_ring.leads_before_its_logs_are_recovered: 0,
     mutations_of_the_ring.stalled_data_passes_for_alive: 0,
 }
+DATA_MUTATIONS: dict[Mutation, int] = {
+    mutations_of_replicas.a_power_ghost_with_damage_leads: 0,
+    mutations_of_replicas.set_aside_forgotten_by_a_crash: 0,
+    mutations_of_replicas.the_last_cause_wins: 0,
+}
 
 
-def find(seeds: Iterable[int]) -> Outcome | None:
+def find(mutation: Mutation, seeds: Iterable[int]) -> Outcome | None:
     """The first scenario that fails, of those seeds in their order."""
+    make = make_data_scenario if mutation in DATA_MUTATIONS else make_metadata_scenario
     with FORKED.Pool() as pool:
-        reported = pool.imap(tell_seed, seeds)
+        reported = pool.imap(partial(tell_seed, make=make), seeds)
         return next((outcome for outcome in reported if outcome.failure is not None), None)
 
 
 def main(names: list[str]) -> int:
     """0 when every bug was found; `names`: of these alone."""
     missed = 0
-    for mutation in MUTATIONS:
+    for mutation in {**MUTATIONS, **DATA_MUTATIONS}:
         if names and mutation.__name__ not in names:
             continue
         with pytest.MonkeyPatch.context() as patch:
             mutation(patch)
-            found = find(range(SEEDS_MAX))
+            found = find(mutation, range(SEEDS_MAX))
         missed += found is None
         what = f"NOT FOUND in {SEEDS_MAX}" if found is None else f"{found.seed + 1:4}"
         print(f"{mutation.__name__:36} {what}  {found.failure if found else ''}"[:160], flush=True)

@@ -32,11 +32,12 @@ from tailrace_broker.core.replication.range_events import RangeEffect
 from tailrace_broker.model.agreement import DiskId, Kept
 from tailrace_broker.model.commands import Command
 from tailrace_broker.model.errors import CorruptMetadataError
+from tailrace_broker.model.replication import LogKey
 from tailrace_broker.model.ring_state import Loss, Refusal, Start
 from tests.simulation.ring.disk import Crash, Disk, Identify, Identity
 from tests.simulation.ring.kept_files import KeptFiles
 from tests.simulation.ring.network import DataFrame, Network, Payload, Port
-from tests.simulation.ring.replicas import Replicas, Shell, recovered_ends
+from tests.simulation.ring.replicas import Replicas, Shell, damaged_ranges, recovered_ends
 from tests.simulation.ring.schedule import US_PER_MS, Schedule
 from tests.simulation.ring.trace import Trace
 
@@ -116,6 +117,7 @@ class Process:
         self._backlog: list[ControlEvent] = []
         self._wake_us = -1
         self._is_stopping = False
+        self._damaged: set[LogKey] = set()  # what it registers as damaged
         # Clocks of processes have nothing to do with each other.
         self._clock_ahead_ms = around.generator.randrange(1_000_000)
         self._generator = random.Random(around.generator.getrandbits(64))
@@ -265,9 +267,11 @@ class Process:
         identity = self.disk.identity
         mine = DiskId(self.ordinal, identity.incarnation)
         replicas = self._around.replicas
-        ends = () if replicas is None else recovered_ends(self.disk, state_at(kept))
+        state = None if replicas is None else state_at(kept)
+        ends, damaged = recovered_ends(self.disk, state), damaged_ranges(self.disk, state)
+        self._damaged = {*self.disk.damaged}
         self.control = Control(
-            ProcessIdentity(mine, identity.boot, identity.starts, ends),
+            ProcessIdentity(mine, identity.boot, identity.starts, ends, damaged),
             kept,
             self._around.timing,
             self._generator,
@@ -312,7 +316,10 @@ class Process:
     def _forget_starts(self) -> None:
         """The ring knows this start: those before it are of no use any more."""
         assert self.control is not None
-        if len(self.disk.identity.starts) > 1 and self.control.registration is not None:
+        if self.control.registration is None:
+            return
+        self.disk.damaged -= self._damaged
+        if len(self.disk.identity.starts) > 1:
             last = self.disk.identity.starts[-1:]
             self._files.act([Identify(self.disk.identity._replace(starts=last))], lambda: None)
 

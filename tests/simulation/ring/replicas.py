@@ -67,10 +67,11 @@ class Replicas:
         return None
 
     def logs_of(self, ordinal: int) -> Logs | None:
-        """On the disk that is the broker's, as it is committed; None: that disk is gone."""
+        """On the disk that is the broker's, as it is committed; None: it is gone, or damaged."""
         incarnation = self.state.brokers[ordinal].incarnation
         disks = [self.world.disks[ordinal], *(each.disk for each in self.world.processes)]
-        return next((e.logs for e in disks if e.identity.incarnation == incarnation), None)
+        found = next((each for each in disks if each.identity.incarnation == incarnation), None)
+        return None if found is None or found.damaged else found.logs
 
     def changed(self, before: RingState, after: RingState) -> None:
         """The committed state differs."""
@@ -238,6 +239,15 @@ class Shell:
 
     def _say(self, line: str) -> None:
         self._process.trace.line(self.schedule.now_us, f"{self.host.name} {line}")
+
+
+def damaged_ranges(disk: "Disk", state: RingState | None) -> tuple[int, ...]:
+    """Those of the logs of which something was set aside."""
+    if state is None or not disk.damaged:
+        return ()
+    topics = [*state.topics.values(), *(each.topic for each in state.deleted.values())]
+    found = {range_id for each in topics for key, range_id in logs_of(each) if key in disk.damaged}
+    return tuple(sorted(found))
 
 
 def recovered_ends(disk: "Disk", state: RingState | None) -> tuple[RangeEnd, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.simulation.ring.mutations import MUTATIONS, SEEDS_MAX, Mutation, find
+from tests.simulation.ring.mutations import DATA_MUTATIONS, MUTATIONS, SEEDS_MAX, Mutation, find
 from tests.simulation.ring.mutations_of_the_ring import (
     a_reset_alone_deposes,
     bootstrap_by_majority,
@@ -27,11 +27,17 @@ SUSPICION_COUNT = 20
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
-def test_every_mutation_is_found(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("mutation", "seed"),
+    [*MUTATIONS.items(), *DATA_MUTATIONS.items()],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_every_mutation_is_found(
+    mutation: Mutation, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mutation(monkeypatch)
 
-    assert find([MUTATIONS[mutation], *range(SEEDS_MAX)]) is not None
+    assert find(mutation, [seed, *range(SEEDS_MAX)]) is not None
 
 
 @pytest.mark.timeout(300)
