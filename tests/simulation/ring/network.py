@@ -33,9 +33,17 @@ Payload = Message | DataFrame
 class Endpoint(Protocol):
     """A process, as the network sees it."""
 
-    ordinal: int
-    number: int
-    is_alive: bool
+    @property
+    def ordinal(self) -> int:
+        """Of the broker."""
+
+    @property
+    def number(self) -> int:
+        """Of the process."""
+
+    @property
+    def is_alive(self) -> bool:
+        """It runs, or is paused."""
 
     def receive(self, port: Port, message: Payload) -> None:
         """A message for it has arrived."""
@@ -49,8 +57,12 @@ class Endpoint(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """How messages fare. Shares of one; delays in µs."""
+    """How messages fare. Shares of one; delays in µs.
 
+    `is_ordered`: of two frames on a data connection none overtakes the other, unless it is late.
+    """
+
+    is_ordered: bool = True
     delay_us_min: int = 200
     delay_us_max: int = 1500
     lost: float = 0.0
@@ -187,7 +199,7 @@ class Network:
             delay_us = int(generator.random() * environment.late_us_max)
         if self._slow_us:
             delay_us += self._slow_us.get((sender.ordinal, target.ordinal, port), 0)
-        if port == "data" and not is_late:
+        if port == "data" and environment.is_ordered and not is_late:
             delay_us = self._in_order(sender, target, delay_us)
 
         def deliver() -> None:

@@ -34,10 +34,11 @@ from tailrace_broker.model.commands import Command
 from tailrace_broker.model.errors import CorruptMetadataError
 from tailrace_broker.model.replication import LogKey
 from tailrace_broker.model.ring_state import Loss, Refusal, Start
+from tests.simulation.replication.host import recovered_ends
 from tests.simulation.ring.disk import Crash, Disk, Identify, Identity
 from tests.simulation.ring.kept_files import KeptFiles
 from tests.simulation.ring.network import DataFrame, Network, Payload, Port
-from tests.simulation.ring.replicas import Replicas, Shell, damaged_ranges, recovered_ends
+from tests.simulation.ring.replicas import Replicas, Shell, damaged_ranges
 from tests.simulation.ring.schedule import US_PER_MS, Schedule
 from tests.simulation.ring.trace import Trace
 
@@ -268,7 +269,8 @@ class Process:
         mine = DiskId(self.ordinal, identity.incarnation)
         replicas = self._around.replicas
         state = None if replicas is None else state_at(kept)
-        ends, damaged = recovered_ends(self.disk, state), damaged_ranges(self.disk, state)
+        ends = () if state is None else recovered_ends(self.disk.logs, state)
+        damaged = damaged_ranges(self.disk, state)
         self._damaged = {*self.disk.damaged}
         self.control = Control(
             ProcessIdentity(mine, identity.boot, identity.starts, ends, damaged),

@@ -15,7 +15,7 @@ from tailrace_broker.core.replication.range_events import OfRange
 from tailrace_broker.core.replication.ranges import logs_of
 from tailrace_broker.model.commands import Command
 from tailrace_broker.model.replication import LogKey
-from tailrace_broker.model.ring_state import RangeEnd, RingState
+from tailrace_broker.model.ring_state import RingState
 from tests.simulation.replication.host import Host, Led, Logs, Message
 from tests.simulation.replication.model_log import Entry, ModelLog
 from tests.simulation.replication.truth import Truth
@@ -248,19 +248,3 @@ def damaged_ranges(disk: "Disk", state: RingState | None) -> tuple[int, ...]:
     topics = [*state.topics.values(), *(each.topic for each in state.deleted.values())]
     found = {range_id for each in topics for key, range_id in logs_of(each) if key in disk.damaged}
     return tuple(sorted(found))
-
-
-def recovered_ends(disk: "Disk", state: RingState | None) -> tuple[RangeEnd, ...]:
-    """What a registration says of each range: of its logs the last epoch, and the sum of ends."""
-    if state is None:
-        return ()
-    ends: dict[int, RangeEnd] = {}
-    topics = [*state.topics.values(), *(each.topic for each in state.deleted.values())]
-    for topic in topics:
-        for key, range_id in logs_of(topic):
-            log = disk.logs.get(key)
-            if log is not None:
-                known = ends.get(range_id, RangeEnd(range_id, 0, 0))
-                epoch = max(known.last_epoch, log.last_epoch)
-                ends[range_id] = RangeEnd(range_id, epoch, known.end + log.end)
-    return tuple(ends.values())
