@@ -16,7 +16,7 @@ from uuid import UUID
 from tailrace_broker.model.agreement import NOTHING
 from tailrace_broker.model.replication import LogKey
 from tailrace_broker.model.ring_state import Loss, Start
-from tests.simulation.replication.model_log import ModelLog
+from tests.simulation.ring.data.model_log import ModelLog
 
 SECTOR_BYTES = 512
 WRITE_US_MIN = 60

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from tailrace_broker.model.messages import Message
 from tailrace_broker.model.replication import ToFollower, ToLeader
-from tests.simulation.replication.model_log import Entry
+from tests.simulation.ring.data.model_log import Entry
 from tests.simulation.ring.schedule import US_PER_MS, Schedule
 
 # Of the metadata, and of the data (9256). Each has its own cuts and delays.

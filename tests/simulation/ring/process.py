@@ -34,11 +34,11 @@ from tailrace_broker.model.commands import Command
 from tailrace_broker.model.errors import CorruptMetadataError
 from tailrace_broker.model.replication import LogKey
 from tailrace_broker.model.ring_state import Loss, Refusal, Start
-from tests.simulation.replication.host import recovered_ends
+from tests.simulation.ring.data.host import recovered_ends
+from tests.simulation.ring.data.replicas import Replicas, Shell, damaged_ranges
 from tests.simulation.ring.disk import Crash, Disk, Identify, Identity
 from tests.simulation.ring.kept_files import KeptFiles
 from tests.simulation.ring.network import DataFrame, Network, Payload, Port
-from tests.simulation.ring.replicas import Replicas, Shell, damaged_ranges
 from tests.simulation.ring.schedule import US_PER_MS, Schedule
 from tests.simulation.ring.trace import Trace
 

@@ -3,7 +3,7 @@
 import random
 from typing import NamedTuple
 
-from tests.simulation.ring.data_scenario import DATA_RINGS, make_data_troubles, make_data_work
+from tests.simulation.ring.data.troubles import DATA_RINGS, make_data_troubles, make_data_work
 from tests.simulation.ring.faults import Happening
 from tests.simulation.ring.network import CALM, Environment
 from tests.simulation.ring.troubles import make_troubles

@@ -14,12 +14,12 @@ from tailrace_broker.model.messages import Append
 from tailrace_broker.model.ring_state import Refusal
 from tests.simulation.ring.agreement import Agreement, stored_blocks
 from tests.simulation.ring.clients import Clients
+from tests.simulation.ring.data.replicas import Replicas
 from tests.simulation.ring.disk import Crash, Disk, Identity
 from tests.simulation.ring.network import Environment, Network
 from tests.simulation.ring.process import DAMAGED, Process, Surroundings
 from tests.simulation.ring.promises import check_kept, check_silent, note_reported
 from tests.simulation.ring.registrations import Registrations
-from tests.simulation.ring.replicas import Replicas
 from tests.simulation.ring.schedule import US_PER_MS, Schedule
 from tests.simulation.ring.trace import Trace
 from tests.simulation.ring.violation import check

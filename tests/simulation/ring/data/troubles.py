@@ -12,7 +12,7 @@ from tailrace_broker.model.commands import (
     RestoreTopic,
 )
 from tailrace_broker.model.topic import TopicSettings
-from tests.simulation.ring.data_faults import (
+from tests.simulation.ring.data.faults import (
     RANGE_LEADER,
     DamageLog,
     FailWrites,

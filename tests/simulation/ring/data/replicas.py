@@ -16,9 +16,9 @@ from tailrace_broker.core.replication.ranges import logs_of
 from tailrace_broker.model.commands import Command
 from tailrace_broker.model.replication import LogKey
 from tailrace_broker.model.ring_state import RingState
-from tests.simulation.replication.host import Host, Led, Logs, Message
-from tests.simulation.replication.model_log import Entry, ModelLog
-from tests.simulation.replication.truth import Truth
+from tests.simulation.ring.data.host import Host, Led, Logs, Message
+from tests.simulation.ring.data.model_log import Entry, ModelLog
+from tests.simulation.ring.data.truth import Truth
 from tests.simulation.ring.network import DataFrame
 from tests.simulation.ring.violation import check
 
