@@ -6,7 +6,7 @@ what it fails without is left out first.
 
 import sys
 
-from tests.simulation.ring.many import report, run_many
+from tests.simulation.ring.many import report, run_many, unneeded
 from tests.simulation.ring.run import run
 from tests.simulation.ring.scenario import Scenario, make_scenario
 from tests.simulation.ring.shrink import shrink, until
@@ -35,7 +35,7 @@ def main() -> int:
         return _run_one(seed, shrinks=shrinks)
     runs = run_many(range(first, first + count))
     print("\n".join(report(runs)))
-    return int(any(outcome.failure for outcome in runs.outcomes))
+    return int(any(outcome.failure for outcome in runs.outcomes) or bool(unneeded(runs)))
 
 
 def _run_one(seed: int, *, shrinks: bool) -> int:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from tests.simulation.ring.rules import RULES, SEEDS_OF_ALL_RULES
 from tests.simulation.ring.run import Outcome, run
 from tests.simulation.ring.scenario import Scenario, make_scenario
 
@@ -42,6 +43,14 @@ def run_many(seeds: Iterable[int]) -> Runs:
     return Runs(outcomes, time.monotonic() - began, process_count)
 
 
+def unneeded(runs: Runs) -> list[str]:
+    """Rules that nothing has needed, though there were seeds enough."""
+    if len(runs.outcomes) < SEEDS_OF_ALL_RULES:
+        return []
+    fired = sum((each.rules for each in runs.outcomes), Counter[str]())
+    return [each for each in RULES if not fired[each]]
+
+
 def report(runs: Runs) -> list[str]:
     """Lines for people."""
     outcomes = runs.outcomes
@@ -57,6 +66,7 @@ def report(runs: Runs) -> list[str]:
         _counted("clients", (outcome.counts for outcome in outcomes)),
         _counted("rules", (outcome.rules for outcome in outcomes)),
     ]
+    lines += [f"rule {each} was needed by none of the seeds" for each in unneeded(runs)]
     failed = [outcome for outcome in outcomes if outcome.failure is not None]
     lines += [f"seed {each.seed} FAILED: {each.failure}" for each in failed[:FAILURES_SHOWN]]
     if failed:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.simulation.ring.many import report, run_many
+from tests.simulation.ring.many import report, run_many, unneeded
 from tests.simulation.ring.run import run
 from tests.simulation.ring.scenario import make_scenario
 from tests.simulation.ring.shrink import shrink
@@ -20,10 +20,11 @@ SECONDS_MAX = 6
 
 
 @pytest.mark.timeout(300 + SECONDS_MAX * SEEDS)
-def test_every_promise_is_kept() -> None:
+def test_every_promise_is_kept_and_every_rule_needed() -> None:
     runs = run_many(range(FIRST, FIRST + SEEDS))
 
     assert [each.seed for each in runs.outcomes if each.failure] == [], "\n".join(report(runs))
+    assert unneeded(runs) == []
 
 
 @pytest.mark.timeout(300)

@@ -1,6 +1,7 @@
 """Mutations of replication: each function takes one rule from the shipped machines."""
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -14,10 +15,9 @@ from tailrace_broker.core.replication.leader import RangeLeader
 from tailrace_broker.core.replication.log_ends import LogEnds
 from tailrace_broker.core.replication.progress import LedLog, Progress
 from tailrace_broker.core.replication.range_replica import RangeReplica
-from tailrace_broker.core.ring import commands, range_commands, registrations
-from tailrace_broker.model.commands import Lead
+from tailrace_broker.core.ring import range_commands, registrations
 from tailrace_broker.model.replication import Batches, LogKey, LogReport, ToFollower
-from tailrace_broker.model.ring_state import RangeState, Refusal, RingState
+from tailrace_broker.model.ring_state import RangeState, Registration, RingState
 from tests.simulation.ring.data.host import Host
 from tests.simulation.ring.data.model_log import Entry
 
@@ -157,16 +157,14 @@ def cut_at_the_end_of_the_last_epoch(patch: pytest.MonkeyPatch) -> None:
 def takeover_needs_min_isr(patch: pytest.MonkeyPatch) -> None:
     """A broker takes over only when another member of the ISR has all, too."""
 
-    def lead(state: RingState, command: Lead) -> RingState | Refusal:
-        owner = state.ranges[command.range_id]
-        gone = {*command.without}
-        left = [each for each in owner.isr if not each.is_ghost and each.ordinal not in gone]
-        if len(left) < 2 and owner.epoch:
-            return Refusal("not-in-isr", "min ISR")
-        return shipped(state, command)
+    def candidates(
+        state: RingState, owner: RangeState, mine: Registration, is_alive: Callable[[int], bool]
+    ) -> set[int]:
+        able = shipped(state, owner, mine, is_alive)
+        return able if len(able) >= 2 or not owner.epoch else set()
 
-    shipped = range_commands.lead
-    patch.setitem(commands._APPLY, Lead, lead)
+    shipped = duties._candidates
+    patch.setattr(duties, "_candidates", candidates)
 
 
 def the_floor_counts_ghosts(patch: pytest.MonkeyPatch) -> None:
