@@ -11,7 +11,6 @@ import pytest
 
 from tests.simulation.ring import mutations_of_raft, mutations_of_the_ring
 from tests.simulation.ring.data import mutations as mutations_of_replicas
-from tests.simulation.ring.data import mutations_of_ghosts
 from tests.simulation.ring.many import FORKED, tell_seed
 from tests.simulation.ring.run import Outcome
 from tests.simulation.ring.scenario import make_data_scenario, make_metadata_scenario
@@ -47,32 +46,29 @@ MUTATIONS: dict[Mutation, int] = {
 }
 DATA_MUTATIONS: dict[Mutation, int] = {
     mutations_of_replicas.wiped_replica_stays_in_the_isr: 0,
-    mutations_of_replicas.pending_members_not_counted: 0,
+    mutations_of_replicas.pending_members_not_counted: 6,
     mutations_of_replicas.admission_at_a_stale_high_watermark: 0,
-    mutations_of_replicas.admission_by_written_ends: 0,
-    mutations_of_replicas.high_watermark_moves_below_min_isr: 0,
-    mutations_of_replicas.counts_members_that_have_not_reported: 0,
+    mutations_of_replicas.admission_by_written_ends: 16,
+    mutations_of_replicas.high_watermark_moves_below_min_isr: 31,
+    mutations_of_replicas.counts_members_that_have_not_reported: 2,
     mutations_of_replicas.ends_counted_as_written: 0,
-    mutations_of_replicas.end_reported_before_the_cut: 0,
-    mutations_of_replicas.epoch_checks_off: 0,
-    mutations_of_replicas.no_cut: 0,
-    mutations_of_replicas.cut_at_the_end_of_the_last_epoch: 0,
+    mutations_of_replicas.end_reported_before_the_cut: 11,
+    mutations_of_replicas.epoch_checks_off: 156,
+    mutations_of_replicas.no_cut: 2,
+    mutations_of_replicas.cut_at_the_end_of_the_last_epoch: 2,
     mutations_of_replicas.takeover_needs_min_isr: 0,
-    mutations_of_replicas.the_floor_counts_ghosts: 0,
-    mutations_of_replicas.floor_off: 0,
-    mutations_of_replicas.proposal_forgotten_when_refused: 0,
-    mutations_of_replicas.log_start_falls_at_a_failover: 0,
-    mutations_of_replicas.any_ghost_leads: 0,
-    mutations_of_replicas.a_ghost_leads_beside_a_whole_member: 0,
-    mutations_of_replicas.loss_is_not_recorded: 0,
+    mutations_of_replicas.the_floor_counts_ghosts: 11,
+    mutations_of_replicas.floor_off: 31,
+    mutations_of_replicas.log_start_falls_at_a_failover: 1,
+    mutations_of_replicas.any_ghost_leads: 1,
+    mutations_of_replicas.a_ghost_leads_beside_a_whole_member: 19,
+    mutations_of_replicas.loss_is_not_recorded: 1,
     mutations_of_replicas.leader_counts_what_it_has_not_flushed: 0,
-    mutations_of_replicas.leader_sends_before_its_write_and_reuses_offsets: 0,
-    mutations_of_replicas.own_writes_not_waited_for: 0,
+    mutations_of_replicas.leader_sends_before_its_write_and_reuses_offsets: 2,
+    mutations_of_replicas.own_writes_not_waited_for: 2,
     mutations_of_replicas.leads_before_its_logs_are_idle: 0,
-    mutations_of_replicas.trash_purged_by_one_replica: 0,
-    mutations_of_ghosts.a_power_ghost_with_damage_leads: 110,
-    mutations_of_ghosts.set_aside_forgotten_by_a_crash: 22,
-    mutations_of_ghosts.the_last_cause_wins: 0,
+    mutations_of_replicas.trash_purged_by_one_replica: 12,
+    mutations_of_replicas.set_aside_forgotten_by_a_crash: 0,
 }
 
 

@@ -72,6 +72,7 @@ class DamageLog(Happening):
     """
 
     down_ms: int
+    is_last_record: bool
 
     def happen(self, world: World) -> None:
         replicas, disk = world.replicas, world.disks[self.ordinal]
@@ -85,7 +86,8 @@ class DamageLog(Happening):
             world.kill(process, "process", down_ms=self.down_ms)
         key = replicas.generator.choice(keys)
         log = disk.logs[key]
-        log.damage(replicas.generator.randint(log.start, log.end))
+        first = log.end - 1 if self.is_last_record else log.start
+        log.damage(replicas.generator.randint(first, log.end - 1))
         disk.damaged.add(key)
 
 

@@ -20,6 +20,7 @@ from tailrace_broker.model.replication import Batches, LogKey, LogReport, ToFoll
 from tailrace_broker.model.ring_state import RangeState, Registration, RingState
 from tests.simulation.ring.data.host import Host
 from tests.simulation.ring.data.model_log import Entry
+from tests.simulation.ring.disk import Crash, Disk
 
 
 def wiped_replica_stays_in_the_isr(patch: pytest.MonkeyPatch) -> None:
@@ -178,23 +179,6 @@ def floor_off(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LedLog, "min_isr", property(lambda self: 1, lambda self, value: None))
 
 
-def proposal_forgotten_when_refused(patch: pytest.MonkeyPatch) -> None:
-    """After a while nobody counts who was proposed, though a late copy may commit."""
-
-    def on_woken(self: RangeLeader, now_ms: int, clock_ms: int) -> list[LeaderEffect]:
-        if self._proposal is not None and clock_ms >= self._proposal.again_ms:
-            for each in self._progress.values():
-                if each.replica in self._proposal.joins:
-                    each.end_candidacy()
-                    each.not_before_ms = clock_ms + 5000
-            self._proposal = None
-            self._count()
-        return shipped(self, now_ms, clock_ms)
-
-    shipped = RangeLeader._on_woken
-    patch.setattr(RangeLeader, "_on_woken", on_woken)
-
-
 def log_start_falls_at_a_failover(patch: pytest.MonkeyPatch) -> None:
     """A follower does not keep where the partition starts."""
 
@@ -289,3 +273,14 @@ def trash_purged_by_one_replica(patch: pytest.MonkeyPatch) -> None:
 
     shipped = ranges._wanted
     patch.setattr(ranges, "_wanted", wanted)
+
+
+def set_aside_forgotten_by_a_crash(patch: pytest.MonkeyPatch) -> None:
+    """What a start has set aside the next one does not know of."""
+
+    def crashed(self: Disk, crash: Crash) -> None:
+        self.damaged.clear()
+        shipped(self, crash)
+
+    shipped = Disk.crashed
+    patch.setattr(Disk, "crashed", crashed)

@@ -178,12 +178,15 @@ def _wipe(generator: random.Random, at_ms: int, brokers: int) -> list[Happening]
 
 
 def _damage(generator: random.Random, at_ms: int, brokers: int) -> list[Happening]:
-    """And perhaps it dies again before that is registered."""
+    """And perhaps it dies again before that is registered, or all lose the power."""
     who = generator.randrange(brokers)
-    damage = DamageLog(at_ms, who, 10)
-    if generator.random() < 0.5:
-        return [damage]
-    return [damage, Kill(at_ms + 60 + generator.randrange(100), who, "process", 50)]
+    damage = DamageLog(at_ms, who, 10, is_last_record=generator.random() < 0.5)
+    kind, later_ms = generator.random(), at_ms + 60 + generator.randrange(300)
+    if kind < 0.3:
+        return [damage, Kill(later_ms, who, "process", 50)]
+    if kind < 0.7:
+        return [damage, LosePower(later_ms, 0, 100)]
+    return [damage]
 
 
 MAKERS: list[Maker] = [
