@@ -1,6 +1,7 @@
 """Files of a killed broker are removed: its start and `tailrace verify` notice each of them."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -86,6 +87,32 @@ def test_a_missing_journal_is_refused_and_found(killed: RunningBroker) -> None:
     refusal = refusal_of(killed)
     assert f"{journal / name} is missing, and the broker was not stopped" in refusal
     assert f"mkdir -p {journal} && touch {journal / name}.lost" in refusal
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 4096], ids=["emptied", "first block kept"])
+@pytest.mark.parametrize("is_full_of_zeros", [False, True])
+def test_a_journal_without_its_frames_is_refused_as_a_missing_one_is(
+    killed: RunningBroker, kept_bytes: int, is_full_of_zeros: bool
+) -> None:
+    """Until somebody accepts the loss."""
+    (path,) = (data_of(killed) / "journal").iterdir()
+    size_bytes = path.stat().st_size
+    os.truncate(path, 0 if is_full_of_zeros else kept_bytes)
+    if is_full_of_zeros:
+        os.truncate(path, size_bytes - kept_bytes)
+
+    code, lines = verified(killed.data_dir)
+    assert code == 1
+    assert lines[0].startswith(f"✗ {path}: is empty, and the broker was not stopped: events may")
+    assert f"{path} is empty, and the broker was not stopped" in refusal_of(killed)
+    path.with_name(f"{path.name}.lost").touch()
+    assert verified(killed.data_dir)[0] == 0
+    killed.restart()
+    with Client(killed.url) as client:
+        client.produce("small", b"5")
+    killed.kill()
+    assert verified(killed.data_dir)[0] == 0
+    killed.restart()
 
 
 def test_the_loss_of_a_journal_is_accepted_once(killed: RunningBroker) -> None:

@@ -120,9 +120,11 @@ class Disk:
                 self.findings.append(refused(path, found.refused[name]))
                 continue
             text = (
-                "is missing, which somebody has accepted: the next start goes on without it"
+                "is missing or empty, which somebody has accepted: the next start goes on "
+                "without it"
                 if name in found.accepted
-                else "is missing; the broker was stopped, so it held nothing that is not elsewhere"
+                else "is missing or empty; the broker was stopped, so it held nothing that is not "
+                "elsewhere"
             )
             self.findings.append(Finding(path, None, text, is_bad=False))
         for path in sorted(journal.glob(f"*.journal{ACCEPTED_SUFFIX}.*")):

@@ -7,6 +7,7 @@ lost of a later round needs its own.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,12 +26,13 @@ from tailrace_broker.storage.files.inventory import Inventory
 ACCEPTED_SUFFIX = ".lost"
 # Stands for the files of a journal of which nobody knows the names.
 _UNKNOWN_FILE = "0.journal"
+_READ_BYTES = 64 * 1024
 
 _log = structlog.get_logger()
 
 
 class MissingJournal(NamedTuple):
-    """Files of the journal that must be there and are not.
+    """Files of the journal that must be there and are not, or hold nothing.
 
     Of `accepted` somebody has accepted the loss. `refused`, with what a start says: nobody has,
     and they may have held events.
@@ -49,7 +51,7 @@ class MissingJournal(NamedTuple):
 def missing_journal(
     journal: Path, names: Sequence[str] | None, *, is_clean: bool
 ) -> MissingJournal:
-    """Return which of these files are missing.
+    """Return which of these files are missing, or were emptied.
 
     `names` None: nobody knows them, so that there must be one at least. `is_clean`: the broker was
     stopped, and nothing is only in the journal.
@@ -60,12 +62,12 @@ def missing_journal(
         why = "inventory.json was made again, so nobody knows what it held"
     else:
         why = "the broker was not stopped"
-    missing = [name for name in names if not stored_at(journal / name).exists()]
+    missing = [name for name in names if _is_lost(stored_at(journal / name))]
     accepted = [name for name in missing if marker(journal / name).exists()]
     refused = {
-        name: f"{journal / name} is missing, and {why}: events may be lost that only this file "
-        f"held; restore it from a copy, or go on without them: mkdir -p {journal} "
-        f"&& touch {marker(journal / name)}"
+        name: f"{journal / name} is {'empty' if (journal / name).exists() else 'missing'}, and "
+        f"{why}: events may be lost that only this file held; restore it from a copy, or go on "
+        f"without them: mkdir -p {journal} && touch {marker(journal / name)}"
         for name in missing
         if not is_clean and name not in accepted
     }
@@ -118,14 +120,28 @@ def _accept_damaged(journal: Path, boot: int) -> None:
         for found in sorted(journal.glob(f"*.journal{ACCEPTED_SUFFIX}")):
             path = found.with_suffix("")
             stored = found if not path.exists() else path
-            if not stored.stat().st_size:
-                continue  # the file is missing
+            if _is_lost(stored):
+                continue  # the file counts as missing
             with stored.open("rb") as file:
                 header = read_file_header(memoryview(file.read(JOURNAL_BLOCK_BYTES)))
             write_file_atomically(found.with_name(f"{found.name}.{boot}"), _round_name(header))
             found.unlink() if path.exists() else found.rename(path)
             sync_directory(journal)
             _log.warning("journal.accepted", file=str(path))
+
+
+def _is_lost(path: Path) -> bool:
+    """Whether nothing of a listed file is there: its first block was durable before it was listed,
+    in a file of zeros.
+    """
+    with translated_errors(path, ReadFailedError):
+        if not path.exists() or path.stat().st_size <= JOURNAL_BLOCK_BYTES:
+            return True
+        with path.open("rb") as file:
+            if read_file_header(memoryview(file.read(JOURNAL_BLOCK_BYTES))) is not None:
+                return False
+            rest = iter(partial(file.read, _READ_BYTES), b"")
+            return not any(stored.strip(b"\0") for stored in rest)
 
 
 def _round_name(header: JournalFileHeader | None) -> bytes:
