@@ -16,6 +16,7 @@ import structlog
 
 from tailrace_broker.core.groups.group import FetchRange, Group, not_registered
 from tailrace_broker.core.groups.kind import check_consumer_group
+from tailrace_broker.core.groups.registration import check_same
 from tailrace_broker.groups.compaction import GroupCompaction
 from tailrace_broker.groups.log import GroupLog
 from tailrace_broker.groups.sessions import GroupSessions
@@ -38,7 +39,7 @@ from tailrace_broker.model.group import (
     Subscription,
     TopicPartition,
 )
-from tailrace_broker.model.topic import Topic
+from tailrace_broker.model.topic import Topic, check_topic_name
 from tailrace_broker.net.broker import GroupPoll, GroupView
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.topics.topics import Topics
@@ -165,12 +166,22 @@ class Groups:
         known = self._by_name.get(wanted.group)
         check_consumer_group(wanted.group, known.group.source if known else None)
         if epoch is None:
-            need = self._topics.find_or_create if creates_topics else self._topics.find_committed
-            for name in wanted.topics:
-                await need(name)
+            await self._need_topics(wanted, creates=creates_topics)
         await self._log.make()
         async with self._changing(wanted.group, self._group) as found:
             return await self._join(found, wanted)
+
+    async def _need_topics(self, wanted: Subscription, *, creates: bool) -> None:
+        """A registration that is refused creates none. TopicNotFoundError, InvalidTopicNameError,
+        ConsumerExistsError.
+        """
+        if creates:
+            self._check_free(wanted)
+            for name in wanted.topics:
+                check_topic_name(name)
+        need = self._topics.find_or_create if creates else self._topics.find_committed
+        for name in wanted.topics:
+            await need(name)
 
     async def poll(self, consumer_id: str, said: Confirmation, wait_ms: int) -> GroupPoll:
         """See `net.api.Groups`."""
@@ -471,15 +482,24 @@ class Groups:
 
     # --- changing ---
 
-    async def _join(self, found: _Coordinated, wanted: Subscription) -> int:
-        """Holding `changing`."""
-        other = self._by_consumer.get(wanted.consumer_id)
-        if other is not None and other is not found:
+    def _check_free(self, wanted: Subscription) -> None:
+        """ConsumerExistsError: the consumer is registered with other values."""
+        found = self._by_consumer.get(wanted.consumer_id)
+        if found is None:
+            return
+        if found.group.name != wanted.group:
             raise ConsumerExistsError(
                 f'consumer "{wanted.consumer_id}" is registered with group '
-                f'"{other.group.name}"; let it say goodbye first, or choose another consumerId',
+                f'"{found.group.name}"; let it say goodbye first, or choose another consumerId',
                 consumerId=wanted.consumer_id,
             )
+        member = found.group.members.get(wanted.consumer_id)
+        if member is not None:
+            check_same(member.subscription, wanted)
+
+    async def _join(self, found: _Coordinated, wanted: Subscription) -> int:
+        """Holding `changing`."""
+        self._check_free(wanted)
         hosted = [
             self._topics.by_name[name] for name in wanted.topics if name in self._topics.by_name
         ]

@@ -277,8 +277,14 @@ def produce_request(
     target = f"/v1/topic/{quote(topic, safe='')}/messages"
     if key is not None:
         target += f"?partitionKey={quote(key, safe='')}"
-    headers = {_HEADERS[name]: str(value) for name, value in numbered.items()}
+    headers = {_header_of(name): str(value) for name, value in numbered.items()}
     return Request("POST", target, {"Content-Type": content_type, **headers}, body)
+
+
+def _header_of(name: str) -> str:
+    if name not in _HEADERS:
+        raise TypeError(f"unknown argument {name}; it takes key, producer_id and sequence")
+    return _HEADERS[name]
 
 
 def produce_records_request(topic: str, body: bytes, **numbered: Unpack[Numbered]) -> Request:

@@ -218,6 +218,35 @@ def test_a_registration_creates_its_topic_when_it_says_so_or_is_at_polarstreams_
         assert document(answer)["detail"] == detail
 
 
+@pytest.mark.parametrize(
+    ("group", "topics", "refusal"),
+    [
+        ("{}-other", ["{}"], "consumer-exists"),
+        ("{}", ["{}", "{}-other"], "consumer-exists"),
+        ("{}-other", ["{}", "{} name"], "invalid-topic-name"),
+    ],
+    ids=["of another group", "of other topics", "with an invalid name"],
+)
+def test_a_registration_that_is_refused_creates_no_topic(
+    shared_broker: RunningBroker, topic: str, group: str, topics: list[str], refusal: str
+) -> None:
+    known = f"{topic}-known"
+    consumer = topic if refusal == "consumer-exists" else f"{topic}-new"
+    with Connection(shared_broker.port + READ) as connection:
+        first = connection.exchange(ask("register", topic, topic=known, group=topic))
+        body = {
+            "id": consumer,
+            "group": group.format(topic),
+            "topics": [each.format(topic) for each in topics],
+        }
+        answer = connection.exchange(request("/v1/consumer/register", json.dumps(body).encode()))
+
+    assert first.status == 200
+    assert problem(answer) == (400, refusal)
+    with Client(shared_broker.url) as client:
+        assert {each.name for each in client.topics() if topic in each.name} == {known}
+
+
 @pytest.mark.parametrize("listener", [PUBLIC, READ])
 @pytest.mark.parametrize("said", [None, True])
 def test_with_the_setting_off_no_registration_creates_a_topic(

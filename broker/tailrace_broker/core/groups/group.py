@@ -25,9 +25,9 @@ from uuid import UUID
 
 from tailrace_broker.core.groups.assignment import assign
 from tailrace_broker.core.groups.kind import check_consumer_group, check_reader_group
+from tailrace_broker.core.groups.registration import check_same
 from tailrace_broker.core.groups.state import is_done, readable
 from tailrace_broker.model.errors import (
-    ConsumerExistsError,
     ConsumerNotRegisteredError,
     GroupNotIdleError,
     StaleAssignmentError,
@@ -146,12 +146,7 @@ class Group:
         check_consumer_group(self.name, self.source)
         member = self.members.get(wanted.consumer_id)
         if member is not None:
-            if member.subscription != wanted:
-                raise ConsumerExistsError(
-                    f'consumer "{wanted.consumer_id}" is registered with other values; let it say '
-                    "goodbye first, or choose another consumerId",
-                    consumerId=wanted.consumer_id,
-                )
+            check_same(member.subscription, wanted)
             member.seen_us = now_us
             return None
         starts: dict[TopicPartition, int] = {}

@@ -15,7 +15,7 @@ from tailrace.errors import (
 from tailrace.produced import Produced
 from tailrace.protocol import requests
 from tailrace.protocol.group_requests import poll_request
-from tailrace.protocol.requests import Answer, Request
+from tailrace.protocol.requests import Answer, Numbered, Request
 from tailrace.values import Fetched, PartitionOffsets, QuarantinedBatch, TopicInfo, to_document
 from tailrace.wire import (
     BATCH_CONTENT_TYPE,
@@ -145,6 +145,12 @@ def test_what_is_produced_is_bytes(body: Any) -> None:
 def test_a_key_is_bytes_or_text() -> None:
     with pytest.raises(TypeError, match="key is int; give bytes or str"):
         requests.produce_request("t", b"1", content_type=JSON_CONTENT_TYPE, key=cast("str", 7))
+
+
+def test_an_unknown_argument_of_a_produce_is_named_with_those_that_there_are() -> None:
+    unknown = cast("Numbered", {"timestamp": 7})
+    with pytest.raises(TypeError, match="timestamp; it takes key, producer_id and sequence"):
+        requests.produce_request("t", b"1", content_type=JSON_CONTENT_TYPE, **unknown)
 
 
 def test_a_request_says_how_long_its_answer_may_wait() -> None:
