@@ -185,8 +185,8 @@ class Settings(BaseSettings):
         for each in listed:
             if each != ANY and not _ORIGIN.fullmatch(each):
                 raise ValueError(
-                    f"{each} is no origin; write scheme://host:port as in http://localhost:3000, "
-                    "or * for every page"
+                    f'lists "{each}"; write an origin, scheme://host:port as in '
+                    "http://localhost:3000, or * for every page"
                 )
         return ",".join(listed)
 
@@ -196,7 +196,7 @@ class Settings(BaseSettings):
         """Names alone: a port says nothing of who asks."""
         for each in _listed(hosts):
             if "/" in each:
-                raise ValueError(f"{each} is no host name; leave out scheme and path")
+                raise ValueError(f'lists "{each}"; write a host name, without scheme and path')
         return hosts
 
     @model_validator(mode="after")

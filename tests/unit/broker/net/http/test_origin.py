@@ -186,11 +186,17 @@ def test_a_loopback_broker_refuses_hosts_that_it_does_not_know(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"allowed_origins": "console.example"}, "console.example is no origin; write scheme"),
-        ({"allowed_origins": "http://a.example, null"}, "null is no origin"),
-        ({"allowed_origins": "http://a.example/page"}, "http://a.example/page is no origin"),
-        ({"allowed_origins": "http://"}, "is no origin"),
-        ({"allowed_hosts": "http://a.example"}, "is no host name; leave out scheme and path"),
+        (
+            {"allowed_origins": "console.example"},
+            'lists "console.example"; write an origin, scheme://host:port',
+        ),
+        ({"allowed_origins": "http://a.example, null"}, 'lists "null"; write an origin'),
+        (
+            {"allowed_origins": "http://a.example/page"},
+            'lists "http://a.example/page"; write an origin',
+        ),
+        ({"allowed_origins": "http://"}, "; write an origin"),
+        ({"allowed_hosts": "http://a.example"}, 'lists "http://a.example"; write a host name'),
     ],
 )
 def test_what_is_no_origin_or_host_is_refused_at_the_start(
