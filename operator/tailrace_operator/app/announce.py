@@ -22,12 +22,12 @@ from tailrace_operator.plan.actions import (
     ReplaceStatefulSet,
     RestartBroker,
     TopicAction,
+    described,
 )
 from tailrace_operator.plan.names import RESOURCES
 from tailrace_operator.plan.observed import Document, Owner
 
 NOTE_CHARACTERS_MAX = 1024  # events.k8s.io/v1, `note`
-_DRIFTED = "drifted: "
 
 
 class Announcement(NamedTuple):
@@ -58,11 +58,8 @@ def announcement(
         case ReplaceStatefulSet():
             note = f"StatefulSet {action.name} is recreated, its pods stay: {action.reason}"
             return Announcement("StatefulSetReplaced", "Replace", note)
-        case Apply() if action.reason.startswith(_DRIFTED):
-            manifest = action.manifest
-            where = f"{manifest['kind']} {manifest['metadata']['name']}"
-            path = action.reason.removeprefix(_DRIFTED)
-            return Announcement("DriftCorrected", "Apply", f"{where}: {path} was another")
+        case Apply() if action.is_drift:
+            return Announcement("DriftCorrected", "Apply", described(action))
         case Blocked():
             return Announcement(action.reason, "Wait", action.message, is_warning=True)
         case CreateTopic():

@@ -5,6 +5,7 @@ Objects are read by name, pods and claims by one list each; `documents.py` says 
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from tailrace_operator.api.spec import parse_cluster_spec, parse_topic_spec
@@ -19,6 +20,8 @@ from tailrace_operator.kube.documents import (
     pods_of,
     secret_text,
 )
+from tailrace_operator.kube.stored import StoredSpecs
+from tailrace_operator.plan.manifests import children
 from tailrace_operator.plan.names import TOPIC_FINALIZER, child_names, ring_secret, selector_labels
 from tailrace_operator.plan.observed import ChildName, Claim, Cluster, Document, LiveTopic, Topic
 from tailrace_operator.plan.topic_plan import CLUSTER_MISSING, NAME_TAKEN
@@ -26,7 +29,13 @@ from tailrace_operator.ring.admin import RingAdmin, RingError
 
 
 async def observe_cluster(
-    kube: Kube, abilities: Abilities, admin: RingAdmin, document: Document, *, default_image: str
+    kube: Kube,
+    abilities: Abilities,
+    stored: StoredSpecs,
+    admin: RingAdmin,
+    document: Document,
+    *,
+    default_image: str,
 ) -> Cluster:
     """All that there is of a StreamCluster; InvalidSpecError, KubeError."""
     owner = owner_of(document)
@@ -38,7 +47,7 @@ async def observe_cluster(
         if has_service_monitors or each.kind != "ServiceMonitor"
     ]
     namespace, selected = owner.namespace, selector_labels(owner.name)
-    *children, secret, pods, claims = await _together(
+    *listed, secret, pods, claims = await _together(
         *(kube.find(each.kind, each.name, namespace=namespace) for each in names),
         kube.find("Secret", ring_secret(owner.name), namespace=namespace),
         kube.list("Pod", namespace=namespace, labels=selected),
@@ -46,12 +55,12 @@ async def observe_cluster(
     )
     text = secret_text(secret, owner.uid)
     await admin.know_secret(text)
-    found = {name: child for name, child in zip(names, children, strict=True) if child is not None}
+    found = {name: child for name, child in zip(names, listed, strict=True) if child is not None}
     stateful_set = found.get(ChildName("StatefulSet", owner.name))
     own_pods = [each for each in pods if is_own(owner, stateful_set, each)]
     seen_pods = pods_of(owner.name, own_pods)
     ring = await admin.observe({each.ordinal: each.uid for each in seen_pods if each.is_running})
-    return Cluster(
+    cluster = Cluster(
         owner=owner,
         spec=spec,
         status=document.get("status") or {},
@@ -65,6 +74,8 @@ async def observe_cluster(
         claims=await _claims(abilities, claims_of(owner.name, claims)),
         ring=ring,
     )
+    wanted = children(cluster)[ChildName("StatefulSet", owner.name)]
+    return replace(cluster, stored_spec=await stored.of(wanted, stateful_set))
 
 
 async def observe_topic(

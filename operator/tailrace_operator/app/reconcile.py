@@ -33,6 +33,7 @@ from tailrace_operator.kube.client import (
 from tailrace_operator.kube.documents import owner_of
 from tailrace_operator.kube.lease import micro_time
 from tailrace_operator.kube.served import ServedNamespaces
+from tailrace_operator.kube.stored import StoredSpecs
 from tailrace_operator.plan.actions import (
     REPLACED,
     AlterTopic,
@@ -112,6 +113,7 @@ class Reconciler:
         self._reported: dict[Key, str] = {}  # resources that another release serves, and which
         self._metrics = metrics
         self._abilities = Abilities(kube)
+        self._stored = StoredSpecs(kube)
         self._default_image = default_image
         self._identity = identity
 
@@ -196,6 +198,7 @@ class Reconciler:
         self._metrics.is_in_state(key, None)
         self._reported.pop(key, None)
         if key.kind == "StreamCluster":
+            self._stored.forget(key.namespace, key.name)
             await self._rings.forget(key.namespace, key.name)
 
     # --- what differs between the kinds -----------------------------------------------------------
@@ -203,7 +206,12 @@ class Reconciler:
     async def _cluster(self, key: Key, document: Document) -> _Planned:
         admin = self._rings.of(key.namespace, key.name)
         cluster = await observe_cluster(
-            self._kube, self._abilities, admin, document, default_image=self._default_image
+            self._kube,
+            self._abilities,
+            self._stored,
+            admin,
+            document,
+            default_image=self._default_image,
         )
         action = next_action(cluster)
 

@@ -155,10 +155,17 @@ class Kube:
             return
 
     async def patch(
-        self, kind: str, name: str, patch: Document, *, namespace: str, is_status: bool = False
+        self,
+        kind: str,
+        name: str,
+        patch: Document,
+        *,
+        namespace: str,
+        is_status: bool = False,
+        is_dry_run: bool = False,
     ) -> Document:
         """Merge into an object, or into its status; ConflictError when `patch` names another
-        `metadata.resourceVersion` than it has.
+        `metadata.resourceVersion` than it has. A dry run only tells what it would be.
         """
         return await self._call(
             "patch",
@@ -166,7 +173,7 @@ class Kube:
             kind,
             namespace=namespace,
             name=name,
-            query={"fieldManager": FIELD_MANAGER},
+            query={"fieldManager": FIELD_MANAGER, **({"dryRun": "All"} if is_dry_run else {})},
             body=patch,
             content_type=_MERGE,
             subresource="status" if is_status else None,

@@ -12,10 +12,15 @@ REPLACED = "Replaced"
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Make a child what `manifest` says, by server-side apply; `reason`: made, or what drifted."""
+    """Make a child what `manifest` says, by server-side apply, which leaves what others added.
+
+    `patch` takes that out before, where it does harm. `is_drift`: somebody else has changed it.
+    """
 
     manifest: Document
     reason: str
+    is_drift: bool = False
+    patch: Document = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,8 @@ class Cluster:
     `default_image`: of the brokers, where the spec names none. `children`: live objects by name,
     those of `names.child_names` that exist. `has_secret`: the ring Secret exists (its text is never
     observed). `former_pods`: those of a StatefulSet
-    that had its name before, which are on their way out.
+    that had its name before, which are on their way out. `stored_spec`: how the API server writes
+    the wanted spec of the StatefulSet, with its defaults; None: it is not known.
     """
 
     owner: Owner
@@ -120,6 +121,7 @@ class Cluster:
     former_pods: tuple[Pod, ...] = ()
     claims: tuple[Claim, ...] = ()
     ring: Ring | None = None
+    stored_spec: Document | None = None
 
     @property
     def image(self) -> str:

@@ -44,12 +44,11 @@ from tailrace_operator.plan.names import (
     ring_secret,
 )
 from tailrace_operator.plan.observed import ChildName, Claim, Cluster, Document, Owner, Pod, Ring
+from tailrace_operator.plan.whole import IMMUTABLE, whole_patch
+from tailrace_operator.plan.words import changed_words, restored_words
 from tailrace_operator.plan.zones import zone_of
 
 MADE = "made"  # the reason of an Apply of what was not there
-# Fields of a StatefulSet that the API server refuses to change.
-_IMMUTABLE = ("podManagementPolicy", "selector", "serviceName", "volumeClaimTemplates")
-
 _TEMPLATE_KINDS = {"ConfigMap", "StatefulSet"}  # of which pods are made
 
 _Mended = Apply | ReplaceStatefulSet | Blocked
@@ -133,7 +132,9 @@ def _children(cluster: Cluster, wanted: dict[ChildName, Document]) -> _Mended | 
             return _before(cluster, child) or Apply(manifest, MADE)
         if is_going(live):
             continue
-        action = _foreign(cluster.owner, child, live) or _corrected(manifest, live)
+        action = _foreign(cluster.owner, child, live) or _corrected(
+            manifest, live, cluster.stored_spec
+        )
         if action is not None:
             return action
     return None
@@ -185,19 +186,23 @@ def _foreign(owner: Owner, child: ChildName, live: Document) -> Blocked | None:
     )
 
 
-def _corrected(manifest: Document, live: Document) -> Apply | ReplaceStatefulSet | None:
-    path = drift(manifest, live)
-    if path is None:
+def _corrected(
+    manifest: Document, live: Document, stored_spec: Document | None
+) -> Apply | ReplaceStatefulSet | None:
+    patch, added = whole_patch(manifest, live, stored_spec)
+    found = drift(manifest, live) or added
+    if found is None:
         return None
     if manifest["kind"] == "StatefulSet":
-        fields = {name: manifest["spec"][name] for name in _IMMUTABLE}
-        fixed = drift({"spec": fields}, live)
+        fixed = drift({"spec": {name: manifest["spec"][name] for name in IMMUTABLE}}, live)
         if fixed is not None:
             metadata = live["metadata"]
-            return ReplaceStatefulSet(metadata["name"], metadata["uid"], f"{fixed} differs")
+            reason = changed_words(fixed)
+            return ReplaceStatefulSet(metadata["name"], metadata["uid"], reason)
     asked = (each["metadata"].get("annotations", {}).get(APPLIED_HASH) for each in (manifest, live))
-    is_same_wish = len(set(asked)) == 1
-    return Apply(manifest, f"{'drifted' if is_same_wish else 'changed'}: {path}")
+    if len(set(asked)) == 1:
+        return Apply(manifest, restored_words(found), is_drift=True, patch=patch)
+    return Apply(manifest, f"changed: {changed_words(found)}", patch=patch)
 
 
 def _unwanted(cluster: Cluster, wanted: dict[ChildName, Document]) -> Remove | None:
@@ -325,8 +330,11 @@ def _cannot_grow(cluster: Cluster) -> Blocked | None:
 
 
 def _restart(cluster: Cluster) -> RestartBroker | None:
-    """A pod of an earlier template. One that serves goes only when all others serve too."""
-    outdated = outdated_pods(cluster)
+    """A pod of an earlier template. One that serves goes only when all others serve too.
+
+    None goes while it is not known that the template is the wanted one, and nothing else.
+    """
+    outdated = [] if cluster.stored_spec is None else outdated_pods(cluster)
     broken = _broken(cluster, outdated)
     if broken is not None:
         cause = "it does not run" if broken.problem is None else broken.problem

@@ -88,11 +88,15 @@ async def a_drift_is_corrected(kube: FakeKubernetes) -> None:
     await kube.until(lambda: kube.get("Service", "events")["spec"]["type"] == "ClusterIP")
     await kube.until(lambda: "DriftCorrected" in reasons(kube))
     note = next(each for each in kube.of_kind("Event") if each["reason"] == "DriftCorrected")
-    assert note["note"] == "Service events: spec.type was another"
+    assert note["note"] == (
+        "Service events: restored spec.type ClusterIP, was changed by hand to NodePort"
+    )
 
     ports = kube.get("Service", "events")["spec"]["ports"]
     kube.edit("Service", "events", {"spec": {"ports": [{**ports[0], "port": 9999}, *ports[1:]]}})
     await kube.until(lambda: kube.get("Service", "events")["spec"]["ports"] == ports)
+    restored = "Service events: restored port 9250, was changed by hand to 9999"
+    await kube.until(lambda: restored in [each["note"] for each in kube.of_kind("Event")])
 
 
 async def brokers_restart_one_at_a_time(

@@ -1,9 +1,10 @@
 """A Kubernetes API for tests: a real HTTP server that keeps objects, and tells who watches.
 
 As the real one it has namespaces, labels, versions of objects, a generation of each spec, statuses
-of their own, finalizers, server-side apply (fields that are not applied any more go; lists are
-replaced), merge patches, preconditions, and deletes what belongs to a deleted object. It checks no
-schemas, has no defaults and nobody's rights. What makes pods run is in `fake_nodes.py`.
+of their own, finalizers, server-side apply (fields that are not applied any more go, those of
+others stay, in lists whose items have names too), merge patches, dry runs of these, preconditions,
+defaults of pod templates, and deletes what belongs to a deleted object. It checks no schemas and
+nobody's rights. What makes pods run is in `fake_nodes.py`.
 """
 
 import asyncio
@@ -24,6 +25,16 @@ HOST = "127.0.0.1"
 CREATED = "2026-01-01T00:00:{:02d}Z"
 # Kinds whose status is changed by itself only.
 _WITH_STATUS = {"StreamCluster", "Topic"}
+# Lists that server-side apply merges by a field of their items.
+_ITEM_NAMES = {
+    "containers": "name",
+    "env": "name",
+    "imagePullSecrets": "name",
+    "ownerReferences": "uid",
+    "schedulingGates": "name",
+    "volumeMounts": "mountPath",
+    "volumes": "name",
+}
 Place = tuple[str, str, str]  # kind, namespace, name
 
 
@@ -203,7 +214,8 @@ class FakeKubernetes:
         content = await request.text()
         body = json.loads(content) if content else {}
         answer = self._answer(call, kind, namespace, body, request, subresource)
-        if is_operator and call.is_write and kind != "Lease":
+        is_dry_run = request.query.get("dryRun") == "All"
+        if is_operator and call.is_write and kind != "Lease" and not is_dry_run:
             await self.count_write()
         return web.json_response(answer, status=201 if verb == "create" else 200)
 
@@ -248,6 +260,8 @@ class FakeKubernetes:
             self._deleted(place, has_orphans=body.get("propagationPolicy") == "Orphan")
             return {"kind": "Status", "status": "Success"}
         _check(old, body.get("metadata", {}))
+        if request.query.get("dryRun") == "All":
+            return _defaulted(kind, _merged(old, body))
         return self._patched(place, old, body, is_status=subresource == "status")
 
     def _create(self, kind: str, namespace: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -270,7 +284,7 @@ class FakeKubernetes:
             return self._added(place, body)
         _check_ports(old, body)
         cleaned = _without(old, before, body) if before is not None else old
-        return self._changed_to(place, old, _merged(cleaned, body))
+        return self._changed_to(place, old, _applied(cleaned, body))
 
     def _patched(
         self, place: Place, old: dict[str, Any], body: dict[str, Any], *, is_status: bool
@@ -302,7 +316,7 @@ class FakeKubernetes:
                 cause="NamespaceTerminating",
             )
         number = next(self._versions)
-        new = copy.deepcopy(dict(body))
+        new = _defaulted(place[0], copy.deepcopy(dict(body)))
         new["metadata"] |= {
             "namespace": place[1],
             "uid": f"uid-{number}",
@@ -316,6 +330,7 @@ class FakeKubernetes:
         return new
 
     def _changed_to(self, place: Place, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+        new = _defaulted(place[0], new)
         if new == old:
             return old
         if new.get("spec") != old.get("spec"):
@@ -518,13 +533,49 @@ def _merged(old: Any, change: Any) -> Any:
     return new
 
 
-def _without(old: Any, before: Any, now: Any) -> Any:
+def _applied(old: Any, change: Any, name: str = "") -> Any:
+    """Server-side apply: what is in a list by name is merged, what others have there stays."""
+    if isinstance(change, Mapping):
+        new = dict(old) if isinstance(old, Mapping) else {}
+        return new | {key: _applied(new.get(key), each, key) for key, each in change.items()}
+    by = _ITEM_NAMES.get(name)
+    if by is None or not isinstance(old, list):
+        return copy.deepcopy(change)
+    has = {each[by]: each for each in old}
+    names = {each[by] for each in change}
+    merged = [_applied(has.get(each[by]), each) for each in change]
+    return [*merged, *(each for each in old if each[by] not in names)]
+
+
+def _without(old: Any, before: Any, now: Any, name: str = "") -> Any:
     """Without the fields that were applied before, and are not now."""
-    if not (isinstance(old, Mapping) and isinstance(before, Mapping)):
+    if isinstance(old, Mapping) and isinstance(before, Mapping):
+        wanted = now if isinstance(now, Mapping) else {}
+        return {
+            key: _without(value, before.get(key), wanted.get(key), key)
+            for key, value in old.items()
+            if key not in before or key in wanted
+        }
+    by = _ITEM_NAMES.get(name)
+    if by is None or not (isinstance(old, list) and isinstance(before, list)):
         return old
-    wanted = now if isinstance(now, Mapping) else {}
-    return {
-        name: _without(value, before.get(name), wanted.get(name))
-        for name, value in old.items()
-        if name not in before or name in wanted
-    }
+    had, has = ({each[by]: each for each in one} for one in (before, now or []))
+    return [
+        _without(each, had.get(each[by]), has.get(each[by]))
+        for each in old
+        if each[by] not in had or each[by] in has
+    ]
+
+
+def _defaulted(kind: str, document: dict[str, Any]) -> dict[str, Any]:
+    """With some of what the API server fills in where a StatefulSet says nothing."""
+    if kind != "StatefulSet":
+        return document
+    new = copy.deepcopy(document)
+    new["spec"].setdefault("revisionHistoryLimit", 10)
+    pod = new["spec"]["template"]["spec"]
+    for name, value in {"restartPolicy": "Always", "dnsPolicy": "ClusterFirst"}.items():
+        pod.setdefault(name, value)
+    for container in pod["containers"]:
+        container.setdefault("terminationMessagePath", "/dev/termination-log")
+    return new

@@ -147,7 +147,9 @@ def test_a_field_that_somebody_else_changed_has_drifted() -> None:
     action = action_of(world.observed())
 
     assert isinstance(action, Apply)
-    assert (action.manifest["kind"], action.reason) == ("Service", "drifted: spec.type")
+    reason = "restored spec.type ClusterIP, was changed by hand to NodePort"
+    assert (action.manifest["kind"], action.reason) == ("Service", reason)
+    assert action.is_drift
 
 
 def test_a_field_that_the_spec_changed_has_changed() -> None:
@@ -206,7 +208,7 @@ def test_an_object_of_ours_that_lost_its_owner_is_taken_back() -> None:
     action = action_of(world.observed())
 
     assert isinstance(action, Apply)
-    assert action.reason == "drifted: metadata.ownerReferences"
+    assert action.reason == "restored metadata.ownerReferences, was removed by hand"
 
 
 def test_objects_of_a_resource_that_had_the_name_before_are_waited_for() -> None:
@@ -245,7 +247,7 @@ def test_fields_that_cannot_be_changed_need_another_stateful_set() -> None:
     actions = world.settle()
 
     path = "spec.volumeClaimTemplates[0].spec.resources.requests.storage"
-    assert actions[0] == ReplaceStatefulSet("events", uid, f"{path} differs")
+    assert actions[0] == ReplaceStatefulSet("events", uid, f"{path} 10Gi → 20Gi")
     assert world.pods == pods
 
 
