@@ -152,6 +152,18 @@ def test_without_any_it_is_this_machines(monkeypatch: pytest.MonkeyPatch) -> Non
     assert target(None)[:3] == ("http://127.0.0.1:9250", None, None)
 
 
+def test_in_a_brokers_environment_its_secret_is_the_token_for_itself_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TAILRACE_RING_SECRET", "of the ring")
+
+    assert target(None).token == "of the ring"
+    assert target("http://other:1").token is None
+
+    monkeypatch.setenv("TAILRACE_TOKEN", "mine")
+    assert target(None).token == "mine"
+
+
 def test_an_error_names_the_context_whose_url_does_not_answer(command: Command) -> None:
     url = f"http://127.0.0.1:{free_port_base()}"
     command(f"context set prod {url}")
