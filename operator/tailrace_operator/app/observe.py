@@ -18,9 +18,11 @@ from tailrace_operator.kube.documents import (
     is_own,
     owner_of,
     pods_of,
+    refusal_of,
     secret_text,
 )
 from tailrace_operator.kube.stored import StoredSpecs
+from tailrace_operator.plan.facts import broker_count, wanted_pods
 from tailrace_operator.plan.manifests import children
 from tailrace_operator.plan.names import TOPIC_FINALIZER, child_names, ring_secret, selector_labels
 from tailrace_operator.plan.observed import ChildName, Claim, Cluster, Document, LiveTopic, Topic
@@ -75,7 +77,11 @@ async def observe_cluster(
         ring=ring,
     )
     wanted = children(cluster)[ChildName("StatefulSet", owner.name)]
-    return replace(cluster, stored_spec=await stored.of(wanted, stateful_set))
+    return replace(
+        cluster,
+        stored_spec=await stored.of(wanted, stateful_set),
+        pod_refusal=await _pod_refusal(kube, cluster, stateful_set),
+    )
 
 
 async def observe_topic(
@@ -112,6 +118,7 @@ async def observe_topic(
         has_finalizer=TOPIC_FINALIZER in (document["metadata"].get("finalizers") or ()),
         cluster_problem=problem,
         live=live,
+        ring=ring_of(spec.cluster).ring,
     )
 
 
@@ -129,6 +136,14 @@ async def _together(*calls: Awaitable[Any]) -> list[Any]:
     return [task.result() for task in tasks]
 
 
+async def _pod_refusal(kube: Kube, cluster: Cluster, stateful_set: Document | None) -> str | None:
+    """Asked only when a pod is missing: nothing but Events tells why."""
+    if stateful_set is None or len(wanted_pods(cluster)) >= broker_count(cluster):
+        return None
+    fields = {"regarding.uid": stateful_set["metadata"]["uid"]}
+    return refusal_of(await kube.list("Event", namespace=cluster.owner.namespace, fields=fields))
+
+
 async def _claims(abilities: Abilities, claims: list[tuple[int, Document]]) -> tuple[Claim, ...]:
     return tuple(
         [
@@ -136,6 +151,7 @@ async def _claims(abilities: Abilities, claims: list[tuple[int, Document]]) -> t
                 ordinal,
                 each,
                 is_expandable=await abilities.is_expandable(each["spec"].get("storageClassName")),
+                has_class=abilities.has_class(each["spec"].get("storageClassName")),
             )
             for ordinal, each in claims
         ]

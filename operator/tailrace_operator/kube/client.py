@@ -96,11 +96,20 @@ class Kube:
             return None
 
     async def list(
-        self, kind: str, *, namespace: str, labels: Mapping[str, str] | None = None
+        self,
+        kind: str,
+        *,
+        namespace: str,
+        labels: Mapping[str, str] | None = None,
+        fields: Mapping[str, str] | None = None,
     ) -> "list[Document]":
-        """The objects of a namespace that have these labels."""
-        selector = ",".join(f"{name}={value}" for name, value in (labels or {}).items())
-        query = {"labelSelector": selector} if selector else {}
+        """The objects of a namespace that have these labels, and these fields."""
+        selectors = {"labelSelector": labels, "fieldSelector": fields}
+        query = {
+            which: ",".join(f"{name}={value}" for name, value in selected.items())
+            for which, selected in selectors.items()
+            if selected
+        }
         answer = await self._call("list", "GET", kind, namespace=namespace, query=query)
         return list(answer.get("items") or ())
 

@@ -7,6 +7,7 @@ or something under way is waited for. The order is that of `_in_order`. Nothing 
 from collections.abc import Iterator
 
 from tailrace_operator.plan.actions import (
+    MADE,
     REPLACED,
     Apply,
     Blocked,
@@ -27,7 +28,9 @@ from tailrace_operator.plan.facts import (
     away_ordinals,
     broker_count,
     controller_of,
+    deleting_claims,
     is_going,
+    is_recorded,
     is_whole,
     outdated_pods,
     ready_ordinals,
@@ -48,7 +51,6 @@ from tailrace_operator.plan.whole import IMMUTABLE, whole_patch
 from tailrace_operator.plan.words import changed_words, restored_words
 from tailrace_operator.plan.zones import zone_of
 
-MADE = "made"  # the reason of an Apply of what was not there
 _TEMPLATE_KINDS = {"ConfigMap", "StatefulSet"}  # of which pods are made
 
 _Mended = Apply | ReplaceStatefulSet | Blocked
@@ -129,7 +131,7 @@ def _children(cluster: Cluster, wanted: dict[ChildName, Document]) -> _Mended | 
     for child, manifest in wanted.items():
         live = cluster.children.get(child)
         if live is None:
-            return _before(cluster, child) or Apply(manifest, MADE)
+            return _before(cluster, child) or Apply(manifest, MADE, is_drift=is_recorded(cluster))
         if is_going(live):
             continue
         action = _foreign(cluster.owner, child, live) or _corrected(
@@ -150,16 +152,13 @@ def _before(cluster: Cluster, child: ChildName) -> Blocked | None:
         if _is_of_another(cluster.owner, claim):
             return Blocked(
                 REPLACED,
-                f"volume {claim.name} is of a StreamCluster that had this name before; it goes "
-                "with that one",
+                f"old volume {claim.name} is being deleted, with the StreamCluster that had this "
+                "name before",
             )
     if not cluster.former_pods:
         return None
     name = f"{child.name}-{cluster.former_pods[0].ordinal}"
-    return Blocked(
-        REPLACED,
-        f"Pod {name} is of a StatefulSet that had this name before; it ends with that one",
-    )
+    return Blocked(REPLACED, f"old pod {name} is terminating")
 
 
 def _foreign(owner: Owner, child: ChildName, live: Document) -> Blocked | None:
@@ -174,8 +173,8 @@ def _foreign(owner: Owner, child: ChildName, live: Document) -> Blocked | None:
     elif (controller["kind"], controller["name"]) == ("StreamCluster", owner.name):
         return Blocked(
             REPLACED,
-            f"{child.kind} {child.name} is of a StreamCluster that had this name before; it goes "
-            "with that one",
+            f"old {child.kind} {child.name} is being deleted, with the StreamCluster that had this "
+            "name before",
         )
     else:
         holder = f"{controller['kind']} {controller['name']}'s"
@@ -332,18 +331,33 @@ def _cannot_grow(cluster: Cluster) -> Blocked | None:
 def _restart(cluster: Cluster) -> RestartBroker | None:
     """A pod of an earlier template. One that serves goes only when all others serve too.
 
-    None goes while it is not known that the template is the wanted one, and nothing else.
+    None goes while it is not known that the template is the wanted one, and nothing else; nor one
+    whose volume would go with it.
     """
-    outdated = [] if cluster.stored_spec is None else outdated_pods(cluster)
+    going = {claim.ordinal for claim in deleting_claims(cluster)}
+    outdated = [pod for pod in outdated_pods(cluster) if pod.ordinal not in going]
+    if cluster.stored_spec is None:
+        return None
     broken = _broken(cluster, outdated)
     if broken is not None:
         cause = "it does not run" if broken.problem is None else broken.problem
-        return RestartBroker(broken.ordinal, broken.uid, f"its template differs; {cause}")
+        return _restarted(cluster, broken, f"; {cause}")
     if not outdated or not is_whole(cluster):
         return None
     leader = None if cluster.ring is None else cluster.ring.metadata_leader
     pod = min(outdated, key=lambda pod: (pod.ordinal == leader, pod.ordinal))
-    return RestartBroker(pod.ordinal, pod.uid, "its template differs")
+    return _restarted(cluster, pod)
+
+
+def _restarted(cluster: Cluster, pod: Pod, cause: str = "") -> RestartBroker:
+    """With the first field in which its template differs from the wanted one."""
+    wanted = children(cluster)[ChildName("StatefulSet", cluster.owner.name)]["spec"]["template"]
+    # A gate is gone when a pod is placed.
+    spec = {name: each for name, each in wanted["spec"].items() if name != "schedulingGates"}
+    templates = ({"spec": {"template": each}} for each in ({**wanted, "spec": spec}, pod.template))
+    found = drift(*templates) if pod.template else None
+    what = "" if found is None else f": {changed_words(found)}"
+    return RestartBroker(pod.ordinal, pod.uid, f"pod template changed{what}{cause}")
 
 
 def _broken(cluster: Cluster, outdated: list[Pod]) -> Pod | None:

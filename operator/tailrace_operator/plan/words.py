@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 
 from tailrace_operator.plan.drift import Difference
+from tailrace_operator.plan.names import SETTINGS_HASH
 
 _TEMPLATE = re.compile(r"^spec\.template\.spec\.(containers\[(broker|0)\]\.)?")
 _PORT = re.compile(r"^spec\.ports\[([0-9]+)\]$")
@@ -16,7 +17,7 @@ def changed_words(difference: Difference) -> str:
     name = _named(path)
     if name == "image" and _repository(wanted) == _repository(live):
         wanted, live = (str(each).rpartition(":")[2] for each in (wanted, live))
-    before, after = _text(live), _text(wanted)
+    before, after = ("", "") if name == "settings" else (_text(live), _text(wanted))
     return f"{name} {before} → {after}" if before and after else name
 
 
@@ -34,7 +35,7 @@ def restored_words(difference: Difference) -> str:
 
 
 def _named(path: str) -> str:
-    return _TEMPLATE.sub("", path)
+    return "settings" if path.endswith(SETTINGS_HASH) else _TEMPLATE.sub("", path)
 
 
 def _text(value: object) -> str:

@@ -28,7 +28,7 @@ def notes(kube: FakeKubernetes, reason: str) -> list[str]:
     return [each["note"] for each in kube.of_kind("Event") if each["reason"] == reason]
 
 
-def test_a_selector_that_selects_no_pod_any_more_is_mended() -> None:
+def test_a_selector_that_selects_no_pod_any_more_is_repaired() -> None:
     async def scenario() -> None:
         async with fake_cluster() as (kube, brokers, _):
             put_cluster(kube)

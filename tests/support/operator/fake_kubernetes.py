@@ -120,7 +120,7 @@ class FakeKubernetes:
         """A merge patch of all of it, the status too."""
         place = (kind, namespace, name)
         old = self.objects[place]
-        self._changed_to(place, old, _merged(old, change))
+        self._let_go(place, self._changed_to(place, old, _merged(old, change)))
 
     def remove(self, kind: str, name: str, namespace: str = "ns") -> None:
         """As `kubectl delete`."""
@@ -245,7 +245,13 @@ class FakeKubernetes:
                 "kind": f"{kind}List",
                 "apiVersion": RESOURCES[kind].group_version,
                 "metadata": {"resourceVersion": str(self._version)},
-                "items": self._listed(kind, namespace, request.query.get("labelSelector", "")),
+                "items": [
+                    each
+                    for each in self._listed(
+                        kind, namespace, request.query.get("labelSelector", "")
+                    )
+                    if _has_fields(request.query.get("fieldSelector", ""), each)
+                ],
             }
         is_apply = "apply-patch" in request.headers.get("Content-Type", "")
         if call.verb == "patch" and is_apply:
@@ -296,8 +302,7 @@ class FakeKubernetes:
         metadata = dict(body.get("metadata", {}))
         metadata.pop("resourceVersion", None)
         changed = self._changed_to(place, old, _merged(old, {**body, "metadata": metadata}))
-        if "deletionTimestamp" in changed["metadata"] and not changed["metadata"].get("finalizers"):
-            self._gone(place)
+        self._let_go(place, changed)
         return changed
 
     # --- objects ----------------------------------------------------------------------------------
@@ -357,6 +362,12 @@ class FakeKubernetes:
                 self._changed_to(other, each, {**each, "metadata": metadata})
             else:
                 self._deleted(other, has_orphans=False)
+
+    def _let_go(self, place: Place, document: dict[str, Any]) -> None:
+        """One that is being deleted, when nothing holds it any more."""
+        metadata = document["metadata"]
+        if "deletionTimestamp" in metadata and not metadata.get("finalizers"):
+            self._gone(place)
 
     def _gone(self, place: Place) -> None:
         self._applied.pop(place, None)
@@ -518,6 +529,16 @@ def _selects(selector: str, document: Mapping[str, Any]) -> bool:
     has = document["metadata"].get("labels") or {}
     wanted = (each.split("=") for each in selector.split(",") if each)
     return all(has.get(name) == value for name, value in wanted)
+
+
+def _has_fields(selector: str, document: Mapping[str, Any]) -> bool:
+    for path, _, value in (each.partition("=") for each in selector.split(",") if each):
+        part: Any = document
+        for name in path.split("."):
+            part = part.get(name) or {}
+        if part != value:
+            return False
+    return True
 
 
 def _merged(old: Any, change: Any) -> Any:

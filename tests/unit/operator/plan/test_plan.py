@@ -136,7 +136,7 @@ def test_a_ring_that_runs_is_mended_and_its_pods_stay_when_its_memory_would_not_
     (action,) = world.settle()
 
     assert isinstance(action, Apply)
-    assert (action.manifest["kind"], action.reason) == ("Service", "made")
+    assert (action.manifest["kind"], action.reason) == ("Service", "created")
     assert world.status["phase"].startswith("Blocked: produceMemory, readMemory, ioBuffer and")
 
 
@@ -226,7 +226,7 @@ def test_a_stateful_set_is_made_when_pods_of_the_one_before_are_gone() -> None:
 
     waits = blocked(replace(gone, former_pods=(left,)))
 
-    assert (waits.reason, waits.message.split(" is of ")[0]) == ("Replaced", "Pod events-1")
+    assert (waits.reason, waits.message) == ("Replaced", "old pod events-1 is terminating")
     assert isinstance(action_of(gone), Apply)
 
 
@@ -451,7 +451,7 @@ def test_a_broken_pod_goes_first_and_its_problem_is_reported() -> None:
     assert restarted(cluster) == 2
     action = action_of(cluster)
     assert isinstance(action, RestartBroker)
-    assert action.reason == "its template differs; Err: no"
+    assert action.reason == "pod template changed; Err: no"
 
 
 def test_a_pod_that_runs_and_does_not_serve_is_restarted_when_no_broker_is_on_its_way() -> None:
