@@ -3,7 +3,7 @@
 What is known to be as wanted is not asked again, until either is another.
 """
 
-from tailrace_operator.kube.client import InvalidError, Kube, NotFoundError
+from tailrace_operator.kube.client import ForbiddenError, InvalidError, Kube, NotFoundError
 from tailrace_operator.plan.facts import is_going
 from tailrace_operator.plan.names import digest
 from tailrace_operator.plan.observed import Document
@@ -34,8 +34,8 @@ class StoredSpecs:
                 namespace=metadata["namespace"],
                 is_dry_run=True,
             )
-        except (InvalidError, NotFoundError):
-            return None  # who applies it is told why
+        except (ForbiddenError, InvalidError, NotFoundError):
+            return None  # an admission policy, for one; who applies it is told why
         stored = mutable_spec(answer)
         if stored == mutable_spec(live):
             self._same[key] = pair

@@ -12,6 +12,7 @@ from tailrace_operator.plan.facts import (
     deleting_claims,
     is_founded,
     is_recorded,
+    outdated_pods,
     wanted_claims,
     wanted_pods,
 )
@@ -23,7 +24,15 @@ HARMLESS = frozenset({"UnderReplicated", "VolumesCannotGrow"})
 INTERNAL_ERROR = "InternalError"  # of the operator itself, about this resource
 # Those that a person should hear of; others end by themselves most of the time.
 WARNED = frozenset(
-    {"DataAtRisk", "VolumeDeleting", "VolumeFails", "PodNotCreated", "BrokerFails", INTERNAL_ERROR}
+    {
+        "DataAtRisk",
+        "VolumeDeleting",
+        "VolumeFails",
+        "PodNotCreated",
+        "BrokerFails",
+        "TemplateRefused",
+    }
+    | {INTERNAL_ERROR}
 )
 
 
@@ -64,6 +73,12 @@ def _problems(
             '\'{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}\'',
         )
     yield from _of_pods(cluster)
+    if cluster.stored_spec is None and outdated_pods(cluster):
+        yield Problem(
+            "TemplateRefused",
+            f"the API server refuses the spec of StatefulSet {cluster.owner.name}, which an "
+            "admission policy may do; no broker is restarted until it takes it",
+        )
     if is_recorded(cluster) and not _is_reachable(cluster):
         yield Problem("ServiceBroken", f"Service {cluster.owner.name} does not lead to the brokers")
     if ring is not None and ring.leaderless:

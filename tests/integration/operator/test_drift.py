@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.operator.fake_kubernetes import FakeKubernetes
 from tests.support.operator.operators import (
+    condition,
     fake_cluster,
     is_all_ready,
     operator_settings,
@@ -100,6 +101,32 @@ def test_a_broker_that_died_while_the_template_was_edited_comes_back_to_the_want
             assert "nodeSelector" not in kube.get("Pod", "events-1")["spec"]
 
     run_scenario(scenario())
+
+
+def test_a_ring_whose_template_a_policy_refuses_is_told_and_never_restarted() -> None:
+    async def scenario() -> None:
+        async with fake_cluster() as (kube, brokers, nodes):
+            put_cluster(kube)
+            async with running_operator(kube, operator_settings(brokers.url_pattern)):
+                await kube.until(lambda: is_all_ready(kube))
+                started = list(nodes.started)
+                kube.refused["StatefulSet"] = "denied by a policy"
+                kube.edit("StatefulSet", "events", {"spec": {"template": {"spec": an_edit(kube)}}})
+                kube.edit("Service", "events", {"spec": {"selector": {"x": "y"}}})
+
+                await kube.until(lambda: notes(kube, "DriftCorrected"))
+                await kube.until(lambda: degraded(kube) == "TemplateRefused")
+                assert nodes.started == started
+
+                kube.refused.clear()
+                await kube.until(lambda: is_all_ready(kube))
+                assert nodes.started == started
+
+    run_scenario(scenario())
+
+
+def degraded(kube: FakeKubernetes) -> str:
+    return str(condition(kube.get("StreamCluster", "events"), "Degraded")["reason"])
 
 
 def test_a_ring_that_is_well_costs_no_dry_run() -> None:

@@ -285,6 +285,7 @@ class World:
             is_ready=False,
             is_gated=bool(spec.get("schedulingGates")),
             problem="ImagePullBackOff: no such image" if is_bad else None,
+            template=live["spec"]["template"],
         )
         if ordinal not in self.claims:
             template = live["spec"]["volumeClaimTemplates"][0]

@@ -505,6 +505,28 @@ def test_pods_beyond_the_ring_do_not_count() -> None:
     assert action_of(replace(cluster, pods=(*cluster.pods, extra))) is None
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"image": "tailrace/broker:0.1.1"}, "image 0.1.0 → 0.1.1"),
+        ({"image": "mine:1"}, "image tailrace/broker:0.1.0 → mine:1"),
+        ({"settings": {"ioThreads": 4}}, "settings"),
+        (
+            {"resources": {"limits": {"memory": "1Gi"}}},
+            "resources.limits.memory 512Mi → 1Gi",
+        ),
+        ({"pod": {"nodeSelector": {"disk": "fast"}}}, "nodeSelector"),
+    ],
+)
+def test_a_restart_says_what_changed_in_the_template(change: dict[str, Any], said: str) -> None:
+    world = settled(zones=["a", "b", "c"])
+    world.change(**change)
+
+    restarts = [each for each in world.settle() if isinstance(each, RestartBroker)]
+
+    assert [each.reason for each in restarts] == [f"pod template changed: {said}"] * 3
+
+
 def test_a_bad_image_is_healed_by_a_good_one() -> None:
     world = settled()
     world.change(image=BAD_IMAGE)

@@ -209,6 +209,13 @@ STATES = (
         "BrokerFails",
     ),
     State("in turn", pod(revision="earlier"), "Restarting broker 1", "Restarting"),
+    State(
+        "its template is refused",
+        together(pod(revision="earlier"), seen(stored_spec=None)),
+        "Degraded: the API server refuses the spec of StatefulSet events",
+        "TemplateRefused",
+        "TemplateRefused",
+    ),
     # volumes
     State(
         "a volume goes",
