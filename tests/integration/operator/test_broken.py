@@ -163,6 +163,37 @@ def test_data_at_risk_is_told_of_the_ring_and_of_its_topics() -> None:
     run_scenario(scenario())
 
 
+def test_a_topic_hears_that_a_ring_which_was_not_ready_has_lost_data() -> None:
+    async def scenario() -> None:
+        async with fake_cluster() as (kube, brokers, nodes):
+            put_cluster(kube)
+            put_topic(kube)
+            settings = operator_settings(brokers.url_pattern, resync_seconds=600)
+            async with running_operator(kube, settings):
+                await kube.until(lambda: is_all_ready(kube))
+                nodes.is_away = True
+                before = len(kube.calls)
+                is_ready(kube, "events-1", "False")
+                await kube.until(lambda: reason(kube, "Ready") == "Starting")
+                # The Topic has looked again, and is well.
+                await kube.until_called(
+                    lambda: any(each.resource == "topics" for each in kube.calls[before:])
+                )
+                assert reason(kube, "Ready", of="Topic") == ""
+
+                brokers.ranges.append(lost_range(1, broker=1))
+                is_ready(kube, "events-1", "True")
+                await kube.until(lambda: reason(kube, "Ready", of="Topic") == "DataAtRisk")
+
+    run_scenario(scenario())
+
+
+def is_ready(kube: FakeKubernetes, pod: str, status: str) -> None:
+    conditions = [{"type": "Ready", "status": status}]
+    kube.edit("Pod", pod, {"status": {"conditions": conditions}})
+    kube.edit("StatefulSet", "events", {"status": {"readyReplicas": 3 if status == "True" else 2}})
+
+
 def test_a_ring_secret_that_somebody_deletes_is_noticed_at_once() -> None:
     async def scenario() -> None:
         async with fake_cluster() as (kube, brokers, _):
@@ -170,10 +201,20 @@ def test_a_ring_secret_that_somebody_deletes_is_noticed_at_once() -> None:
             settings = operator_settings(brokers.url_pattern, resync_seconds=600)
             async with running_operator(kube, settings):
                 await kube.until(lambda: is_all_ready(kube))
+                for each in range(3):  # until nothing else is left that could be noticed
+                    before = reads_of_secret(kube)
+                    edit = {"metadata": {"labels": {"looked": str(each)}}}
+                    kube.edit("Service", "events", edit)
+                    await kube.until_called(lambda: reads_of_secret(kube) > before)  # noqa: B023
                 kube.remove("Secret", "events-ring")
                 await kube.until(lambda: reason(kube, "Ready") == "SecretMissing")
 
     run_scenario(scenario())
+
+
+def reads_of_secret(kube: FakeKubernetes) -> int:
+    """One in each pass."""
+    return sum(each[:3] == ("get", "", "secrets") for each in kube.calls)
 
 
 # --- the operator ---------------------------------------------------------------------------------

@@ -85,6 +85,7 @@ class FakeKubernetes:
         self._versions = count(1)
         self._log: list[tuple[int, str, dict[str, Any]]] = []  # of changes, for who watches
         self._changed = asyncio.Event()
+        self._called = asyncio.Event()
         self._applied: dict[Place, Any] = {}
 
     # --- for tests --------------------------------------------------------------------------------
@@ -131,6 +132,12 @@ class FakeKubernetes:
         async with asyncio.timeout(timeout_s):
             while not is_so():
                 await self._next_change()
+
+    async def until_called(self, is_so: Callable[[], Any], timeout_s: float = 30.0) -> None:
+        """Until it is so after some call."""
+        async with asyncio.timeout(timeout_s):
+            while not is_so():
+                await self._called.wait()
 
     def kubeconfig(self) -> str:
         """The text of a file for KUBECONFIG."""
@@ -211,6 +218,8 @@ class FakeKubernetes:
             request.transport.abort()  # it is dead, and only does not know it
             return web.Response()
         self.calls.append(call)
+        self._called.set()
+        self._called = asyncio.Event()
         content = await request.text()
         body = json.loads(content) if content else {}
         answer = self._answer(call, kind, namespace, body, request, subresource)
