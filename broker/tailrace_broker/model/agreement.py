@@ -1,4 +1,4 @@
-"""What brokers agree with: blocks on chains, who votes on them, and what a disk keeps of that.
+"""The values of consensus: blocks on chains, who votes on them, and what a disk keeps of that.
 
 A block names its parent, so that blocks form a tree; what has been committed is one chain of it.
 """
@@ -23,7 +23,7 @@ NOTHING = BlockId(-1, -1)
 
 
 class DiskId(NamedTuple):
-    """Who votes: a broker with this data directory. A new disk is another voter."""
+    """Who votes: a broker with this data directory. A new disk is a new voter."""
 
     ordinal: int
     incarnation: UUID
@@ -42,7 +42,7 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def disks(self) -> frozenset[DiskId]:
-        """All who vote."""
+        """Return all disks that vote."""
         return frozenset(self.voters + self.next_voters)
 
 

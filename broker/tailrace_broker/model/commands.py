@@ -24,7 +24,7 @@ class Register(_Command, frozen=True, tag="register"):
     """A process has started. `starts`: of its disk, oldest first, itself last.
 
     They go back to the last one that the disk knows to be registered, so that the worst loss since
-    can be told; when none of them but the last is known to the ring the disk is new, or a copy.
+    can be known; when none of them but the last is known to the ring the disk is new, or a copy.
     `replaces`: number of the broker's registration until now, 0 for none, as the process has seen
     it when it was current. `ends`: what it has recovered of its ranges.
     `damaged`: ranges in which it found committed records damaged or missing.

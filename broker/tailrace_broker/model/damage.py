@@ -32,11 +32,11 @@ class RecordedDamage(NamedTuple):
     losses: tuple[Loss, ...] = ()
 
     def loss_at(self, end_offset: int) -> Loss | None:
-        """What is lost where a segment ends."""
-        return next((each for each in self.losses if each.first_offset == end_offset), None)
+        """Return the loss where a segment ends."""
+        return next((loss for loss in self.losses if loss.first_offset == end_offset), None)
 
     def with_loss(self, loss: Loss) -> "RecordedDamage":
-        """Also this one, behind which the log goes on."""
+        """Add this loss, behind which the log goes on."""
         others = (each for each in self.losses if each.first_offset != loss.first_offset)
         proven_end = max(self.proven_end, loss.end_offset)
         return RecordedDamage(proven_end, 0, tuple(sorted((*others, loss))))

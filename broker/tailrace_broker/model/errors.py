@@ -56,7 +56,7 @@
     │   └── HandshakeError          names what does not fit
     └── StoredDataError             the disk or what is on it
         ├── CorruptBatchError       bytes that are not a batch
-        ├── CorruptPartitionError   damage below the high watermark; the partition stands still
+        ├── CorruptPartitionError   damage below the high watermark; the partition takes no writes
         ├── CorruptMetadataError    the broker's own files; it does not start
         ├── ReadFailedError         the disk, not what is on it
         ├── DiskFullError
@@ -65,10 +65,7 @@
 HTTP statuses for these live in `net/http/problems.py` only.
 """
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from tailrace_broker.model.ring_state import Refusal
+from tailrace_broker.model.refusal import Refusal
 
 
 class TailraceError(Exception):
@@ -220,9 +217,9 @@ class RingExistsError(CallerError):
 
 
 class RingRefusedError(CallerError):
-    """What was asked of the ring does not fit what it agreed on; member `reason`."""
+    """What was asked of the ring does not fit its committed state; member `reason`."""
 
-    def __init__(self, refusal: "Refusal") -> None:
+    def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.detail, reason=refusal.reason)
         self.refusal = refusal
 

@@ -7,10 +7,10 @@ class Generator(Protocol):
     """Of random numbers; `random.Random` is one."""
 
     def randint(self, a: int, b: int, /) -> int:
-        """Of `a` to `b`, both included."""
+        """Return a number from `a` to `b`, both included."""
 
     def randrange(self, start: int, stop: int, /) -> int:
-        """Of `start` to `stop`, exclusive."""
+        """Return a number from `start` to `stop`, exclusive."""
 
     def getrandbits(self, k: int, /) -> int:
-        """Of 0 to 2**k, exclusive."""
+        """Return a number from 0 to 2**k, exclusive."""

@@ -97,7 +97,7 @@ class Deleted(msgspec.Struct, frozen=True, rename="camel", tag="deleted"):
 
 
 class GroupSnapshot(msgspec.Struct, frozen=True, rename="camel", tag="snapshot"):
-    """All of a group; what stands before it in the log says nothing any more."""
+    """All of a group; it supersedes what is before it in the log."""
 
     epoch: int
     members: tuple[tuple[Subscription, int], ...]  # each with the epoch that it joined in

@@ -70,7 +70,7 @@ class AppendAnswered(_Message, frozen=True, tag=4):
 
 
 class SnapshotSlice(_Message, frozen=True, tag=5):
-    """A part of a snapshot, for who lacks blocks that the leader has no more."""
+    """A part of a snapshot, for a broker that lacks blocks that the leader has no more."""
 
     term: int
     sender: DiskId

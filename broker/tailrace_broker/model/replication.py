@@ -130,7 +130,7 @@ class Heartbeat(NamedTuple):
 
 
 class Restart(NamedTuple):
-    """The follower must say again where it stands."""
+    """The follower must say again where it is."""
 
     range_id: int
     epoch: int

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import msgspec
 
+from tailrace_broker.model.refusal import Refusal as Refusal  # a part of the state
 from tailrace_broker.model.topic import TopicSettings
 
 # What a disk may have lost since the registration before: from nothing to all.
@@ -161,13 +162,6 @@ class StepState(msgspec.Struct, frozen=True, array_like=True):
     children: tuple[RangeState, ...]
     sealed: Mapping[int, Mapping[UUID, tuple[int, ...]]] = {}
     prepared: Mapping[int, tuple[Replica, ...]] = {}
-
-
-class Refusal(msgspec.Struct, frozen=True, array_like=True):
-    """Why a command changed nothing. `reason` is fixed, for programs; `detail` is for people."""
-
-    reason: str
-    detail: str
 
 
 class RingState(msgspec.Struct, frozen=True, array_like=True):

@@ -85,7 +85,7 @@ class TopicSettings(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def codec(self) -> Codec:
-        """What `compression` means in a batch."""
+        """Return the codec that `compression` names."""
         return CODECS[self.compression]
 
 
@@ -125,7 +125,7 @@ class Topic(msgspec.Struct, frozen=True, rename="camel"):
     partitions: tuple[Partition, ...]
 
     def no_partition(self, partition: int) -> PartitionNotFoundError:
-        """What to answer who asks for a partition that it does not have."""
+        """Return the error for a partition that the topic does not have."""
         return PartitionNotFoundError(
             f'topic "{self.name}" has partitions 0 to {len(self.partitions) - 1}',
             topic=self.name,
@@ -142,7 +142,7 @@ class Slice(NamedTuple):
 
 
 def slices_of(topic: Topic) -> Mapping[int, Slice]:
-    """By partition. O(n log n) of the topic's partitions: do it once a topic."""
+    """Return the slices by partition. O(n log n) of the topic's partitions: do it once a topic."""
     by_range = sorted(topic.partitions, key=lambda each: (each.range_id, each.token_start))
     found: dict[int, Slice] = {}
     for _, same in groupby(by_range, key=lambda each: each.range_id):
