@@ -11,8 +11,8 @@ Sketch of what a poll of 1 MiB costs beyond a stateless read, CPU µs on one 2.5
 |--------------------------------------------------------------------------|-----|
 | POST with two headers more; the consumer found, its delivery confirmed   |  15 |
 | what it may read: its partitions out of 4, a piece for each              |  10 |
-| positions as a fact: JSON, an append to the groups' log; a share of the  |     |
-| journal write of 90 µs that four consumers' facts have in common         |  60 |
+| positions as an event: JSON, an append to the groups' log; a share of the  |     |
+| journal write of 90 µs that four consumers' events have in common         |  60 |
 | the delivery made, headers with its number and epoch                     |  10 |
 | sum                                                                      |  95 |
 

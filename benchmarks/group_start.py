@@ -2,14 +2,14 @@
 
 One consumer after the other, each of a new group, over one connection: it registers, polls, and has
 a record. Events of 1 KiB in 4 partitions, from memory. Times are the client's, a blocking one; what
-two requests take that do nothing (`/ready`) stands beside.
+two requests take that do nothing (`/ready`) is beside.
 
 Sketch, µs:
 
 | step                                                                   | µs   |
 |------------------------------------------------------------------------|------|
 | two requests of the client: http.client, loopback, wake-ups, 250 each  |  500 |
-| registration: a fact, appended to the groups' log, and its durable     |      |
+| registration: an event, appended to the groups' log, and its durable     |      |
 | write to the journal                                                   |  300 |
 | partitions shared out, positions set                                   |   50 |
 | poll: a record of 4 partitions' batches of 1,000 as text: one is read  |      |

@@ -1,6 +1,6 @@
 """The table of docs/performance.md, made from the newest stored row of each question.
 
-What stands around the table is written by hand.
+The text around the table is written by hand.
 """
 
 from collections.abc import Mapping, Sequence

@@ -36,7 +36,7 @@ class Row(NamedTuple):
 
 
 def costs(result: LoadResult, *, event_count: int, event_bytes: int) -> dict[str, float]:
-    """What is told of every load; `event_bytes` of one event."""
+    """Report the figures of every load; `event_bytes` of one event."""
     load_bytes = event_count * event_bytes
     return {
         "requests_per_s": result.request_count / result.seconds,
@@ -123,5 +123,5 @@ def _machine() -> dict[str, Any]:
 def _commit() -> str:
     """Short id, with + when the tree has changes; "unknown" outside a repository."""
     git = ["git", "-C", str(RESULTS.parent), "describe", "--always", "--dirty=+", "--abbrev=10"]
-    found = subprocess.run(git, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or "unknown"
+    completed = subprocess.run(git, capture_output=True, text=True, check=False)
+    return completed.stdout.strip() or "unknown"

@@ -14,8 +14,9 @@ Sketch, CPU a second of an idle ring, three brokers:
 
 A change: a synced write of 4 KiB at the leader and one at a follower, one after the other (2 x
 0.2 ms), then the commit's on each disk (0.2 ms), and 20 messages. A leader that is killed is missed
-when its connections are reset: up to 125 ms until somebody stands, and two rounds of messages and
-writes. Bound: the disk; then the moments that are drawn so that not all stand at once.
+when its connections are reset: up to 125 ms until somebody is a candidate, and two rounds of
+messages and writes. Bound: the disk; then the moments that are drawn so that not all are candidates
+at once.
 """
 
 import os
@@ -79,7 +80,7 @@ def _changes(ring: LocalRing) -> dict[str, float]:
         "change_p99_ms": alone_ms[198],
         "changes_per_s": CHANGES / seconds,
         "cpu_us_per_change": (_cpu_s(ring) - before_s) / CHANGES * 1e6,
-        "metadata_mib": max(_metadata_bytes(each.data_dir) for each in ring.brokers) / MIB,
+        "metadata_mib": max(_metadata_bytes(broker.data_dir) for broker in ring.brokers) / MIB,
     }
 
 

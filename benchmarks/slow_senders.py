@@ -77,7 +77,7 @@ def run() -> Iterator[Row]:
         beside.pop()  # its end was alone
         alone += [load() for _ in range(ALONE_COUNT)]
         rss_mib = rss_max_mib(broker)
-    p99_ms, alone_p99_ms = (median(each.p99_ms for each in loads) for loads in (beside, alone))
+    p99_ms, alone_p99_ms = (median(load.p99_ms for load in loads) for loads in (beside, alone))
     figures = {
         "p99_ratio": p99_ms / alone_p99_ms,
         "p50_ms": median(each.p50_ms for each in beside),

@@ -169,7 +169,7 @@ def _wait_for_batch(commits: Path, batch: int) -> int:
     done = 0
     while done < batch:
         time.sleep(POLL_S)
-        done = max((int(each.name) + 1 for each in commits.glob("[0-9]*")), default=0)
+        done = max((int(path.name) + 1 for path in commits.glob("[0-9]*")), default=0)
     return done
 
 
@@ -184,7 +184,7 @@ def _spent_so_far() -> _Spent:
     """This process and all below it; what has ended counts at its parent."""
     processes = dict(_processes())
     family = {os.getpid()}
-    while grown := {pid for pid, each in processes.items() if each.parent in family} - family:
+    while grown := {pid for pid, process in processes.items() if process.parent in family} - family:
         family |= grown
     # Java's children that end are no Python but programs like chmod, which Hadoop starts.
     java = sum(processes[pid].cpu for pid in family if processes[pid].name == "java")

@@ -20,7 +20,7 @@ from tailrace.sync import Client
 
 URL = os.environ.get("TAILRACE_URL", "http://127.0.0.1:9250")
 MAX_RECORDS = 100  # of a delivery: to be handled within the session, 30 s
-WAIT_MS = 1_000  # for the first of them; so long the end may take
+WAIT_MS = 1_000  # for the first of them; the end may take this long
 
 
 def main() -> None:

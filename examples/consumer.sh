@@ -12,7 +12,7 @@ topic=${1:?"usage: consumer.sh TOPIC GROUP [CONSUMER]"}
 group=${2:?"usage: consumer.sh TOPIC GROUP [CONSUMER]"}
 consumer=${3:-$(uname -n)-$$}
 delivery=0 # the one that was printed last; 0: none
-epoch=     # the assignment's, as it was told last; none: it is not registered
+epoch=     # the assignment's, as the last answer named it; none: it is not registered
 files=$(mktemp -d)
 
 # --url-query encodes what it is given (curl 7.87); a header without a value is not sent.
@@ -30,7 +30,7 @@ register() {
     epoch=$(sed -n 's/.*"assignmentEpoch": *\([0-9]*\).*/\1/p' "$files/answer")
 }
 
-told() { # the number in this header of the last poll's answer
+number_in() { # the number in this header of the last poll's answer
     sed -n "s/^$1: *\([0-9]*\).*/\1/p" "$files/head"
 }
 
@@ -53,9 +53,9 @@ while [ -z "$is_stopping" ]; do
     case $status in
     200)
         cat "$files/records"
-        delivery=$(told tailrace-delivery) epoch=$(told tailrace-assignment-epoch)
+        delivery=$(number_in tailrace-delivery) epoch=$(number_in tailrace-assignment-epoch)
         ;;
-    204) epoch=$(told tailrace-assignment-epoch) ;; # nothing came
+    204) epoch=$(number_in tailrace-assignment-epoch) ;; # nothing came
     *)
         if grep -q consumer-not-registered "$files/records"; then
             register # the broker has not heard of it for too long

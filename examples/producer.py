@@ -36,7 +36,7 @@ def main() -> None:
 
     try:
         with Client(URL) as client:
-            client.brokers()  # a producer waits for a broker that is away; this tells at once
+            client.brokers()  # a producer waits for a broker that is away; this answers at once
             with Producer(client, on_outcome=count) as producer:
                 for number, line in enumerate(sys.stdin.buffer, start=1):
                     event = line.rstrip(b"\n")

@@ -1,4 +1,4 @@
-"""The main job's broker: told in words of `make up`, measured from outside, its data removed."""
+"""The broker of `make up`: its start, its measurements from outside, and the end of its data."""
 
 import fcntl
 import os

@@ -22,7 +22,7 @@ from tailrace.protocol.records_ndjson import Record
 from tailrace.sync import Client
 
 START: Final = "startFromEarliest"
-SESSION_MS = 1_000  # the shortest: so long the partitions of a killed one wait
+SESSION_MS = 1_000  # the shortest: this long the partitions of a killed one wait
 DELIVERY_RECORDS = 1_000
 WAIT_MS = 100
 PATIENCE_S = 5.0  # with a broker that does not answer: it ends with the main job

@@ -25,7 +25,7 @@ GROUP = "demo"
 HOLD_DELIVERY = 2  # so that what came before is confirmed
 IDLE_SECONDS_MAX = 5.0  # of what an earlier run has left: more than a session of its consumers
 SILENCE_SECONDS_MAX = 30.0
-LOOK_AGAIN_SECONDS = 0.01
+POLL_SECONDS = 0.01
 
 
 class Polled(NamedTuple):
@@ -161,7 +161,7 @@ class ConsumerProcess:
             raise self._failure()
 
     def _failure(self) -> UpError:
-        return UpError(f"a consumer has ended by itself; what it said is in {self._log_path}")
+        return UpError(f"a consumer has exited; what it said is in {self._log_path}")
 
 
 def poll_by_group(
@@ -227,10 +227,10 @@ def begin_group_at(client: Client, topic: str, offsets: Mapping[int, int]) -> No
 
 def begin_together(consumers: list[ConsumerProcess]) -> None:
     """All registered first: they share the partitions from the beginning."""
-    for each in consumers:
-        each.wait_ready()
-    for each in consumers:
-        each.begin()
+    for consumer in consumers:
+        consumer.wait_ready()
+    for consumer in consumers:
+        consumer.begin()
 
 
 def lag(client: Client) -> int | None:
@@ -255,7 +255,7 @@ def follow(
         else:
             for each in live:
                 each.check_runs()
-            time.sleep(LOOK_AGAIN_SECONDS)
+            time.sleep(POLL_SECONDS)
 
 
 def _bytes(text: str | None) -> bytes | None:

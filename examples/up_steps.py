@@ -63,7 +63,7 @@ def find_or_create(client: Client, name: str) -> TopicInfo:
 def ends_of(client: Client, topic: str) -> dict[int, int]:
     """The high watermark of each partition; UpError when one has none, since it is damaged."""
     try:
-        return {each.partition: each.readable().stop for each in client.offsets([topic])}
+        return {row.partition: row.readable().stop for row in client.offsets([topic])}
     except PartitionDamagedError as error:
         raise UpError(f"{error}; or make up FRESH=1 starts from no data") from error
 
@@ -71,9 +71,9 @@ def ends_of(client: Client, topic: str) -> dict[int, int]:
 def stored_bytes(client: Client) -> int:
     """Of all topics, what waits in the journal included."""
     return sum(
-        each.size_bytes or 0
+        partition_detail.size_bytes or 0
         for topic in client.topics()
-        for each in client.topic(topic.name).partition_details
+        for partition_detail in client.topic(topic.name).partition_details
     )
 
 

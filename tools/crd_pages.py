@@ -31,7 +31,7 @@ def crds_page(kinds: Sequence[Kind]) -> str:
 
 
 def _kind(kind: Kind) -> str:
-    columns = ", ".join(f"`{each.name.upper()}`" for each in kind.columns)
+    columns = ", ".join(f"`{column.name.upper()}`" for column in kind.columns)
     scale = " It has a `scale` subresource." if kind.scale else ""
     return (
         f"## {kind.kind}\n"
@@ -60,11 +60,11 @@ def _table(root: str, model: Any, head: tuple[str, ...]) -> str:
 
 def _fields(path: str, schema: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
     """Those below `path`, each before what is in it."""
-    for name, each in schema.get("properties", {}).items():
+    for name, property_ in schema.get("properties", {}).items():
         below = f"{path}.{name}"
-        yield below, each, name in schema.get("required", ())
-        yield from _fields(below, each)
-        yield from _fields(f"{below}[]", each.get("items", {}))
+        yield below, property_, name in schema.get("required", ())
+        yield from _fields(below, property_)
+        yield from _fields(f"{below}[]", property_.get("items", {}))
 
 
 def _type(schema: Mapping[str, Any]) -> str:
@@ -87,5 +87,5 @@ def _bounds(schema: Mapping[str, Any]) -> Iterator[str]:
     if "minimum" in schema and "maximum" in schema:
         yield f"{schema['minimum']} … {schema['maximum']}."
     for rule in schema.get("x-kubernetes-validations", ()):
-        if found := _BOUNDS.match(rule.get("message", "")):
-            yield f"{found[1].capitalize()} {found[2]}."
+        if match_ := _BOUNDS.match(rule.get("message", "")):
+            yield f"{match_[1].capitalize()} {match_[2]}."

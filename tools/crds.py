@@ -42,7 +42,7 @@ def crd(kind: Kind) -> dict[str, Any]:
                     "name": VERSION,
                     "served": True,
                     "storage": True,
-                    "additionalPrinterColumns": [_column(*each) for each in kind.columns],
+                    "additionalPrinterColumns": [_column(*column) for column in kind.columns],
                     "subresources": _subresources(kind),
                     "schema": {"openAPIV3Schema": _schema(kind)},
                 }

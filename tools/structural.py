@@ -30,10 +30,10 @@ def _plain(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
         plain["default"] = default
     if "properties" in whole:
         plain["properties"] = {
-            name: _plain(each, definitions) for name, each in whole["properties"].items()
+            name: _plain(property_, definitions) for name, property_ in whole["properties"].items()
         }
         if "required" not in whole and any(
-            "default" in each for each in plain["properties"].values()
+            "default" in property_ for property_ in plain["properties"].values()
         ):
             plain.setdefault("default", {})
     elif isinstance(each := whole.get("additionalProperties"), Mapping):

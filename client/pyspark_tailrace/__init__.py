@@ -1,6 +1,6 @@
 """Lets Spark find `format("tailrace")`: it imports every `pyspark_*` package for `DefaultSource`.
 
-A failing import here would break the look-up of every Python data source, so: nothing else.
+A failing import here would break the lookup of every Python data source, so: nothing else.
 """
 
 from tailrace.spark.source import TailraceDataSource as DefaultSource

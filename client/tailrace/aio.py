@@ -1,7 +1,7 @@
 """The client for asyncio: a pool of `aiohttp`'s connections below `calls` (extra `aio`).
 
 The methods are those of `tailrace.sync`, awaited; any number of tasks may call them at once. As
-there nothing is sent twice by itself.
+there nothing is sent twice automatically.
 """
 
 import asyncio

@@ -35,7 +35,7 @@ class Producer:
     only stops waiting for it); `flush`, `close` and the end of the block raise NotStoredError for
     what was not stored. Memory is bounded: when it is full, `send` waits. Records without a key go
     to one partition, in order (idempotent=False: to any). Records that a program leaves behind
-    without the end of the block are lost, and told by a ResourceWarning.
+    without the end of the block are lost, and a ResourceWarning says so.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Producer:
         self._check_open()
 
     def _wake_sender(self) -> None:
-        """One that looks what is due: an idle one, else one more while there is use for it."""
+        """One that takes what is due: an idle one, else one more while there is use for it."""
         lane_count = self._sending.batching.lane_count
         wanted_count = min(self._sending.settings.connections_max, lane_count)
         if self._idle_count:
@@ -215,7 +215,7 @@ class Producer:
                 self._idle_count -= 1
 
     async def _process(self, batch: Batch[Sent]) -> None:
-        """Send it once, and settle its records if that tells their outcome."""
+        """Send it once, and settle its records if that shows their outcome."""
         has_learned = await self._learn_if_wanted(batch, ())
         if not self._sending.aim(batch, has_learned=has_learned):
             return
@@ -269,6 +269,6 @@ class Producer:
                     record.ticket.set_result(outcome)
                 else:
                     record.ticket.set_exception(outcome)
-                    record.ticket.exception()  # `flush` tells it in any case
+                    record.ticket.exception()  # `flush` raises it in any case
             if self._on_outcome is not None:
                 asyncio.get_running_loop().call_soon(partial(self._on_outcome, record, outcome))

@@ -71,7 +71,7 @@ class PartitionUnavailableError(TailraceError):
     def __init__(self, topic: str, partition: int, leader: int | None) -> None:
         why = "no broker leads it" if leader is None else f"broker {leader} leads it and is away"
         super().__init__(
-            f'partition {partition} of topic "{topic}" cannot be read now, since {why}: look at '
+            f'partition {partition} of topic "{topic}" cannot be read now, since {why}: see '
             "tailrace ring status, or read the other partitions"
         )
         self.topic = topic
@@ -103,7 +103,7 @@ class UntrustedCertificateError(ConnectionFailedError):
         TailraceError.__init__(
             self,
             f"the certificate of {url} is not trusted ({reason}). Name the file of the CA that "
-            "issued it with ca_file or TAILRACE_CA_FILE; the URL's host must stand in it",
+            "issued it with ca_file or TAILRACE_CA_FILE; the URL's host must be in it",
         )
         self.url = url
         self.reason = reason

@@ -99,7 +99,7 @@ class Producer:
         )
         sent.set_running_or_notify_cancel()  # it is on its way and cannot be called back
         if self._on_outcome is not None:
-            sent.add_done_callback(partial(_tell, self._on_outcome, record))
+            sent.add_done_callback(partial(_report, self._on_outcome, record))
         with self._lock:
             self._wait_for_room(record.size_bytes)
             if self._sending.add(record, time.monotonic()):
@@ -165,7 +165,7 @@ class Producer:
                 raise BufferFullError(settings.buffer_bytes, settings.block_s)
 
     def _wake_thread(self) -> None:
-        """One that looks what is due: an idle one, else one more while there is use for it."""
+        """One that takes what is due: an idle one, else one more while there is use for it."""
         wanted_count = min(
             self._sending.settings.connections_max, self._sending.batching.lane_count
         )
@@ -226,7 +226,7 @@ class Producer:
         return None
 
     def _process(self, batch: Batch[Sent], clients: dict[str, Client]) -> None:
-        """Send it once, and settle its records if that tells their outcome."""
+        """Send it once, and settle its records if that shows their outcome."""
         has_learned = self._learn_if_wanted(batch, (), clients)
         if not self._aim(batch, has_learned=has_learned):
             return
@@ -307,7 +307,7 @@ def _settle(settled: Settled[Sent]) -> None:
                 record.ticket.set_exception(outcome)
 
 
-def _tell(on_outcome: OnOutcome, record: Outgoing[Sent], sent: Sent) -> None:
+def _report(on_outcome: OnOutcome, record: Outgoing[Sent], sent: Sent) -> None:
     error = sent.exception()
     assert error is None or isinstance(error, TailraceError)
     on_outcome(record, error or sent.result())

@@ -225,8 +225,8 @@ def _offset(
 ) -> int:
     """What a bound means in a partition, inside of what can be read."""
     if isinstance(bound, datetime):
-        found = offsets_of_time.get(partition)
-        offset = readable.stop if found is None else found
+        timestamp_offset = offsets_of_time.get(partition)
+        offset = readable.stop if timestamp_offset is None else timestamp_offset
     elif isinstance(bound, str):
         offset = readable.start if bound == "earliest" else readable.stop
     elif isinstance(bound, int):

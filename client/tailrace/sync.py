@@ -1,8 +1,7 @@
 """The blocking client: keep-alive connections of `http.client` below the calls of `calls`.
 
-Sends nothing twice by itself: errors say by `retriable` and `write_attempted` what a caller may do;
-`tailrace.producer` does it.
-One thread at a time per client.
+Sends nothing twice automatically: errors say by `retriable` and `write_attempted` what a caller may
+do; `tailrace.producer` does it. One thread at a time per client.
 """
 
 import http.client

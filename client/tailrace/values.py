@@ -1,4 +1,4 @@
-"""What brokers tell, as values, and how these stand in JSON: members are fields in camelCase."""
+"""Brokers' answers as values, and their form in JSON: members are fields in camelCase."""
 
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,7 +23,7 @@ _WIRE_NAMES = {
 class TopicInfo:
     """A topic's settings and size; `copies` of each record on brokers' disks.
 
-    Retention None: for ever. Defaults are what brokers do that do not tell.
+    Retention None: for ever. Defaults are what brokers do that do not say.
     """
 
     name: str
@@ -48,7 +48,7 @@ class PartitionOffsets:
     waiting, leaderless: no broker leads it now; unreachable: this client did not reach its leader.
 
     All three ends are None when it is damaged, or no broker that leads it was reached; `leader` is
-    that broker's ordinal, None: there is none now. `leader_url`: where it is, told by others.
+    that broker's ordinal, None: there is none now. `leader_url`: where it is, reported by others.
     `timestamp_offset`: the first offset whose record is not older than the time that was asked for;
     None when there is none, or no time was asked.
     """
@@ -145,7 +145,7 @@ class PartitionLoss:
 
 @dataclass(frozen=True, slots=True)
 class DeletedTopic:
-    """A deleted topic that can be restored; `purge_at`: until then, on a full disk not so long.
+    """A deleted topic that can be restored; `purge_at`: until then, on a full disk less long.
 
     Both times are texts as in records.
     """
@@ -230,7 +230,7 @@ class Fetched:
     next_offset: int
     high_watermark: int
     log_start: int
-    epoch: int | None = None  # of the leader; None from a broker that does not tell
+    epoch: int | None = None  # of the leader; None from a broker that does not say
     is_sealed: bool = False
     children: tuple[int, ...] = ()
 
@@ -241,20 +241,20 @@ class Fetched:
 def from_document(kind: type[Value], document: Any, **known: object) -> Value:
     """A value out of its document; members that an older broker leaves out get their defaults.
 
-    `known`: fields that stand elsewhere, or are no plain members.
+    `known`: fields that are elsewhere, or are no plain members.
     """
-    found = dict(known)
-    for each in fields(kind):
-        name = wire_name(each.name)
-        if each.name not in known and (name in document or each.default is MISSING):
+    members = dict(known)
+    for field in fields(kind):
+        name = wire_name(field.name)
+        if field.name not in known and (name in document or field.default is MISSING):
             member = document[name]
-            found[each.name] = tuple(member) if isinstance(member, list) else member
-    return kind(**found)
+            members[field.name] = tuple(member) if isinstance(member, list) else member
+    return kind(**members)
 
 
 def to_document(value: "DataclassInstance") -> dict[str, Any]:
     """One of these values in JSON's terms, named as in the broker's answers."""
-    return {wire_name(each.name): _plain(getattr(value, each.name)) for each in fields(value)}
+    return {wire_name(field.name): _plain(getattr(value, field.name)) for field in fields(value)}
 
 
 def wire_name(name: str) -> str:

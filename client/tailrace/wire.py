@@ -213,7 +213,7 @@ class RecordsFlag(IntFlag):
     HEADERS = 2
 
 
-# --- what stands beside batches in a broker's files; layouts: docs/formats.md ---------------------
+# --- the parts of a broker's files beside batches; layouts: docs/formats.md -----------------------
 
 PAD_MAGIC = int.from_bytes(b"TRLP", "little")
 PAD_HEADER = struct.Struct("<III4x")  # magic, pad bytes with this header, CRC-32C of these two

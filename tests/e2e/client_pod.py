@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.kubernetes import Document, Kubernetes, Running
-from tests.support.broker.history import Acknowledged, History, Place, Read
+from tests.support.broker.history import Acknowledged, History, Read, RecordPosition
 
 PROGRAMS = Path(__file__).with_name("programs")
 POD = "client"
@@ -43,7 +43,7 @@ class ClientPod:
     def high_watermarks(self, url: str, topic: str) -> dict[int, int]:
         """Of each partition."""
         details = self.json(url, "topic", "describe", topic)["partitionDetails"]
-        return {each["partition"]: each["highWatermark"] for each in details}
+        return {detail["partition"]: detail["highWatermark"] for detail in details}
 
     def ring(self, url: str) -> Any:
         """What the ring says of itself; the operator's Secret is not needed for that."""
@@ -89,15 +89,15 @@ class Load:
         if "error" in reported:
             self.failed_count += 1
             return
-        place = Place(reported["partition"], reported["offset"])
+        position = RecordPosition(reported["partition"], reported["offset"])
         self.acknowledged.append(
-            Acknowledged(reported["producer"], reported["key"], reported["id"], place)
+            Acknowledged(reported["producer"], reported["key"], reported["id"], position)
         )
 
     def history(self, client: ClientPod, url: str, topic: str) -> History:
         """With what is read back now."""
         read = [
-            Read(record["value"]["id"], Place(record["partition"], record["offset"]))
+            Read(record["value"]["id"], RecordPosition(record["partition"], record["offset"]))
             for record in client.records(url, topic)
         ]
         return History(self.sent_ids, self.acknowledged, read, client.high_watermarks(url, topic))

@@ -109,7 +109,7 @@ def _build_images(provider: Provider, log: Kubernetes) -> None:
 
 
 def _show_all(kubernetes: Kubernetes, operator: Operator) -> None:
-    """What a person would look at after a failure."""
+    """What a person would read after a failure."""
     kubernetes.show("get", "all,pvc,trc,trt", "--output", "wide")
     kubernetes.show("get", "trc,trt", "--output", "yaml")
     kubernetes.show("get", "events", "--sort-by=.lastTimestamp")

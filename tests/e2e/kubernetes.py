@@ -131,7 +131,7 @@ class Kubernetes:
         self.say(f"  {resource}: {condition}")
 
     def until(self, is_so: Callable[[], bool], what: str, *, timeout_s: float = WAIT_S_MAX) -> None:
-        """For what no `kubectl wait` can tell; a CommandError on the way counts as not yet."""
+        """For what no `kubectl wait` can observe; a CommandError on the way counts as not yet."""
         deadline_s = time.monotonic() + timeout_s
         while not _holds(is_so):
             assert time.monotonic() < deadline_s, f"not within {timeout_s} s: {what}"
@@ -205,7 +205,7 @@ class Running:
 def condition_of(resource: Document, kind: str) -> Document:
     """One of its conditions; empty when it has none of that type."""
     conditions = resource.get("status", {}).get("conditions", [])
-    return next((each for each in conditions if each["type"] == kind), {})
+    return next((condition for condition in conditions if condition["type"] == kind), {})
 
 
 def _holds(is_so: Callable[[], bool]) -> bool:

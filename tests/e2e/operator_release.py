@@ -80,7 +80,7 @@ class Operator:
         self.kubernetes.kubectl("delete", "pod", "--selector", SELECTOR, "--wait=false")
         self.kubernetes.until(
             lambda: not set(self.pods()) & before and self.is_at_work(),
-            "the operator is another pod",
+            "the operator has a new pod",
         )
 
     def is_at_work(self) -> bool:
@@ -89,5 +89,5 @@ class Operator:
         return len(pods) == 1 and is_ready(pods[0])
 
     def logs(self) -> str:
-        """The last lines, for who looks at a failure."""
+        """The last lines, to diagnose a failure."""
         return self.kubernetes.kubectl("logs", "--selector", SELECTOR, "--tail=60")

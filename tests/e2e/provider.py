@@ -186,7 +186,7 @@ def choose_provider() -> Provider:
 
 
 def keeps_all() -> bool:
-    """Whether a person wants to look at it afterwards."""
+    """Whether a person wants to read it afterwards."""
     return bool(os.environ.get("E2E_KEEP"))
 
 

@@ -41,7 +41,7 @@ def found(kubernetes: Kubernetes, *documents: Document) -> None:
 
 
 def uids_of_pods(kubernetes: Kubernetes, name: str = "events") -> dict[str, str]:
-    """Each broker's pod by its name: another uid is another pod."""
+    """Each broker's pod by its name: another uid means a new pod."""
     pods = kubernetes.objects("pods", f"app.kubernetes.io/instance={name}")
     return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
 
@@ -62,7 +62,9 @@ def delete_pod(kubernetes: Kubernetes, name: str) -> None:
 def is_ready(pod: Document) -> bool:
     """Whether it is among the endpoints of its Service."""
     conditions = pod["status"].get("conditions", [])
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return any(
+        condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions
+    )
 
 
 def flights(count: int) -> list[str]:

@@ -82,7 +82,7 @@ def test_with_delete_the_volumes_go_with_it_alone(kubernetes: Kubernetes) -> Non
     assert claims_of(kubernetes).keys() == claims.keys()
     assert not set(claims_of(kubernetes).values()) & set(claims.values())
     assert id_of(kubernetes) != cluster_id
-    kubernetes.say("applied again at once, it is another ring on another volume")
+    kubernetes.say("applied again at once, it is a new ring on a new volume")
 
     kubernetes.show("delete", "trc", "events", "--timeout=60s")
     kubernetes.wait("persistentvolumeclaim/data-events-0", "delete")
@@ -105,9 +105,9 @@ def test_back_at_retain_the_volumes_stay(kubernetes: Kubernetes) -> None:
 
 
 def claims_of(kubernetes: Kubernetes) -> dict[str, str]:
-    """Their uids by their names: another uid is another volume."""
+    """Their uids by their names: another uid means a new volume."""
     claims = kubernetes.objects("persistentvolumeclaim")
-    return {each["metadata"]["name"]: each["metadata"]["uid"] for each in claims}
+    return {claim["metadata"]["name"]: claim["metadata"]["uid"] for claim in claims}
 
 
 def is_owned(kubernetes: Kubernetes) -> bool:
@@ -117,7 +117,7 @@ def is_owned(kubernetes: Kubernetes) -> bool:
 
 
 def has_another(kubernetes: Kubernetes, before: dict[str, str]) -> bool:
-    """Whether the broker's pod is another one, and ready."""
+    """Whether the broker's pod was replaced, and ready."""
     pod = kubernetes.get("pod", "events-0")
     return pod["metadata"]["uid"] != before["events-0"] and is_ready(pod)
 

@@ -12,7 +12,7 @@ def test_an_upgrade_leaves_brokers_alone(kubernetes: Kubernetes, operator: Opera
 
     operator.install("--set", "podAnnotations.upgraded=yes")
 
-    kubernetes.until(lambda: not set(operator.pods()) & set(before), "the operator is another pod")
+    kubernetes.until(lambda: not set(operator.pods()) & set(before), "the operator has a new pod")
     found(kubernetes, topic("after-the-upgrade"))
     kubernetes.wait("trc/events", "Ready")
     assert uids_of_pods(kubernetes) == pods
@@ -27,10 +27,10 @@ def test_without_the_operator_rings_work_and_data_stays(
 
     with operator.away():
         client.show(url, "produce", "flights", given='{"n": 2}\n')
-        assert sorted(each["value"]["n"] for each in client.records(url, "flights")) == [1, 2]
+        assert sorted(record["value"]["n"] for record in client.records(url, "flights")) == [1, 2]
         operator.kubernetes.show("get", "crd", *KINDS)
         kubernetes.show("get", "trc,trt,pod,persistentvolumeclaim")
 
     found(kubernetes, topic("after-the-return"))
     kubernetes.wait("trc/events", "Ready")
-    assert sorted(each["value"]["n"] for each in client.records(url, "flights")) == [1, 2]
+    assert sorted(record["value"]["n"] for record in client.records(url, "flights")) == [1, 2]

@@ -43,7 +43,7 @@ def test_brokers_restart_one_at_a_time(kubernetes: Kubernetes) -> None:
 
 
 def all_are_new(kubernetes: Kubernetes, before: dict[str, str]) -> bool:
-    """Whether each broker is another pod, and ready."""
+    """Whether each broker has a new pod, and ready."""
     pods = kubernetes.objects("pods")
     uids = {pod["metadata"]["uid"] for pod in pods}
     return len(pods) == 3 and all(map(is_ready, pods)) and not uids & set(before.values())

@@ -9,7 +9,7 @@ from tests.e2e.resources import found, stream_cluster, topic, url_of
 DAY_MS = 24 * 60 * 60 * 1000
 
 
-def test_a_topic_is_created_altered_and_put_right(
+def test_a_topic_is_created_altered_and_corrected(
     kubernetes: Kubernetes, client: ClientPod
 ) -> None:
     url = url_of(kubernetes)
@@ -58,7 +58,7 @@ def test_deletion_keeps_or_deletes_as_the_policy_says(
     assert [record["value"] for record in client.records(url, "kept")] == [{"n": 1}]
     again_id = kubernetes.get("trt", "gone")["status"]["topicId"]
     assert again_id != first_id
-    kubernetes.say(f"topic gone is another one: {again_id}")
+    kubernetes.say(f"topic gone is a new one: {again_id}")
 
 
 def described(client: ClientPod, url: str, name: str) -> Any:

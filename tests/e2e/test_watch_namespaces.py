@@ -91,7 +91,7 @@ def serve(team: Operator, *served: Kubernetes) -> None:
 
 
 def writes_of(rules: Iterable[Any]) -> set[tuple[str, str]]:
-    """What rules allow but to look: resources as kubectl writes them, and verbs."""
+    """What rules allow but to read: resources as kubectl writes them, and verbs."""
     return {
         (_with_group(resource, group), verb)
         for rule in rules

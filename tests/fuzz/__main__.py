@@ -40,13 +40,15 @@ class HungError(BaseException):
 def main(arguments: list[str]) -> int:
     """0 when nothing was found."""
     seconds = float(arguments[0]) if arguments else SECONDS_DEFAULT
-    targets = [each for each in TARGETS if each.name in arguments[1:] or not arguments[1:]]
+    targets = [target for target in TARGETS if target.name in arguments[1:] or not arguments[1:]]
     seed = os.environ.get("SEED") or str(random.SystemRandom().getrandbits(32))
-    print(f"seed {seed}, {seconds:g} s, targets: {', '.join(each.name for each in targets)}")
+    print(f"seed {seed}, {seconds:g} s, targets: {', '.join(target.name for target in targets)}")
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     signal.signal(signal.SIGALRM, _on_alarm)
     with ExitStack() as stack:
-        runs = [Run(each, in_time(stack.enter_context(each.opened())), seed) for each in targets]
+        runs = [
+            Run(target, in_time(stack.enter_context(target.opened())), seed) for target in targets
+        ]
         until_s = time.monotonic() + seconds
         _take_turns(runs, until_s - seconds * (1 - WARM_UP_SHARE))
         before_bytes = _resident_bytes()

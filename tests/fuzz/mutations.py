@@ -43,10 +43,10 @@ def mutate(generator: random.Random, seeds: Sequence[bytes]) -> bytes:
 
 def put_checksums_right(data: bytearray) -> None:
     """Of all batches, pads and index files in it, so that what lies behind them is reached."""
-    for magic, put_right in _CHECKSUMS.items():
+    for magic, correct in _CHECKSUMS.items():
         position = data.find(_U32.pack(magic))
         while position >= 0:
-            put_right(data, position)
+            correct(data, position)
             position = data.find(_U32.pack(magic), position + 1)
 
 

@@ -61,7 +61,7 @@ def test_the_same_seed_gives_the_same_inputs() -> None:
     ]
 
 
-def test_checksums_are_put_right() -> None:
+def test_checksums_are_corrected() -> None:
     batch, index = bytearray(BATCHES[1]), bytearray(golden("segment.idx")[0])
     pad = bytearray(b"TRLP") + (64).to_bytes(4, "little") + bytes(56)
     batch[200] ^= 1

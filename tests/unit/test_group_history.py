@@ -11,32 +11,32 @@ from tests.support.groups.group_history import (
     Goodbye,
     GroupHistory,
     Kind,
-    Place,
     Record,
+    RecordPosition,
     Span,
     repeat_count,
     violations,
 )
 
 SESSION_NS = 100
-PLACES = {
+POSITIONS = {
     # Event c's key goes on in partition 2, a child of 0 and 1. Nobody was reported of x.
-    "a": Place("t", 0, 0),
-    "b": Place("t", 0, 1),
-    "x": Place("t", 0, 2),
-    "d": Place("t", 1, 0),
-    "c": Place("t", 2, 3),
+    "a": RecordPosition("t", 0, 0),
+    "b": RecordPosition("t", 0, 1),
+    "x": RecordPosition("t", 0, 2),
+    "d": RecordPosition("t", 1, 0),
+    "c": RecordPosition("t", 2, 3),
 }
 ACKNOWLEDGED = [
-    Acknowledged("red", "a", PLACES["a"], Span(0, 2)),
-    Acknowledged("red", "b", PLACES["b"], Span(3, 5)),
-    Acknowledged("blue", "d", PLACES["d"], Span(3, 5)),
-    Acknowledged("red", "c", PLACES["c"], Span(6, 8)),
+    Acknowledged("red", "a", POSITIONS["a"], Span(0, 2)),
+    Acknowledged("red", "b", POSITIONS["b"], Span(3, 5)),
+    Acknowledged("blue", "d", POSITIONS["d"], Span(3, 5)),
+    Acknowledged("red", "c", POSITIONS["c"], Span(6, 8)),
 ]
 
 
 def records(event_ids: str) -> tuple[Record, ...]:
-    return tuple(Record(event_id, PLACES[event_id]) for event_id in event_ids)
+    return tuple(Record(event_id, POSITIONS[event_id]) for event_id in event_ids)
 
 
 def delivery(
@@ -95,19 +95,19 @@ def test_a_record_that_nobody_sent_is_invented() -> None:
 
 def test_an_event_that_is_elsewhere_than_its_producer_was_reported_is_at_two_places() -> None:
     reported, *others = ACKNOWLEDGED
-    history = replace(GOOD, acknowledged=[reported._replace(place=PLACES["x"]), *others])
+    history = replace(GOOD, acknowledged=[reported._replace(position=POSITIONS["x"]), *others])
 
-    assert Kind.TWO_PLACES in kinds(history)
+    assert Kind.TWO_POSITIONS in kinds(history)
 
 
 def test_an_event_that_comes_from_two_places_is_found() -> None:
-    again = Delivery("c2", 4, Span(20, 21), (Record("a", Place("t", 1, 1)),))
+    again = Delivery("c2", 4, Span(20, 21), (Record("a", RecordPosition("t", 1, 1)),))
 
-    assert kinds(with_more(again)) == {Kind.TWO_PLACES}
+    assert kinds(with_more(again)) == {Kind.TWO_POSITIONS}
 
 
 def test_two_records_at_one_offset_are_found() -> None:
-    again = Delivery("c2", 4, Span(220, 221), (Record("y", PLACES["c"]),))
+    again = Delivery("c2", 4, Span(220, 221), (Record("y", POSITIONS["c"]),))
 
     assert kinds(with_more(again)) == {Kind.TWO_RECORDS}
 
@@ -208,7 +208,7 @@ def test_a_confirmation_that_was_not_answered_before_the_next_poll_says_nothing(
 
 
 @pytest.mark.parametrize("consumer", ["c1", "c2"])
-def test_a_delivery_is_not_given_anew_while_its_consumer_is_there(consumer: str) -> None:
+def test_a_delivery_is_not_given_again_while_its_consumer_is_there(consumer: str) -> None:
     again = delivery(4, "c", 100, 115, consumer)
 
     assert kinds(with_more(again)) == {Kind.TAKEN}
@@ -225,7 +225,7 @@ def test_a_delivery_is_not_given_anew_while_its_consumer_is_there(consumer: str)
     ],
     ids=["silent for its session", "left", "the broker died"],
 )
-def test_a_delivery_is_given_anew_when_its_consumer_is_gone(history: GroupHistory) -> None:
+def test_a_delivery_is_given_again_when_its_consumer_is_gone(history: GroupHistory) -> None:
     assert violations(history) == []
 
 

@@ -4,21 +4,31 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.broker.history import Acknowledged, History, Kind, Place, Read, violations
+from tests.support.broker.history import (
+    Acknowledged,
+    History,
+    Kind,
+    Read,
+    RecordPosition,
+    violations,
+)
 
 EVENTS = [
-    Acknowledged("p0", "red", "a", Place(0, 0)),
-    Acknowledged("p0", "blue", "b", Place(1, 0)),
-    Acknowledged("p0", "red", "c", Place(0, 2)),
-    Acknowledged("p0", None, "d", Place(1, 1)),
-    Acknowledged("p0", None, "e", Place(0, 3)),
-    Acknowledged("p1", "red", "f", Place(0, 1)),
+    Acknowledged("p0", "red", "a", RecordPosition(0, 0)),
+    Acknowledged("p0", "blue", "b", RecordPosition(1, 0)),
+    Acknowledged("p0", "red", "c", RecordPosition(0, 2)),
+    Acknowledged("p0", None, "d", RecordPosition(1, 1)),
+    Acknowledged("p0", None, "e", RecordPosition(0, 3)),
+    Acknowledged("p1", "red", "f", RecordPosition(0, 1)),
 ]
 GOOD = History(
     sent_ids={*"abcdefgh"},
     acknowledged=EVENTS,
     # g was stored though its answer was lost; h was not stored.
-    read=[*(Read(event.event_id, event.place) for event in EVENTS), Read("g", Place(1, 2))],
+    read=[
+        *(Read(event.event_id, event.position) for event in EVENTS),
+        Read("g", RecordPosition(1, 2)),
+    ],
     high_watermarks={0: 4, 1: 3, 2: 0},
 )
 
@@ -27,10 +37,10 @@ def kinds(history: History) -> set[Kind]:
     return {violation.kind for violation in violations(history)}
 
 
-def with_read(changes: dict[str, Place | None]) -> History:
+def with_read(changes: dict[str, RecordPosition | None]) -> History:
     """The good history with these events read elsewhere, or not at all."""
-    places: dict[str, Place | None] = {**dict(GOOD.read), **changes}
-    read = [Read(each, place) for each, place in places.items() if place is not None]
+    positions: dict[str, RecordPosition | None] = {**dict(GOOD.read), **changes}
+    read = [Read(each, position) for each, position in positions.items() if position is not None]
     return replace(GOOD, read=read)
 
 
@@ -39,22 +49,24 @@ def test_a_log_that_kept_its_promises_has_no_violation() -> None:
 
 
 def test_an_acknowledged_event_that_is_not_there_is_lost() -> None:
-    history = replace(with_read({"d": None, "g": Place(1, 1)}), high_watermarks={0: 4, 1: 2})
+    history = replace(
+        with_read({"d": None, "g": RecordPosition(1, 1)}), high_watermarks={0: 4, 1: 2}
+    )
 
     assert kinds(history) == {Kind.LOST}
 
 
 def test_an_event_at_another_offset_has_moved() -> None:
-    assert kinds(with_read({"c": Place(0, 3), "e": Place(0, 2)})) == {Kind.MOVED}
+    assert kinds(with_read({"c": RecordPosition(0, 3), "e": RecordPosition(0, 2)})) == {Kind.MOVED}
 
 
 def test_an_event_in_another_partition_has_moved() -> None:
-    assert kinds(with_read({"d": Place(0, 3), "e": Place(1, 1)})) == {Kind.MOVED}
+    assert kinds(with_read({"d": RecordPosition(0, 3), "e": RecordPosition(1, 1)})) == {Kind.MOVED}
 
 
 @pytest.mark.parametrize("event_id", ["a", "g"], ids=["acknowledged", "not acknowledged"])
 def test_an_event_that_is_there_twice_is_doubled(event_id: str) -> None:
-    read = [*GOOD.read, Read(event_id, Place(2, 0))]
+    read = [*GOOD.read, Read(event_id, RecordPosition(2, 0))]
 
     assert kinds(replace(GOOD, read=read, high_watermarks={0: 4, 1: 3, 2: 1})) == {Kind.DOUBLED}
 
@@ -71,7 +83,7 @@ def test_an_offset_below_the_high_watermark_without_a_record_is_a_gap(
 
 
 def test_a_gap_in_the_middle_is_found() -> None:
-    assert kinds(with_read({"g": Place(1, 3)})) == {Kind.GAP}
+    assert kinds(with_read({"g": RecordPosition(1, 3)})) == {Kind.GAP}
 
 
 def test_a_record_at_or_above_the_high_watermark_is_no_dense_log() -> None:
@@ -79,16 +91,22 @@ def test_a_record_at_or_above_the_high_watermark_is_no_dense_log() -> None:
 
 
 def test_two_records_at_one_offset_are_found() -> None:
-    read = [*GOOD.read, Read("h", Place(1, 2))]
+    read = [*GOOD.read, Read("h", RecordPosition(1, 2))]
 
     assert kinds(replace(GOOD, read=read)) == {Kind.GAP}
 
 
 def test_one_producers_events_of_one_key_in_another_order_are_reordered() -> None:
     first, second, third, *others = EVENTS
-    swapped = [first._replace(place=third.place), second, third._replace(place=first.place)]
-    read = [Read(event.event_id, event.place) for event in (*swapped, *others)]
-    history = replace(GOOD, acknowledged=[*swapped, *others], read=[*read, Read("g", Place(1, 2))])
+    swapped = [
+        first._replace(position=third.position),
+        second,
+        third._replace(position=first.position),
+    ]
+    read = [Read(event.event_id, event.position) for event in (*swapped, *others)]
+    history = replace(
+        GOOD, acknowledged=[*swapped, *others], read=[*read, Read("g", RecordPosition(1, 2))]
+    )
 
     assert kinds(history) == {Kind.REORDERED}
 
@@ -108,13 +126,13 @@ def test_an_event_that_nobody_sent_is_invented() -> None:
 
 
 def test_an_acknowledgement_that_repeats_an_offset_is_found() -> None:
-    again = Acknowledged("p1", None, "h", Place(0, 0))
+    again = Acknowledged("p1", None, "h", RecordPosition(0, 0))
 
     assert kinds(replace(GOOD, acknowledged=[*EVENTS, again])) == {Kind.LOST}
 
 
 def test_a_violation_names_event_and_places() -> None:
-    (moved, *_) = violations(with_read({"c": Place(0, 3), "e": Place(0, 2)}))
+    (moved, *_) = violations(with_read({"c": RecordPosition(0, 3), "e": RecordPosition(0, 2)}))
 
     assert "'c'" in moved.detail
     assert "offset=3" in moved.detail

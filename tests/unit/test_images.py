@@ -50,7 +50,7 @@ def test_an_image_is_of_any_base_and_labelled_with_the_projects_version(image: s
     ("image", "user"), [("broker", 10250), ("operator", 10250), ("spark", 185)]
 )
 def test_an_image_runs_as_a_user_by_number(image: str, user: int) -> None:
-    # By name the kubelet could not tell that it is not root.
+    # By name the kubelet could not see that it is not root.
     assert re.findall(r"^USER (\d+)", recipe(image), re.MULTILINE) == [str(user)]
 
 

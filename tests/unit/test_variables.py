@@ -39,9 +39,9 @@ def test_a_switch_is_on_off_or_wrong() -> None:
 @pytest.mark.parametrize(
     ("variable", "meant"),
     [
-        ("SEED=abc", 'SEED: "abc" is not a whole number .*the one seed to tell, as in SEED=7'),
+        ("SEED=abc", r'SEED: "abc" is not a whole number .*the one seed to \w+, as in SEED=7'),
         ("SEED=-1", 'SEED: "-1" is not a whole number of 0 or more'),
-        ("SEEDS=0", "SEEDS: .* of 1 or more: give how many seeds to tell, as in SEEDS=200"),
+        ("SEEDS=0", r"SEEDS: .* of 1 or more: give how many seeds to \w+, as in SEEDS=200"),
         ("FIRST=1.5", "FIRST: .* give the seed to begin with, as in FIRST=1000"),
         ("SHRINK=yes", "SHRINK: .* give SHRINK=1 to leave out what the scenario of SEED fails"),
         ("SHRINK=1", "SHRINK: it is for one scenario: give its SEED, as in SEED=7"),

@@ -59,15 +59,15 @@ def mutations_of(path: str, source: bytes) -> list[Mutation]:
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
     only_disk = "/storage/" in path
-    found = []
+    mutations = []
     for node, text in _changes(ast.parse(source), only_disk=only_disk):
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
         start = starts[node.lineno - 1] + node.col_offset
         end = starts[node.end_lineno - 1] + node.end_col_offset
         before = source[start:end].decode()
-        found.append(Mutation(path, node.lineno, start, end, before, text))
-    return sorted(found, key=lambda mutation: (mutation.start, mutation.end, mutation.text))
+        mutations.append(Mutation(path, node.lineno, start, end, before, text))
+    return sorted(mutations, key=lambda mutation: (mutation.start, mutation.end, mutation.text))
 
 
 def _changes(node: ast.AST, *, only_disk: bool) -> Iterator[tuple[ast.expr | ast.stmt, str]]:

@@ -126,7 +126,7 @@ class LocalBroker:
         directory, settings, run = self._directory, self._settings, self._io.run
         measure = partial(measure_durable_write_ms, directory.path, is_direct=self.is_direct)
         self.durable_write_ms = await run(measure)
-        await run(directory.check_metadata)  # what is lost is told before anything changes
+        await run(directory.check_metadata)  # a loss is reported before anything changes
         await run(directory.check_journal)
         await self.ring.load()
         restart = await run(directory.begin_boot)  # before anything is appended
@@ -212,7 +212,7 @@ class LocalBroker:
 
     @property
     def cluster_id(self) -> UUID | None:
-        """Of the ring; None: there is none yet."""
+        """Return the ring's id; None: there is no ring yet."""
         state = self.ring.state
         return None if state is None else state.cluster_id
 
@@ -223,14 +223,14 @@ class LocalBroker:
 
     @property
     def topic_count(self) -> int:
-        """Topics that are recovered."""
+        """Return the number of topics that are recovered."""
         return len(self._topics.by_name)
 
     @property
     def partition_count(self) -> int:
         """Partitions of topics on this broker."""
         logs = chain.from_iterable(hosted.logs for hosted in self._topics.by_name.values())
-        return sum(isinstance(each, PartitionLog | CorruptPartitionError) for each in logs)
+        return sum(isinstance(log, PartitionLog | CorruptPartitionError) for log in logs)
 
     def address_of(self, ordinal: int) -> tuple[str, int]:
         """Host and public port at which clients reach a broker of the ring."""
@@ -283,7 +283,7 @@ class LocalBroker:
 
     @property
     def cached_bytes(self) -> int:
-        """Recent batches in memory."""
+        """Return the size of the recent batches in memory."""
         return self._cache.cached_bytes
 
     def now_us(self) -> int:
@@ -291,7 +291,7 @@ class LocalBroker:
         return time_ns() // 1000
 
     async def data_bytes(self) -> int | None:
-        """What its data takes on the disk; None: the disk does not answer."""
+        """Return the size of this broker's data on disk; None: the disk does not answer."""
         other_bytes = await self._io.run(self._disk_use.other_bytes)
         if other_bytes is None:
             return None

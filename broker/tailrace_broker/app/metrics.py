@@ -1,8 +1,8 @@
 """`/metrics`: the counters and sizes of the broker in Prometheus' text format.
 
 Named by Prometheus' rules: prefix, base units (bytes, seconds) last, counters end in `_total`.
-Labels are the version's and the names of groups: partitions are told by `GET /v1/topics/{topic}`.
-docs/metrics.md is the list.
+Labels are the version's and the names of groups: partitions are reported by `GET
+/v1/topics/{topic}`. docs/metrics.md is the list.
 """
 
 import asyncio
@@ -115,7 +115,7 @@ GAUGES: dict[str, tuple[str, Callable[[Scrape], float]]] = {
         lambda scrape: scrape.broker.open_segment_count,
     ),
     "disk_used_bytes": (
-        "Used of the file system that holds the data, as df tells it; NaN when it does not answer",
+        "Used of the file system that holds the data, as df does; NaN when it does not answer",
         lambda scrape: scrape.disk_used_bytes,
     ),
     "disk_bytes": (
@@ -182,7 +182,7 @@ RING_COUNTERS: dict[str, tuple[str, Callable[[LocalBroker], int]]] = {
         lambda broker: broker.ring.rules["gossip.reset"],
     ),
     "gossip_stand_stills": (
-        "Times that this broker itself stood still, so that nobody was taken for dead",
+        "Times that this broker itself was suspended, so that nobody was taken for dead",
         lambda broker: broker.ring.rules["gossip.stood_still"],
     ),
     "dropped_peer_messages": (
@@ -200,7 +200,7 @@ class ScrapeCollector(Collector):
         self._scrape = scrape
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics."""
+        """Return the metrics."""
         build = GaugeMetricFamily(
             "tailrace_build_info", "1; the label says which version", labels=["version"]
         )

@@ -7,7 +7,7 @@ RESERVED_FILES = 1024
 
 
 def raise_limit() -> int:
-    """As far as an ordinary process may; the limit then."""
+    """Raise the limit as far as an ordinary process may; return the limit then."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -15,7 +15,7 @@ def raise_limit() -> int:
 
 
 def connections_max(wanted: int, open_files: int) -> int:
-    """As many connections as leave the reserve, at least one; `open_files` -1: no limit."""
+    """Return how many connections leave the reserve, at least one; `open_files` -1: no limit."""
     if open_files == resource.RLIM_INFINITY:
         return wanted
     return max(1, min(wanted, open_files - RESERVED_FILES))

@@ -129,14 +129,14 @@ class Settings(BaseSettings):
 
     @property
     def client_view(self) -> ClientView:
-        """What clients are told of where this broker is."""
+        """The address that clients get for this broker."""
         is_wildcard = self.host in ("", "0.0.0.0", "::")  # noqa: S104  # compared, not bound
         host = self.advertised_host or (gethostname() if is_wildcard else self.host)
         return ClientView(host, self.port + 1, self.port + 2, self.ring_name)
 
     @property
     def web_access(self) -> WebAccess:
-        """Which web pages may send requests, and under which names."""
+        """Return which web pages may send requests, and under which names."""
         return WebAccess(
             listens_on=self.host,
             own_hosts=(self.host, self.client_view.host, self.address_of(self.ordinal)[0]),
@@ -153,7 +153,7 @@ class Settings(BaseSettings):
 
     @property
     def ring(self) -> RingSettings:
-        """How this broker reaches the others of its ring."""
+        """Return how this broker reaches the others of its ring."""
         return RingSettings(
             is_alone=self.peer_host is None,
             host=self.host,
@@ -180,7 +180,7 @@ class Settings(BaseSettings):
     @field_validator("allowed_origins")
     @classmethod
     def check_origins(cls, origins: str) -> str:
-        """As browsers write them: in lower case, without a path."""
+        """Check that origins are as browsers write them: in lower case, without a path."""
         listed = [each.lower().removesuffix("/") for each in _listed(origins)]
         for each in listed:
             if each != ANY and not _ORIGIN.fullmatch(each):
@@ -221,5 +221,5 @@ class Settings(BaseSettings):
 
 
 def _listed(text: str) -> tuple[str, ...]:
-    """The elements between commas."""
+    """Return the elements between commas."""
     return tuple(filter(None, map(str.strip, text.split(","))))

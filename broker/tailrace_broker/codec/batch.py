@@ -32,7 +32,7 @@ COMPRESS_BYTES_MIN = 256
 # A compressed payload is kept when it saves this part: 1 byte in 12. Measured on one 2.5 GHz core:
 # to write, checksum, send and receive a GiB costs 0.5 CPU s, to inflate a GiB of what LZ4 hardly
 # shrinks 0.04 s, which a payload as it is saves every reader. No probe for what does not shrink:
-# LZ4 gives up on random bytes at 0.07 s a GiB by itself, zstd at 0.12 s.
+# LZ4 gives up on random bytes at 0.07 s a GiB on its own, zstd at 0.12 s.
 SAVED_PART_MIN = 12
 # The fastest of zstd's usual levels; on JSON 0.6 of LZ4's bytes for twice its CPU.
 ZSTD_LEVEL = 1
@@ -244,13 +244,13 @@ def _compressed(payload: bytes, codec: Codec) -> bytes:
 
 
 def _inflated_lz4(payload: memoryview, size_bytes: int) -> bytes:
-    """LZ4BlockError, OverflowError."""
+    """Decompress one LZ4 block. LZ4BlockError, OverflowError."""
     inflated: bytes = lz4.block.decompress(payload, uncompressed_size=size_bytes)
     return inflated
 
 
 def _inflated_zstd(payload: memoryview, size_bytes: int) -> bytes:
-    """Of one frame with nothing behind it; ZstdError, before memory is taken for another size."""
+    """Decompress one frame with nothing behind it; ZstdError: before memory is allocated."""
     stated_bytes = frame_content_size(payload)  # -1: it does not say
     if stated_bytes != size_bytes:
         raise ZstdError(f"a frame that states {stated_bytes} bytes, not {size_bytes}")

@@ -43,7 +43,7 @@ class PartitionRecords(NamedTuple):
 def split_records(
     records: ProducedRecords, partitions: Int32s, *, flags: int
 ) -> list[PartitionRecords]:
-    """Of records with their times."""
+    """Split records with their times by partition."""
     order = np.argsort(partitions, kind="stable")
     return [
         PartitionRecords(partition, _columns_of(records, order[start:end], flags))
@@ -54,7 +54,7 @@ def split_records(
 def split_keyed_lines(
     lines: KeyedLines, partitions: Int32s, timestamp_us: int, *, flags: int
 ) -> list[PartitionRecords]:
-    """Of lines that all have one time. The values are put in order at once, not by partition."""
+    """Split lines that all have one time. The values are ordered at once, not by partition."""
     times_us = np.full(len(partitions), timestamp_us, np.int64)
     first = int(partitions[0])
     if (partitions == first).all():
@@ -89,7 +89,7 @@ def split_keyed_lines(
 
 
 def _groups(partitions: Int32s) -> Iterator[tuple[int, int, int]]:
-    """Each partition of a sorted list, with the places `[start, end)` where it stands."""
+    """Each partition of a sorted list, with the places `[start, end)` where it is."""
     starts = (np.flatnonzero(partitions[1:] != partitions[:-1]) + 1).tolist()
     ends = [*starts, len(partitions)]
     for start, end in zip([0, *starts], ends, strict=True):

@@ -35,18 +35,18 @@ class ColumnReader:
         return column
 
     def offsets(self, count: int) -> Int32s:
-        """Where each of `count` entries starts, i32[count + 1]: ascending from 0."""
+        """Return where each of `count` entries starts, i32[count + 1]: ascending from 0."""
         column: Int32s = np.frombuffer(self.take((count + 1) * 4), "<i4")
         if column[0] != 0 or (column[1:] < column[:-1]).any():
             raise CorruptBatchError("a column's offsets do not ascend from 0")
         return column
 
     def timestamps(self, count: int) -> Int64s:
-        """µs since the epoch."""
+        """Return the timestamps in µs since the epoch."""
         return np.frombuffer(self.take(count * 8), "<i8")
 
     def bitmap(self, count: int) -> npt.NDArray[np.bool_]:
-        """Which of `count` entries are not null."""
+        """Return which of `count` entries are not null."""
         packed = np.frombuffer(self.take(-(-count // 8)), np.uint8)
         return np.unpackbits(packed, count=count, bitorder="little").astype(np.bool_)
 

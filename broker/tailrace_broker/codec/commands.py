@@ -1,4 +1,4 @@
-"""Commands to the agreed state, as the log of the ring's metadata holds them.
+"""Commands to the replicated state, as the log of the ring's metadata holds them.
 
 Version 2: a byte, 2, then MessagePack of `model.commands.Stamped`: `[id, ["<tag>", fields …]]`,
 fields in the order of the class, UUIDs as 16 bytes. Fields are only ever added at the end, with a
@@ -18,7 +18,7 @@ _decoder = msgspec.msgpack.Decoder(Stamped)
 
 
 def encode_command(stamped: Stamped) -> bytes:
-    """What a block holds."""
+    """Return the bytes of a command in a block."""
     return _PREFIX + _encoder.encode(stamped)
 
 

@@ -33,7 +33,7 @@ class _Head(NamedTuple):
 
 
 def encode_damage(known: RecordedDamage) -> bytes:
-    """The file."""
+    """Return the bytes of the file."""
     losses = b"".join(DAMAGE_LOSS.pack(*loss) for loss in known.losses)
     head = DAMAGE_HEADER.pack(
         DAMAGE_MAGIC, DAMAGE_VERSION, known.proven_end, known.largest_end, len(known.losses)

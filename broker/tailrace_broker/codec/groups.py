@@ -14,7 +14,7 @@ _decoder: msgspec.json.Decoder[GroupEvent] = msgspec.json.Decoder(GroupEvent)
 
 
 def encode_group_event(event: GroupEvent) -> bytes:
-    """A record's value."""
+    """Return a record's value."""
     return _encoder.encode(event)
 
 

@@ -12,7 +12,7 @@ Frame: a header of 48 bytes and whole batches (`tailrace.wire`) of any partition
 included), journal id u64, sequence u64 (grows by one with each frame), durable sequence u64 (all
 frames below it were durable when this was written), batch count u32, 4 zero bytes.
 
-The journal id is random and told to nobody, so that no event's value can pass for a frame. A frame
+The journal id is random and sent to nobody, so that no event's value can pass for a frame. A frame
 of an older round has a sequence below the file's first, and is not looked at.
 """
 
@@ -109,11 +109,11 @@ def read_frames(stored: memoryview, journal_id: int, first_sequence: int) -> lis
         position = block * JOURNAL_BLOCK_BYTES
         if position < end:
             continue
-        found = _read_frame(stored[position:], journal_id, expected)
-        if found is None and position == end:
-            found = _walk_frame(stored[position:], journal_id, expected)
-        if found is not None:
-            frame, frame_bytes = found
+        parsed = _read_frame(stored[position:], journal_id, expected)
+        if parsed is None and position == end:
+            parsed = _walk_frame(stored[position:], journal_id, expected)
+        if parsed is not None:
+            frame, frame_bytes = parsed
             frames.append(frame._replace(position=position, size_bytes=frame_bytes))
             end = position + align_up(frame_bytes, JOURNAL_BLOCK_BYTES)
             expected = frame.sequence + 1
@@ -131,7 +131,7 @@ def first_frame_id(stored: memoryview) -> int | None:
 
 
 def has_traces(stored: memoryview, journal_id: int, sequence: int) -> bool:
-    """Whether a file shows a frame of this sequence that cannot be read: torn, or damaged.
+    """Return whether a file shows a frame of this sequence that cannot be read: torn, or damaged.
 
     Two of magic, journal id and sequence are right, and the header as a whole is not; or it is.
     """
@@ -153,7 +153,7 @@ def has_traces(stored: memoryview, journal_id: int, sequence: int) -> bool:
 def _read_frame(
     stored: memoryview, journal_id: int, expected_sequence: int
 ) -> tuple[JournalFrame, int] | None:
-    """The frame and its size; None when it is not of this round, or its batches cannot be told."""
+    """Return the frame and its size; None: not of this round, or its batches are unreadable."""
     raw = stored[:FRAME_HEADER_BYTES]
     magic, version, crc, frame_bytes, found_id, sequence, durable_sequence, count = (
         JOURNAL_FRAME_HEADER.unpack(raw)
@@ -178,7 +178,7 @@ def _walk_frame(
 ) -> tuple[JournalFrame, int] | None:
     """The frame of this sequence and its size, whose header alone is damaged.
 
-    `stored` begins where the frame before ends, so no event's value stands there. Two of magic,
+    `stored` begins where the frame before ends, so no event's value is there. Two of magic,
     journal id and sequence say that it is of this round; zeros up to the next block, that no batch
     of it is missing.
     """

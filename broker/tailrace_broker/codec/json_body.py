@@ -42,7 +42,7 @@ class UnfitBodyError(ValueError):
     """
 
     def __init__(self, detail: str, *, path: str = "", byte: int | None = None) -> None:
-        """Remember where it is."""
+        """Remember the path of the value."""
         super().__init__(detail)
         self.detail = detail
         self.path = path
@@ -72,31 +72,31 @@ def decode_body(body: bytes | bytearray, kind: type[T]) -> T:
 
 
 def _misfit(message: str, kind: type[msgspec.Struct]) -> UnfitBodyError:
-    """What msgspec's message says, in words of JSON."""
+    """Return msgspec's message in words of JSON."""
     located = _AT.fullmatch(message)
     what, is_key, path = located.groups() if located else (message, None, "")
     types = list(_types_at(kind, path))
     subject = path or "the body"
-    if found := _UNKNOWN.fullmatch(what):
+    if match_ := _UNKNOWN.fullmatch(what):
         detail = (
-            f"{_inside(path, _shortened(found[1]))} is unknown; the fields are {_fields(types)}"
+            f"{_inside(path, _shortened(match_[1]))} is unknown; the fields are {_fields(types)}"
         )
-        return UnfitBodyError(detail, path=_inside(path, found[1]))
-    if found := _MISSING.fullmatch(what):
-        path = _inside(path, found[1])
+        return UnfitBodyError(detail, path=_inside(path, match_[1]))
+    if match_ := _MISSING.fullmatch(what):
+        path = _inside(path, match_[1])
         return UnfitBodyError(f"{path} is missing", path=path)
-    if found := _ENUM.fullmatch(what):
-        detail = f"{subject} is {_shortened(found[1])}; give {_literals(types)}"
-    elif not (found := _EXPECTED.fullmatch(what)):
+    if match_ := _ENUM.fullmatch(what):
+        detail = f"{subject} is {_shortened(match_[1])}; give {_literals(types)}"
+    elif not (match_ := _EXPECTED.fullmatch(what)):
         detail = f"{subject}: {what}"
     elif is_key:  # which is text in every JSON
         outer = path.replace("[...]", "") or subject
-        detail = f"a key inside {outer} is not {_wanted(found[1], types)}"
-    elif found[2]:
-        detail = f"{subject} is {_NAMES[found[2]]}; give {_wanted(found[1], types)}"
+        detail = f"a key inside {outer} is not {_wanted(match_[1], types)}"
+    elif match_[2]:
+        detail = f"{subject} is {_NAMES[match_[2]]}; give {_wanted(match_[1], types)}"
     else:
-        size, direction = _BOUNDS[found[3]]
-        detail = f"{subject} is {size}; give {found[4]} {direction}"
+        size, direction = _BOUNDS[match_[3]]
+        detail = f"{subject} is {size}; give {match_[4]} {direction}"
     return UnfitBodyError(detail, path=path)
 
 
@@ -113,20 +113,20 @@ def _wanted(names: str, types: Iterable[inspect.Type]) -> str:
 
 
 def _fields(types: Iterable[inspect.Type]) -> str:
-    structs = (each for each in types if isinstance(each, inspect.StructType))
+    structs = (type_ for type_ in types if isinstance(type_, inspect.StructType))
     return ", ".join(field.encode_name for struct in structs for field in struct.fields)
 
 
 def _literals(types: Iterable[inspect.Type]) -> str:
-    literals = (each for each in types if isinstance(each, inspect.LiteralType))
+    literals = (type_ for type_ in types if isinstance(type_, inspect.LiteralType))
     return " or ".join(str(value) for literal in literals for value in literal.values)
 
 
 def _types_at(kind: type[msgspec.Struct], path: str) -> Iterator[inspect.Type]:
-    """What may be at `path`."""
+    """Return the types that may be at `path`."""
     types: list[inspect.Type] = [inspect.type_info(kind)]
     for step in _STEP.findall(path):
-        types = [inner for each in types for inner in _types_in(each, step)]
+        types = [inner for type_ in types for inner in _types_in(type_, step)]
     yield from types
 
 

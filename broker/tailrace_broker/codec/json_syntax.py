@@ -37,5 +37,5 @@ def syntax_fault(text: bytes | bytearray, message: str) -> SyntaxFault:
 
 
 def is_blank(text: bytes | bytearray) -> bool:
-    """White space only."""
+    """Return whether there is nothing but white space."""
     return not text.strip(_WHITE_SPACE)

@@ -95,8 +95,8 @@ def _split_bare_objects(text: bytes, path: KeyPath) -> KeyedLines | None:
     """Check and cut in a few C calls; None when a line is not exactly one object, or not bare, or
     has no text for its key.
 
-    A line feed right between `}` and `{` stands in no JSON text: there a comma or a bracket would
-    follow, and no string holds one. When each line feed stands so, a line is one text or more; when
+    A line feed right between `}` and `{` is in no JSON text: there a comma or a bracket would
+    follow, and no string holds one. When each line feed is so, a line is one text or more; when
     there are as many texts as lines, it is one.
     """
     if not (text.startswith(b"{") and text.endswith(b"}")):
@@ -145,7 +145,7 @@ def _key_of(raw: bytes) -> str | None:
 
 
 def _no_key(body: bytes | bytearray, path: KeyPath, raw: bytes, index: int) -> InvalidBodyError:
-    """Of the event at `index`, counted without blank lines."""
+    """Return the error of the event at `index`, counted without blank lines: it has no key."""
     lines = bytes(body).split(b"\n")
     numbers = [number for number, line in enumerate(lines, start=1) if line.removesuffix(b"\r")]
     what = "" if raw == _NULL else "text or number in "

@@ -46,7 +46,7 @@ class DiskIdentity(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def disk(self) -> DiskId:
-        """Who votes by it."""
+        """Return the disk as the voter that it is."""
         return DiskId(self.ordinal, self.incarnation)
 
 
@@ -103,7 +103,7 @@ class DeletionMark(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def encode_clean_stop(stop: CleanStop) -> bytes:
-    """`clean-stop.json`."""
+    """Return the bytes of `clean-stop.json`."""
     return msgspec.json.encode(stop) + b"\n"
 
 
@@ -113,7 +113,7 @@ def decode_clean_stop(stored: bytes) -> CleanStop:
 
 
 def encode_inventory(known: KnownFiles) -> bytes:
-    """`inventory.json`."""
+    """Return the bytes of `inventory.json`."""
     return msgspec.json.encode(known) + b"\n"
 
 
@@ -123,7 +123,7 @@ def decode_inventory(stored: bytes) -> KnownFiles:
 
 
 def encode_log_start(start: LogStart) -> bytes:
-    """`log-start.json`."""
+    """Return the bytes of `log-start.json`."""
     return msgspec.json.encode(start) + b"\n"
 
 
@@ -133,7 +133,7 @@ def decode_log_start(stored: bytes) -> LogStart:
 
 
 def encode_identity(identity: DiskIdentity) -> bytes:
-    """`meta.json`."""
+    """Return the bytes of `meta.json`."""
     return msgspec.json.format(msgspec.json.encode(identity)) + b"\n"
 
 
@@ -143,7 +143,7 @@ def decode_identity(stored: bytes) -> DiskIdentity:
 
 
 def encode_deleted(deleted: DeletionMark) -> bytes:
-    """`topic.json`."""
+    """Return the bytes of `topic.json`."""
     return msgspec.json.format(msgspec.json.encode(deleted)) + b"\n"
 
 

@@ -1,4 +1,4 @@
-"""The metadata on disk: frames of records in two log files, and snapshots of the agreed state.
+"""The metadata on disk: frames of records in two log files, and snapshots of the replicated state.
 
 A log file is blocks of 4 KiB, zero-written once and then used in generations. A frame starts on a
 block and what is left of its last block is zeros. All numbers are little-endian.
@@ -15,7 +15,7 @@ of which all count or none:
 | u32  | frame bytes     | this header included                                                 |
 | u64  | generation      | grows by one with each use of a file                                 |
 | u64  | sequence        | grows by one with each frame, over all generations                   |
-| i64  | snapshot term   | of the snapshot on which the generation stands; -1: there is none    |
+| i64  | snapshot term   | of the snapshot on which the generation rests; -1: there is none    |
 | i64  | snapshot height | the same                                                             |
 
 Snapshot, version 1: a header of 12 bytes (magic u32 `TRLS`, version u16, 2 zero bytes, size u32 of
@@ -68,7 +68,7 @@ class Frame(NamedTuple):
 
 
 def frame_bytes(records_bytes: int) -> int:
-    """How much of a file a frame of so many encoded bytes takes."""
+    """Return how much of a file a frame of so many encoded bytes takes."""
     return align_up(FRAME_OVERHEAD_BYTES + records_bytes, BLOCK_BYTES)
 
 
@@ -98,7 +98,7 @@ def read_frames(name: str, stored: bytes) -> Iterator[Frame]:
 
 
 def decode_records(name: str, frame: Frame) -> tuple[Record, ...]:
-    """What a whole frame holds; CorruptMetadataError."""
+    """Return the records of a whole frame; CorruptMetadataError."""
     try:
         return _decode_records(frame.records)
     except msgspec.DecodeError as error:
@@ -142,7 +142,7 @@ def decode_snapshot(name: str, stored: bytes) -> Snapshot:
 
 
 def damaged(name: str, what: str) -> CorruptMetadataError:
-    """What a disk said to others may be lost, so that it must not go on as the same voter."""
+    """Return the error of a disk that may have lost promises: it must not vote again."""
     return CorruptMetadataError(
         f"metadata/{name}: {what}; this disk's metadata is damaged: in a ring of several brokers "
         "move the data directory away, and the ring admits the broker again with a new one; else "
@@ -171,7 +171,7 @@ def _frame_crc(header: bytes | memoryview, payload: bytes | memoryview) -> int:
 
 
 def _check_version(name: str, version: int) -> None:
-    """Of what is whole."""
+    """Check the version of a frame whose checksum is right."""
     if version != VERSION:
         raise CorruptMetadataError(
             f"metadata/{name}: format version {version}; this broker reads {VERSION}: start the "

@@ -102,7 +102,7 @@ def decode_texts(unix: bytes | bytearray, decoder: msgspec.json.Decoder[T]) -> l
 
 
 def is_json(value: bytes) -> bool:
-    """Whether `value` is one JSON text in UTF-8."""
+    """Return whether `value` is one JSON text in UTF-8."""
     try:
         check_json(value)
     except InvalidRecordError:
@@ -113,7 +113,7 @@ def is_json(value: bytes) -> bool:
 def _split_json_texts(unix: bytes | bytearray) -> Lines | None:
     """Check and cut in a few C calls; None when a line is not exactly one JSON text, or not bare.
 
-    When no text holds a line feed and one line feed, nothing else, stands behind each, then each
+    When no text holds a line feed and one line feed, nothing else, follows each, then each
     line is one text.
     """
     try:

@@ -38,7 +38,7 @@ def encode_frame(message: Message) -> bytes:
 
 
 def encoded_bytes(value: object) -> int:
-    """How long a message, or a part of one, is in a frame's body."""
+    """Return the length of a message, or of a part of one, in a frame's body."""
     return len(_encoder.encode(value))
 
 
@@ -70,7 +70,7 @@ class FrameReader:
 
 
 def _body_end(stream: memoryview, position: int) -> int:
-    """Where the frame ends that begins at `position`; past the stream: it is not whole yet."""
+    """Return the end of the frame at `position`; past the stream: it is not whole yet."""
     body_start = position + FRAME_HEADER.size
     if body_start > len(stream):
         return body_start

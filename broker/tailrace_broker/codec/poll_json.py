@@ -54,20 +54,20 @@ def element(head: bytes, start_offset: int, rows: Sequence[TextColumns]) -> byte
     return b'%s,"startOffset":"%d","values":[%s]%s,"keys":[%s],"timestamps":[%s]}' % (
         head,
         start_offset,
-        b",".join([each.values for each in rows]),
+        b",".join([row.values for row in rows]),
         _encoded_field(rows),
-        b",".join([each.keys for each in rows]),
-        b",".join([each.timestamps for each in rows]),
+        b",".join([row.keys for row in rows]),
+        b",".join([row.timestamps for row in rows]),
     )
 
 
 def _encoded_field(rows: Sequence[TextColumns]) -> bytes:
-    """Which values are bytes in base64; empty when none is."""
+    """Return which values are bytes in base64; empty when none is."""
     found: list[int] = []
     count = 0
-    for each in rows:
-        found += [count + index for index in each.encoded]
-        count += each.record_count
+    for row in rows:
+        found += [count + index for index in row.encoded]
+        count += row.record_count
     return b',"base64Values":%s' % msgspec.json.encode(found) if found else b""
 
 
@@ -84,4 +84,4 @@ def _timestamp_texts(timestamps: list[int]) -> bytes:
     first, count = timestamps[0], len(timestamps)
     if timestamps.count(first) == count:
         return b",".join([b'"%s"' % format_timestamp(first)] * count)
-    return b",".join([b'"%s"' % format_timestamp(each) for each in timestamps])
+    return b",".join([b'"%s"' % format_timestamp(timestamp) for timestamp in timestamps])

@@ -64,7 +64,7 @@ class ProducerState(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """All producers of a partition, as the log below `end_offset` tells."""
+    """All producers of a partition, as the log below `end_offset` has them."""
 
     end_offset: int
     producers: Sequence[ProducerState]
@@ -88,7 +88,7 @@ def with_table(body: BatchBody, table: bytes) -> BatchBody:
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """The checkpoint file."""
+    """Return the bytes of the checkpoint file."""
     producers = b"".join(
         _PRODUCER.pack(*state[:3], len(state.rows) // ROW.size) + state.rows
         for state in checkpoint.producers
@@ -99,7 +99,7 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 
 def decode_checkpoint(stored: bytes) -> Checkpoint:
-    """Read a checkpoint file; CorruptBatchError when it is not whole (the log tells then)."""
+    """Read a checkpoint file; CorruptBatchError when it is not whole (the log has it then)."""
     if len(stored) < _HEADER.size + _CRC.size:
         raise CorruptBatchError("producers file: too short")
     magic, version, end_offset, count = _HEADER.unpack_from(stored)

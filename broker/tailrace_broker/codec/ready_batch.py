@@ -1,6 +1,6 @@
 """A ready-made batch, as a producer's client compressed it -> the body that is stored unchanged.
 
-Everything that a reader relies on is checked here, once: nobody looks at the columns again before
+Everything that a reader relies on is checked here, once: nobody checks the columns again before
 they are read. What only the leader may say is not taken over: offsets, epochs, append time, topic,
 and the flags that promise something of the values or the times.
 """
@@ -53,7 +53,7 @@ def parse_ready_batch(body: Buffer) -> BatchBody:
 
 
 def _check_header(header: BatchHeader, body_bytes: int) -> None:
-    """What the header alone can tell."""
+    """Check what the header alone proves."""
     if header.batch_bytes != body_bytes:
         raise CorruptBatchError(f"{body_bytes - header.batch_bytes} bytes follow it")
     if header.producer_table_bytes:
@@ -94,7 +94,7 @@ def _check_columns(header: BatchHeader, payload: memoryview) -> Int64s:
 
 
 def _check_utf8(offsets: Int32s, keys: memoryview) -> None:
-    """Each header key by itself: all together are UTF-8, and none starts within a character."""
+    """Each header key separately: all together are UTF-8, and none starts within a character."""
     try:
         str(keys, "utf-8")
     except UnicodeDecodeError as error:

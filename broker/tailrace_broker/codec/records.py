@@ -19,7 +19,7 @@ from tailrace_broker.model.errors import CorruptBatchError
 
 _MICROSECONDS = 1_000_000
 _LINE_ENDS_TO_SPACES = bytes.maketrans(b"\r\n", b"  ")
-# Of ASCII what stands in a JSON string as it is (RFC 8259, 7).
+# Of ASCII what is in a JSON string as it is (RFC 8259, 7).
 _PLAIN = bytes(set(range(0x20, 0x80)) - set(b'"\\'))
 # As plain numbers: an enum's `&` costs a call each time.
 _NULL_VALUES, _NULL_KEYS, _HEADERS = map(int, (Flag.NULL_VALUES, Flag.NULL_KEYS, Flag.HEADERS))
@@ -48,7 +48,7 @@ class CutColumns(NamedTuple):
 def cut_columns(
     header: BatchHeader, columns: memoryview, *, first: int = 0, last: int | None = None
 ) -> CutColumns:
-    """Of records `[first, last)` of a batch, by default all, from its uncompressed payload.
+    """Return records `[first, last)` of a batch, by default all, from its uncompressed payload.
 
     CorruptBatchError when a column is out of bounds.
     """
@@ -182,7 +182,7 @@ def value_texts(values: list[bytes | None], *, values_are_json: bool) -> ValueTe
 
 
 def _value_fields(values: list[bytes | None], *, values_are_json: bool) -> list[bytes]:
-    """What follows `"value":` in a line."""
+    """Return the text that follows `"value":` in a line."""
     texts, encoded = value_texts(values, values_are_json=values_are_json)
     for index in encoded:
         texts[index] += b',"valueEncoding":"base64"'
@@ -209,7 +209,7 @@ def _format_seconds(seconds: int) -> bytes:
 
 
 def key_text(key: bytes | None) -> bytes:
-    """A key as JSON."""
+    """Return a key as JSON."""
     if key is None:
         return b"null"
     try:
@@ -227,5 +227,5 @@ def _headers_field(headers: list[tuple[bytes, bytes]]) -> bytes:
 
 
 def _base64_text(value: bytes) -> bytes:
-    """Any bytes as JSON."""
+    """Return any bytes as JSON."""
     return b'{"base64":"%s"}' % b64encode(value)

@@ -3,8 +3,8 @@
     {"records": [{"key": "SFO", "value": {"n": 1}, "headers": {"trace": "7f"}, "timestamp": …}, …]}
 
 Members are those of records as reads answer them: bytes that are no text are `{"base64": "…"}`, and
-beside such a value stands `"valueEncoding": "base64"`, since it could be JSON as well. Beside a
-text that is not JSON stands `"valueEncoding": "text"`, as `tailrace consume` prints it.
+beside such a value is `"valueEncoding": "base64"`, since it could be JSON as well. Beside a
+text that is not JSON is `"valueEncoding": "text"`, as `tailrace consume` prints it.
 """
 
 import re
@@ -102,7 +102,7 @@ def parse_json_records(body: bytes | bytearray) -> ParsedRecords:
 
 
 def bad_record(index: int, detail: str) -> InvalidBodyError:
-    """What is wrong with the record at this index."""
+    """Return the error of the record at this index."""
     return InvalidBodyError(f"record {index}: {detail}; nothing was stored", record=index)
 
 
@@ -124,7 +124,7 @@ def _refused(body: bytes | bytearray, error: UnfitBodyError) -> InvalidBodyError
 
 
 def _index_at(body: bytes | bytearray, byte: int) -> int | None:
-    """Which record the byte is in; None: in none.
+    """Return which record the byte is in; None: in none.
 
     Up to the byte the body is JSON whose only member is `records`, so commas right in that list
     separate the records.
@@ -151,12 +151,12 @@ def _value(record: JsonRecord, index: int) -> bytes | None:
 def _headers(records: Sequence[JsonRecord]) -> RecordHeaders | None:
     """None: no record has one."""
     pairs = [list(_pairs(record)) for record in records]
-    counts = np.array([len(each) for each in pairs], np.int32)
+    counts = np.array([len(pair) for pair in pairs], np.int32)
     if not counts.any():
         return None
     check_header_count(int(counts.sum()))
-    keys = [key.encode() for each in pairs for key, _ in each]
-    values = [_bytes_of(value) for each in pairs for _, value in each]
+    keys = [key.encode() for pair in pairs for key, _ in pair]
+    values = [_bytes_of(value) for pair in pairs for _, value in pair]
     return RecordHeaders(counts, keys, values)
 
 

@@ -1,4 +1,4 @@
-"""A snapshot of what a ring has agreed (`model.ring_state.RingState`), written bit by bit.
+"""A snapshot of a ring's committed state (`model.ring_state.RingState`), written bit by bit.
 
 Version 2, little-endian: magic u32 `TRLM`, version u32, then parts back to back, each: length of
 its body u32, CRC-32C u32 of the length and the body, the body. A body is MessagePack of an array
@@ -137,7 +137,7 @@ def _parts(state: RingState) -> Iterator[_StatePart]:
     yield from map(_Ranges, _chunks(state.ranges.values()))
     yield from map(_Topics, _topic_chunks(state))
     for range_id, ends in () if step is None else step.sealed.items():
-        yield _Ends(range_id, {})  # told, even if there are no topics
+        yield _Ends(range_id, {})  # named, even if there are no topics
         for some in _chunks(ends.items()):
             yield _Ends(range_id, dict(some))
     yield from map(_Recent, _chunks(state.recent.items()))
@@ -206,14 +206,14 @@ class _Reading:
         self._starts: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def take(self, part: _StatePart) -> None:
-        """The next part."""
+        """Take the next part."""
         match part:
             case _Ring():
                 self._ring = part.state
             case _Brokers():
-                self._brokers |= {each.ordinal: each for each in part.brokers}
+                self._brokers |= {broker.ordinal: broker for broker in part.brokers}
             case _Ranges():
-                self._ranges |= {each.id: each for each in part.ranges}
+                self._ranges |= {range_.id: range_ for range_ in part.ranges}
             case _Topics():
                 for deleted_us, topic in part.rows:
                     self._take_topic(deleted_us, topic)
@@ -225,7 +225,7 @@ class _Reading:
                 assert_never(part)
 
     def state(self) -> RingState:
-        """What the parts were made of."""
+        """Return the state that the parts make up."""
         if self._ring is None:
             raise _corrupt("its first part is missing")
         step = self._ring.step

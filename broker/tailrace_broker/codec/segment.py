@@ -1,4 +1,4 @@
-"""What stands in a segment file beside batches: pad headers; and its sparse index file.
+"""The parts of a segment file beside batches: pad headers; and its sparse index file.
 
 A segment is batches back to back. Each write ends on a block boundary; what is left of its last
 block is a pad: `PAD_HEADER` and zeros. A hole (zeros) is thus never taken for padding.
@@ -87,7 +87,7 @@ def read_pad(stored: memoryview, position: int) -> int:
 
 
 def encode_index(index: SegmentIndex) -> bytes:
-    """The index file."""
+    """Return the bytes of the index file."""
     *known, entries, epochs = index
     rows = b"".join(
         [
@@ -100,13 +100,13 @@ def encode_index(index: SegmentIndex) -> bytes:
 
 
 def find_position(entries: list[IndexEntry], relative_offset: int) -> int:
-    """Where to start reading to find an offset: the last entry at or below it."""
+    """Return where to start reading to find an offset: the last entry at or below it."""
     index = bisect_right(entries, relative_offset, key=attrgetter("relative_offset")) - 1
     return entries[index].position if index >= 0 else 0
 
 
 def find_time(entries: list[IndexEntry], timestamp_us: int) -> IndexEntry:
-    """Where to start reading to find the first record of a time or later: all before are earlier.
+    """Return where to start reading to find the first record of a time or later.
 
     Behind the next entry there is none that is first.
     """

@@ -33,7 +33,7 @@ class GroupCompaction:
         self._under_way: set[int] = set()
 
     def look(self, partition: int) -> None:
-        """It has grown."""
+        """Compact if the log has grown enough."""
         if partition in self._under_way:
             return
         try:
@@ -53,7 +53,7 @@ class GroupCompaction:
             self._under_way.discard(partition)
 
     async def _append_snapshots(self, partition: int) -> None:
-        """Of each group; positions in topics that cannot be restored any more are left out."""
+        """Append a snapshot of each group, without positions in topics that are gone for good."""
         writers = self._writers_of(partition)
         read = {topic_id for writer in writers for topic_id in writer.topic_ids()}
         gone = await self._topics.gone(read)

@@ -99,19 +99,19 @@ class Groups:
             return
         now_us = self._clock_us()
         async for partition, name, event in self._log.events():
-            found = self._by_name.get(name) or self._add(name, partition)
-            found.group.apply(event, now_us)
-            found.is_stored = True
+            coordinated = self._by_name.get(name) or self._add(name, partition)
+            coordinated.group.apply(event, now_us)
+            coordinated.is_stored = True
             if isinstance(event, Deleted):
                 del self._by_name[name]
-        for found in list(self._by_name.values()):
+        for coordinated in list(self._by_name.values()):
             with suppress(CorruptPartitionError):
-                self._log.partition_of(found.group.name)
-                self._by_consumer |= dict.fromkeys(found.group.members, found)
-                self._rebalance(found)
-                found.sessions.watch()
+                self._log.partition_of(coordinated.group.name)
+                self._by_consumer |= dict.fromkeys(coordinated.group.members, coordinated)
+                self._rebalance(coordinated)
+                coordinated.sessions.watch()
                 continue
-            del self._by_name[found.group.name]
+            del self._by_name[coordinated.group.name]
         self._topics.on_changed = self._on_topic_changed
         await self._fit_all()
         self.is_open = True
@@ -158,18 +158,18 @@ class Groups:
     async def register(
         self, wanted: Subscription, epoch: int | None = None, *, creates_topics: bool = False
     ) -> int:
-        """See `net.api.Groups`."""
+        """Register as `net.broker.GroupCoordinator` says."""
         self.check_open()
         if epoch is not None:
-            found = self._of_consumer(wanted.consumer_id)
-            found.group.seen(wanted.consumer_id, epoch, self._clock_us())
+            coordinated = self._of_consumer(wanted.consumer_id)
+            coordinated.group.seen(wanted.consumer_id, epoch, self._clock_us())
         known = self._by_name.get(wanted.group)
         check_consumer_group(wanted.group, known.group.source if known else None)
         if epoch is None:
             await self._need_topics(wanted, creates=creates_topics)
         await self._log.make()
-        async with self._changing(wanted.group, self._group) as found:
-            return await self._join(found, wanted)
+        async with self._changing(wanted.group, self._group) as coordinated:
+            return await self._join(coordinated, wanted)
 
     async def _need_topics(self, wanted: Subscription, *, creates: bool) -> None:
         """A registration that is refused creates none. TopicNotFoundError, InvalidTopicNameError,
@@ -184,30 +184,30 @@ class Groups:
             await need(name)
 
     async def poll(self, consumer_id: str, said: Confirmation, wait_ms: int) -> GroupPoll:
-        """See `net.api.Groups`."""
+        """Poll as `net.broker.GroupCoordinator` says."""
         self.check_open()
-        found = self._of_consumer(consumer_id)
-        poll_number = found.group.begin_poll(consumer_id, said, self._clock_us())
+        coordinated = self._of_consumer(consumer_id)
+        poll_number = coordinated.group.begin_poll(consumer_id, said, self._clock_us())
         self._counters.group_polls += 1
-        self._on_confirmed(found)
-        waiter = found.waiters.pop(consumer_id, None)
+        self._on_confirmed(coordinated)
+        waiter = coordinated.waiters.pop(consumer_id, None)
         if waiter is not None:  # of a poll before, which gets nothing
             end(waiter)
-        return await self._found(found, consumer_id, poll_number, {}, wait_ms)
+        return await self._found(coordinated, consumer_id, poll_number, {}, wait_ms)
 
     async def poll_on(
         self, poll: GroupPoll, unreadable: Mapping[TopicPartition, TailraceError], wait_ms: int
     ) -> GroupPoll:
-        """See `net.api.Groups`."""
+        """Go on with a poll as `net.broker.GroupCoordinator` says."""
         self.check_open()
         consumer_id, poll_number = poll.consumer_id, poll.poll_number
-        found = self._of_consumer(consumer_id)
-        member = found.group.members.get(consumer_id)
+        coordinated = self._of_consumer(consumer_id)
+        member = coordinated.group.members.get(consumer_id)
         delivery = member.delivery if member is not None else None
         if delivery is not None and delivery.ranges.keys() <= unreadable.keys():
-            found.group.withdraw(consumer_id, poll_number, delivery.number)
-            self._wake_when_freed(found)
-        return await self._found(found, consumer_id, poll_number, unreadable, wait_ms)
+            coordinated.group.withdraw(consumer_id, poll_number, delivery.number)
+            self._wake_when_freed(coordinated)
+        return await self._found(coordinated, consumer_id, poll_number, unreadable, wait_ms)
 
     async def _found(
         self,
@@ -217,7 +217,7 @@ class Groups:
         unreadable: Mapping[TopicPartition, TailraceError],
         wait_ms: int,
     ) -> GroupPoll:
-        """What a poll is given, as soon as there is something."""
+        """Return the ranges of a poll as soon as there is something."""
         group = found.group
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + wait_ms / 1000
@@ -228,7 +228,7 @@ class Groups:
             is_last = group.members[consumer_id].poll_number == poll_number
             logs, problem = self._logs_of(found, consumer_id, unreadable) if is_last else ([], None)
             fetch_ranges = [
-                each for each in logs if each[0].start < (each[0].end or each[1].high_watermark)
+                log for log in logs if log[0].start < (log[0].end or log[1].high_watermark)
             ]
             if fetch_ranges or not is_last or loop.time() >= ends_s:
                 member = group.members[consumer_id]
@@ -247,17 +247,17 @@ class Groups:
             await self._wait(found, consumer_id, [log for _, log in logs], ends_s)
 
     def deliver(self, poll: GroupPoll, ends: Sequence[int]) -> int | None:
-        """See `net.api.Groups`."""
-        found = self._by_consumer.get(poll.consumer_id)
-        if found is None or not self.is_open:
+        """Deliver as `net.broker.GroupCoordinator` says."""
+        coordinated = self._by_consumer.get(poll.consumer_id)
+        if coordinated is None or not self.is_open:
             return None
         ranges = {
             fetch_range.tp: (fetch_range.start, end)
             for (fetch_range, _), end in zip(poll.fetch_ranges, ends, strict=True)
             if end > fetch_range.start
         }
-        number = found.group.deliver(poll.consumer_id, poll.poll_number, ranges)
-        self._wake_when_freed(found)
+        number = coordinated.group.deliver(poll.consumer_id, poll.poll_number, ranges)
+        self._wake_when_freed(coordinated)
         if number is not None:
             self._counters.group_delivered_records += sum(
                 end - start for start, end in ranges.values()
@@ -265,82 +265,82 @@ class Groups:
         return number
 
     def withdraw(self, poll: GroupPoll, delivery: int) -> None:
-        """See `net.api.Groups`."""
-        found = self._by_consumer.get(poll.consumer_id)
-        if found is not None:
-            found.group.withdraw(poll.consumer_id, poll.poll_number, delivery)
-            self._wake_when_freed(found)
+        """Withdraw as `net.broker.GroupCoordinator` says."""
+        coordinated = self._by_consumer.get(poll.consumer_id)
+        if coordinated is not None:
+            coordinated.group.withdraw(poll.consumer_id, poll.poll_number, delivery)
+            self._wake_when_freed(coordinated)
 
     async def commit(self, consumer_id: str, said: Confirmation) -> None:
-        """See `net.api.Groups`."""
+        """Commit as `net.broker.GroupCoordinator` says."""
         self.check_open()
-        found = self._of_consumer(consumer_id)
-        found.group.confirm(consumer_id, said, self._clock_us())
+        coordinated = self._of_consumer(consumer_id)
+        coordinated.group.confirm(consumer_id, said, self._clock_us())
         self._counters.group_commits += 1
-        self._on_confirmed(found)
-        await found.writer.saved()
+        self._on_confirmed(coordinated)
+        await coordinated.writer.saved()
 
     async def goodbye(self, consumer_id: str, said: Confirmation, *, commits: bool) -> None:
-        """See `net.api.Groups`."""
+        """Say goodbye as `net.broker.GroupCoordinator` says."""
         self.check_open()
-        found = self._of_consumer(consumer_id)
-        joined_epoch = found.group.seen(consumer_id, said.epoch, self._clock_us()).joined_epoch
+        entry = self._of_consumer(consumer_id)
+        joined_epoch = entry.group.seen(consumer_id, said.epoch, self._clock_us()).joined_epoch
         if commits:
             with suppress(StaleDeliveryError):  # what it names is not what it has: that comes again
-                found.group.confirm(consumer_id, said, self._clock_us())
-            self._on_confirmed(found)
-            await found.writer.saved()
-        async with found.changing:
-            member = found.group.members.get(consumer_id)
+                entry.group.confirm(consumer_id, said, self._clock_us())
+            self._on_confirmed(entry)
+            await entry.writer.saved()
+        async with entry.changing:
+            member = entry.group.members.get(consumer_id)
             if member is not None and member.joined_epoch == joined_epoch:
-                await self._remove(found, consumer_id, "goodbye")
+                await self._remove(entry, consumer_id, "goodbye")
 
     # --- groups ---
 
     def views(self) -> Iterator[GroupView]:
-        """See `net.api.Groups`."""
+        """Return the views as `net.broker.GroupCoordinator` says."""
         self.check_open()
         return (self.view(name) for name in sorted(self._by_name) if self._is_stored(name))
 
     def view(self, group: str) -> GroupView:
-        """See `net.api.Groups`."""
-        found = self._stored(group)
-        known = {tp.topic_id for tp in found.group.positions}
-        subscribed = found.group.topics_of_members()
+        """Return the view as `net.broker.GroupCoordinator` says."""
+        coordinated = self._stored(group)
+        known = {tp.topic_id for tp in coordinated.group.positions}
+        subscribed = coordinated.group.topics_of_members()
         topics = {
             name: hosted
             for name, hosted in self._topics.by_name.items()
             if hosted.topic.topic_id in known or name in subscribed
         }
-        return GroupView(found.group, topics, found.partition, self._clock_us())
+        return GroupView(coordinated.group, topics, coordinated.partition, self._clock_us())
 
     async def reset(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """See `net.api.Groups`."""
+        """Reset as `net.broker.GroupCoordinator` says."""
         async with self._changing(group, self._stored) as found:
             await found.writer.store(found.group.reset(offsets))
 
     async def publish(self, group: str, source: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """See `net.api.Groups`."""
+        """Publish as `net.broker.GroupCoordinator` says."""
         self.check_open()
         await self._log.make()
         async with self._changing(group, self._group) as found:
             await found.writer.store(found.group.publish(source, offsets))
 
     async def delete(self, group: str) -> None:
-        """See `net.api.Groups`."""
+        """Delete as `net.broker.GroupCoordinator` says."""
         async with self._changing(group, self._stored) as found:
             await found.writer.store(found.group.delete())
 
     # --- finding ---
 
     def _of_consumer(self, consumer_id: str) -> _Coordinated:
-        found = self._by_consumer.get(consumer_id)
-        if found is None:
+        coordinated = self._by_consumer.get(consumer_id)
+        if coordinated is None:
             raise not_registered(consumer_id)
-        return found
+        return coordinated
 
     def _stored(self, group: str) -> _Coordinated:
-        """GroupNotFoundError."""
+        """Return the group. GroupNotFoundError."""
         self.check_open()
         if not self._is_stored(group):
             raise GroupNotFoundError(
@@ -353,31 +353,31 @@ class Groups:
 
     def _group(self, name: str) -> _Coordinated:
         """The one that is there, or a new one; its log is there. CorruptPartitionError."""
-        found = self._by_name.get(name)
-        if found is None:
-            found = self._add(name, self._log.partition_of(name))
-        return found
+        coordinated = self._by_name.get(name)
+        if coordinated is None:
+            coordinated = self._add(name, self._log.partition_of(name))
+        return coordinated
 
     def _add(self, name: str, partition: int) -> _Coordinated:
         group = Group(name, self._log.epoch_of(partition), self._numbers)
-        found = _Coordinated(group, partition)
-        found.writer = GroupWriter(
+        coordinated = _Coordinated(group, partition)
+        coordinated.writer = GroupWriter(
             group,
             self._log,
             self._clock_us,
-            is_kept=lambda: found.is_stored and self._by_name.get(name) is found,
-            on_stored=partial(self._on_stored, found),
+            is_kept=lambda: coordinated.is_stored and self._by_name.get(name) is coordinated,
+            on_stored=partial(self._on_stored, coordinated),
             on_ended=partial(self._compaction.look, partition),
         )
-        found.sessions = GroupSessions(
+        coordinated.sessions = GroupSessions(
             group,
             self._spawn,
             self._clock_us,
-            waiting=lambda: found.waiters,
-            remove_expired=partial(self._remove_expired, found),
+            waiting=lambda: coordinated.waiters,
+            remove_expired=partial(self._remove_expired, coordinated),
         )
-        self._by_name[name] = found
-        return found
+        self._by_name[name] = coordinated
+        return coordinated
 
     def _writers_of(self, partition: int) -> list[GroupWriter]:
         return [each.writer for each in self._by_name.values() if each.partition == partition]
@@ -388,19 +388,19 @@ class Groups:
     ) -> AsyncIterator[_Coordinated]:
         """The group, which nobody else changes or deletes meanwhile."""
         while True:
-            found = find(name)
-            async with found.changing:
-                if self._by_name.get(name) is not found:
+            hosted = find(name)
+            async with hosted.changing:
+                if self._by_name.get(name) is not hosted:
                     continue
                 try:
-                    yield found
+                    yield hosted
                 finally:
-                    if not found.is_stored:  # nothing of it was
+                    if not hosted.is_stored:  # nothing of it was
                         del self._by_name[name]
                 return
 
     def _topics_of(self, found: _Coordinated) -> dict[str, Topic]:
-        """What its consumers subscribe to, as far as it exists."""
+        """Return the topics that its consumers subscribe to, as far as they exist."""
         by_name = self._topics.by_name
         names = found.group.topics_of_members()
         return {name: by_name[name].topic for name in sorted(names) if name in by_name}
@@ -446,7 +446,7 @@ class Groups:
     async def _wait(
         self, found: _Coordinated, consumer_id: str, logs: Sequence[PartitionLog], ends_s: float
     ) -> None:
-        """Until there may be something, or time is up. Who waits is there."""
+        """Wait until there may be something, or time is up."""
         waiter: Waiter = asyncio.get_running_loop().create_future()
         found.waiters[consumer_id] = waiter
         for log in logs:
@@ -464,7 +464,7 @@ class Groups:
             found.group.touch(consumer_id, self._clock_us())
 
     def _wake(self, found: _Coordinated) -> None:
-        """Its waiting polls look again."""
+        """Its waiting polls read again."""
         for waiter in found.waiters.values():
             end(waiter)
 
@@ -474,7 +474,7 @@ class Groups:
             self._wake(found)
 
     def _on_confirmed(self, found: _Coordinated) -> None:
-        """Positions have moved."""
+        """Reschedule when positions have moved."""
         found.writer.save_soon()
         if found.group.reads_sealed:  # children may follow
             self._rebalance(found)
@@ -524,7 +524,7 @@ class Groups:
     async def _remove(
         self, found: _Coordinated, consumer_id: str, reason: Literal["goodbye", "expired"]
     ) -> None:
-        """Holding `changing`."""
+        """Remove the consumer, holding `changing`."""
         await found.writer.store(found.group.leave(consumer_id, reason))
         _log.info("consumer.left", group=found.group.name, consumer=consumer_id, reason=reason)
 

@@ -1,7 +1,7 @@
 """`__groups`: the internal topic whose log keeps the consumer groups.
 
 A group's events are in the partition that its name hashes to. The log is compacted by snapshots:
-a new segment begins, every group's state is appended to it, and what stands before is removed.
+a new segment begins, every group's state is appended to it, and what is before is removed.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -52,7 +52,7 @@ class GroupLog:
         return self.hosted or await self._topics.internal_topic(GROUPS_TOPIC, TopicSettings())
 
     async def events(self) -> AsyncIterator[tuple[int, str, GroupEvent]]:
-        """What is stored: partition, group and group event, in the order of each partition's log.
+        """Yield the stored events: partition, group and group event, in each partition log's order.
 
         Of a damaged partition at most a part.
         """
@@ -74,7 +74,7 @@ class GroupLog:
         return partition
 
     def epoch_of(self, partition: int) -> int:
-        """Of the coordinator's term: another with each start of the broker."""
+        """Return the epoch of the coordinator's term: it differs after each start of the broker."""
         assert self.hosted is not None
         return self.hosted.topic.partitions[partition].epoch
 
@@ -98,7 +98,7 @@ class GroupLog:
     async def compact(
         self, partition: int, append_snapshots: Callable[[], Awaitable[None]]
     ) -> None:
-        """Begin a segment, have the state of every group appended, remove what stands before.
+        """Begin a segment, have the state of every group appended, remove what is before.
 
         DiskFullError, StorageFailedError.
         """
@@ -111,7 +111,7 @@ class GroupLog:
         _log.info("groups.compacted", partition=partition, size_bytes=log.size_bytes)
 
     def _log_of(self, partition: int) -> PartitionLog:
-        """CorruptPartitionError."""
+        """Return the log. CorruptPartitionError."""
         assert self.hosted is not None
         if partition in self._damaged:
             raise self._damaged[partition].with_traceback(None)

@@ -9,7 +9,7 @@ import structlog
 from tailrace_broker.core.groups.group import Group
 from tailrace_broker.model.errors import TailraceError
 
-# Between two looks; and after a removal that could not be stored.
+# Between two passes; and after a removal that could not be stored.
 PAUSE_SECONDS_MIN = 0.1
 RETRY_SECONDS = 5.0
 
@@ -38,7 +38,7 @@ class GroupSessions:
         self._is_removing = False
 
     def watch(self, *, pause_seconds_min: float = PAUSE_SECONDS_MIN) -> None:
-        """From now on: consumers have come or gone."""
+        """Watch from now on: consumers have come or gone."""
         self.stop()
         expires_us = self._group.next_expiry_us()
         if expires_us is not None and not self._is_removing:
@@ -46,7 +46,7 @@ class GroupSessions:
             self._timer = asyncio.get_running_loop().call_later(in_seconds, self._look)
 
     def stop(self) -> None:
-        """Remove nobody any more."""
+        """Stop: no consumer is removed any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -82,7 +82,7 @@ class GroupWriter:
         if self._is_saving:
             return
         committed = self._group.uncommitted()
-        told, self._unsaved = self._unsaved, []
+        waiters, self._unsaved = self._unsaved, []
 
         def done(error: TailraceError | None) -> None:
             self._is_saving = False
@@ -92,7 +92,7 @@ class GroupWriter:
                     self.save_soon()
             elif error is not None:  # the next poll or commit tries again
                 _log.warning("commit.failed", group=self._group.name, detail=error.detail)
-            for waiter in told:
+            for waiter in waiters:
                 end(waiter, error)
 
         if committed is None:
@@ -109,8 +109,8 @@ class GroupWriter:
         await waiter
 
     def topic_ids(self) -> set[UUID]:
-        """Of the topics that the group has positions in."""
-        return {place.topic_id for place in self._group.stored}
+        """Return the topics that the group has positions in."""
+        return {partition.topic_id for partition in self._group.stored}
 
     async def append_snapshot(self, gone: Container[UUID]) -> None:
         """All of the group, when nothing of it is under way: a snapshot must know what it follows.
@@ -149,7 +149,7 @@ class GroupWriter:
 
 
 def end(waiter: Waiter, error: TailraceError | None = None) -> None:
-    """What it waits for, unless nobody waits any more."""
+    """End a wait, unless nobody waits any more."""
     if waiter.done():
         return
     if error is None:

@@ -1,1 +1,1 @@
-"""Memory in fixed shares: page-aligned buffers for direct I/O, and what answers hold."""
+"""Memory in fixed quotas: page-aligned buffers for direct I/O, and what answers hold."""

@@ -1,16 +1,16 @@
-"""Aligned buffers, as O_DIRECT wants them (open(2)), and the memory of answers, in fixed shares.
+"""Aligned buffers, as O_DIRECT wants them (open(2)), and the memory of answers, in fixed quotas.
 
-A broker's memory has four shares. None takes from another: readers that do not take their answers
+A broker's memory has four quotas. None takes from another: readers that do not take their answers
 do not stop producers, nor the other way round.
 
-| share   | setting (`TAILRACE_…`)  | what it holds                            | when it is full  |
+| quota   | setting (`TAILRACE_…`)  | what it holds                            | when it is full  |
 |---------|-------------------------|------------------------------------------|------------------|
 | produce | `PRODUCE_MEMORY_BYTES`  | bodies in flight                         | 429 at once      |
 | I/O     | `IO_BUFFER_BYTES`       | buffers of threads at work               | the thread waits |
 | read    | `READ_MEMORY_BYTES`     | what disk reads fill, answers until sent | 503 after a time |
 | cache   | `CACHE_BYTES`           | recent batches                           | the oldest goes  |
 
-Here are the I/O and the read share. Nothing deadlocks: a thread holds one buffer at a time; a
+Here are the I/O and the read quota. Nothing deadlocks: a thread holds one buffer at a time; a
 thread that reads for an answer never waits for memory, it fails; who then waits holds none.
 """
 
@@ -30,12 +30,12 @@ SIZES_PER_DOUBLING = 4
 
 
 class BufferPool:
-    """The I/O share and the read share."""
+    """The I/O quota and the read quota."""
 
     def __init__(self, io_bytes: int, read_bytes: int | None = None) -> None:
         """`read_bytes` None: as many again."""
-        self._io = _Share(io_bytes)
-        self._read = _Share(io_bytes if read_bytes is None else read_bytes)
+        self._io = _Quota(io_bytes)
+        self._read = _Quota(io_bytes if read_bytes is None else read_bytes)
 
     @contextmanager
     def lend(self, size_bytes: int) -> Iterator[memoryview]:
@@ -50,7 +50,7 @@ class BufferPool:
             self._io.give_back(len(buffer), buffer)
 
     def pin(self, size_bytes: int) -> memoryview:
-        """A buffer of the read share; it goes back when this and all views of it are gone.
+        """A buffer of the read quota; it goes back when this and all views of it are gone.
 
         ReadMemoryFullError.
         """
@@ -58,51 +58,51 @@ class BufferPool:
         return tied(buffer, _Loan(self._read, buffer))
 
     def lease(self, size_bytes: int = 0) -> "Lease":
-        """So much of the read share for an answer that is made in memory. ReadMemoryFullError."""
+        """So much of the read quota for an answer that is made in memory. ReadMemoryFullError."""
         lease = Lease(self._read)
         lease.resize(size_bytes)
         return lease
 
     @property
     def read_used_bytes(self) -> int:
-        """Of the read share: what answers hold."""
+        """Return how much of the read quota answers hold."""
         return self._read.used_bytes
 
     @property
     def read_bytes(self) -> int:
-        """Size of the read share."""
+        """Size of the read quota."""
         return self._read.capacity_bytes
 
     def call_when_read_memory_returns(self, call: Callable[[], None]) -> None:
-        """`call` after each return to the read share, in whichever thread that is."""
+        """`call` after each return to the read quota, in whichever thread that is."""
         self._read.on_returned = call
 
 
 class Lease:
-    """A part of the read share; it goes back with the last reference to this."""
+    """A part of the read quota; it goes back with the last reference to this."""
 
-    __slots__ = ("_share", "size_bytes")
+    __slots__ = ("_quota", "size_bytes")
 
-    def __init__(self, share: "_Share") -> None:
-        self._share = share
+    def __init__(self, quota: "_Quota") -> None:
+        self._quota = quota
         self.size_bytes = 0
 
     def resize(self, size_bytes: int) -> None:
-        """Hold so much from now on, at most the whole share.
+        """Hold so much from now on, at most the whole quota.
 
         On ReadMemoryFullError it is what it was.
         """
-        size_bytes = min(size_bytes, self._share.capacity_bytes)
+        size_bytes = min(size_bytes, self._quota.capacity_bytes)
         if size_bytes > self.size_bytes:
-            self._share.take(size_bytes - self.size_bytes)
+            self._quota.take(size_bytes - self.size_bytes)
         else:
-            self._share.give_back(self.size_bytes - size_bytes)
+            self._quota.give_back(self.size_bytes - size_bytes)
         self.size_bytes = size_bytes
 
     def __del__(self) -> None:
-        """In whichever thread."""
+        """Give the memory back, in whichever thread."""
         if self.size_bytes:
-            self._share.give_back(self.size_bytes)
+            self._quota.give_back(self.size_bytes)
 
 
 def tied(buffer: bytes | memoryview | mmap.mmap, kept: object) -> memoryview:
@@ -128,17 +128,17 @@ class _Tied(np.ndarray[Any, np.dtype[np.uint8]]):
 class _Loan:
     """Returns a buffer when it is gone itself."""
 
-    __slots__ = ("_buffer", "_share")
+    __slots__ = ("_buffer", "_quota")
 
-    def __init__(self, share: "_Share", buffer: mmap.mmap) -> None:
-        self._share = share
+    def __init__(self, quota: "_Quota", buffer: mmap.mmap) -> None:
+        self._quota = quota
         self._buffer = buffer
 
     def __del__(self) -> None:
-        self._share.give_back(len(self._buffer), self._buffer)
+        self._quota.give_back(len(self._buffer), self._buffer)
 
 
-class _Share:
+class _Quota:
     """Counts what is taken, and keeps freed buffers for reuse: a busy broker neither asks the
     kernel for zeroed pages nor leaves holes in its heap. They make room for what else is needed.
     """
@@ -175,7 +175,7 @@ class _Share:
                 self._changed.wait()
 
     def give_back(self, size_bytes: int, buffer: mmap.mmap | None = None) -> None:
-        """What was taken; a buffer is kept for the next that needs one."""
+        """Give memory back; a buffer is kept for the next that needs one."""
         with self._changed:
             self.used_bytes -= size_bytes
             assert self.used_bytes >= 0

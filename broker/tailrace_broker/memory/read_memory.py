@@ -1,4 +1,4 @@
-"""Who reads for an answer waits here for room in the read share, in the order of arrival."""
+"""Who reads for an answer waits here for room in the read quota, in the order of arrival."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class ReadMemory:
-    """The read share as the event loop sees it."""
+    """The read quota as the event loop sees it."""
 
     def __init__(self, pool: BufferPool, wait_seconds: float) -> None:
         self._pool = pool
@@ -24,20 +24,20 @@ class ReadMemory:
 
     @property
     def used_bytes(self) -> int:
-        """What answers hold."""
+        """Return how much memory answers hold."""
         return self._pool.read_used_bytes
 
     @property
     def capacity_bytes(self) -> int:
-        """What they may hold."""
+        """Return how much memory answers may hold."""
         return self._pool.read_bytes
 
     def lease(self) -> Lease:
-        """To hold memory for an answer that is made of more than pinned buffers."""
+        """Return a lease, to hold memory for an answer that is made of more than pinned buffers."""
         return self._pool.lease()
 
     async def run(self, read: Callable[[], Awaitable[T]]) -> T:
-        """What `read` gives; it is called again when it found no room and some has come back.
+        """Return the result of `read`; it is called again when memory has come back.
 
         It must hold nothing when it fails. ReadMemoryFullError when that takes too long.
         """
@@ -58,12 +58,12 @@ class ReadMemory:
             ) from None
 
     async def _wait_below(self, used_bytes: int) -> None:
-        """Until others have given something back: what a failed read returns itself is no room."""
+        """Wait until others have given something back; what a failed read returns is no room."""
         while self.used_bytes >= used_bytes:
             self._returned.clear()
             await self._returned.wait()
 
     def _on_returned(self) -> None:
-        """In whichever thread the last view was dropped."""
+        """Wake the waiter, from whichever thread dropped the last view."""
         if self._turn.locked():
             self._loop.call_soon_threadsafe(self._returned.set)

@@ -25,7 +25,7 @@ from tailrace_broker.model.topic import Topic, TopicSettings
 from tailrace_broker.model.trashed_topic import TrashedTopic
 
 
-class PartitionLog(Protocol):
+class OpenLog(Protocol):
     """An open partition."""
 
     @property
@@ -46,11 +46,11 @@ class PartitionLog(Protocol):
 
     @property
     def lost_end(self) -> LostEnd | None:
-        """What it has lost, and therefore takes no writes."""
+        """Return the loss for which it takes no writes."""
 
     @property
     def quarantined(self) -> Sequence[Damage]:
-        """What of it is known to be damaged, in order."""
+        """Return its known damage, in order."""
 
     def append_event(
         self,
@@ -83,27 +83,27 @@ class PartitionLog(Protocol):
         """The first committed offset whose record is of this time or later; None: there is none."""
 
     async def wait_beyond(self, offset: int) -> None:
-        """Until the high watermark is above `offset`, or the log takes no more appends."""
+        """Wait until the high watermark is above `offset`, or the log takes no more appends."""
 
 
-class HostedTopic(Protocol):
+class OpenTopic(Protocol):
     """A topic with its open partitions."""
 
     @property
     def topic(self) -> Topic:
-        """The topic."""
+        """Return the topic."""
 
-    def log_of(self, partition: int) -> PartitionLog:
+    def log_of(self, partition: int) -> OpenLog:
         """PartitionNotFoundError; CorruptPartitionError when its data is damaged."""
 
-    def open_log_of(self, partition: int) -> PartitionLog:
-        """To append: as `log_of`, and NotLeaderError when the partition is sealed."""
+    def open_log_of(self, partition: int) -> OpenLog:
+        """Return the log to append to. As `log_of`; NotLeaderError: the partition is sealed."""
 
     def partition_of_key(self, key: bytes | None) -> int:
         """The open partition that a key belongs to; without a key, each undamaged in turn."""
 
     def partitions_of_keys(self, keys: Sequence[bytes | str]) -> npt.NDArray[np.int32]:
-        """Of each key the open partition that it belongs to."""
+        """Return the open partition that each key belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +117,14 @@ class ClientView:
 
 
 class GroupPoll(NamedTuple):
-    """What a consumer may read now, and what `Groups.deliver` needs to know of the poll.
+    """What a consumer may read now, and what `GroupCoordinator.deliver` needs to know of the poll.
 
-    Without pieces there is nothing; `is_assigned`: some partition is this consumer's.
+    Without fetch ranges there is nothing; `is_assigned`: some partition is this consumer's.
     """
 
     consumer_id: str
     poll_number: int
-    fetch_ranges: Sequence[tuple[FetchRange, PartitionLog]]
+    fetch_ranges: Sequence[tuple[FetchRange, OpenLog]]
     is_assigned: bool
     epoch: int  # of the group's assignment
     confirmed: int  # the last delivery that was; 0: none
@@ -132,15 +132,15 @@ class GroupPoll(NamedTuple):
 
 
 class GroupView(NamedTuple):
-    """A group, to look at, with those of its topics that exist, by name."""
+    """A group as `GET` shows it, with those of its topics that exist, by name."""
 
     group: Group
-    topics: Mapping[str, HostedTopic]
+    topics: Mapping[str, OpenTopic]
     coordinator: int  # the partition of `__groups` that keeps it
     now_us: int  # of the clock that its consumers are seen by
 
 
-class Groups(Protocol):
+class GroupCoordinator(Protocol):
     """The consumer groups; every method can raise NotReadyError and CorruptPartitionError (the
     log that keeps the group), what stores something DiskFullError and StorageFailedError.
     """
@@ -157,7 +157,7 @@ class Groups(Protocol):
         """
 
     async def poll(self, consumer_id: str, said: Confirmation, wait_ms: int) -> GroupPoll:
-        """What can be read now, or within `wait_ms`.
+        """Return what can be read now, or within `wait_ms`.
 
         ConsumerNotRegisteredError, StaleAssignmentError.
         """
@@ -172,7 +172,7 @@ class Groups(Protocol):
         """
 
     def deliver(self, poll: GroupPoll, ends: Sequence[int]) -> int | None:
-        """The delivery's number: of each piece in turn what is read, from its start to this end.
+        """Return the delivery's number. `ends`: of each fetch range, the end of what was read.
 
         None: answer with nothing; what was read must not be sent.
         """
@@ -196,7 +196,7 @@ class Groups(Protocol):
         """All groups by name; each as it is when it is asked for."""
 
     def view(self, group: str) -> GroupView:
-        """GroupNotFoundError."""
+        """Return the group's view. GroupNotFoundError."""
 
     async def reset(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Move a group's positions. GroupNotFoundError, GroupNotIdleError, GroupKindError."""
@@ -216,8 +216,8 @@ class RingView:
     """What a broker knows of its ring's agreement now; that of one that is in no ring is empty.
 
     Brokers by their ordinals; `leader`: None, none is known. `is_established`: this broker leads,
-    and has agreed on something as such. Heights: `head` the end of this disk's chain, `commit` of
-    what it knows to be agreed, `applied` of its state. `alive`: of those that were heard of.
+    and has committed something as such. Heights: `head` the end of this disk's chain, `commit` of
+    what it knows to be committed, `applied` of its state. `alive`: of those that were heard of.
     `log_bytes`: what the log of the agreement takes, until it is compacted.
     """
 
@@ -239,20 +239,20 @@ class Ring(Protocol):
 
     @property
     def state(self) -> RingState | None:
-        """What is agreed, as far as this broker has applied it; None: it is in no ring yet."""
+        """The committed state, as far as this broker has applied it; None: it is in no ring yet."""
 
     @property
     def registration(self) -> Registration | None:
-        """What this process is in the ring; None until that is agreed."""
+        """Return this process's registration; None until that is committed."""
 
     def view(self) -> RingView:
-        """How agreeing goes."""
+        """Return how consensus proceeds."""
 
     async def change(self, command: Command) -> None:
         """Carry a command out; on return it is in `state`. RingRefusedError, NotReadyError."""
 
     async def current(self) -> RingState:
-        """A state that holds all that was agreed when this was asked. NotReadyError."""
+        """A state that includes all that was committed when this was asked. NotReadyError."""
 
     async def found(self, broker_count: int) -> None:
         """Found a ring of brokers 0 to `broker_count` - 1; done when it is this ring already.
@@ -261,7 +261,7 @@ class Ring(Protocol):
         """
 
     async def recover_alone(self) -> None:
-        """By hand: most voters are lost for good, and this broker goes on without them.
+        """Go on without the other voters, by hand: most of them are lost for good.
 
         RingRefusedError.
         """
@@ -271,8 +271,8 @@ class Broker(Protocol):
     """The broker behind the listeners."""
 
     @property
-    def groups(self) -> Groups:
-        """The consumer groups."""
+    def groups(self) -> GroupCoordinator:
+        """Return the consumer groups."""
 
     @property
     def ring(self) -> Ring:
@@ -280,30 +280,30 @@ class Broker(Protocol):
 
     @property
     def ring_secret(self) -> str:
-        """What admin requests must name; empty: nothing."""
+        """Return the secret that admin requests must name; empty: none."""
 
     def address_of(self, ordinal: int) -> tuple[str, int]:
         """Host and public port at which clients reach a broker of the ring."""
 
     @property
     def client_view(self) -> ClientView:
-        """What clients are told."""
+        """The part that clients see."""
 
     @property
     def cluster_id(self) -> UUID | None:
-        """Of the ring; None: there is none yet."""
+        """Return the ring's id; None: there is no ring yet."""
 
     @property
     def ordinal(self) -> int:
-        """Of this broker."""
+        """Return the ordinal of this broker."""
 
     @property
     def incarnation(self) -> UUID:
-        """Of its data directory."""
+        """Return the incarnation of its data directory."""
 
     @property
     def restart_kind(self) -> str:
-        """How the boot before ended: clean, process, power, disk."""
+        """Return how the boot before ended: clean, process, power, disk."""
 
     @property
     def is_direct(self) -> bool:
@@ -315,7 +315,7 @@ class Broker(Protocol):
 
     @property
     def started_us(self) -> int:
-        """When the process started, µs since the epoch."""
+        """Return when the process started, µs since the epoch."""
 
     @property
     def quarantined_count(self) -> int:
@@ -327,15 +327,15 @@ class Broker(Protocol):
 
     @property
     def partition_count(self) -> int:
-        """Partitions on this broker."""
+        """Return the number of partitions on this broker."""
 
     @property
     def counters(self) -> Counters:
-        """What the listeners count."""
+        """Return the counters of the listeners."""
 
     @property
     def max_request_bytes(self) -> int:
-        """Bound of one body."""
+        """Return the bound of one body."""
 
     def check_ready(self) -> None:
         """NotReadyError until recovery has ended, and from a stop on."""
@@ -344,21 +344,21 @@ class Broker(Protocol):
         """The broker's clock, µs since the epoch."""
 
     async def data_bytes(self) -> int | None:
-        """What its data takes on the disk; None: the disk does not answer."""
+        """Return the size of its data on disk; None: the disk does not answer."""
 
     async def disk_bytes(self) -> tuple[int, int] | None:
         """Used, and all, of the file system that holds the data; None: it does not answer."""
 
-    def hosted(self, topic: str) -> HostedTopic:
-        """TopicNotFoundError, InvalidTopicNameError."""
+    def hosted(self, topic: str) -> OpenTopic:
+        """Return the topic. TopicNotFoundError, InvalidTopicNameError."""
 
-    def present(self, topic: str) -> HostedTopic | None:
+    def present(self, topic: str) -> OpenTopic | None:
         """The topic, when it is there and no call of `with_topic` waits for it."""
 
     def with_topic(
         self,
         topic: str,
-        use: Callable[[HostedTopic | None, TailraceError | None, bool], None],
+        use: Callable[[OpenTopic | None, TailraceError | None, bool], None],
         check: Callable[[Topic], object],
     ) -> None:
         """Call `use` with the topic, at once when it is there, else when it has been created.
@@ -385,12 +385,12 @@ class Broker(Protocol):
     async def restore_topic(self, wanted: str, new_name: str | None) -> Topic:
         """Bring the deleted topic of this name or id back; NotInTrashError, TopicExistsError."""
 
-    def topics(self) -> Sequence[HostedTopic]:
-        """All topics by name."""
+    def topics(self) -> Sequence[OpenTopic]:
+        """Return all topics by name."""
 
     @property
     def read_memory(self) -> ReadMemory:
-        """What answers hold; who reads waits there."""
+        """Return the memory of answers; readers wait there."""
 
     def check_produce_memory(self, size_bytes: int) -> None:
         """ProduceMemoryFullError when there is no room for so much now."""

@@ -1,7 +1,7 @@
 """This broker's part in the ring, run on its disk, its clock and its connections.
 
 `core.control` decides; here its effects are applied in their order, and what comes of them is
-told to it. All of it runs on the event loop.
+given to it. All of it runs on the event loop.
 """
 
 import asyncio
@@ -142,12 +142,12 @@ class RingNode:
 
     @property
     def state(self) -> RingState | None:
-        """What is committed, as far as this broker has applied it; None: it is in no ring yet."""
+        """Return the committed state that this broker has applied; None: it is in no ring yet."""
         return None if self._control is None else self._control.state
 
     @property
     def registration(self) -> Registration | None:
-        """What this process is in the ring; None until that is committed."""
+        """Return this process's registration; None until that is committed."""
         return None if self._control is None else self._control.registration
 
     @property
@@ -161,7 +161,7 @@ class RingNode:
         return self._control is not None and self._control.raft.is_established
 
     def view(self) -> RingView:
-        """How agreeing goes."""
+        """Return how consensus proceeds."""
         control = self._control
         if control is None:
             return RingView(0, None, False, (), (), -1, -1, -1, {}, {}, 0)
@@ -262,9 +262,9 @@ class RingNode:
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
-        for each in self._requests.values():
-            if not each.future.done():
-                each.future.set_exception(NotAgreedError(f"the broker stops{each.doubt}"))
+        for request in self._requests.values():
+            if not request.future.done():
+                request.future.set_exception(NotAgreedError(f"the broker stops{request.doubt}"))
         if self.peers is not None:
             await self.peers.close()
         await self.files.close()
@@ -301,7 +301,7 @@ class RingNode:
             raise kind(error.detail) from error
 
     async def recover_alone(self) -> None:
-        """By hand: most voters are lost for good, and this broker goes on without them.
+        """Go on without the other voters, by hand: most of them are lost for good.
 
         RingRefusedError, NotAgreedError, NotReadyError.
         """
@@ -320,7 +320,7 @@ class RingNode:
                 await request.future
         except TimeoutError:
             raise NotAgreedError(
-                f"the brokers have not agreed within {CHANGE_S_MAX:.0f} s: a majority of the "
+                f"the brokers have not committed it within {CHANGE_S_MAX:.0f} s: a majority of the "
                 f"voters must be up and reach each other{doubt}"
             ) from None
         finally:
@@ -339,9 +339,9 @@ class RingNode:
             assert self.state is not None
             ordinal = self._directory.identity.ordinal
             return all(
-                each.leader is not None
-                for each in self.state.ranges.values()
-                if not each.is_sealed and each.natural_leader == ordinal
+                range_.leader is not None
+                for range_ in self.state.ranges.values()
+                if not range_.is_sealed and range_.natural_leader == ordinal
             )
 
         try:
@@ -406,10 +406,10 @@ class RingNode:
                 assert_never(effect)
 
     def _answer(self, request: int, refusal: Refusal | None) -> None:
-        found = self._requests.get(request)
-        if found is None or found.future.done():
+        waiter = self._requests.get(request)
+        if waiter is None or waiter.future.done():
             return
-        future = found.future
+        future = waiter.future
         if refusal is None:
             future.set_result(None)
         elif refusal.reason == "not-agreed":

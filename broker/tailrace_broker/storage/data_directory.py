@@ -4,7 +4,7 @@
 <root>/data/meta.json                             identity of the disk
 <root>/data/inventory.json                        what must be there (`storage.inventory`)
 <root>/data/clean-stop.json                       where the logs ended; gone while it runs
-<root>/data/metadata/                             what the ring agreed (`storage.metadata_files`)
+<root>/data/metadata/                             the ring's metadata (`storage/metadata`)
 <root>/data/journal/<n>.journal                   small appends (`storage.journal`)
 <root>/data/spare/                                what a full disk is given (`storage.spare_files`)
 <root>/data/trash/<topic id>/                     deleted topics (`storage.trash`)
@@ -59,10 +59,10 @@ from tailrace_broker.storage.trash import Trash, topic_directories
 STARTS_MAX = 256
 
 
-class Restart(NamedTuple):
+class PreviousEnd(NamedTuple):
     """How the boot before ended, by what its data may have lost.
 
-    `kind`: "clean" (stopped by itself), "process" (killed, the kernel went on), "power" (another
+    `kind`: "clean" (stopped cleanly), "process" (killed, the kernel went on), "power" (another
     boot of the kernel), "disk" (a new data directory). `log_ends`: of a clean one, by topic and
     partition id; null: damaged, or another broker's.
     """
@@ -97,7 +97,7 @@ class DataDirectory:
             raise
         self.trash = Trash(self.path, self.inventory.forget_topic)
 
-    def begin_boot(self) -> Restart:
+    def begin_boot(self) -> PreviousEnd:
         """Count this start; durable on return. DiskFullError: not even a spare file was left."""
         restart = restart_of(self.path, self.identity)
         self._save_identity(
@@ -127,14 +127,17 @@ class DataDirectory:
                 self.identity = identity
 
     def belong_to(self, cluster_id: UUID) -> None:
-        """The disk belongs to this ring from now on. CorruptMetadataError: it is another's."""
+        """The disk belongs to this ring from now on.
+
+        CorruptMetadataError: it belongs to a different one.
+        """
         known = self.identity.cluster_id
         if known is None:
             self._save_identity(msgspec.structs.replace(self.identity, cluster_id=cluster_id))
         elif known != cluster_id:
             raise CorruptMetadataError(
                 f"{self._identity_path} says that this disk belongs to the ring {known}, but "
-                f"{self.metadata_path} holds what the ring {cluster_id} agreed; restore the files"
+                f"{self.metadata_path} holds metadata of the ring {cluster_id}; restore the files"
             )
 
     def end_boot(
@@ -161,15 +164,15 @@ class DataDirectory:
         return self.path / str(topic_id) / str(partition)
 
     def disk_bytes(self) -> tuple[int, int] | None:
-        """Used, and all, of the file system, as df tells them; None: it does not answer.
+        """Used, and all, of the file system, as df reports them; None: it does not answer.
 
         Blocks; call it in an I/O thread.
         """
         try:
-            found = os.statvfs(self.path)
+            disk = os.statvfs(self.path)
         except OSError:
             return None
-        return (found.f_blocks - found.f_bfree) * found.f_frsize, found.f_blocks * found.f_frsize
+        return (disk.f_blocks - disk.f_bfree) * disk.f_frsize, disk.f_blocks * disk.f_frsize
 
     def close(self) -> None:
         """Let another broker have it."""
@@ -202,7 +205,7 @@ class DataDirectory:
         return identity
 
     def _save_identity(self, identity: DiskIdentity) -> None:
-        """DiskFullError, StorageFailedError."""
+        """Save the identity. DiskFullError, StorageFailedError."""
         self.trash.spares.write(self._identity_path, encode_identity(identity))
         self.identity = identity
 
@@ -240,16 +243,16 @@ def load_inventory(data: Path) -> KnownFiles:
     )
 
 
-def restart_of(data: Path, identity: DiskIdentity) -> Restart:
-    """What came before a start. A stop marker that cannot be read counts as none."""
+def restart_of(data: Path, identity: DiskIdentity) -> PreviousEnd:
+    """Return how the previous process ended. A stop marker that cannot be read counts as none."""
     if not identity.boot:
-        return Restart("disk", {})
+        return PreviousEnd("disk", {})
     with suppress(FileNotFoundError, CorruptMetadataError):
         stop = decode_clean_stop((data / CLEAN_STOP_FILE).read_bytes())
         if stop.boot == identity.boot:
-            return Restart("clean", stop.log_ends)
+            return PreviousEnd("clean", stop.log_ends)
     is_same_kernel = identity.kernel_boot_id == _kernel_boot_id() != ""
-    return Restart("process" if is_same_kernel else "power", {})
+    return PreviousEnd("process" if is_same_kernel else "power", {})
 
 
 def check_metadata(data: Path, identity: DiskIdentity) -> None:
@@ -259,7 +262,7 @@ def check_metadata(data: Path, identity: DiskIdentity) -> None:
         return
     if identity.cluster_id is not None:
         raise CorruptMetadataError(
-            f"{metadata} has lost what the ring agreed, a .snapshot file; restore "
+            f"{metadata} has lost committed metadata, a .snapshot file; restore "
             "its files, or move the data directory away: the broker then begins again"
         )
     for orphan in topic_directories(data):
@@ -278,7 +281,7 @@ def _bounded(starts: tuple[Start, ...]) -> tuple[Start, ...]:
 
 
 def _kernel_boot_id() -> str:
-    """Changes with every boot of the kernel (proc(5)); empty where it is not told."""
+    """Changes with every boot of the kernel (proc(5)); empty where it is unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

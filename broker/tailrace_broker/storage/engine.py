@@ -36,15 +36,15 @@ class Replayed:
     log_ends: dict[UUID, list[int | None]] = field(default_factory=dict)
 
     def batches(self, topic_id: UUID, partition: int) -> list[JournaledBatch]:
-        """Of one log, in the order in which they were written."""
+        """Return the batches of one log, in the order in which they were written."""
         return self.replay.batches.get((topic_id.bytes, partition), [])
 
     def damaged(self, topic_id: UUID, partition: int) -> list[BatchHeader]:
-        """Of batches of that log that the journal held durably, and that are damaged there."""
+        """Return batches of that log that the journal held durably, and that are damaged there."""
         return self.replay.damaged.get((topic_id.bytes, partition), [])
 
     def exact_end(self, topic_id: UUID, partition: int) -> int | None:
-        """Where that log ended at a clean stop."""
+        """Return where that log ended at a clean stop."""
         log_ends = self.log_ends.get(topic_id, [])
         return log_ends[partition] if partition < len(log_ends) else None
 

@@ -1,9 +1,10 @@
 """Deleted topics: their data stays in `data/trash/` for a time, so that it can be brought back.
 
-The ring agrees on a deletion; then `mark` writes `topic.json` beside the topic's partitions, and
-`bury` moves its directory to the trash. To restore is the same backwards: the ring agrees, `exhume`
-moves the directory, mark and all, back, and `unmark` removes the mark. What a stop in between
-leaves, or what was agreed while this broker was away, the next start does: `finish_deletions`.
+The ring commits the deletion; then `mark` writes `topic.json` beside the topic's partitions, and
+`bury` moves its directory to the trash. To restore is the same backwards: the ring commits it,
+`exhume` moves the directory, mark and all, back, and `unmark` removes the mark. What a stop in
+between leaves, or what was committed while this broker was away, the next start does:
+`finish_deletions`.
 
 A full disk empties the trash before its time, the oldest deletion first: `with_room`.
 
@@ -48,7 +49,7 @@ class Buried(NamedTuple):
     directory: Path
 
     def size_bytes(self) -> int:
-        """What its removal gives back."""
+        """Return the bytes that its removal frees."""
         return tree_bytes(self.directory)
 
 
@@ -96,7 +97,7 @@ class Trash:
     def finish_deletions(
         self, living: Collection[UUID], deleted: Mapping[UUID, tuple[Topic, int]]
     ) -> None:
-        """Do what was interrupted, or agreed meanwhile; say which data belongs to no topic.
+        """Do what was interrupted, or committed meanwhile; say which data belongs to no topic.
 
         `deleted`: by id what each deleted topic was, and when it was deleted, in µs.
         StorageFailedError: what is to be restored cannot be moved; all else that fails is logged,
@@ -131,14 +132,14 @@ class Trash:
         }
 
     def buried(self) -> list[Buried]:
-        """What lies here, the latest deletion first; without what has no readable mark."""
-        found = []
+        """Return the topics in the trash that have a readable mark, the latest deletion first."""
+        deleted_topics = []
         with _logged_failures(self._path):
             for directory in topic_directories(self._path):
                 with _logged_failures(directory):
                     deleted = decode_deleted((directory / DELETED_TOPIC_FILE).read_bytes())
-                    found.append(Buried(deleted, directory))
-        return sorted(found, key=lambda each: each.deleted.deleted_us, reverse=True)
+                    deleted_topics.append(Buried(deleted, directory))
+        return sorted(deleted_topics, key=lambda each: each.deleted.deleted_us, reverse=True)
 
     def find(self, wanted: str) -> Topic:
         """The deleted topic of this id, or of this name when no other had it.
@@ -146,17 +147,17 @@ class Trash:
         NotInTrashError, InvalidParameterError.
         """
         topics = [each.deleted.topic for each in self.buried()]
-        found = [topic for topic in topics if wanted in (topic.name, str(topic.topic_id))]
-        if not found:
+        matching = [topic for topic in topics if wanted in (topic.name, str(topic.topic_id))]
+        if not matching:
             raise not_in_trash(wanted)
-        if len(found) > 1:
-            ids = ", ".join(str(topic.topic_id) for topic in found)
+        if len(matching) > 1:
+            ids = ", ".join(str(topic.topic_id) for topic in matching)
             raise InvalidParameterError(
-                f'{len(found)} deleted topics were named "{wanted}"; give the id of one, '
+                f'{len(matching)} deleted topics were named "{wanted}"; give the id of one, '
                 f"the latest deletion first: {ids}",
                 parameter="topic",
             )
-        return found[0]
+        return matching[0]
 
     def exhume(self, topic: Topic) -> None:
         """Move a deleted topic's data back, still marked; unless it was never moved.
@@ -198,7 +199,7 @@ class Trash:
                     raise
 
     def _restored(self, living: Collection[UUID]) -> list[Path]:
-        """What lies here of topics that are there. StorageFailedError."""
+        """Return the directories of existing topics. StorageFailedError."""
         try:
             directories = topic_directories(self._path)
         except StorageFailedError as error:  # one by one: that none is missed is what counts
@@ -245,13 +246,13 @@ class Trash:
         )
 
     def _remove_rubbish(self) -> bool:
-        """Whether there was any."""
+        """Remove rubbish; return whether there was any."""
         names = self._path.glob(f"*{PURGED_SUFFIX}")
         rubbish = [directory for directory in names if _is_uuid(directory.stem)]
         for directory in rubbish:
             for path in directory.iterdir():
                 path.unlink() if path.is_file() else shutil.rmtree(path)
-            self._forget(UUID(directory.stem))  # before nothing is left that tells of its purge
+            self._forget(UUID(directory.stem))  # before nothing is left that records its purge
             directory.rmdir()
         return bool(rubbish)
 
@@ -259,13 +260,13 @@ class Trash:
 def topic_directories(parent: Path) -> list[Path]:
     """The directories of topics' data in `parent`; other files are not ours."""
     with translated_errors(parent):
-        found = parent.iterdir() if parent.exists() else ()
-        return sorted(path for path in found if _is_uuid(path.name) and path.is_dir())
+        paths = parent.iterdir() if parent.exists() else ()
+        return sorted(path for path in paths if _is_uuid(path.name) and path.is_dir())
 
 
 @contextmanager
 def _logged_failures(path: Path) -> Iterator[None]:
-    """Which topics there are is settled: what fails here is tried again at the next start."""
+    """Log failures: the state is settled, and the next start tries again."""
     try:
         with translated_errors(path):
             yield
@@ -274,7 +275,7 @@ def _logged_failures(path: Path) -> Iterator[None]:
 
 
 def not_in_trash(wanted: str) -> NotInTrashError:
-    """What is refused of a name or id."""
+    """Return the error of a name or id that is not in the trash."""
     return NotInTrashError(
         f'no deleted topic "{wanted}" is in the trash; what is: GET /v1/trash, '
         "or tailrace topic list --deleted",

@@ -1,6 +1,6 @@
 """Batches, as a binary read answers them, to Arrow record batches (layout: `tailrace.wire`).
 
-Owns the reader's half of the batch format: everything that a checksum, a size or an offset can tell
+Owns the reader's half of the batch format: everything that a checksum, a size or an offset can show
 is checked before a value is handed out. No loop over records; an uncompressed payload is used in
 place, a compressed one is inflated once. Needs pyarrow, numpy and crc32c (extra `arrow`).
 
@@ -149,7 +149,7 @@ def split_batches(answer: bytes) -> Iterator[StoredBatch]:
 
 
 def _verify_header(view: memoryview, position: int) -> BatchHeader:
-    """The header at `position`, its checksum and every bound that it alone can tell checked."""
+    """The header at `position`, its checksum and every bound that it alone proves checked."""
     raw = view[position : position + HEADER_BYTES]
     if len(raw) < HEADER_BYTES:
         raise CorruptBatchError(f"batch at byte {position}: the header is cut short")
@@ -289,9 +289,9 @@ def _array(
 
 
 def _inflate(batch: StoredBatch) -> pa.Buffer:
-    """The columns of a payload, of exactly the size that the header tells. CorruptBatchError.
+    """The columns of a payload, of exactly the size that the header has. CorruptBatchError.
 
-    A block that inflates to less is not noticed, since pyarrow does not tell; behind two right
+    A block that inflates to less is not noticed, since pyarrow does not say so; behind two right
     checksums that takes a faulty writer, not damage.
     """
     header = batch.header

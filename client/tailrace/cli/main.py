@@ -1,4 +1,4 @@
-"""The `tailrace` command: its verbs, and how every failure is told.
+"""The `tailrace` command: its verbs, and how every failure is reported.
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 ended by SIGTERM. A failure is
 one sentence on stderr.
@@ -146,7 +146,7 @@ def _listed(verbs: Mapping[str, Verb]) -> list[str]:
     """Each with its first sentence."""
     width = max(map(len, verbs))
     lines = [f"  {name:{width}}  {verb.help}" for name, verb in verbs.items()]
-    return ["verbs (tailrace VERB --help tells more):", *lines]
+    return ["verbs (tailrace VERB --help says more):", *lines]
 
 
 def _family(first: str) -> Mapping[str, Verb]:
@@ -170,7 +170,7 @@ def _prepare_output() -> None:
 
 
 def _exit_code(words: Sequence[str]) -> int:
-    """Run, and tell every failure."""
+    """Run, and report every failure."""
     call = Call()
     try:
         _run(words, call)
@@ -185,8 +185,8 @@ def _exit_code(words: Sequence[str]) -> int:
     except OSError as error:
         if error.filename is None:
             _drop_output()
-        told = error.strerror or str(error)
-        return _fail(f"{error.filename or 'input or output'}: {told}", EXIT_FAILED)
+        reason = error.strerror or str(error)
+        return _fail(f"{error.filename or 'input or output'}: {reason}", EXIT_FAILED)
     except RecursionError:
         return _fail("a value is nested too deeply for this form: use -o json", EXIT_FAILED)
     return 0

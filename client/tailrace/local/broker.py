@@ -51,7 +51,7 @@ class DataDirectoryError(TailraceError):
 
 
 class BrokerEndedError(TailraceError):
-    """The process ended by itself, or not cleanly."""
+    """The process exited, or not cleanly."""
 
     def __init__(self, exit_code: int, data_dir: Path, log_path: Path | None) -> None:
         self.exit_code = exit_code
@@ -150,7 +150,7 @@ class LocalBroker:
                     self._raise_ended(self._child.wait(POLL_INTERVAL_S))
 
     def wait(self) -> Never:
-        """Until it ends by itself, which is a BrokerEndedError."""
+        """Wait until it exits, which is a BrokerEndedError."""
         self._raise_ended(self._child.wait())
 
     def stop(self) -> None:
@@ -223,17 +223,17 @@ def is_in_use(data_dir: Path) -> bool:
 
 def make_directory(path: Path) -> None:
     """With those above it; DataDirectoryError names the one that is in the way."""
-    for each in [*reversed(path.parents), path]:
+    for parent in [*reversed(path.parents), path]:
         try:
-            if each.is_symlink() and not each.exists():
+            if parent.is_symlink() and not parent.exists():
                 raise DataDirectoryError(
-                    f"{each} is a link to {each.readlink()}, which does not exist: make that "
-                    "directory, or choose another one for the data"
+                    f"{parent} is a link to {parent.readlink()}, which does not exist: make that "
+                    "directory, or choose another for the data"
                 )
-            each.mkdir(exist_ok=True)
+            parent.mkdir(exist_ok=True)
         except OSError as error:
             raise DataDirectoryError(
-                f"{each} cannot be a directory ({error.strerror}): choose another one for the data"
+                f"{parent} cannot be a directory ({error.strerror}): choose another for the data"
             ) from error
 
 
@@ -258,7 +258,7 @@ def _how_it_ended(exit_code: int) -> str:
         return f"was killed by {signal.Signals(-exit_code).name}"
     if exit_code == 0:
         return "was stopped (SIGTERM or SIGINT)"
-    return f"ended by itself with exit code {exit_code}"
+    return f"exited with exit code {exit_code}"
 
 
 def _is_setting(name: str) -> bool:

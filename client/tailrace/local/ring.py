@@ -2,7 +2,7 @@
 
 `TOP/0` to `TOP/N-1` hold their data, `TOP/0.log` to `TOP/N-1.log` have what they say,
 `TOP/ring.json` how many they are and the first one's port, and `TOP/ring-secret` what they prove to
-each other. What the brokers themselves have agreed on stands in `TOP/0/ring.json` and so on,
+each other. What the brokers themselves have committed is in `TOP/0/ring.json` and so on,
 against a wrong number in the first. A ring of one needs none of these files, and speaks on stderr.
 No broker outlives its parent.
 """
@@ -38,10 +38,10 @@ BROKERS_MAX = 12  # on one machine
 SECRET_BYTES = 32
 SECRET_FILE = "ring-secret"  # noqa: S105  # its name
 RING_FILE = "ring.json"
-SLOW_S = 10.0  # who waits longer is told for what
+SLOW_S = 10.0  # whoever waits longer sees for what
 
 
-def _tell_nobody(_: str) -> None:
+def _report_nothing(_: str) -> None:
     pass
 
 
@@ -75,7 +75,7 @@ class LocalRing:
         self._settings = dict(settings or {})
         self._stack = ExitStack()
         self._ended: Queue[EndedBroker] = Queue()
-        self._tell: Callable[[str], None] = _tell_nobody
+        self._report: Callable[[str], None] = _report_nothing
         self._slow_at_s = float("inf")
 
     def __enter__(self) -> Self:
@@ -101,13 +101,13 @@ class LocalRing:
         """To one of its brokers, with the secret."""
         return Client(self.brokers[ordinal].url, token=self.secret)
 
-    def wait_ready(self, tell: Callable[[str], None] = _tell_nobody) -> None:
+    def wait_ready(self, report: Callable[[str], None] = _report_nothing) -> None:
         """Found the ring when it is new, then wait until all serve: as long as they live.
 
-        `tell`: called once, when that takes long. BrokerEndedError; TailraceError when it cannot
+        `report`: called once, when that takes long. BrokerEndedError; TailraceError when it cannot
         be founded, or is one of another number of brokers.
         """
-        self._tell = tell
+        self._report = report
         self._slow_at_s = time.monotonic() + SLOW_S
         if self._broker_count > 1:
             self._found_if_new()
@@ -116,10 +116,10 @@ class LocalRing:
                 while not client.is_ready():
                     self._pause(ordinal, "to be ready")
         if self._broker_count > 1:
-            self._note_agreed()
+            self._note_committed()
 
     def wait_ended(self) -> EndedBroker:
-        """Until a broker ends by itself, which is told once."""
+        """Wait until a broker exits, and report it once."""
         return self._ended.get()
 
     def living(self) -> list[int]:
@@ -131,7 +131,7 @@ class LocalRing:
         ]
 
     def _prepare(self) -> None:
-        """TailraceError: the data is another ring's, or a broker's own."""
+        """TailraceError: the data belongs to a different ring, or a broker's own."""
         if (self.top / "data" / "meta.json").exists():
             raise TailraceError(
                 f"{self.top} is a broker's own directory: choose another with --data, which will "
@@ -171,18 +171,18 @@ class LocalRing:
         document = {"brokers": self._broker_count, **more}
         (directory / RING_FILE).write_text(json.dumps(document) + "\n")
 
-    def _note_agreed(self) -> None:
-        """Beside each broker's data. TailraceError: another number was agreed on."""
+    def _note_committed(self) -> None:
+        """Beside each broker's data. TailraceError: another number is committed."""
         with self.client() as client:
-            agreed = client.ring().brokers
-        if agreed not in (None, self._broker_count):
-            raise _wrong_count(self.top, said=self._broker_count, agreed=agreed)
-        if agreed is not None:
+            committed = client.ring().brokers
+        if committed not in (None, self._broker_count):
+            raise _wrong_count(self.top, said=self._broker_count, committed=committed)
+        if committed is not None:
             for broker in self.brokers:
                 self._write_count(broker.data_dir)
 
     def _found_if_new(self) -> None:
-        """An empty broker of a ring that is there is admitted by itself."""
+        """An empty broker of a ring that is there is admitted automatically."""
         with self.client() as client:
             ring = self._ring_of(client)
             while ring.cluster_id is None:
@@ -207,7 +207,7 @@ class LocalRing:
         self._check_living()
         if time.monotonic() >= self._slow_at_s:
             self._slow_at_s = float("inf")
-            self._tell(waiting_note(self.brokers[ordinal], ordinal, what))
+            self._report(waiting_note(self.brokers[ordinal], ordinal, what))
         time.sleep(POLL_INTERVAL_S)
 
     def _check_living(self) -> None:
@@ -248,19 +248,19 @@ def waiting_note(broker: LocalBroker, ordinal: int, what: str) -> str:
 
 
 def begun_with(top: Path) -> int | None:
-    """How many brokers have their data here; None: none yet. TailraceError: nobody can tell."""
+    """How many brokers have their data here; None: none yet. TailraceError: nobody knows."""
     begun = [ordinal for ordinal in range(BROKERS_MAX) if _has_data(top / str(ordinal))]
     if not begun:
         return None
-    agreed = _agreed_count(top, begun)
+    committed = _committed_count(top, begun)
     try:
         said = _count_in(top / RING_FILE)
     except FileNotFoundError:
-        if begun == [0] and agreed is None and not _has_files_of_several(top):
+        if begun == [0] and committed is None and not _has_files_of_several(top):
             return 1
         raise _unsaid_count(top) from None
-    if agreed not in (None, said):
-        raise _wrong_count(top, said=said, agreed=agreed)
+    if committed not in (None, said):
+        raise _wrong_count(top, said=said, committed=committed)
     if begun[-1] >= said:
         raise TailraceError(
             f"{top / RING_FILE} says {said} brokers, but {top / str(begun[-1])} holds the data of "
@@ -281,9 +281,11 @@ def missing_members(top: Path) -> list[tuple[Path, str]]:
             counts[file] = _count_in(file)
     if not begun or not counts:
         return []
-    file = max(counts, key=lambda each: counts[each])
+    file = max(counts, key=lambda count: counts[count])
     directories = (top / str(ordinal) for ordinal in range(counts[file]))
-    return [(each, str(file)) for each in directories if not (each / "data").is_dir()]
+    return [
+        (directory, str(file)) for directory in directories if not (directory / "data").is_dir()
+    ]
 
 
 def _count_in(file: Path) -> int:
@@ -304,7 +306,7 @@ def _count_in(file: Path) -> int:
     raise _unsaid_count(file.parent)
 
 
-def _agreed_count(top: Path, begun: list[int]) -> int | None:
+def _committed_count(top: Path, begun: list[int]) -> int | None:
     """As the first of these brokers has it that does; None: by no broker known."""
     for ordinal in begun:
         with suppress(FileNotFoundError, TailraceError):  # it is only there to compare with
@@ -323,10 +325,10 @@ def _unsaid_count(top: Path) -> TailraceError:
     )
 
 
-def _wrong_count(top: Path, *, said: int, agreed: int | None) -> TailraceError:
+def _wrong_count(top: Path, *, said: int, committed: int | None) -> TailraceError:
     return TailraceError(
-        f"{top / RING_FILE} says {said} brokers, but the ring is one of {agreed}: write "
-        f'{{"brokers": {agreed}}} into it'
+        f"{top / RING_FILE} says {said} brokers, but the ring is one of {committed}: write "
+        f'{{"brokers": {committed}}} into it'
     )
 
 

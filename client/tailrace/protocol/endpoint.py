@@ -52,10 +52,10 @@ class Endpoint:
 
 def with_scheme(url: str) -> str:
     """ "localhost:9250" and "localhost" -> "http://localhost:9250"; all else as it is."""
-    found = _HOST_AND_PORT.fullmatch(url)
-    if found is None:
+    match_ = _HOST_AND_PORT.fullmatch(url)
+    if match_ is None:
         return url
-    return f"http://{url}" if found[2] else f"http://{found[1]}:{BROKER_PORT}"
+    return f"http://{url}" if match_[2] else f"http://{match_[1]}:{BROKER_PORT}"
 
 
 def parse_endpoint(url: str) -> Endpoint:

@@ -46,7 +46,7 @@ class Named(TypedDict, total=False):
     """What a consumer says about what it got before; left out: it does not say.
 
     `delivery`: the number of the delivery that it has dealt with, 0: of none. A poll without it
-    confirms whatever was delivered last. `assignment_epoch`: the last one that it was told.
+    confirms whatever was delivered last. `assignment_epoch`: the last one that it received.
     """
 
     delivery: int | None
@@ -130,7 +130,7 @@ def goodbye_request(consumer_id: str, *, commit: bool = True, **named: Unpack[Na
 
 
 def parse_done(answer: Answer) -> None:
-    """Nothing is told but that it is done."""
+    """Has no members: the status says that it is done."""
     check_status(answer)
 
 
@@ -145,7 +145,7 @@ def groups_request() -> Request:
 def parse_groups(answer: Answer) -> list[GroupInfo]:
     """Sorted by name."""
     return parse_json(
-        answer, lambda document: [from_document(GroupInfo, each) for each in document["groups"]]
+        answer, lambda document: [from_document(GroupInfo, group) for group in document["groups"]]
     )
 
 
@@ -162,7 +162,7 @@ def parse_group(answer: Answer) -> GroupDetails:
             from_document(GroupInfo, document),
             document["assignmentEpoch"],
             tuple(map(_group_consumer, document["consumers"])),
-            tuple(from_document(GroupPartition, each) for each in document["partitions"]),
+            tuple(from_document(GroupPartition, partition) for partition in document["partitions"]),
         ),
     )
 
@@ -196,7 +196,7 @@ def parse_group_reset(answer: Answer) -> GroupReset:
             GroupReset,
             document,
             partitions=tuple(
-                from_document(MovedPartition, each) for each in document["partitions"]
+                from_document(MovedPartition, partition) for partition in document["partitions"]
             ),
         ),
     )
@@ -253,16 +253,18 @@ def _polled(answer: Answer) -> Polled:
 
 def _offsets_by_place(text: str) -> dict[tuple[str, int], int]:
     """Of "flights/3:1702,orders/0:12"."""
-    found = {}
+    offsets = {}
     for entry in filter(None, text.split(",")):
         place, _, offset = entry.strip().rpartition(":")
         topic, _, partition = place.rpartition("/")
-        found[topic, int(partition)] = int(offset)
-    return found
+        offsets[topic, int(partition)] = int(offset)
+    return offsets
 
 
 def _group_consumer(document: Any) -> GroupConsumer:
-    partitions = tuple(from_document(TopicPartition, each) for each in document["partitions"])
+    partitions = tuple(
+        from_document(TopicPartition, partition) for partition in document["partitions"]
+    )
     return from_document(GroupConsumer, document, partitions=partitions)
 
 

@@ -1,4 +1,4 @@
-"""What brokers tell of consumers and their groups, as values; in JSON as `tailrace.values` says."""
+"""Brokers' answers about consumers and groups, as values; in JSON as `tailrace.values` says."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

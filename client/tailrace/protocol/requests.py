@@ -58,8 +58,8 @@ class Request:
     @property
     def wait_ms(self) -> int:
         """How long the broker may wait for records before it answers."""
-        found = _WAIT_MS.search(self.target)
-        return int(found[1]) if found else 0
+        match_ = _WAIT_MS.search(self.target)
+        return int(match_[1]) if match_ else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def topics_request() -> Request:
 def parse_topics(answer: Answer) -> list[TopicInfo]:
     """Sorted by name."""
     return parse_json(
-        answer, lambda document: [from_document(TopicInfo, each) for each in document["topics"]]
+        answer, lambda document: [from_document(TopicInfo, topic) for topic in document["topics"]]
     )
 
 
@@ -153,7 +153,7 @@ def delete_topic_request(name: str) -> Request:
 
 
 def parse_deleted(answer: Answer) -> None:
-    """Nothing is told but that it is done."""
+    """Has no members: the status says that it is done."""
     check_status(answer)
 
 
@@ -176,7 +176,8 @@ def deleted_topics_request() -> Request:
 def parse_deleted_topics(answer: Answer) -> list[DeletedTopic]:
     """The latest deletion first."""
     return parse_json(
-        answer, lambda document: [from_document(DeletedTopic, each) for each in document["topics"]]
+        answer,
+        lambda document: [from_document(DeletedTopic, topic) for topic in document["topics"]],
     )
 
 
@@ -248,7 +249,7 @@ def parse_brokers(answer: Answer) -> RingStatus:
             RingStatus,
             document,
             ring=from_document(Ring, document["ring"]),
-            brokers=tuple(from_document(BrokerStatus, each) for each in document["brokers"]),
+            brokers=tuple(from_document(BrokerStatus, broker) for broker in document["brokers"]),
         ),
     )
 
@@ -450,7 +451,7 @@ def _produced_elements(document: Any) -> list[Produced]:
     produced = [part for part in parts if isinstance(part, Produced)]
     if len(produced) < len(parts):
         # An error of its own for all of the request, so that each part's says what it is.
-        error = _partition_problem(next(each for each in elements if "problem" in each))
+        error = _partition_problem(next(element for element in elements if "problem" in element))
         error.write_attempted = error.write_attempted or bool(produced)
         error.parts = parts
         raise error

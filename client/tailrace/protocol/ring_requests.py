@@ -18,7 +18,7 @@ from tailrace.values import from_document
 
 
 def ring_request(*, consistent: bool = False) -> Request:
-    """`consistent`: all that was agreed up to now, which needs a majority of the voters."""
+    """`consistent`: all that was committed up to now, which needs a majority of the voters."""
     return Request("GET", "/v1/ring?consistent=true" if consistent else "/v1/ring")
 
 
@@ -55,7 +55,7 @@ def _ring(document: Any) -> RingDetails:
         document,
         metadata=from_document(RingMetadata, document["metadata"]),
         registrations=tuple(
-            from_document(Registration, each) for each in document["registrations"]
+            from_document(Registration, registration) for registration in document["registrations"]
         ),
         ranges=tuple(map(_range, document["ranges"])),
         step=None if step is None else from_document(RingStep, step),

@@ -1,11 +1,11 @@
-"""What a broker tells of its ring, as values; in JSON as `tailrace.values` says."""
+"""A broker's answers about its ring, as values; in JSON as `tailrace.values` says."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class RingMetadata:
-    """How far the broker that answered is with what the ring agrees on; brokers by ordinal.
+    """How much of the replicated state the broker that answered has; brokers by ordinal.
 
     `leader` None: none is known. `next_voters`: while they change. Heights None: it is in no ring.
     """

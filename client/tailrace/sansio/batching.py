@@ -40,7 +40,7 @@ class Limits:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Outgoing(Generic[Ticket]):
-    """A record on its way; who sent it is told by `ticket`. `token` None: the broker decides."""
+    """A record on its way; `ticket` gets its outcome. `token` None: the broker decides."""
 
     topic: str
     key: bytes | None
@@ -78,11 +78,12 @@ class Batch(Generic[Ticket]):
         if self._body is None:
             records = self.records
             self._body = encode_records(
-                [each.key for each in records],
-                [each.value for each in records],
+                [record.key for record in records],
+                [record.value for record in records],
                 # All have one, or none has: see `Batching.add`.
-                [each.timestamp_us for each in records if each.timestamp_us is not None] or None,
-                [each.headers for each in records] if any(r.headers for r in records) else None,
+                [record.timestamp_us for record in records if record.timestamp_us is not None]
+                or None,
+                [record.headers for record in records] if any(r.headers for r in records) else None,
             )
         return self._body
 
@@ -160,7 +161,7 @@ class Batching(Generic[Ticket]):
         return self.is_empty or needed_bytes <= self._limits.buffer_bytes
 
     def add(self, record: Outgoing[Ticket], url: str, now_s: float) -> bool:
-        """Whether this changes when a request is due (else nobody needs to look)."""
+        """Whether this changes when a request is due (else nobody needs to check)."""
         self.used_bytes += record.size_bytes + self._limits.record_bytes
         self._next_number += 1
         return self._gather(self._next_number - 1, record, url, now_s)
@@ -214,11 +215,11 @@ class Batching(Generic[Ticket]):
     def overdue(self, batch: Batch[Ticket], opened_before_s: float) -> list[Batch[Ticket]]:
         """What waited behind a request that was given up, as long as it: taken out, to fail too."""
         lane = self._lane_of(batch)
-        found = []
+        due = []
         while lane.batches and lane.batches[0].opened_s <= opened_before_s:
-            found.append(lane.batches.popleft())
-            self._forget(found[-1])
-        return found
+            due.append(lane.batches.popleft())
+            self._forget(due[-1])
+        return due
 
     def split(self, batch: Batch[Ticket]) -> None:
         """Two requests in place of one that is under way and was refused as a whole, in order."""

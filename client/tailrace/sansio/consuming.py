@@ -4,12 +4,12 @@ At least once. A delivery is confirmed by the poll after it, which is asked when
 handed out and more are wanted. Each poll names the delivery that is dealt with, so that one whose
 answer was lost is asked again and gives the same records. A consumer that the broker has removed
 registers again; what it had not confirmed comes again, to it or to another. A process whose name
-another has taken is told so by StaleAssignmentError: whatever it asks names the epoch that it was
-told itself, and it takes over no other.
+another has taken gets a StaleAssignmentError: whatever it asks names the epoch that it was
+named itself, and it takes over no other.
 
-A shell calls `ask`, applies one `next_step` after the other, and tells what came of each:
+A shell calls `ask`, applies one `next_step` after the other, and reports the outcome of each:
 `registered`, `listed`, `polled`, `described`, or `failed`. Then it takes what is to be handed out;
-when a heartbeat is due in between, it registers again, and tells what came of that.
+when a heartbeat is due in between, it registers again, and reports the outcome of that.
 """
 
 from collections import deque
@@ -154,7 +154,7 @@ class Consuming:
         self._include_headers = False
         self._max_records = self._settings.max_records
         self._epoch: int | None = None  # None: it is not registered
-        self._told_epoch: int | None = None
+        self._reported_epoch: int | None = None
         self._partitions: frozenset[TopicPartition] = frozenset()
         self._topics: dict[bytes, str] = {}
         self._undecoded: Polled | None = None
@@ -198,7 +198,9 @@ class Consuming:
             return Step.REGISTER
         if self._undecoded is not None:
             return Step.LIST_TOPICS
-        if self._wants_assignment and (self._told_epoch is None or self._told_epoch < self._epoch):
+        if self._wants_assignment and (
+            self._reported_epoch is None or self._reported_epoch < self._epoch
+        ):
             return Step.DESCRIBE
         return Step.POLL if self._is_due else None
 
@@ -249,7 +251,7 @@ class Consuming:
     # --- what came of it ---
 
     def registered(self, registered: Registered) -> None:
-        """It is; or still is, after a heartbeat, which tells no epoch of its own."""
+        """It is; or still is, after a heartbeat, which names no epoch of its own."""
         if self._epoch is None:
             self._epoch = registered.assignment_epoch
         self._has_answered = True
@@ -276,11 +278,11 @@ class Consuming:
         """The topics that there are, for the delivery that has batches of one not heard of yet."""
         assert self._undecoded is not None
         polled, self._undecoded = self._undecoded, None
-        self._topics = {UUID(each.id).bytes: each.name for each in topics}
+        self._topics = {UUID(topic.id).bytes: topic.name for topic in topics}
         self._take(polled, self._decoded(polled))
 
     def described(self, details: GroupDetails) -> Assignment:
-        """What the caller is told of its partitions."""
+        """The assignment as the caller gets it."""
         partitions = frozenset(
             partition
             for consumer in details.consumers
@@ -288,7 +290,7 @@ class Consuming:
             for partition in consumer.partitions
         )
         before, self._partitions = self._partitions, partitions
-        self._told_epoch = details.assignment_epoch
+        self._reported_epoch = details.assignment_epoch
         return Assignment(
             details.assignment_epoch,
             tuple(sorted(partitions)),
@@ -309,9 +311,10 @@ class Consuming:
         return self._pause_s(error, now_s)
 
     def sign_failed(self, error: TailraceError) -> None:
-        """Of a heartbeat. What is in hand is not handed out when it is another's by now.
+        """Of a heartbeat. What is in hand is not handed out when another consumer has it by now.
 
-        Raises `error` when this consumer is another process; of all else the next poll tells.
+        Raises `error` when this consumer belongs to a different process; of all else the next poll
+        informs.
         """
         if isinstance(error, ConsumerNotRegisteredError | StaleAssignmentError):
             self.drop()
@@ -367,7 +370,7 @@ class Consuming:
 
     def skip_lines(self, lines: Set[bytes]) -> None:
         """These were dealt with before."""
-        self._items = deque(each for each in self._items if each not in lines)
+        self._items = deque(item for item in self._items if item not in lines)
 
     def drop(self) -> None:
         """What is not handed out yet will not be."""
@@ -379,7 +382,7 @@ class Consuming:
         return {"delivery": self._delivery, "assignment_epoch": self._epoch}
 
     def _unregister(self) -> None:
-        self._epoch = self._told_epoch = None
+        self._epoch = self._reported_epoch = None
         self._undecoded = None
         self._delivery = 0
         self._is_confirmed = True

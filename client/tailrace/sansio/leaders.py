@@ -24,12 +24,12 @@ Row = TypeVar("Row", PartitionOffsets, PartitionDetails)
 # A leader may go while it is looked for; the answer is then that of the last.
 HOPS_MAX = 3
 # More are forgotten, and cost a hop again.
-PLACES_MAX = 10_000
+RESOURCES_MAX = 10_000
 _MISDIRECTED = 421
 # Produced so, events go to the partition of one key, or else of the producer's name.
 _OF_ONE_KEY = (JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE)
 # What one broker leads: a partition that is read, a group, the group of a consumer.
-_PLACES = (
+_RESOURCES = (
     re.compile(r"/v1/topic/[^/?]+/partitions/[0-9]+/records(?=[?]|$)"),
     re.compile(r"/v1/groups/[^/?]+"),
     re.compile(r"/v1/consumer/(?=[a-z]+[?](?:.*&)?(consumerId=[^&]+))"),
@@ -41,39 +41,39 @@ class Leaders:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._url_by_place: dict[str, str] = {}
+        self._url_by_resource: dict[str, str] = {}
 
     def hops(self, request: Request) -> "Hops":
         """Whom to ask, one after the other."""
-        return Hops(self, _place(request))
+        return Hops(self, _resource(request))
 
-    def url_of(self, place: str | None) -> str:
+    def url_of(self, resource: str | None) -> str:
         """Whom to ask first."""
-        return self.url if place is None else self._url_by_place.get(place, self.url)
+        return self.url if resource is None else self._url_by_resource.get(resource, self.url)
 
-    def remember(self, place: str | None, url: str | None) -> None:
+    def remember(self, resource: str | None, url: str | None) -> None:
         """Who leads this; None: it is not known any more."""
-        if place is None:
+        if resource is None:
             return
-        self._url_by_place.pop(place, None)
+        self._url_by_resource.pop(resource, None)
         if url is not None:
-            if len(self._url_by_place) >= PLACES_MAX:
-                self._url_by_place.clear()
-            self._url_by_place[place] = url
+            if len(self._url_by_resource) >= RESOURCES_MAX:
+                self._url_by_resource.clear()
+            self._url_by_resource[resource] = url
 
     def forget(self, url: str) -> None:
         """It cannot be reached: the one that was given knows who leads now."""
-        for place in [key for key, known in self._url_by_place.items() if known == url]:
-            del self._url_by_place[place]
+        for resource in [key for key, known in self._url_by_resource.items() if known == url]:
+            del self._url_by_resource[resource]
 
 
 class Hops:
     """Of one request. `url`: whom to ask now."""
 
-    def __init__(self, leaders: Leaders, place: str | None) -> None:
-        self.url = leaders.url_of(place)
+    def __init__(self, leaders: Leaders, resource: str | None) -> None:
+        self.url = leaders.url_of(resource)
         self._leaders = leaders
-        self._place = place
+        self._resource = resource
         self._count = 0
         self._has_created = False
 
@@ -83,7 +83,7 @@ class Hops:
             return False
         asked, leader_url = self.url, _leader_url(self._leaders.url, answer)
         self._has_created = self._has_created or _member(answer, "topicCreated") is True
-        self._leaders.remember(self._place, leader_url)
+        self._leaders.remember(self._resource, leader_url)
         self._count += 1
         self.url = leader_url or self._leaders.url
         return self.url != asked
@@ -97,7 +97,7 @@ class Hops:
         if self.url == self._leaders.url:
             return False
         self._leaders.forget(self.url)
-        if self._count or error.write_attempted:  # just told to lead; or perhaps it is done
+        if self._count or error.write_attempted:  # just made leader; or perhaps it is done
             return False
         self.url = self._leaders.url
         return True
@@ -115,13 +115,13 @@ def _member(answer: Answer, name: str) -> object:
     return None
 
 
-def at_address_of(url: str, told: str) -> str | None:
-    """The host and port of `told` under the scheme of `url`, by which this client reaches brokers.
+def at_address_of(url: str, leader_url: str) -> str | None:
+    """Return the host and port of `leader_url` under the scheme by which this client connects.
 
     None: it is no broker's URL.
     """
     with suppress(ValueError):
-        parts = urlsplit(told)
+        parts = urlsplit(leader_url)
         if parts.hostname and parts.port is not None:
             host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
             return f"{urlsplit(url).scheme}://{host}:{parts.port}"
@@ -130,9 +130,9 @@ def at_address_of(url: str, told: str) -> str | None:
 
 def leader_urls(url: str, rows: Iterable[PartitionOffsets | PartitionDetails]) -> list[str]:
     """Of the brokers that know what the one that listed these partitions does not."""
-    told = {each.leader_url for each in rows if each.leader_url is not None}
-    found = {at_address_of(url, each) for each in sorted(told)} - {url}
-    return sorted(each for each in found if each is not None)
+    urls = {row.leader_url for row in rows if row.leader_url is not None}
+    reachable = {at_address_of(url, leader_url) for leader_url in sorted(urls)} - {url}
+    return sorted(leader_url for leader_url in reachable if leader_url is not None)
 
 
 def merged(rows: Iterable[Row], others: Iterable[Iterable[Row]]) -> list[Row]:
@@ -143,7 +143,7 @@ def merged(rows: Iterable[Row], others: Iterable[Iterable[Row]]) -> list[Row]:
         for each in other
         if each.leader is not None and each.leader_url is None
     }
-    return [_merged(each, known.get(_key(each))) for each in rows]
+    return [_merged(row, known.get(_key(row))) for row in rows]
 
 
 def _merged(row: Row, known: Row | None) -> Row:
@@ -177,12 +177,12 @@ def _key(row: PartitionOffsets | PartitionDetails) -> tuple[str, int]:
     return getattr(row, "topic", ""), row.partition
 
 
-def _place(request: Request) -> str | None:
+def _resource(request: Request) -> str | None:
     """What of a request says who leads it; the same text, the same leader."""
-    for pattern in _PLACES:
-        found = pattern.match(request.target)
-        if found:
-            return found[0] + "".join(found.groups())
+    for pattern in _RESOURCES:
+        match_ = pattern.match(request.target)
+        if match_:
+            return match_[0] + "".join(match_.groups())
     if request.headers.get("Content-Type") in _OF_ONE_KEY and "/messages" in request.target:
         return request.target + request.headers.get(PRODUCER_ID_HEADER, "")
     return None

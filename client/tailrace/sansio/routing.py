@@ -1,4 +1,4 @@
-"""Sans-IO: which partition a key belongs to, and which broker leads it, by what brokers told.
+"""Sans-IO: which partition a key belongs to, and which broker leads it, by what brokers answered.
 
 Any broker takes any record and passes it on, so a wrong or missing answer here costs a hop and
 never a record. On a ring of one, and while nothing is known, all goes to the URL that was given.
@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from tailrace.errors import ProblemError, TailraceError
 from tailrace.values import PartitionDetails, RingStatus, TopicDetails
 
-# Of what is known about a topic, where brokers can be told apart.
+# Of what is known about a topic, where brokers can be distinguished.
 AGE_S_MAX = 60.0
 
 
@@ -34,7 +34,7 @@ class Routing:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._urls: dict[int, str] = {}  # by ordinal; those that can be told apart
+        self._urls: dict[int, str] = {}  # by ordinal; those that can be distinguished
         self._topics: dict[str, _Topic] = {}
         self._unreachable: set[str] = set()
 
@@ -51,9 +51,9 @@ class Routing:
         )
         if takers:
             self._topics[details.topic.name] = _Topic(
-                [int(each.token_start) for each in takers],
-                [each.partition for each in takers],
-                [each.leader for each in takers],
+                [int(taker.token_start) for taker in takers],
+                [taker.partition for taker in takers],
+                [taker.leader for taker in takers],
                 now_s,
             )
 
@@ -70,7 +70,7 @@ class Routing:
         """Whether `partition_of` can answer."""
         return topic in self._topics
 
-    def tells_apart(self, topic: str) -> bool:
+    def distinguishes_brokers(self, topic: str) -> bool:
         """Whether `destination` is not the same for all tokens, for what is known."""
         return bool(self._urls) and topic in self._topics
 
@@ -99,9 +99,9 @@ class Routing:
 
 
 def broker_urls(url: str, status: RingStatus) -> dict[int, str]:
-    """By ordinal: brokers by name and port, where no ports are told at that of `url`.
+    """By ordinal: brokers by name and port, where no ports are known at that of `url`.
 
-    Brokers that share both stand behind one address, and those of a ring of one need none: empty.
+    Brokers that share both are behind one address, and those of a ring of one need none: empty.
     """
     ports: Sequence[int | None] = status.ports or [None] * len(status.names)
     places = list(zip(status.names, ports, strict=False))

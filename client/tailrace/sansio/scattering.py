@@ -55,7 +55,7 @@ class Scattering:
         """A broker's URL, a body for it, and which records that holds."""
         self._rounds += 1
         pending = range(len(self._records.keys)) if self._pending is None else self._pending
-        if not self._routing.tells_apart(self._topic):
+        if not self._routing.distinguishes_brokers(self._topic):
             yield self._routing.url, self._body(pending), pending
             return
         by_url: dict[str, list[int]] = {}
@@ -158,14 +158,14 @@ class Scattering:
         return None if placing is None else token(placing)
 
     def _url_of(self, index: int) -> str:
-        found = self._token(index)
-        if found is None:
+        key_token = self._token(index)
+        if key_token is None:
             return self._routing.url
-        return self._routing.destination(self._topic, found)
+        return self._routing.destination(self._topic, key_token)
 
     def _partition_of(self, index: int) -> int | None:
-        found = self._token(index)
-        return None if found is None else self._routing.partition_of(self._topic, found)
+        key_token = self._token(index)
+        return None if key_token is None else self._routing.partition_of(self._topic, key_token)
 
 
 def _partition_of(problem: ProblemError) -> int:

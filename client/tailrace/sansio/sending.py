@@ -1,10 +1,10 @@
 """Sans-IO: what both producers of records do alike: take them, number requests, read outcomes.
 
-A shell (`producer`, `aio_producer`) takes a request that is due, sends it to `batch.url`, and tells
-what came of it; it gets back which records have their outcome, settles them, and finishes the
+A shell (`producer`, `aio_producer`) takes a request that is due, sends it, and reports
+the outcome; it gets back which records have their outcome, settles them, and finishes the
 request. Only then does the next one of the same lane go (`batching`). A request that failed goes
-again under the same number, to whichever broker takes it, until its outcome is known or patience
-ends (`retries`); the broker stores it once.
+again under the same number, to whichever broker takes it, until its outcome is known or the
+delivery timeout ends (`retries`); the broker stores it once.
 """
 
 import re
@@ -230,7 +230,7 @@ class Sending(Generic[Ticket]):
     def failed(
         self, batch: Batch[Ticket], error: TailraceError, now_s: float
     ) -> Settled[Ticket] | None:
-        """The outcomes; None: none yet, it goes again later, by itself."""
+        """The outcomes; None: none yet, it is sent again later."""
         assert batch.retries is not None, "only what was taken can fail"
         if isinstance(error, ConnectionFailedError) and batch.url != self._routing.url:
             self._routing.mark_unreachable(batch.url)
@@ -254,7 +254,7 @@ class Sending(Generic[Ticket]):
             self.batching.send_again(batch, now_s + pause_s)
             return None
         settled = self._settled(batch, parts, error)
-        if error.retriable:  # patience has ended: for what waited as long, too
+        if error.retriable:  # the delivery timeout has passed: for what waited as long, too
             for late in self.batching.overdue(batch, now_s - self.settings.patience_s):
                 settled += self._settled(late, (), _never_sent(error))
         return settled
@@ -277,7 +277,7 @@ class Sending(Generic[Ticket]):
         parts: Sequence[Produced | ProblemError],
         error: TailraceError | None = None,
     ) -> Settled[Ticket]:
-        """By the partitions of an answer; where they do not tell, all share one outcome."""
+        """By the partitions of an answer; where they say nothing, all share one outcome."""
         places = self._places(batch, parts) if parts else None
         if places is not None:
             self._ask_again_s.pop(batch.topic, None)  # asking has helped, and may be of use again
@@ -324,24 +324,24 @@ class Sending(Generic[Ticket]):
     ) -> list[int] | None:
         """Of each record; those that a broker placed are where the answer has more than known."""
         of_records = [
-            None if each.token is None else self._routing.partition_of(batch.topic, each.token)
-            for each in batch.records
+            None if record.token is None else self._routing.partition_of(batch.topic, record.token)
+            for record in batch.records
         ]
         placed = None
-        if any(each.token is None for each in batch.records):
-            keyed = Counter(each for each in of_records if each is not None)
+        if any(record.token is None for record in batch.records):
+            keyed = Counter(of_record for of_record in of_records if of_record is not None)
             more = [
                 part.partition
                 for part in parts
                 if isinstance(part, Produced) and part.count > keyed[part.partition]
             ]
             placed = more[0] if len(more) == 1 else None
-        found = [
+        partitions = [
             placed if record.token is None else partition
             for record, partition in zip(batch.records, of_records, strict=True)
         ]
-        known = [each for each in found if each is not None]
-        return known if len(known) == len(found) else None
+        known = [each for each in partitions if each is not None]
+        return known if len(known) == len(partitions) else None
 
     def _url_of(self, record: Outgoing[Ticket]) -> str:
         if record.token is None:

@@ -89,10 +89,10 @@ class Quantity(NamedTuple):
 
 def _value(word: str, units: Mapping[str, int]) -> int | None:
     """None: not a whole number with one of the units; 0 needs none."""
-    found = _QUANTITY.fullmatch(word)
+    match_ = _QUANTITY.fullmatch(word)
     if word == "0":
         return 0
-    return int(found[1]) * units[found[2]] if found and found[2] in units else None
+    return int(match_[1]) * units[match_[2]] if match_ and match_[2] in units else None
 
 
 def _text(value: int | None, units: Mapping[str, int]) -> str:

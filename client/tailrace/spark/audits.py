@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tailrace.spark.offsets import Place
+from tailrace.spark.offsets import TopicPartition
 from tailrace.spark.stream_offsets import own_offsets
 
 _NO_OFFSETS = "-"  # in place of a source's JSON
@@ -27,20 +27,20 @@ class PartitionCount:
 class AuditFinding(NamedTuple):
     """What is wrong with a partition's offsets [start, end)."""
 
-    place: Place
+    topic_partition: TopicPartition
     start: int
     end: int
     missing: int
     repeated: int
 
     def __str__(self) -> str:
-        topic, partition = self.place
+        topic, partition = self.topic_partition
         span = f"{topic}/{partition}, offsets [{self.start}, {self.end})"
         return f"{span}: {self.missing:,} missing, {self.repeated:,} there again"
 
 
 def compare(
-    counts: Mapping[Place, PartitionCount], expected: Mapping[Place, range]
+    counts: Mapping[TopicPartition, PartitionCount], expected: Mapping[TopicPartition, range]
 ) -> list[AuditFinding]:
     """A finding for each partition that is not whole.
 
@@ -48,14 +48,14 @@ def compare(
     checkpoint remembers, or of one that was under way.
     """
     findings = []
-    for place in sorted(counts.keys() | expected.keys()):
-        wanted = expected.get(place, range(0))
-        found = counts.get(place, PartitionCount(0, 0, wanted.start, wanted.stop - 1))
-        start, end = found.first, found.last + 1
+    for topic_partition in sorted(counts.keys() | expected.keys()):
+        wanted = expected.get(topic_partition, range(0))
+        count = counts.get(topic_partition, PartitionCount(0, 0, wanted.start, wanted.stop - 1))
+        start, end = count.first, count.last + 1
         if wanted:
             start, end = min(start, wanted.start), max(end, wanted.stop)
         finding = AuditFinding(
-            place, start, end, end - start - found.distinct, found.rows - found.distinct
+            topic_partition, start, end, end - start - count.distinct, count.rows - count.distinct
         )
         if finding.missing or finding.repeated:
             findings.append(finding)
@@ -74,28 +74,33 @@ def summary(record_count: int, partition_count: int, findings: Iterable[AuditFin
     )
 
 
-def committed_ranges(log_by_batch: Mapping[int, str], committed: Set[int]) -> dict[Place, range]:
+def committed_ranges(
+    log_by_batch: Mapping[int, str], committed: Set[int]
+) -> dict[TopicPartition, range]:
     """What a checkpoint's committed batches have read of each partition, as far as it knows.
 
     `log_by_batch`: the texts of its folder `offsets`, each a version, a line of metadata, then a
     line for each source. Spark keeps the last hundred, so this may start late, but ends right.
     """
-    starts: dict[Place, int] = {}
-    ends: dict[Place, int] = {}
+    starts: dict[TopicPartition, int] = {}
+    ends: dict[TopicPartition, int] = {}
     for batch in sorted(log_by_batch.keys() & committed):
         _, _, *sources = log_by_batch[batch].splitlines()
         for source in sources:
             offsets = {} if source == _NO_OFFSETS else own_offsets(json.loads(source))
             ends.update(offsets)
             starts = {**offsets, **starts}
-    return {place: range(min(starts[place], end), end) for place, end in ends.items()}
+    return {
+        topic_partition: range(min(starts[topic_partition], end), end)
+        for topic_partition, end in ends.items()
+    }
 
 
 def since_start(
-    expected: Mapping[Place, range], stored: Mapping[Place, range]
-) -> dict[Place, range]:
+    expected: Mapping[TopicPartition, range], stored: Mapping[TopicPartition, range]
+) -> dict[TopicPartition, range]:
     """The same, but all that the topic still holds up to there: for a query from the earliest."""
     return {
-        place: range(min(each.start, stored.get(place, each).start), each.stop)
-        for place, each in expected.items()
+        topic_partition: range(min(each.start, stored.get(topic_partition, each).start), each.stop)
+        for topic_partition, each in expected.items()
     }

@@ -1,4 +1,4 @@
-"""Asks brokers with patience: what may pass, a broker's restart above all, is waited for.
+"""Asks brokers again: what may pass, a broker's restart above all, is waited for.
 
 An exception in a stream's planner ends the query, and one in a task costs the task: so nothing
 that a retry can cure may leave here before the options' retries are used up.
@@ -13,7 +13,7 @@ from itertools import count
 from typing import TypeVar
 
 from tailrace.errors import TailraceError, TopicNotFoundError
-from tailrace.spark.offsets import Listing, Place
+from tailrace.spark.offsets import Listing, TopicPartition
 from tailrace.spark.options import (
     RETRY_COUNT_DEFAULT,
     RETRY_INTERVAL_MS_DEFAULT,
@@ -109,7 +109,7 @@ def list_partitions(
 def _list_at(client: Client, options: ReadOptions, times_us: list[int]) -> Listing:
     named = sorted(options.partitions_by_topic)
     if named:
-        with suppress(TopicNotFoundError):  # which tells of one only
+        with suppress(TopicNotFoundError):  # which names one only
             return _list_topics(client, named, times_us)
     # All there are: asking for those that a list has just named would miss one deleted meanwhile.
     listing = _list_topics(client, [], times_us)
@@ -119,10 +119,13 @@ def _list_at(client: Client, options: ReadOptions, times_us: list[int]) -> Listi
 
 def _list_topics(client: Client, topics: list[str], times_us: list[int]) -> Listing:
     """Without topics: all."""
-    first_offsets: dict[int, dict[Place, int | None]] = {}
+    first_offsets: dict[int, dict[TopicPartition, int | None]] = {}
     for time_us in times_us:
         partitions = client.offsets(topics, timestamp_us=time_us)
-        places = {(each.topic, each.partition): each.timestamp_offset for each in partitions}
-        first_offsets[time_us] = places
+        topic_partitions = {
+            (partition.topic, partition.partition): partition.timestamp_offset
+            for partition in partitions
+        }
+        first_offsets[time_us] = topic_partitions
     # Last, so that no end is before what a time has found.
     return Listing(client.offsets(topics), first_offsets=first_offsets)

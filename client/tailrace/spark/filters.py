@@ -51,10 +51,10 @@ def _has_type(value: Any, wanted: type) -> bool:
 
 
 def _clip(ranges: Iterable[OffsetRange], start: int, end: int) -> Iterator[OffsetRange]:
-    for each in ranges:
-        kept_start, kept_end = max(each.start, start), min(each.end, end)
+    for range_ in ranges:
+        kept_start, kept_end = max(range_.start, start), min(range_.end, end)
         if kept_start < kept_end:
-            yield OffsetRange(each.topic, each.partition, kept_start, kept_end)
+            yield OffsetRange(range_.topic, range_.partition, kept_start, kept_end)
 
 
 # The offsets [start, end) that fulfil a condition, or a few more.

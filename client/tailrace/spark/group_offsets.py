@@ -1,7 +1,7 @@
-"""Tells the broker how far a streaming query is: its lag then shows among the consumer groups'.
+"""Reports a streaming query's offsets to the broker: its lag then shows among the groups'.
 
-Nothing hangs on it. Where the query goes on is in Spark's checkpoint; what could not be told is
-told later, and is never a reason for the query to end or to wait.
+Nothing hangs on it. Where the query goes on is in Spark's checkpoint; what could not be reported is
+reported later, and is never a reason for the query to end or to wait.
 """
 
 import logging
@@ -15,7 +15,7 @@ from tailrace.spark.stream_offsets import Offsets
 from tailrace.sync import Client
 
 SOURCE = "spark"
-TIMEOUT_S = 5.0  # the query waits so long for a broker that does not answer
+TIMEOUT_S = 5.0  # the query waits this long for a broker that does not answer
 RETRY_AFTER_S = 30.0
 
 _log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class GroupOffsets:
         return cls(group, PatientClient(options.urls, retry_count=0, timeout_s=TIMEOUT_S))
 
     def publish(self, offsets: Offsets) -> None:
-        """Say where the query stands; it may be asked many times a second. Never raises."""
+        """Report how far the query is; it may be asked many times a second. Never raises."""
         now_s = self._now_s()
         is_too_soon = self._retry_at_s is not None and now_s < self._retry_at_s
         if offsets == self._published or is_too_soon:

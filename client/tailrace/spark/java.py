@@ -19,11 +19,11 @@ def java_version() -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r'version "([^"]+)"', said.stderr)
-    return found[1] if found else None
+    match_ = re.search(r'version "([^"]+)"', said.stderr)
+    return match_[1] if match_ else None
 
 
 def can_run_spark(version: str) -> bool:
     """Whether a version like 17.0.15 or 21-ea is new enough; before 9 they are called 1.x."""
-    found = re.match(r"\d+", version)
-    return found is not None and int(found[0]) >= JAVA_MAJOR_MIN
+    match_ = re.match(r"\d+", version)
+    return match_ is not None and int(match_[0]) >= JAVA_MAJOR_MIN

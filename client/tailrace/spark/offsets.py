@@ -13,7 +13,7 @@ from tailrace.spark.option_values import EARLIEST, LATEST, Bound, InvalidOptionE
 from tailrace.spark.options import ReadOptions
 from tailrace.values import PartitionOffsets
 
-Place = tuple[str, int]  # topic, partition id
+TopicPartition = tuple[str, int]  # topic, partition id
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -43,7 +43,7 @@ class Listing:
 
     partitions: Sequence[PartitionOffsets]
     missing_topics: Sequence[str] = ()
-    first_offsets: Mapping[int, Mapping[Place, int | None]] = field(default_factory=dict)
+    first_offsets: Mapping[int, Mapping[TopicPartition, int | None]] = field(default_factory=dict)
 
     def missing(self) -> list[str]:
         """A sentence for each topic that does not exist, with the nearest name of those that do."""
@@ -53,12 +53,14 @@ class Listing:
             for name in self.missing_topics
         ]
 
-    def selected(self, options: ReadOptions) -> dict[Place, PartitionOffsets]:
+    def selected(self, options: ReadOptions) -> dict[TopicPartition, PartitionOffsets]:
         """The partitions that are asked for, in order."""
         return {
-            (each.topic, each.partition): each
-            for each in sorted(self.partitions, key=lambda each: (each.topic, each.partition))
-            if options.selects(each.topic, each.partition)
+            (partition.topic, partition.partition): partition
+            for partition in sorted(
+                self.partitions, key=lambda partition: (partition.topic, partition.partition)
+            )
+            if options.selects(partition.topic, partition.partition)
         }
 
 
@@ -115,14 +117,14 @@ def starting_offset(options: ReadOptions, row: PartitionOffsets, listing: Listin
         return row.first_offset
     if not options.starting.is_time:
         return {EARLIEST: readable.start, LATEST: readable.stop}.get(wanted, wanted)
-    found = listing.first_offsets[wanted].get((row.topic, row.partition))
-    if found is None and row.state == "open" and not options.starts_latest_without_match:
+    offset = listing.first_offsets[wanted].get((row.topic, row.partition))
+    if offset is None and row.state == "open" and not options.starts_latest_without_match:
         raise InvalidOptionError(
             f"{options.starting.option}: no record of {row.topic}/{row.partition} is as late as "
             f"{wanted // 1000}; to start such a partition at its end, set "
             "startingOffsetsByTimestampStrategy to latest"
         )
-    return readable.stop if found is None else found
+    return readable.stop if offset is None else offset
 
 
 def split_ranges(
@@ -135,9 +137,11 @@ def split_ranges(
     """
     records_max = range_records_max
     if 0 < len(ranges) < range_count_min:
-        record_count = sum(each.record_count for each in ranges)
+        record_count = sum(range_.record_count for range_ in ranges)
         records_max = min(records_max, max(1, record_count // range_count_min))
-    return [part for each in ranges for part in _cut(each, -(-each.record_count // records_max))]
+    return [
+        part for range_ in ranges for part in _cut(range_, -(-range_.record_count // records_max))
+    ]
 
 
 def _cut(whole: OffsetRange, part_count: int) -> Iterator[OffsetRange]:
@@ -149,7 +153,7 @@ def _cut(whole: OffsetRange, part_count: int) -> Iterator[OffsetRange]:
         yield OffsetRange(whole.topic, whole.partition, start, end)
 
 
-def _named_partitions(options: ReadOptions) -> set[Place]:
+def _named_partitions(options: ReadOptions) -> set[TopicPartition]:
     """All that the options call by topic and partition."""
     assigned = {
         (topic, partition)
@@ -170,5 +174,5 @@ def _ending_offset(ending: Bound, row: PartitionOffsets, listing: Listing) -> in
         )
     if not ending.is_time:
         return stop if wanted == LATEST else wanted
-    found = listing.first_offsets[wanted].get((row.topic, row.partition))
-    return stop if found is None else found
+    offset = listing.first_offsets[wanted].get((row.topic, row.partition))
+    return stop if offset is None else offset

@@ -142,10 +142,10 @@ class Values:
         text = self.text(name)
         if text is None:
             return default
-        found = re.fullmatch("([0-9]{1,12}) ?([a-z]*)", text.lower())
-        if found is None or found[2] not in _SECONDS_BY_UNIT:
+        match_ = re.fullmatch("([0-9]{1,12}) ?([a-z]*)", text.lower())
+        if match_ is None or match_[2] not in _SECONDS_BY_UNIT:
             refuse(name, text, "a time like 500ms, 30s, 15m or 1h")
-        return int(found[1]) * _SECONDS_BY_UNIT[found[2]]
+        return int(match_[1]) * _SECONDS_BY_UNIT[match_[2]]
 
     def group(self, name: str) -> str | None:
         """A consumer group's name; None when not given."""

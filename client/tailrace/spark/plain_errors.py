@@ -11,8 +11,8 @@ _SQL_STATE = re.compile(r" SQLSTATE: \w+")
 
 def sentence_of(message: str) -> str:
     """Our own error if one is behind it, else the first line of Spark's."""
-    found = _OWN_ERROR.search(message) or _JAVA_ERROR.search(message)
-    if found:
-        return found[1]
+    match_ = _OWN_ERROR.search(message) or _JAVA_ERROR.search(message)
+    if match_:
+        return match_[1]
     lines = message.strip().splitlines() or ["Spark failed and does not say why"]
     return _SQL_STATE.sub("", lines[0])

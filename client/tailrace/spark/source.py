@@ -126,7 +126,7 @@ class TailraceReader(DataSourceReader):
 
 
 class NarrowingReader(TailraceReader):
-    """One that heeds conditions; Spark refuses `pushFilters` unless it is told to call it."""
+    """One that heeds conditions; Spark refuses `pushFilters` unless it is configured to call it."""
 
     def __init__(self, options: ReadOptions) -> None:
         super().__init__(options)
@@ -159,7 +159,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._final_listing: Listing | None = None  # of Trigger.AvailableNow: up to there
         self._has_waited = False  # for a first topic
         self._batch_at_s: float | None = None
-        self._reported: set[str] = set()  # losses; the planner looks many times a second
+        self._reported: set[str] = set()  # losses; the planner asks many times a second
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """What the options ask for. Trigger.Once hands `latestOffset` another: all there is."""

@@ -17,12 +17,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tailrace.spark.offsets import Listing, Place, Plan, add_range, starting_offset
+from tailrace.spark.offsets import Listing, Plan, TopicPartition, add_range, starting_offset
 from tailrace.spark.option_values import EARLIEST, LATEST, Bound
 from tailrace.spark.options import ReadOptions
 from tailrace.values import PartitionOffsets
 
-Offsets = Mapping[Place, int]
+Offsets = Mapping[TopicPartition, int]
 OffsetsDocument = dict[str, dict[str, int]]
 
 
@@ -36,7 +36,9 @@ class Reach(NamedTuple):
     @property
     def record_count(self) -> int:
         """Of all partitions."""
-        return sum(max(0, end - self.start[place]) for place, end in self.end.items())
+        return sum(
+            max(0, end - self.start[topic_partition]) for topic_partition, end in self.end.items()
+        )
 
 
 def read_offsets(document: Mapping[str, Mapping[str, int]]) -> Offsets:
@@ -65,7 +67,7 @@ def write_offsets(offsets: Offsets) -> OffsetsDocument:
 
 
 def starts_by_moment(options: ReadOptions) -> bool:
-    """Whether a later look could find another start: such a query begins at `{}`."""
+    """Whether a later call could find another start: such a query begins at `{}`."""
     if options.starting.is_time:
         return options.starts_latest_without_match
     return LATEST in options.starting.values()
@@ -74,10 +76,10 @@ def starts_by_moment(options: ReadOptions) -> bool:
 def first_offsets(options: ReadOptions, listing: Listing) -> Offsets:
     """Where a new query starts; children of unread parents are left for later."""
     selected = listing.selected(options)
-    offsets: dict[Place, int] = {}
-    for place, row in selected.items():  # parents before children: ids grow
+    offsets: dict[TopicPartition, int] = {}
+    for topic_partition, row in selected.items():  # parents before children: ids grow
         if _has_ended_parents(row, offsets, selected):
-            offsets[place] = starting_offset(options, row, listing)
+            offsets[topic_partition] = starting_offset(options, row, listing)
     return offsets
 
 
@@ -85,18 +87,22 @@ def reach(options: ReadOptions, start: Offsets, listing: Listing) -> Reach:
     """All that a batch from `start` can read now. PartitionDamagedError."""
     selected = listing.selected(options)
     losses: list[str] = []
-    positions: dict[Place, int] = {}
-    for place, offset in start.items():
-        if place in selected:
-            positions[place] = offset
-        elif options.selects(*place) and not _was_read(place, start, listing):
-            losses.append(f"{place[0]}/{place[1]} is gone, and was read up to {offset}")
+    positions: dict[TopicPartition, int] = {}
+    for topic_partition, offset in start.items():
+        if topic_partition in selected:
+            positions[topic_partition] = offset
+        elif options.selects(*topic_partition) and not _was_read(topic_partition, start, listing):
+            losses.append(
+                f"{topic_partition[0]}/{topic_partition[1]} is gone, and was read up to {offset}"
+            )
     positions |= {
-        place: row.first_offset
-        for place, row in selected.items()
-        if place not in start and _has_ended_parents(row, start, selected)
+        topic_partition: row.first_offset
+        for topic_partition, row in selected.items()
+        if topic_partition not in start and _has_ended_parents(row, start, selected)
     }
-    end = {place: selected[place].readable().stop for place in positions}
+    end = {
+        topic_partition: selected[topic_partition].readable().stop for topic_partition in positions
+    }
     losses += [
         f"{topic}/{partition} was read up to {positions[topic, partition]} and ends at {stop}"
         for (topic, partition), stop in end.items()
@@ -113,35 +119,37 @@ def limited(reached: Reach, records_max: int) -> Offsets:
     record_count = reached.record_count
     if record_count <= records_max:
         return reached.end
-    limits: dict[Place, int] = {}
-    for place, end in reached.end.items():
-        start = reached.start[place]
+    limits: dict[TopicPartition, int] = {}
+    for topic_partition, end in reached.end.items():
+        start = reached.start[topic_partition]
         share = records_max * (end - start) // record_count
-        limits[place] = min(end, start + max(1, share))
+        limits[topic_partition] = min(end, start + max(1, share))
     return limits
 
 
 def plan_batch(options: ReadOptions, start: Offsets, end: Offsets, listing: Listing) -> Plan:
-    """The ranges of the batch [start, end); the empty batch that tells a query's start has none."""
+    """The ranges of the batch [start, end); the empty batch that starts a query has none."""
     plan = Plan([], [])
     if not start:
         return plan
     selected = listing.selected(options)
-    for place, stop in sorted(end.items()):
-        row = selected.get(place)
+    for topic_partition, stop in sorted(end.items()):
+        row = selected.get(topic_partition)
         if row is None:
-            if options.selects(*place) and stop > start.get(place, 0):
-                plan.losses.append(f"{place[0]}/{place[1]} is gone before it was read")
-        elif stop > start.get(place, row.first_offset):
-            add_range(plan, row, start.get(place, row.first_offset), stop)
+            if options.selects(*topic_partition) and stop > start.get(topic_partition, 0):
+                plan.losses.append(
+                    f"{topic_partition[0]}/{topic_partition[1]} is gone before it was read"
+                )
+        elif stop > start.get(topic_partition, row.first_offset):
+            add_range(plan, row, start.get(topic_partition, row.first_offset), stop)
     return plan
 
 
 def latest_offsets(options: ReadOptions, listing: Listing) -> Offsets:
     """The ends of all partitions that can be read: what progress is measured by."""
     return {
-        place: row.high_watermark
-        for place, row in listing.selected(options).items()
+        topic_partition: row.high_watermark
+        for topic_partition, row in listing.selected(options).items()
         if row.high_watermark is not None
     }
 
@@ -152,32 +160,33 @@ def from_earliest(options: ReadOptions) -> ReadOptions:
 
 
 def _has_ended_parents(
-    row: PartitionOffsets, offsets: Offsets, selected: Mapping[Place, PartitionOffsets]
+    row: PartitionOffsets, offsets: Offsets, selected: Mapping[TopicPartition, PartitionOffsets]
 ) -> bool:
     """Whether all parents that are read at all, and are still there, are read to their ends."""
     parents = {(row.topic, parent) for parent in row.parents} & selected.keys()
     return all(
-        selected[place].state == "sealed"
-        and offsets.get(place, -1) >= selected[place].readable().stop
-        for place in parents
+        selected[topic_partition].state == "sealed"
+        and offsets.get(topic_partition, -1) >= selected[topic_partition].readable().stop
+        for topic_partition in parents
     )
 
 
-def _was_read(place: Place, start: Offsets, listing: Listing) -> bool:
+def _was_read(topic_partition: TopicPartition, start: Offsets, listing: Listing) -> bool:
     """Whether a partition that retention has removed had been read to its end.
 
-    Its children say so, when one is in `start`, or begins where reading stood: at the largest end
+    Its children say so, when one is in `start`, or begins where reading was: at the largest end
     of its parents. When they are removed, too, it is so unless somewhere a partition was begun and
     removed unread: what it left behind names a parent that nobody has read.
     """
-    topic, partition = place
+    topic, partition = topic_partition
     rows = [row for row in listing.partitions if row.topic == topic]
     listed = {row.partition for row in rows}
     heirs = [row for row in rows if not listed.issuperset(row.parents)]
     children = [row for row in heirs if partition in row.parents]
     if children:
         return any(
-            (topic, row.partition) in start or row.first_offset == start[place] for row in children
+            (topic, row.partition) in start or row.first_offset == start[topic_partition]
+            for row in children
         )
     return bool(heirs) and all(
         (topic, row.partition) in start

@@ -42,7 +42,7 @@ class Rule:
     on_create: bool = False
 
     def document(self) -> dict[str, Any]:
-        """As a CRD has it."""
+        """Return the rule as a CRD has it."""
         given = {
             "rule": self.rule,
             "message": self.message,
@@ -55,7 +55,7 @@ class Rule:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """With the rule."""
+        """Return the schema with the rule."""
         return with_rule(handler(schema), self)
 
 
@@ -65,7 +65,7 @@ def ruled(*each: Rule) -> ConfigDict:
 
 
 def unchanged(name: str, *, otherwise: str = "''") -> str:
-    """In CEL: a field that may be absent is what it was. `otherwise`: what absence means."""
+    """Return in CEL: a field that may be absent is unchanged. `otherwise`: what absence means."""
     now, before = (f"(has({it}.{name}) ? {it}.{name} : {otherwise})" for it in ("self", "oldSelf"))
     return f"{now} == {before}"
 
@@ -130,7 +130,7 @@ class Text(_Checked):
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """With a rule, whose message is clearer than that of a pattern."""
+        """Return the schema with a rule, whose message is clearer than that of a pattern."""
         rule = Rule(f"self.matches('^({self.form})$')", message=self.message)
         return with_rule(handler(schema), rule)
 
@@ -150,7 +150,7 @@ class Keys(_Checked):
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """With a rule: a schema says nothing of keys."""
+        """Return the schema with a rule: a schema says nothing of keys."""
         is_one = f"key.matches('^({self.form})$') && key.indexOf('/') <= {_PREFIX_MAX}"
         return with_rule(handler(schema), Rule(f"self.all(key, {is_one})", message=self.message))
 
@@ -171,7 +171,7 @@ class TotalBytes(_Checked):
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """With a rule: a schema bounds each of them only."""
+        """Return the schema with a rule: a schema bounds each of them only."""
         each = "bytes(key).size() + bytes(self[key]).size()"
         rule = Rule(f"self.map(key, {each}).sum() <= {self.most}", message=self.message)
         return with_rule(handler(schema), rule)
@@ -188,7 +188,7 @@ class NoneTwice(_Checked):
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """As a set, which server-side apply merges by its items."""
+        """Return the schema of a set, which server-side apply merges by its items."""
         return {**handler(schema), "x-kubernetes-list-type": "set"}
 
     def _check(self, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -213,7 +213,7 @@ class ResourceQuantity:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """As Kubernetes itself describes quantities."""
+        """Return the schema by which Kubernetes itself describes quantities."""
         is_text = f"self.matches('^{self._FORM}$')"
         rule = Rule(f"type(self) == int ? self >= 0 : {is_text}", message=self._MESSAGE)
         both = {"anyOf": [{"type": "integer"}, {"type": "string"}], "maxLength": _LENGTH_MAX}
@@ -227,7 +227,7 @@ class ResourceQuantity:
 
 
 def quantity_expression(quantity: Quantity) -> str:
-    """In CEL: whether `self` is such a quantity; what would pass 64 bits is none."""
+    """Return in CEL whether `self` is such a quantity; what would pass 64 bits is none."""
     if quantity.kind is SIZE:
         units = "|".join(filter(None, SIZE_UNITS))
         form = f"^[0-9]{{1,{DIGITS_MAX}}}({units})?$"
@@ -235,7 +235,9 @@ def quantity_expression(quantity: Quantity) -> str:
         value = "quantity(self).asInteger()"
     else:
         is_one = "self.matches('^(0|[0-9]{1,15}(ms|s)|[0-9]{1,10}(m|h|d|w))$')"
-        factors = ", ".join(f"'{unit}': {each}" for unit, each in DURATION_UNITS.items())
+        factors = ", ".join(
+            f"'{unit}': {duration_unit}" for unit, duration_unit in DURATION_UNITS.items()
+        )
         number = f"int(self.find('^[0-9]+')) * {{{factors}}}[self.find('[a-z]+')]"
         value = f"(self == '0' ? 0 : {number})"
     parts = [is_one, f"{value} >= {quantity.least}"]

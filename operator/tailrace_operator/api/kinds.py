@@ -26,7 +26,7 @@ CLUSTER_NAME_MAX = 40
 PARTITIONS_LISTED_MAX = 64
 
 
-class Condition(Fields):
+class StatusCondition(Fields):
     """As everywhere in Kubernetes."""
 
     type: Annotated[str, Field(max_length=64)]
@@ -51,7 +51,7 @@ class Condition(Fields):
 
 
 Conditions = Annotated[
-    tuple[Condition, ...],
+    tuple[StatusCondition, ...],
     Field(
         max_length=16,
         json_schema_extra={

@@ -135,7 +135,7 @@ class Storage(Fields):
 
     @property
     def size_bytes(self) -> int:
-        """`size` in bytes."""
+        """Return `size` in bytes."""
         size_bytes = _STORAGE_SIZE.quantity.read(self.size)
         assert size_bytes is not None, "storage has a bound"
         return size_bytes
@@ -162,7 +162,7 @@ class Resources(Fields):
     )
 
 
-class Settings(Fields):
+class BrokerSettings(Fields):
     """Settings of the brokers; those that are neither given nor have a default here are the
     broker's defaults."""
 
@@ -217,7 +217,7 @@ class Settings(Fields):
 
     @property
     def memory_bytes(self) -> int:
-        """What a broker's buffers and its cache take at most, the interpreter not counted."""
+        """Return how much a broker's buffers and cache take at most, without the interpreter."""
         given = self.model_dump(include=set(_MEMORY_DEFAULTS), exclude_none=True)
         return sum(
             default if name not in given else size(0).quantity.read(given[name]) or 0
@@ -246,13 +246,13 @@ class Toleration(Fields):
     model_config = ruled(
         Rule(
             "has(self.key) && self.key != '' || has(self.operator) && self.operator == 'Exists'",
-            message="without a key it has to be Exists, which stands for every taint",
+            message="without a key it has to be Exists, which means every taint",
             field=".operator",
         ),
         Rule(
             "!has(self.value) || self.value == '' || !has(self.operator) || "
             "self.operator != 'Exists'",
-            message="with the operator Exists there is no value: it stands for every one",
+            message="with the operator Exists there is no value: it means every one",
             field=".value",
         ),
         Rule(
@@ -345,7 +345,7 @@ class StreamClusterSpec(Fields):
     """What each broker's container gets. A quantity with a fraction is a text, `"0.5"` or `500m`;
     one with an exponent has a unit instead: `1G`, not `1e9`."""
 
-    settings: Settings = Settings()
+    settings: BrokerSettings = BrokerSettings()
     """Settings of the brokers; their memory has to fit into `spec.resources.limits.memory`."""
 
     zones: Annotated[tuple[LabelValue, ...], Field(max_length=3), AfterValidator(_zones)] = ()
@@ -460,7 +460,7 @@ class TopicSpec(Fields):
         return {to_camel(name): each for name, each in given.items() if name not in _NO_SETTINGS}
 
     def name_in_ring(self, resource_name: str) -> str:
-        """What the topic is called there."""
+        """Return the topic's name in the ring."""
         return self.topic_name or resource_name
 
 
@@ -485,7 +485,7 @@ def _parsed(model: type[_Spec], document: Mapping[str, Any]) -> _Spec:
 
 
 def _api_settings(fields: Fields) -> dict[str, Any]:
-    """What is given, as settings say it: `flush_size` "1Mi" -> `flush_bytes` 2**20."""
+    """Return the given fields in terms of settings: `flush_size` "1Mi" -> `flush_bytes` 2**20."""
     given = fields.model_dump(exclude_none=True)
     return dict(_api_setting(_written(type(fields), name), name, given[name]) for name in given)
 
@@ -502,7 +502,7 @@ def _api_setting(written: Written | None, name: str, value: Any) -> tuple[str, A
 
 
 def _written(model: type[Fields], name: str) -> Written | None:
-    """How the field's quantity is written; None: it holds none."""
+    """Return how the field's quantity is written; None: it holds none."""
     metadata = model.model_fields[name].metadata
     return next((each for each in metadata if isinstance(each, Written)), None)
 

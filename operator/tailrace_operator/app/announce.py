@@ -131,7 +131,8 @@ def event_manifest(
 
 
 def is_news(action: Blocked, status: Document) -> bool:
-    """Whether the status does not say so yet."""
+    """Return whether the status does not say so yet."""
     return not any(
-        action.message in each.get("message", "") for each in status.get("conditions") or ()
+        action.message in condition.get("message", "")
+        for condition in status.get("conditions") or ()
     )

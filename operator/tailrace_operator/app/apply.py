@@ -42,7 +42,7 @@ SECRET_BYTES = 32
 async def apply(
     kube: Kube, admin: RingAdmin, cluster: Cluster, action: ClusterAction
 ) -> str | None:
-    """What it gave: the id of a ring that was founded. KubeError, RingError."""
+    """Apply an action; return the id of a ring that was founded. KubeError, RingError."""
     namespace, name = cluster.owner.namespace, cluster.owner.name
     match action:
         case Apply():
@@ -97,9 +97,11 @@ async def apply_topic(
 
 
 async def set_finalizer(kube: Kube, document: Document, *, is_wanted: bool) -> None:
-    """Of a Topic, `document` being the resource as it was read. KubeError."""
+    """Set the finalizer of a Topic, `document` being the resource as it was read. KubeError."""
     metadata = document["metadata"]
-    finalizers = [each for each in metadata.get("finalizers") or () if each != TOPIC_FINALIZER]
+    finalizers = [
+        finalizer for finalizer in metadata.get("finalizers") or () if finalizer != TOPIC_FINALIZER
+    ]
     if is_wanted:
         finalizers.append(TOPIC_FINALIZER)
     patch = {"metadata": {"resourceVersion": metadata["resourceVersion"], "finalizers": finalizers}}
@@ -131,15 +133,16 @@ async def _apply(kube: Kube, cluster: Cluster, action: Apply) -> None:
 
 
 async def _create_secret(kube: Kube, manifest: Document) -> None:
-    """With a new text; one that is there already stays, and is no ring Secret of this cluster."""
+    """Create it with a new text; an existing one stays, and is no ring Secret of this cluster."""
     text = base64.b64encode(secrets.token_urlsafe(SECRET_BYTES).encode()).decode()
     try:
         await kube.create({**manifest, "data": {SECRET_KEY: text}})
     except AlreadyExistsError as error:
         name = manifest["metadata"]["name"]
         raise AlreadyExistsError(
-            f"Secret {name} is there already, and is another owner's or has under {SECRET_KEY} no "
-            "visible ASCII without spaces; delete it, if it is not removed automatically",
+            f"Secret {name} is there already, and belongs to a different owner or has under "
+            f"{SECRET_KEY} no visible ASCII without spaces; delete it, if it is not removed "
+            "automatically",
             status=error.status,
         ) from error
 

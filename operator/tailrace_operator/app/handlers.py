@@ -99,7 +99,7 @@ def _settings() -> kopf.OperatorSettings:
 
 
 async def connection_info(configuration: Configuration) -> kopf.ConnectionInfo:
-    """Where the operator's own client calls, and as whom, in kopf's terms."""
+    """Return in kopf's terms where the operator's own client calls, and as whom."""
     header = await configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
     scheme, _, token = (header or "").rpartition(" ")
     return kopf.ConnectionInfo(

@@ -53,7 +53,7 @@ log = structlog.get_logger()
 
 
 def main() -> int:
-    """The exit code."""
+    """Run the operator; return the exit code."""
     if not __debug__:
         print("tailrace_operator needs its assertions: start it without -O", file=sys.stderr)
         return 2
@@ -89,7 +89,7 @@ async def _main(settings: Settings) -> int:
 
 
 async def load_configuration() -> Configuration:
-    """Of the pod that this runs in, else of KUBECONFIG. ConfigException: there is neither."""
+    """Load the configuration of this pod, else of KUBECONFIG. ConfigException: there is neither."""
     configuration = Configuration()
     if "KUBERNETES_SERVICE_HOST" in os.environ and not os.environ.get("KUBECONFIG"):
         load_incluster_config(configuration)  # type: ignore[no-untyped-call]
@@ -105,7 +105,7 @@ async def operate(
     *,
     has_signals: bool = False,
 ) -> None:
-    """Until `stop` is set; with `has_signals` by SIGTERM and SIGINT too."""
+    """Run until `stop` is set; with `has_signals` by SIGTERM and SIGINT too."""
     metrics = Metrics()
     kube = Kube(configuration, timeout_s=settings.api_seconds, on_call=metrics.called)
     rings = Rings(settings.broker_address, timeout_s=settings.broker_seconds)
@@ -153,12 +153,12 @@ async def operate(
 
 
 async def _prepare(kube: Kube, lease: Lease) -> None:
-    """Until the CRDs are there and no other operator writes."""
-    has_told = False
+    """Wait until the CRDs are there and no other operator writes."""
+    has_reported = False
     while not await _is_served(kube):
-        if not has_told:
+        if not has_reported:
             log.warning("crds.awaited", group_version=GROUP_VERSION, remedy="apply crds/")
-            has_told = True
+            has_reported = True
         await asyncio.sleep(CRD_POLL_S)
     await lease.acquire()
 
@@ -178,7 +178,7 @@ async def _work(
     configuration: Configuration,
     on_started: Callable[[], None],
 ) -> None:
-    """For ever; LeaseLostError."""
+    """Work for ever; LeaseLostError."""
     intervals = Intervals(
         waiting_s=settings.waiting_seconds,
         resync_s=settings.resync_seconds,
@@ -197,7 +197,7 @@ async def _work(
 
 
 async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Whether `work` was done before `stop`, which ends it."""
+    """Return whether `work` was done before `stop`, which ends it."""
     async with asyncio.TaskGroup() as tasks:
         running, waiting = tasks.create_task(work), tasks.create_task(stop.wait())
         await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
@@ -214,4 +214,4 @@ def _catch_signals(stop: asyncio.Event) -> None:
 
 
 def _catch_none() -> None:
-    """Where the operator runs within another program."""
+    """Catch no signals where the operator runs within another program."""

@@ -20,7 +20,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.reconciles = Counter(
             "tailrace_operator_reconciles",
-            "Looks at a resource, by what came of it: changed, unchanged, failed.",
+            "Reconcile passes, by outcome: changed, unchanged, failed.",
             ("kind", "outcome"),
             registry=self.registry,
         )

@@ -39,14 +39,14 @@ async def observe_cluster(
     *,
     default_image: str,
 ) -> Cluster:
-    """All that there is of a StreamCluster; InvalidSpecError, KubeError."""
+    """Observe all of a StreamCluster; InvalidSpecError, KubeError."""
     owner = owner_of(document)
     spec = parse_cluster_spec(document)
     has_service_monitors = await abilities.has_service_monitors()
     names = [
-        each
-        for each in child_names(owner.name)
-        if has_service_monitors or each.kind != "ServiceMonitor"
+        child
+        for child in child_names(owner.name)
+        if has_service_monitors or child.kind != "ServiceMonitor"
     ]
     namespace, selected = owner.namespace, selector_labels(owner.name)
     *listed, secret, pods, claims = await _together(
@@ -70,9 +70,9 @@ async def observe_cluster(
         default_image=default_image,
         has_secret=text is not None,
         has_service_monitors=has_service_monitors,
-        children=found,
+        children=present,
         pods=seen_pods,
-        former_pods=pods_of(owner.name, [each for each in pods if each not in own_pods]),
+        former_pods=pods_of(owner.name, [pod for pod in pods if pod not in own_pods]),
         claims=await _claims(abilities, claims_of(owner.name, claims)),
         ring=ring,
     )
@@ -87,7 +87,7 @@ async def observe_cluster(
 async def observe_topic(
     kube: Kube, ring_of: Callable[[str], RingAdmin], document: Document, *, taken_by: str | None
 ) -> Topic:
-    """All that there is of a Topic; `taken_by`: an older one of the same name in the ring.
+    """Observe all of a Topic; `taken_by`: an older one of the same name in the ring.
 
     InvalidSpecError, KubeError, RingError.
     """

@@ -56,7 +56,7 @@ class Pace:
         return self.intervals.resync_s
 
     def rest_s(self, outcome: Outcome) -> float:
-        """How much of that no event cuts short, since it may be the echo of what was just done."""
+        """Return how much of it no event cuts short: it may be the echo of the last action."""
         is_repeated = outcome is Outcome.CHANGED and self._repeat_count > 1
         return self.intervals.waiting_s if is_repeated or outcome is Outcome.FAILED else 0.0
 

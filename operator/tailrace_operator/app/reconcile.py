@@ -185,10 +185,12 @@ class Reconciler:
     async def _take(
         self, key: Key, document: Document, planned: _Planned, failure_count: int
     ) -> PassResult:
-        """Report, apply, and announce."""
+        """Report, apply, and announce an action."""
         action, refused, outcome = planned.action, None, None
-        is_told_late = failure_count >= REPORTED_FAILURES_MIN or _is_refused(planned.status_before)
-        if not is_told_late:
+        is_reported_late = failure_count >= REPORTED_FAILURES_MIN or _is_refused(
+            planned.status_before
+        )
+        if not is_reported_late:
             document = await self._report(document, planned.status(None, None))
         try:
             outcome = await planned.apply(document)
@@ -197,9 +199,9 @@ class Reconciler:
         except (KubeError, RingError) as error:
             await self._report_failure(key, document, planned, error, failure_count)
             raise
-        if is_told_late or refused is not None:
+        if is_reported_late or refused is not None:
             document = await self._report(document, planned.status(refused, None))
-        return await self._told(key, planned, document, action, outcome)
+        return await self._report_outcome(key, planned, document, action, outcome)
 
     async def _forget(self, key: Key) -> None:
         self._metrics.is_in_state(key, None)
@@ -235,7 +237,7 @@ class Reconciler:
             return self._rings.of(key.namespace, cluster)
 
         # A topic is changed only when it is sure that no older resource has it: by then all of
-        # them may not have been told.
+        # them may not have been informed.
         is_deleting = "deletionTimestamp" in document["metadata"]
         listed = await self._kube.list("Topic", namespace=key.namespace) if is_deleting else None
         topic = await observe_topic(self._kube, ring_of, document, taken_by=taken_by(listed))
@@ -258,7 +260,7 @@ class Reconciler:
 
     # --- both -------------------------------------------------------------------------------------
 
-    async def _told(
+    async def _report_outcome(
         self,
         key: Key,
         planned: _Planned,
@@ -294,7 +296,7 @@ class Reconciler:
         action: Action,
         outcome: str | None,
     ) -> None:
-        """As an Event; one that is lost is no harm."""
+        """Announce it as an Event; one that is lost is no harm."""
         announced = announcement(action, owner, outcome=outcome)
         if announced is None:
             return
@@ -398,14 +400,14 @@ class Reconciler:
 
 
 def _is_held(document: Document) -> bool:
-    """Whether its deletion waits for the operator."""
+    """Return whether its deletion waits for the operator."""
     metadata = document["metadata"]
     is_deleting = "deletionTimestamp" in metadata
     return is_deleting and TOPIC_FINALIZER in (metadata.get("finalizers") or ())
 
 
 def _state(owner: Owner, action: Action | None, status: Document) -> str:
-    """One of `metrics.STATES`."""
+    """Return one of `metrics.STATES`."""
     if owner.is_paused:
         return "paused"
     if isinstance(action, Blocked):
@@ -418,14 +420,14 @@ def _state(owner: Owner, action: Action | None, status: Document) -> str:
 
 def _is_refused(status: Document) -> bool:
     """So it was before: it is not said to be under way each time that it is tried."""
-    return any(each.get("reason") == _REFUSED for each in status.get("conditions") or ())
+    return any(condition.get("reason") == _REFUSED for condition in status.get("conditions") or ())
 
 
 def _without_times(status: Document) -> str:
-    """What does not change by time alone."""
+    """Return the part that does not change by time alone."""
     conditions = [
-        (each["type"], each["status"], each.get("message"))
-        for each in status.get("conditions") or ()
+        (condition["type"], condition["status"], condition.get("message"))
+        for condition in status.get("conditions") or ()
     ]
     return repr((status.get("phase"), conditions))
 

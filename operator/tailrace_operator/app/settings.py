@@ -65,7 +65,7 @@ class Settings(BaseSettings):
 
     @property
     def namespace_names(self) -> tuple[str, ...]:
-        """Empty: all."""
+        """Return the namespaces; empty: all."""
         return tuple(name for each in self.namespaces.split(",") if (name := each.strip()))
 
     @field_validator("broker_url")

@@ -17,12 +17,12 @@ class Abilities:
         self._classes: dict[str, bool] = {}  # those that were asked for, and whether they exist
 
     async def has_service_monitors(self) -> bool:
-        """Whether Prometheus' operator is there."""
+        """Return whether Prometheus' operator is there."""
         kind = "ServiceMonitor"
         return await self._ask(kind, lambda: self._kube.has_kind(kind))
 
     async def is_expandable(self, storage_class: str | None) -> bool:
-        """Whether volumes of this class can grow."""
+        """Return whether volumes of this class can grow."""
         if not storage_class:
             return False
         return await self._ask(f"class/{storage_class}", lambda: self._expands(storage_class))
@@ -33,7 +33,7 @@ class Abilities:
 
     async def _expands(self, storage_class: str) -> bool:
         try:
-            found = await self._kube.find("StorageClass", storage_class)
+            resource = await self._kube.find("StorageClass", storage_class)
         except ForbiddenError:  # a role for some namespaces only: the API says it when it is asked
             return True
         self._classes[storage_class] = found is not None

@@ -85,7 +85,7 @@ class Kube:
         await self._client.close()  # type: ignore[no-untyped-call]
 
     async def get(self, kind: str, name: str, *, namespace: str | None = None) -> Document:
-        """One object; NotFoundError."""
+        """Return one object; NotFoundError."""
         return await self._call("get", "GET", kind, namespace=namespace, name=name)
 
     async def find(self, kind: str, name: str, *, namespace: str | None = None) -> Document | None:
@@ -127,7 +127,7 @@ class Kube:
         )
 
     async def create(self, manifest: Document) -> Document:
-        """AlreadyExistsError."""
+        """Create an object. AlreadyExistsError."""
         metadata = manifest["metadata"]
         return await self._call(
             "create",
@@ -189,7 +189,7 @@ class Kube:
         )
 
     async def has_kind(self, kind: str) -> bool:
-        """Whether the API knows it: of a group there may be some kinds only."""
+        """Return whether the API knows it: of a group there may be some kinds only."""
         resource = RESOURCES[kind]
         try:
             known = await self._request("GET", f"/apis/{resource.group_version}")
@@ -234,7 +234,7 @@ class Kube:
         body: Document | None = None,
         content_type: str = _JSON,
     ) -> Document:
-        """The answer's JSON."""
+        """Return the answer's JSON."""
         headers = {"Accept": _JSON, "Content-Type": content_type}
         await self._client.update_params_for_auth(headers, (), ["BearerToken"], path, method, body)
         url = self._client.configuration.host + path
@@ -267,7 +267,7 @@ def _path(
 
 
 def _read(status: int, content: bytes) -> Document:
-    """What was answered, or the error that it is."""
+    """Return the answer, or raise the error that it is."""
     try:
         document = json.loads(content)
     except ValueError:

@@ -21,7 +21,7 @@ _FAILED_RESIZE = frozenset({"ControllerResizeError", "NodeResizeError"})
 
 
 def owner_of(document: Document) -> Owner:
-    """What a resource says of itself."""
+    """Return what a resource says of itself."""
     metadata = document["metadata"]
     return Owner(
         namespace=metadata["namespace"],
@@ -37,7 +37,10 @@ def secret_text(secret: Document | None, uid: str) -> str | None:
     """None: there is no Secret, nothing that brokers take, or it goes with the owner before."""
     if secret is None:
         return None
-    owners = [each["uid"] for each in secret["metadata"].get("ownerReferences") or ()]
+    owners = [
+        owner_reference["uid"]
+        for owner_reference in secret["metadata"].get("ownerReferences") or ()
+    ]
     if owners and uid not in owners:
         return None
     encoded = (secret.get("data") or {}).get(SECRET_KEY)
@@ -46,7 +49,7 @@ def secret_text(secret: Document | None, uid: str) -> str | None:
 
 
 def founded_of(document: Document) -> Founded | None:
-    """What the status of a StreamCluster has recorded; None: nothing."""
+    """Return the ring that a StreamCluster's status records; None: nothing."""
     noted = (document.get("status") or {}).get("founded")
     return Founded(noted["brokers"], noted.get("clusterId")) if noted else None
 
@@ -57,9 +60,9 @@ def founded_of(document: Document) -> Founded | None:
 def pods_of(name: str, documents: list[Document]) -> tuple[Pod, ...]:
     """Those of the StatefulSet, by ordinal."""
     pods = [
-        _pod(ordinal, each)
-        for each in documents
-        if (ordinal := _ordinal(each, prefix=f"{name}-")) is not None
+        _pod(ordinal, document)
+        for document in documents
+        if (ordinal := _ordinal(document, prefix=f"{name}-")) is not None
     ]
     return tuple(sorted(pods, key=lambda pod: pod.ordinal))
 
@@ -88,12 +91,13 @@ def _pod(ordinal: int, document: Document) -> Pod:
     metadata, spec, status = document["metadata"], document["spec"], document.get("status") or {}
     containers = status.get("containerStatuses") or ()
     conditions = by_type(status)
-    gates = [each["name"] for each in spec.get("schedulingGates") or ()]
+    gates = [scheduling_gate["name"] for scheduling_gate in spec.get("schedulingGates") or ()]
     return Pod(
         ordinal=ordinal,
         uid=metadata["uid"],
         revision=(metadata.get("labels") or {}).get(_REVISION_LABEL, ""),
-        is_running=bool(containers) and all("running" in each["state"] for each in containers),
+        is_running=bool(containers)
+        and all("running" in container["state"] for container in containers),
         is_ready=conditions.get("Ready", {}).get("status") == "True",
         is_deleting="deletionTimestamp" in metadata,
         is_gated=ZONE_GATE in gates,
@@ -104,34 +108,34 @@ def _pod(ordinal: int, document: Document) -> Pod:
 
 
 def _zone(metadata: Document, spec: Document) -> str | None:
-    """Where it was pinned to, or what Kubernetes says of its node (since 1.35)."""
+    """Return where it was pinned to, or what Kubernetes says of its node (since 1.35)."""
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
     for term in required.get("nodeSelectorTerms") or ():
-        for each in term.get("matchExpressions") or ():
-            if each["key"] == ZONE_LABEL and each.get("values"):
-                return str(each["values"][0])
+        for match_expression in term.get("matchExpressions") or ():
+            if match_expression["key"] == ZONE_LABEL and match_expression.get("values"):
+                return str(match_expression["values"][0])
     zone = (metadata.get("labels") or {}).get(ZONE_LABEL)
     return None if zone is None else str(zone)
 
 
 def _pod_problem(status: Document, conditions: Mapping[str, Document]) -> str | None:
     """Why it does not run, as far as Kubernetes knows."""
-    for each in status.get("containerStatuses") or ():
-        waiting = each["state"].get("waiting")
+    for container_status in status.get("containerStatuses") or ():
+        waiting = container_status["state"].get("waiting")
         if waiting and waiting.get("reason", "") not in _STARTING:
-            ended = (each.get("lastState") or {}).get("terminated") or {}
+            ended = (container_status.get("lastState") or {}).get("terminated") or {}
             before = f" (ended by {ended['reason']})" if ended.get("reason") else ""
             if waiting["reason"] in _IMAGE:
                 waiting = {**waiting, "reason": "ImagePullBackOff"}
             return _told(waiting) + before
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
-        return _told(scheduled)
+        return _message_of(scheduled)
     return None
 
 
-def _told(one: Document) -> str:
+def _message_of(one: Document) -> str:
     """A reason with its message."""
     reason, message = one.get("reason", ""), one.get("message", "")
     return f"{reason}: {message}" if message else str(reason)
@@ -140,9 +144,9 @@ def _told(one: Document) -> str:
 def claims_of(name: str, documents: list[Document]) -> list[tuple[int, Document]]:
     """Those of the StatefulSet's template with their ordinals, in that order."""
     claims = [
-        (ordinal, each)
-        for each in documents
-        if (ordinal := _ordinal(each, prefix=f"{DATA_VOLUME}-{name}-")) is not None
+        (ordinal, document)
+        for document in documents
+        if (ordinal := _ordinal(document, prefix=f"{DATA_VOLUME}-{name}-")) is not None
     ]
     return sorted(claims, key=lambda claim: claim[0])
 
@@ -176,9 +180,9 @@ def claim_of(
     metadata = document["metadata"]
     spec, status = document["spec"], document.get("status") or {}
     failed = [
-        each
-        for each in status.get("conditions") or ()
-        if each["type"] in _FAILED_RESIZE and each.get("status") == "True"
+        condition
+        for condition in status.get("conditions") or ()
+        if condition["type"] in _FAILED_RESIZE and condition.get("status") == "True"
     ]
     return Claim(
         ordinal=ordinal,
@@ -208,5 +212,5 @@ def _no_class(spec: Document, status: Document, *, has_class: bool) -> str | Non
 
 def _bytes(text: object) -> int:
     """0: it is not known yet."""
-    found = quantity(text)
-    return 0 if found is None else int(found)
+    size_bytes = quantity(text)
+    return 0 if size_bytes is None else int(size_bytes)

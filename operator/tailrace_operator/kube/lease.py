@@ -42,14 +42,14 @@ class LeaseWatch:
     changed_ms: int = 0
 
     def is_free(self, spec: Document, now_ms: int) -> bool:
-        """Whether it can be taken, `spec` being what it says now."""
+        """Return whether it can be taken, `spec` being what it says now."""
         if spec != self.seen:
             self.seen = dict(spec)
             self.changed_ms = now_ms
         if spec.get("holderIdentity") in (None, "", self.identity):
             return True
-        told_s = spec.get("leaseDurationSeconds")
-        duration_ms = told_s * 1000 if isinstance(told_s, int) else self.duration_ms
+        lease_s = spec.get("leaseDurationSeconds")
+        duration_ms = lease_s * 1000 if isinstance(lease_s, int) else self.duration_ms
         return now_ms - self.changed_ms >= duration_ms
 
 
@@ -81,21 +81,21 @@ class Lease:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether it is held, and need not be renewed yet."""
+        """Return whether it is held, and need not be renewed yet."""
         return self.is_held and time.monotonic() < self._renewed_s + self._duration_s / _RENEWALS
 
     async def take(self) -> str | None:
         """Take it, or renew it; why not, if another has it. KubeError."""
         self.is_held = False
-        found = await self._kube.find("Lease", self._name, namespace=self._namespace)
-        if found is None:
+        lease = await self._kube.find("Lease", self._name, namespace=self._namespace)
+        if lease is None:
             begun_s = time.monotonic()
             self._note(await self._kube.create(self._document(self._identity)))
             self._renewed_s = begun_s
         else:
-            self._note(found)
-            if not self._watch.is_free(found.get("spec") or {}, _now_ms()):
-                return f"{found['spec']['holderIdentity']} holds it"
+            self._note(lease)
+            if not self._watch.is_free(lease.get("spec") or {}, _now_ms()):
+                return f"{lease['spec']['holderIdentity']} holds it"
             await self._write(self._identity)
         self.is_held = True
         return None
@@ -141,11 +141,11 @@ class Lease:
         try:
             await self._write(self._identity)
         except ConflictError:
-            found = await self._kube.get("Lease", self._name, namespace=self._namespace)
-            if found["spec"].get("holderIdentity") != self._identity:
+            lease = await self._kube.get("Lease", self._name, namespace=self._namespace)
+            if lease["spec"].get("holderIdentity") != self._identity:
                 self.is_held = False
                 raise LeaseLostError(f"another operator holds the Lease {self._name}") from None
-            self._note(found)  # somebody touched it
+            self._note(lease)  # somebody touched it
             await self._write(self._identity)
 
     async def _write(self, holder: str) -> None:

@@ -1,6 +1,6 @@
 """Which of several releases serves a namespace that all of them watch: the holder of its Lease.
 
-The holder is a release, and not a pod: who acts for it is said by the release's own Lease. Looks at
+The holder is a release, and not a pod: who acts for it is said by the release's own Lease. Reads
 resources renew it, so that a namespace without any is free after a while.
 """
 
@@ -55,7 +55,11 @@ class ServedNamespaces:
     def _forget_silent(self, now_s: float) -> None:
         """Namespaces without a resource: their Leases are free by now, and they may be gone."""
         begin_s = now_s - self._duration_s
-        kept = {name: each for name, each in self._namespaces.items() if each.asked_s >= begin_s}
+        kept = {
+            name: namespace
+            for name, namespace in self._namespaces.items()
+            if namespace.asked_s >= begin_s
+        }
         self._namespaces = kept
 
     def _of(self, namespace: str) -> _Namespace:

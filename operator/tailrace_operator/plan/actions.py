@@ -184,7 +184,7 @@ def progress_reason(action: ClusterAction | TopicAction) -> str:
 
 
 def described(action: ClusterAction | TopicAction) -> str:
-    """What an action does, for people."""
+    """Describe an action for people."""
     match action:
         case Apply(manifest, reason):
             return f"{manifest['kind']} {manifest['metadata']['name']}: {reason}"

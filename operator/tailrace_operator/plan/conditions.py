@@ -23,28 +23,28 @@ class Condition:
 def condition_documents(
     conditions: Iterable[Condition], status: Document, *, generation: int, now: str
 ) -> list[dict[str, Any]]:
-    """As a status has them; what holds as in `status` has held since then."""
+    """Return conditions as a status has them; one that holds in `status` keeps its time."""
     before = by_type(status)
     return [
         {
-            "type": each.type,
-            "status": str(each.holds),
-            "reason": each.reason,
-            "message": each.message[:MESSAGE_MAX],
+            "type": condition.type,
+            "status": str(condition.holds),
+            "reason": condition.reason,
+            "message": condition.message[:MESSAGE_MAX],
             "observedGeneration": generation,
-            "lastTransitionTime": _since(before.get(each.type, {}), str(each.holds), now),
+            "lastTransitionTime": _since(before.get(condition.type, {}), str(condition.holds), now),
         }
-        for each in conditions
+        for condition in conditions
     ]
 
 
 def by_type(status: Document) -> dict[str, Document]:
     """The conditions that a status has; of any kind."""
-    return {each["type"]: each for each in status.get("conditions") or ()}
+    return {condition["type"]: condition for condition in status.get("conditions") or ()}
 
 
 def paused_condition(*, is_paused: bool) -> Condition:
-    """`ReconciliationPaused`."""
+    """Return the condition `ReconciliationPaused`."""
     if is_paused:
         message = f"nothing is changed while the annotation {PAUSED} is true"
         return Condition("ReconciliationPaused", True, "Paused", message)

@@ -73,7 +73,7 @@ def exact(path: str, wanted: Any, live: Any) -> Difference | None:
 
 
 def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes `new` of `old` as a JSON merge patch (RFC 7396); empty: they are the same."""
+    """Return the JSON merge patch from `old` to `new` (RFC 7396); empty: they are the same."""
     patch: dict[str, Any] = {name: None for name in old if name not in new}
     for name, value in new.items():
         before = old.get(name)
@@ -87,12 +87,12 @@ def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any
 
 def quantity(text: object) -> Fraction | None:
     """A quantity of Kubernetes as a number: "0.5" and "500m" are one half. None: it is none."""
-    found = _QUANTITY.fullmatch(str(text))
-    if found is None:
+    match_ = _QUANTITY.fullmatch(str(text))
+    if match_ is None:
         return None
-    unit = found[2] or ""
+    unit = match_[2] or ""
     factor = _UNITS[unit] if unit in _UNITS else Fraction(f"1{unit}")
-    return Fraction(found[1]) * factor
+    return Fraction(match_[1]) * factor
 
 
 def _in_value(path: str, wanted: Any, live: Any) -> Difference | None:
@@ -125,8 +125,8 @@ def _in_items(path: str, wanted: Sequence[Any], live: Sequence[Any]) -> Differen
     if len(wanted) != len(live):
         return Difference(path, wanted, live)
     pairs = enumerate(zip(wanted, live, strict=True))
-    found = (_in_value(f"{path}[{index}]", *pair) for index, pair in pairs)
-    return next(filter(None, found), None)
+    differences = (_in_value(f"{path}[{index}]", *pair) for index, pair in pairs)
+    return next(filter(None, differences), None)
 
 
 def _in_named(

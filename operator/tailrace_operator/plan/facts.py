@@ -6,7 +6,7 @@ MEMBER = "member"  # a broker's state in its ring
 
 
 def broker_count(cluster: Cluster) -> int:
-    """How many brokers there are to be: those that the ring was founded with."""
+    """Return the wanted number of brokers: that with which the ring was founded."""
     return cluster.spec.brokers if cluster.founded is None else cluster.founded.broker_count
 
 
@@ -33,28 +33,28 @@ def is_recorded(cluster: Cluster) -> bool:
 
 
 def running_ordinals(cluster: Cluster) -> set[int]:
-    """Of brokers whose pods run, and are not about to end."""
+    """Return the ordinals of brokers whose pods run, and are not about to end."""
     return {pod.ordinal for pod in wanted_pods(cluster) if pod.is_running and not pod.is_deleting}
 
 
 def ready_ordinals(cluster: Cluster) -> set[int]:
-    """Of brokers whose pods serve, and are not about to end."""
+    """Return the ordinals of brokers whose pods serve, and are not about to end."""
     return {pod.ordinal for pod in wanted_pods(cluster) if pod.is_ready and not pod.is_deleting}
 
 
 def away_ordinals(cluster: Cluster) -> list[int]:
-    """Of brokers that do not serve."""
+    """Return the ordinals of brokers that do not serve."""
     return sorted(set(range(broker_count(cluster))) - ready_ordinals(cluster))
 
 
 def answered_ordinals(cluster: Cluster, *, state: str | None = None) -> set[int]:
-    """Of brokers that answered; of those in this state."""
+    """Return the ordinals of brokers that answered, of those in this state."""
     brokers = () if cluster.ring is None else cluster.ring.brokers
     return {broker.ordinal for broker in brokers if state in (None, broker.state)}
 
 
 def is_founded(cluster: Cluster) -> bool:
-    """Whether the ring that was found is the one that was founded."""
+    """Return whether the ring that answers is the one that was founded."""
     founded, ring = cluster.founded, cluster.ring
     return (
         founded is not None
@@ -105,9 +105,9 @@ def outdated_pods(cluster: Cluster) -> list[Pod]:
 def controller_of(live: Document) -> Document | None:
     """The reference to the object that an object was made for."""
     references = live["metadata"].get("ownerReferences") or ()
-    return next((each for each in references if each.get("controller")), None)
+    return next((reference for reference in references if reference.get("controller")), None)
 
 
 def is_going(live: Document) -> bool:
-    """Whether an object is being deleted."""
+    """Return whether an object is being deleted."""
     return "deletionTimestamp" in live["metadata"]

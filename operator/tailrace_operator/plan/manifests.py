@@ -29,7 +29,7 @@ from tailrace_operator.plan.pod_manifest import claim_template, pod_template
 
 
 def children(cluster: Cluster) -> dict[ChildName, Document]:
-    """All that are wanted, in the order in which they are made."""
+    """Return all wanted objects, in the order in which they are made."""
     owner = cluster.owner
     bodies = (  # in the order of `child_names`
         _settings(cluster),
@@ -48,7 +48,7 @@ def children(cluster: Cluster) -> dict[ChildName, Document]:
 
 
 def secret_manifest(cluster: Cluster) -> Document:
-    """Without its text, which is random, under the key `names.SECRET_KEY`.
+    """Return it without its text, which is random, under the key `names.SECRET_KEY`.
 
     It cannot be changed: brokers that know different texts would not hear each other.
     """
@@ -57,7 +57,7 @@ def secret_manifest(cluster: Cluster) -> Document:
 
 
 def owner_reference(owner: Owner) -> Document:
-    """Of what Kubernetes deletes when the StreamCluster is gone."""
+    """Return the reference of objects that Kubernetes deletes with the StreamCluster."""
     return {
         "apiVersion": GROUP_VERSION,
         "kind": "StreamCluster",

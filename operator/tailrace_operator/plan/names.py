@@ -27,7 +27,7 @@ CONTAINER = "broker"
 PAUSED = f"{GROUP}/paused"  # annotation: "true" pauses reconciliation
 TOPIC_FINALIZER = f"{GROUP}/topic"  # the resource stays until the topic is deleted
 ZONE_GATE = f"{GROUP}/zone"  # holds a pod until its zone is known
-SETTINGS_HASH = f"{GROUP}/settings-hash"  # annotation of pods: other settings are another revision
+SETTINGS_HASH = f"{GROUP}/settings-hash"  # annotation of pods: other settings are a new revision
 APPLIED_HASH = f"{GROUP}/applied-hash"  # annotation of objects: what was asked for
 
 INSTANCE_LABEL = "app.kubernetes.io/instance"
@@ -62,7 +62,7 @@ RESOURCES: Mapping[str, Resource] = {
 
 
 def labels(cluster: str) -> dict[str, str]:
-    """Of all that is made for a StreamCluster of this name."""
+    """Return the labels of all objects of a StreamCluster of this name."""
     return {
         "app.kubernetes.io/name": "tailrace",
         INSTANCE_LABEL: cluster,
@@ -82,7 +82,7 @@ def selector_text(cluster: str) -> str:
 
 
 def headless_service(cluster: str) -> str:
-    """By which brokers find each other, ready or not."""
+    """Return the service by which brokers find each other, ready or not."""
     return f"{cluster}-brokers"
 
 

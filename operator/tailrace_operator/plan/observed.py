@@ -132,7 +132,7 @@ class Cluster:
 
     @property
     def image(self) -> str:
-        """What the brokers are to run."""
+        """Return the image that the brokers are to run."""
         return self.spec.image or self.default_image
 
 

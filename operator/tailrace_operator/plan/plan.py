@@ -53,11 +53,11 @@ from tailrace_operator.plan.zones import zone_of
 
 _TEMPLATE_KINDS = {"ConfigMap", "StatefulSet"}  # of which pods are made
 
-_Mended = Apply | ReplaceStatefulSet | Blocked
+_Repair = Apply | ReplaceStatefulSet | Blocked
 
 
 def next_action(cluster: Cluster) -> ClusterAction | None:
-    """What to do now."""
+    """Return the next action."""
     if cluster.owner.is_deleting or cluster.owner.is_paused:
         return None
     wanted = children(cluster)
@@ -67,7 +67,7 @@ def next_action(cluster: Cluster) -> ClusterAction | None:
 def _in_order(
     cluster: Cluster, wanted: dict[ChildName, Document]
 ) -> Iterator[ClusterAction | None]:
-    """What there is to do, the first thing first."""
+    """Return all that there is to do, the first thing first."""
     yield _ownership(cluster)  # first of all: data that is to stay must not wait for anything
     yield _placement(cluster)  # a pod that is waiting must not wait for a person too
     yield _secret(cluster)
@@ -75,7 +75,7 @@ def _in_order(
     yield _children(cluster, wanted if memory is None else _without_template(cluster, wanted))
     yield _unwanted(cluster, wanted)
     yield memory
-    yield _founding(cluster)
+    yield _bootstrap(cluster)
     yield _growth(cluster)
     yield _restart(cluster)
     yield _cannot_grow(cluster)  # which may stay so for ever: sizes cannot be taken back
@@ -126,7 +126,7 @@ def _secret(cluster: Cluster) -> CreateSecret | Blocked | None:
     )
 
 
-def _children(cluster: Cluster, wanted: dict[ChildName, Document]) -> _Mended | None:
+def _children(cluster: Cluster, wanted: dict[ChildName, Document]) -> _Repair | None:
     """The first that is not as wanted; one that is being deleted is made again when it is gone."""
     for child, manifest in wanted.items():
         live = cluster.children.get(child)
@@ -230,7 +230,7 @@ def _memory(cluster: Cluster) -> Blocked | None:
 def _without_template(
     cluster: Cluster, wanted: dict[ChildName, Document]
 ) -> dict[ChildName, Document]:
-    """What is repaired while a person has to act: nothing that a starting pod would use."""
+    """Return the repairs while a person has to act: nothing that a starting pod would use."""
     return {
         child: manifest
         for child, manifest in wanted.items()
@@ -250,7 +250,7 @@ def _placement(cluster: Cluster) -> PlacePod | None:
     return None
 
 
-def _founding(cluster: Cluster) -> ClusterAction | None:
+def _bootstrap(cluster: Cluster) -> ClusterAction | None:
     """A ring is founded once: it is noted before it is asked for, and its id after that."""
     founded, ring = cluster.founded, cluster.ring
     if founded is not None and founded.broker_count != cluster.spec.brokers:
@@ -264,7 +264,7 @@ def _founding(cluster: Cluster) -> ClusterAction | None:
     if ring is None:
         return None
     if ring.cluster_id is None:
-        return _founding_anew(cluster)
+        return _bootstrap_again(cluster)
     if founded is None or founded.cluster_id is None:
         return _founded_already(ring, ring.cluster_id)
     if founded.cluster_id != ring.cluster_id:
@@ -276,7 +276,7 @@ def _founding(cluster: Cluster) -> ClusterAction | None:
     return None
 
 
-def _founding_anew(cluster: Cluster) -> ClusterAction | None:
+def _bootstrap_again(cluster: Cluster) -> ClusterAction | None:
     """None of the brokers that answer is in a ring."""
     everyone = set(range(broker_count(cluster)))
     if running_ordinals(cluster) & answered_ordinals(cluster) < everyone:
@@ -293,13 +293,17 @@ def _founding_anew(cluster: Cluster) -> ClusterAction | None:
 
 
 def _founded_already(ring: Ring, cluster_id: str) -> RecordFounding | None:
-    """By the call before, or found on the volumes of an earlier StreamCluster."""
+    """Return the record of a ring that the call before, or an earlier StreamCluster, began."""
     return None if ring.broker_count is None else RecordFounding(ring.broker_count, cluster_id)
 
 
 def _small_claims(cluster: Cluster) -> list[Claim]:
     size_bytes = cluster.spec.storage.size_bytes
-    return [each for each in wanted_claims(cluster) if each.requested_bytes < size_bytes]
+    return [
+        wanted_claim
+        for wanted_claim in wanted_claims(cluster)
+        if wanted_claim.requested_bytes < size_bytes
+    ]
 
 
 def _growth(cluster: Cluster) -> GrowClaim | None:

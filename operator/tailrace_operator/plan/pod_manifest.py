@@ -30,7 +30,7 @@ STARTUP_FAILURES_MAX = 900
 
 
 def pod_template(owner: Owner, spec: StreamClusterSpec, *, image: str) -> dict[str, Any]:
-    """Of the StatefulSet; pods of another template are restarted."""
+    """Return the pod template; pods of another template are restarted."""
     cluster = owner.name
     annotations = {**spec.pod.annotations, SETTINGS_HASH: digest(spec.broker_settings())}
     optional = {
@@ -39,7 +39,8 @@ def pod_template(owner: Owner, spec: StreamClusterSpec, *, image: str) -> dict[s
         "priorityClassName": spec.pod.priority_class_name,
         "schedulingGates": [{"name": ZONE_GATE}] if spec.zones else [],
         "tolerations": [
-            each.model_dump(by_alias=True, exclude_none=True) for each in spec.pod.tolerations
+            toleration.model_dump(by_alias=True, exclude_none=True)
+            for toleration in spec.pod.tolerations
         ],
     }
     return {
@@ -72,7 +73,7 @@ def pod_template(owner: Owner, spec: StreamClusterSpec, *, image: str) -> dict[s
 
 
 def claim_template(owner: Owner, spec: StreamClusterSpec) -> dict[str, Any]:
-    """Of each broker's volume."""
+    """Return the claim template of each broker's volume."""
     storage_class = spec.storage.storage_class_name
     return {
         "apiVersion": "v1",
@@ -98,7 +99,7 @@ def _container(owner: Owner, spec: StreamClusterSpec, image: str) -> dict[str, A
             {"name": name, "containerPort": port, "protocol": "TCP"}
             for name, port in BROKER_PORTS.items()
         ],
-        "resources": {name: dict(each) for name, each in resources.items() if each},
+        "resources": {name: dict(resource) for name, resource in resources.items() if resource},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
@@ -119,7 +120,7 @@ def _container(owner: Owner, spec: StreamClusterSpec, image: str) -> dict[str, A
 
 
 def _environment(owner: Owner) -> list[dict[str, Any]]:
-    """What makes it this broker; it wins over what is in the ConfigMap."""
+    """Return the variables that identify a broker; they win over the ConfigMap."""
     domain = f"{headless_service(owner.name)}.{owner.namespace}.svc"
     index = "metadata.labels['apps.kubernetes.io/pod-index']"
     secret = {"name": ring_secret(owner.name), "key": SECRET_KEY}

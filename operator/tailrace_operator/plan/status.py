@@ -223,7 +223,7 @@ def _ready(
 def _progressing(
     cluster: Cluster, action: ClusterAction | None, error: str | None, cause: _Cause | None
 ) -> Condition:
-    """Whether something is under way."""
+    """Return the condition: something is under way."""
     holds, reason, message = True, "", ""
     if cluster.owner.is_deleting:
         reason, message = "Deleting", "all that belongs to it is being deleted"
@@ -246,7 +246,7 @@ def _progressing(
 
 def _growing(cluster: Cluster) -> str:
     claims = wanted_claims(cluster)
-    names = [each.name for each in claims if each.capacity_bytes < each.requested_bytes]
+    names = [claim.name for claim in claims if claim.capacity_bytes < claim.requested_bytes]
     return f"volumes that are not as large yet as asked for: {', '.join(names)}" if names else ""
 
 
@@ -265,7 +265,7 @@ def _balanced(count: int) -> Condition:
 
 
 def _founded(cluster: Cluster, action: ClusterAction | None) -> dict[str, Any]:
-    """What is recorded, or is to be."""
+    """Return the ring that is recorded, or is to be."""
     record = action if isinstance(action, RecordFounding) else cluster.founded
     if record is None:
         return {}

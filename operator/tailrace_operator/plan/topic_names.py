@@ -16,7 +16,7 @@ class _Claimant:
     created: str
     uid: str
     name: str = field(compare=False)
-    place: tuple[str, str] = field(compare=False)  # cluster, topic
+    topic: tuple[str, str] = field(compare=False)  # cluster, topic
 
 
 class TopicNames:
@@ -36,15 +36,17 @@ class TopicNames:
             claimants[name] = now
         elif not claimants:
             del self._claimants[namespace]
-        places = {each.place for each in (before, now) if each is not None}
+        claims = {each.topic for each in (before, now) if each is not None}
         return [
-            each.name for each in claimants.values() if each.place in places and each.name != name
+            claimant.name
+            for claimant in claimants.values()
+            if claimant.topic in claims and claimant.name != name
         ]
 
     def of_cluster(self, namespace: str, cluster: str) -> list[str]:
         """The Topics of a StreamCluster."""
         claimants = self._claimants.get(namespace, {}).values()
-        return [each.name for each in claimants if each.place[0] == cluster]
+        return [claimant.name for claimant in claimants if claimant.topic[0] == cluster]
 
     def holder(self, namespace: str, name: str) -> str | None:
         """The older Topic that has what this one names; None: it has it itself, or is not known."""
@@ -57,11 +59,11 @@ def holder_of(name: str, listed: Iterable[Document]) -> str | None:
 
 
 def _holder(name: str, claimants: Iterable[_Claimant]) -> str | None:
-    by_name = {each.name: each for each in claimants}
+    by_name = {claimant.name: claimant for claimant in claimants}
     own = by_name.get(name)
     if own is None:
         return None
-    first = min(each for each in by_name.values() if each.place == own.place)
+    first = min(each for each in by_name.values() if each.topic == own.topic)
     return None if first is own else first.name
 
 
@@ -72,5 +74,5 @@ def _claimant(document: Document) -> _Claimant:
         created=metadata.get("creationTimestamp", ""),
         uid=metadata["uid"],
         name=name,
-        place=(str(spec.get("cluster", "")), str(spec.get("topicName") or name)),
+        topic=(str(spec.get("cluster", "")), str(spec.get("topicName") or name)),
     )

@@ -20,7 +20,7 @@ _PARTITIONS = "partitionsPerRange"
 
 
 def next_topic_action(topic: Topic) -> TopicAction | None:
-    """What to do now."""
+    """Return the next action."""
     is_deleted_with = topic.spec.deletion_policy == "Delete"
     if topic.owner.is_deleting:
         return _deletion(topic, is_deleted_with=is_deleted_with)
@@ -37,7 +37,7 @@ def next_topic_action(topic: Topic) -> TopicAction | None:
 
 
 def _deletion(topic: Topic, *, is_deleted_with: bool) -> TopicAction | None:
-    """What is left of a resource whose ring or topic is gone does not stay for ever."""
+    """Return the deletion of a topic; the resource does not stay when its ring or topic is gone."""
     if not topic.has_finalizer:
         return None
     problem = None if topic.cluster_problem is None else topic.cluster_problem[0]

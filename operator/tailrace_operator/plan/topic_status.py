@@ -51,7 +51,7 @@ def _in_force(live: LiveTopic) -> dict[str, Any]:
         "retention": duration_quantity(live.settings.get("retentionMs")),
         "durability": live.settings.get("durability", "fsync"),
         **size,
-        "partitions": [_known(each) for each in live.partitions] if is_listed else [],
+        "partitions": [_known(partition) for partition in live.partitions] if is_listed else [],
     }
 
 
@@ -78,7 +78,7 @@ def _ready(topic: Topic, action: TopicAction | None, error: str | None) -> Condi
 
 
 def _waits_for(topic: Topic, error: str | None) -> str:
-    """What keeps a deletion, which can be for long."""
+    """Return what keeps a deletion, which can be for long."""
     reason: str | None = None
     if topic.owner.is_paused:
         reason = f"it waits until the annotation {PAUSED} is gone"

@@ -26,6 +26,6 @@ def zone_of(ordinal: int, zones: Sequence[str]) -> str:
 
 
 def is_balanced(broker_count: int) -> bool:
-    """Whether every range has the same share of the tokens: 1 broker, or 3 doubled."""
+    """Return whether every range has the same part of the tokens: 1 broker, or 3 doubled."""
     thirds, rest = divmod(broker_count, FIRST_BROKERS)
     return broker_count == 1 or (rest == 0 and thirds.bit_count() == 1)

@@ -18,7 +18,7 @@ from tailrace_operator.plan.observed import Broker, LiveTopic, Ring
 from tailrace_operator.ring.answers import arguments, live_topic, progress, ring_of
 from tailrace_operator.ring.clients import BrokerClients
 
-# Founding waits until every broker has it on its disk.
+# `ring found` waits until every broker has it on its disk.
 FOUND_TIMES_LONGER = 4
 
 
@@ -43,11 +43,11 @@ class RingAdmin:
 
     @property
     def is_ready(self) -> bool:
-        """Whether any broker served when the ring was observed last."""
+        """Return whether any broker served when the ring was observed last."""
         return bool(self._ready)
 
     async def close(self) -> None:
-        """What is asked now is the last."""
+        """Close it: requests under way are the last."""
         await self._clients.close()
 
     async def know_secret(self, secret: str | None) -> None:
@@ -97,7 +97,7 @@ class RingAdmin:
             await client.create_topic(name, **cast(NewTopicSettings, arguments(settings)))
 
     async def alter_topic(self, name: str, settings: Mapping[str, Any]) -> None:
-        """Make these settings others."""
+        """Change these settings."""
         async with self._asked() as client:
             await client.alter_topic(name, **cast(TopicSettings, arguments(settings)))
 
@@ -129,7 +129,9 @@ class RingAdmin:
 
     async def _version_of(self, ring: RingDetails) -> str | None:
         """Asked once of the processes that a ring consists of."""
-        processes = tuple((each.ordinal, each.registration) for each in ring.registrations)
+        processes = tuple(
+            (registration.ordinal, registration.registration) for registration in ring.registrations
+        )
         if not self._ready:
             return None
         if self._version is None or self._version[0] != processes:
@@ -142,7 +144,7 @@ class RingAdmin:
         return self._version[1]
 
     async def _ready_client(self) -> Client:
-        """Of any broker that serves; RingError."""
+        """Return a client of any broker that serves; RingError."""
         for ordinal in self._ready:
             client = self._clients.of(ordinal)
             with suppress(TailraceError, TimeoutError):
@@ -170,20 +172,20 @@ class Rings:
         return self._admins[key]
 
     async def forget(self, namespace: str, name: str) -> None:
-        """The cluster is gone."""
+        """Forget a cluster that is gone."""
         admin = self._admins.pop((namespace, name), None)
         if admin is not None:
             await admin.close()
 
     async def close(self) -> None:
-        """All of them."""
+        """Close all of them."""
         for key in list(self._admins):
             await self.forget(*key)
 
 
 @asynccontextmanager
 async def _translated(timeout_s: float) -> AsyncIterator[None]:
-    """What is asked of a broker within has this time, and fails with a RingError.
+    """Bound a request to a broker by this time; it fails with a RingError.
 
     But for TopicNotFoundError, which is an answer.
     """

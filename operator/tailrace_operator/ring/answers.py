@@ -19,16 +19,16 @@ def progress(ring: RingDetails) -> tuple[bool, int]:
 
 
 def ring_of(best: RingDetails, brokers: tuple[Broker, ...], version: str | None) -> Ring:
-    """By the broker that knows the most; `brokers`: those that answered."""
-    by_ordinal = {each.ordinal: each for each in best.registrations}
+    """Return the ring by the broker that knows the most; `brokers`: those that answered."""
+    by_ordinal = {registration.ordinal: registration for registration in best.registrations}
     return Ring(
         cluster_id=best.cluster_id,
         broker_count=best.brokers,
         copies=best.copies,
         version=version,
         metadata_leader=best.metadata.leader,
-        leaderless=sum(each.state in _OUT_OF_SERVICE for each in best.ranges),
-        under_replicated=sum(_lacks_replicas(each, by_ordinal) for each in best.ranges),
+        leaderless=sum(range_.state in _OUT_OF_SERVICE for range_ in best.ranges),
+        under_replicated=sum(_lacks_replicas(range_, by_ordinal) for range_ in best.ranges),
         brokers=brokers,
         lost=tuple(
             (each.id, _loss(each, by_ordinal)) for each in best.ranges if _is_lost(each, by_ordinal)
@@ -52,7 +52,7 @@ def _loss(one: RangeDetails, by_ordinal: Mapping[int, Registration]) -> str:
 
 
 def _lacks_replicas(one: RangeDetails, by_ordinal: Mapping[int, Registration]) -> bool:
-    """As a broker counts for `GET /v1/brokers`, which asks for one that is ready."""
+    """Return whether replicas are missing, counted as for `GET /v1/brokers`."""
     good = 0
     for each in one.isr:
         registration = by_ordinal.get(each.ordinal)
@@ -74,12 +74,14 @@ def live_topic(details: TopicDetails) -> LiveTopic:
         settings={name: each for name, each in document.items() if name not in _NOT_SETTINGS},
         partition_count=details.topic.partitions,
         partitions=partitions,
-        size_bytes=_sum(each.size_bytes for each in details.partition_details),
+        size_bytes=_sum(
+            partition_detail.size_bytes for partition_detail in details.partition_details
+        ),
     )
 
 
 def _sum(sizes: Iterable[int | None]) -> int | None:
-    """Of those that are known; None: not one is."""
+    """Return the sum of those that are known; None: not one is."""
     listed = list(sizes)
     known = [each for each in listed if each is not None]
     return sum(known) if known or not listed else None
@@ -97,5 +99,5 @@ def _partition(one: PartitionDetails) -> Document:
 
 
 def arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """ "retentionMs" -> "retention_ms"."""
-    return {to_snake(name): each for name, each in settings.items()}
+    """Return names as arguments: "retentionMs" -> "retention_ms"."""
+    return {to_snake(name): setting for name, setting in settings.items()}

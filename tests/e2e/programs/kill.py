@@ -21,8 +21,8 @@ def is_of(process: Path, pod_uid: str) -> bool:
 
 def main(pod_uid: str) -> None:
     """Once."""
-    processes = [each for each in Path("/proc").iterdir() if each.name.isdecimal()]
-    found = [int(each.name) for each in processes if is_of(each, pod_uid)]
+    processes = [path for path in Path("/proc").iterdir() if path.name.isdecimal()]
+    found = [int(process.name) for process in processes if is_of(process, pod_uid)]
     for process_id in found:
         os.kill(process_id, signal.SIGKILL)
     print(len(found))

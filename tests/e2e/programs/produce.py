@@ -1,4 +1,4 @@
-"""Runs in a pod: produces events one by one until standard input ends; tells what came of each.
+"""Runs in a pod: produces events one by one until standard input ends; prints the outcome of each.
 
 `URL TOPIC THREADS`. Each line that it prints is one event: its producer, key and id, and where it
 is when it was acknowledged. Nothing is sent twice; the first line says that all have begun.
@@ -14,7 +14,7 @@ from tailrace.sync import Client
 KEYS = 12
 REST_S = 0.05
 ANSWER_S_MAX = 3.0  # a pod that was killed says nothing more
-_TELLING = threading.Lock()
+_PRINTING = threading.Lock()
 
 
 def produce(url: str, topic: str, name: str, stop: threading.Event) -> None:
@@ -33,12 +33,12 @@ def produce(url: str, topic: str, name: str, stop: threading.Event) -> None:
                 stop.wait(REST_S)
             else:
                 reported = {**event, "partition": stored.partition, "offset": stored.offset}
-            tell(reported)
+            report(reported)
 
 
-def tell(reported: dict[str, str | int]) -> None:
+def report(reported: dict[str, str | int]) -> None:
     """One line, whole: threads share the output."""
-    with _TELLING:
+    with _PRINTING:
         print(json.dumps(reported), flush=True)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def operator() -> Path:
-    """Its process: the first of the pod is another."""
+    """Its process: the pod's first process was replaced."""
     for process in Path("/proc").glob("[0-9]*"):
         if (process / "cmdline").read_bytes().split(b"\0")[1:3] == [b"-m", b"tailrace_operator"]:
             return process

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.integration
 # What `--help` and a verb that asks a broker may not import: it would cost what a start may cost.
 HEAVY = {"asyncio", "crc32c", "importlib.metadata", "numpy", "pyarrow", "pyspark", "subprocess"}
 HEAVY_FOR_HELP = HEAVY | {"dataclasses", "difflib", "email", "http", "json", "socket", "ssl"}
-TELL_HEAVY = (
+REPORT_HEAVY = (
     "import atexit; "
     "atexit.register(lambda: print(*sorted({heavy} & set(sys.modules)), file=sys.stderr))"
 )
@@ -84,7 +84,7 @@ def topic(tmp_path: Path) -> str:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    result = run_bare("--help", prelude=TELL_HEAVY.format(heavy=HEAVY_FOR_HELP))
+    result = run_bare("--help", prelude=REPORT_HEAVY.format(heavy=HEAVY_FOR_HELP))
 
     assert "tailrace dev" in reported(result)
     assert result.stderr == b"\n"
@@ -96,7 +96,7 @@ def test_a_verb_needs_the_standard_library_alone_and_imports_little_of_it(
     for verb in ("status", "topic list"):
         result = run_bare(
             *verb.split(),
-            prelude=TELL_HEAVY.format(heavy=HEAVY),
+            prelude=REPORT_HEAVY.format(heavy=HEAVY),
             env={"TAILRACE_URL": shared_broker.url},
         )
 
@@ -347,7 +347,7 @@ def test_a_compressed_file_is_sent_as_what_it_holds(
     ],
     ids=["cut", "damaged", "other"],
 )
-def test_a_compressed_file_that_is_not_whole_tells_what_was_stored(
+def test_a_compressed_file_that_is_not_whole_reports_what_was_stored(
     shared_broker: RunningBroker, topic: str, tmp_path: Path, spoil: Spoil, reason: str
 ) -> None:
     values = [os.urandom(500).hex() for _ in range(2_000)]
@@ -358,9 +358,7 @@ def test_a_compressed_file_that_is_not_whole_tells_what_was_stored(
     with Client(shared_broker.url) as client:
         topics = [each.name for each in client.topics()]
         stored = (
-            sum(len(each.readable()) for each in client.offsets([topic]))
-            if (topic in topics)
-            else 0
+            sum(len(row.readable()) for row in client.offsets([topic])) if (topic in topics) else 0
         )
 
     summary = f"{stored:,} events are stored" if stored else ""
@@ -405,7 +403,7 @@ def test_long_work_shows_a_bar_on_a_terminal(
     assert process.returncode == 0
 
 
-def test_a_pipe_may_be_slower_than_the_brokers_patience_with_idle_connections(
+def test_a_pipe_may_be_slower_than_the_brokers_timeout_with_idle_connections(
     tmp_path: Path,
 ) -> None:
     with (
@@ -433,7 +431,7 @@ def test_an_event_over_the_limit_is_refused_with_the_limit(
     )
 
 
-def test_ctrl_c_tells_what_is_stored(shared_broker: RunningBroker, topic: str) -> None:
+def test_ctrl_c_reports_what_is_stored(shared_broker: RunningBroker, topic: str) -> None:
     with (
         producing_halfway(shared_broker.url, topic) as process,
         Client(shared_broker.url) as client,
@@ -486,14 +484,14 @@ def test_a_broker_that_is_started_again_halfway_is_waited_for(broker: RunningBro
         assert process.stdin is not None
         process.stdin.write(events[: len(events) // 2])
         process.stdin.flush()
-        while not any(each.high_watermark for each in client.offsets()):
+        while not any(row.high_watermark for row in client.offsets()):
             pass
         with ThreadPoolExecutor(1) as thread:
             ended = thread.submit(process.communicate, events[len(events) // 2 :], TIMEOUT_S)
             broker.kill()
             broker.restart()
             output, errors = ended.result()
-        [partition] = [each for each in client.offsets(["t"]) if each.high_watermark]
+        [partition] = [row for row in client.offsets(["t"]) if row.high_watermark]
 
     assert (process.returncode, partition.high_watermark) == (0, 20_000)
     assert errors == b"created topic t (4 partitions)\n"

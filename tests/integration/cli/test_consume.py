@@ -61,7 +61,7 @@ def test_plain_text_is_printed_as_text_and_marked_as_such(
     records = records_of(run("consume", mixed, url=shared_broker.url))
     table = reported(run("consume", mixed, "-o", "table", url=shared_broker.url)).splitlines()
 
-    assert [(each["value"], each.get("valueEncoding")) for each in records] == [
+    assert [(record["value"], record.get("valueEncoding")) for record in records] == [
         ("hällo wörld", "text"),
         ("hello", None),
         ({"n": 1.5}, None),
@@ -159,7 +159,7 @@ def test_a_group_reads_several_topics(
     with Client(shared_broker.url) as client:
         info = client.group(topic).info
 
-    assert {(each["topic"], each["value"]) for each in records} == {
+    assert {(record["topic"], record["value"]) for record in records} == {
         *((pair[0], n) for n in range(3)),
         *((pair[1], n) for n in range(10, 13)),
     }

@@ -39,7 +39,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     with start_broker(directory, scrub_bytes_per_second=0) as broker:
         with Client(broker.url) as client:
             client.create_topic("t", partitions_per_range=3, json_check=False)
-            starts = [int(each.token_start) for each in client.topic("t").partition_details]
+            starts = [
+                int(partition_detail.token_start)
+                for partition_detail in client.topic("t").partition_details
+            ]
             for partition in range(3):
                 key = key_of(starts, partition)
                 for number in range(BATCHES):

@@ -28,8 +28,8 @@ def test_a_dead_brokers_partitions_are_not_shown_as_open(tmp_path: Path) -> None
     assert table[1].split()[3] == "LEADER"
     assert [line.split()[3:5] for line in table[2:]] == [["0", "0"], ["1", "down"], ["2", "2"]]
     assert [line.split()[-1] for line in table[2:]] == ["open", "waiting", "open"]
-    states = [each["state"] for each in document["partitionDetails"]]
-    assert states == [each["state"] for each in offsets] == ["open", "waiting", "open"]
+    states = [partition_detail["state"] for partition_detail in document["partitionDetails"]]
+    assert states == [row["state"] for row in offsets] == ["open", "waiting", "open"]
 
 
 def test_consume_prints_what_can_be_read_and_then_names_the_partitions_that_cannot(

@@ -79,7 +79,7 @@ def test_a_killed_dev_leaves_no_broker(tmp_path: Path) -> None:
         os.close(broker)
 
 
-def test_a_broker_that_ends_by_itself_ends_dev(tmp_path: Path) -> None:
+def test_a_broker_that_exits_ends_dev(tmp_path: Path) -> None:
     with started(tmp_path, "--port", str(free_port_base())) as (dev, _):
         [broker_pid] = children_of(dev.pid)
         os.kill(broker_pid, signal.SIGKILL)
@@ -120,7 +120,7 @@ def test_a_directory_that_cannot_be_is_reported_with_the_remedy(
     before = sorted(tmp_path.iterdir())
     result = run("dev", "--data", data, "--port", str(free_port_base()), cwd=tmp_path)
 
-    assert_fails(result, 1, f"{error}.* choose another one for the data")
+    assert_fails(result, 1, f"{error}.* choose another for the data")
     assert sorted(tmp_path.iterdir()) == before
 
 

@@ -76,7 +76,7 @@ def prepare(broker: RunningBroker, segments: Path, folder: Path) -> None:
         if "orders" in [topic.name for topic in client.topics()]:
             client.delete_topic("orders")
         client.create_topic("orders", partitions_per_range=PARTITIONS, json_check=True)
-        while min(len(each.readable()) for each in client.offsets(["orders"])) < (
+        while min(len(row.readable()) for row in client.offsets(["orders"])) < (
             RECORDS_PER_PARTITION
         ):
             client.produce_lines("orders", EVENTS)  # without keys: to all partitions in turn

@@ -162,7 +162,7 @@ def test_a_topic_that_is_deleted_ends_it(shared_broker: RunningBroker, topic: st
 def test_a_sealed_partition_is_followed_by_its_children(broker: RunningBroker) -> None:
     stored = [int(value) for value in split(broker, "t")]
     with Client(broker.url) as client:
-        states = {each.partition: each.state for each in client.offsets(["t"])}
+        states = {row.partition: row.state for row in client.offsets(["t"])}
         whole = ("consume", "t", "-f")
         parent = ("consume", "t", "--partition", "0", "-f")
         with (

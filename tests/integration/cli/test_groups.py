@@ -111,7 +111,7 @@ def test_more_than_a_page_is_read_in_order(shared_broker: RunningBroker, topic: 
     assert read(shared_broker, topic) == list(range(2_400, 2_500))
 
 
-def test_records_tell_their_topic_and_a_table_can_be_had(
+def test_records_name_their_topic_and_a_table_can_be_had(
     shared_broker: RunningBroker, ten: str
 ) -> None:
     group = ("--group", ten, "--max", "1")
@@ -149,7 +149,7 @@ def test_following_prints_what_comes_and_ctrl_c_confirms_it(
         assert [next(values) for _ in range(10)] == list(range(10))
         client.produce(ten, b"10")
         assert next(values) == 10
-        assert [each.consumer_id for each in client.group(ten).consumers] == ["c1"]
+        assert [consumer.consumer_id for consumer in client.group(ten).consumers] == ["c1"]
         process.send_signal(signal.SIGINT)
 
         assert ended(process) == (130, "")
@@ -228,8 +228,8 @@ def test_a_reader_slower_than_the_session_gets_each_record_and_the_group_moves(
             follow=False,
             note=print,
         ) as consumer:
-            for each in consumer.slices(max_records):
-                printed.append([json.loads(line)["value"] for line in each.splitlines()])
+            for slice_ in consumer.slices(max_records):
+                printed.append([json.loads(line)["value"] for line in slice_.splitlines()])
                 while consumers(other, ten):
                     pass
 
@@ -268,7 +268,7 @@ def test_consumers_share_a_topic_and_one_that_ends_hands_over(
                 pass
 
         with started(*command, url=url) as first, started(*command, url=url) as second:
-            while [len(each.partitions) for each in consumers(client, topic)] != [2, 2]:
+            while [len(consumer.partitions) for consumer in consumers(client, topic)] != [2, 2]:
                 pass
             produce(range(40))
             first.send_signal(signal.SIGINT)
@@ -417,7 +417,7 @@ def test_a_group_is_described_by_consumer_and_partition(
     ],
     ids=["earliest", "latest", "time", "offsets", "topic"],
 )
-def test_a_reset_tells_what_it_does_and_a_dry_run_does_not_do_it(
+def test_a_reset_reports_what_it_does_and_a_dry_run_does_not_do_it(
     shared_broker: RunningBroker, ten: str, options: list[str], moved: str, after: int
 ) -> None:
     read(shared_broker, ten, "--max", "4")
@@ -457,7 +457,7 @@ def test_a_group_with_consumers_is_neither_moved_nor_deleted(
     )
 
 
-def test_a_deleted_group_starts_anew(shared_broker: RunningBroker, ten: str) -> None:
+def test_a_deleted_group_starts_again(shared_broker: RunningBroker, ten: str) -> None:
     read(shared_broker, ten, "--max", "4")
     dry = reported(run("group", "delete", ten, "--dry-run", "-o", "json", url=shared_broker.url))
     assert json.loads(dry)["deleted"] is False
@@ -491,12 +491,12 @@ def test_offsets_that_are_not_there_are_refused(shared_broker: RunningBroker, te
 def test_bench_measures_and_leaves_nothing(shared_broker: RunningBroker) -> None:
     result = run("bench", "--seconds", "1", "-o", "json", url=shared_broker.url)
     document = json.loads(reported(result))
-    phases = {each["phase"]: each for each in document["phases"]}
+    phases = {phase["phase"]: phase for phase in document["phases"]}
     with Client(shared_broker.url) as client:
-        names = [each.name for each in client.topics()] + [each.group for each in client.groups()]
+        names = [each.name for each in client.topics()] + [group.group for group in client.groups()]
 
     assert list(phases) == list(NAMES)
-    assert all(each["events"] > 0 and each["eventsPerSecond"] > 0 for each in phases.values())
+    assert all(phase["events"] > 0 and phase["eventsPerSecond"] > 0 for phase in phases.values())
     assert all(phases[name]["p50Ms"] <= phases[name]["p99Ms"] for name in list(NAMES)[:3])
     assert document["isBrokerOnThisMachine"]
     assert not any(name.startswith("bench-") for name in names)
@@ -535,13 +535,13 @@ def test_an_interrupted_bench_leaves_nothing(
         Client(shared_broker.url) as client,
         started("bench", topic, "--seconds", "600", url=shared_broker.url) as process,
     ):
-        while topic not in [each.group for each in client.groups()]:
+        while topic not in [group.group for group in client.groups()]:
             assert process.poll() is None
         process.send_signal(number)
 
         assert ended(process) == (exit_code, "")
         assert topic not in [each.name for each in client.topics()]
-        assert topic not in [each.group for each in client.groups()]
+        assert topic not in [group.group for group in client.groups()]
 
 
 # --- dry runs of topics ---------------------------------------------------------------------------

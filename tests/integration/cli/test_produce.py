@@ -45,7 +45,7 @@ def topic(broker: RunningBroker, tmp_path: Path) -> str:
 
 def count_of(broker: RunningBroker, topic: str) -> int:
     with Client(broker.url) as client:
-        return sum(len(each.readable()) for each in client.offsets([topic]))
+        return sum(len(row.readable()) for row in client.offsets([topic]))
 
 
 def wait_for(broker: RunningBroker, topic: str, count: int) -> None:
@@ -130,10 +130,10 @@ def test_events_are_arguments_in_any_order_with_options(broker: RunningBroker, t
     records = records_of(run("consume", topic, url=broker.url))
 
     assert reported(produced).startswith("✓ 2 events, 14 bytes, ")
-    assert [each["value"] for each in records] == [{"n": 1}, {"n": 2}]
-    assert [each["key"] for each in records] == ["SFO", "SFO"]
+    assert [record["value"] for record in records] == [{"n": 1}, {"n": 2}]
+    assert [record["key"] for record in records] == ["SFO", "SFO"]
     pairs = [{"key": "a", "value": {"base64": text}} for text in ("Yg==", "Yz1k")]
-    assert [each["headers"] for each in records] == [pairs] * 2
+    assert [record["headers"] for record in records] == [pairs] * 2
 
 
 def test_an_event_that_is_an_argument_may_have_line_ends(broker: RunningBroker, topic: str) -> None:
@@ -148,7 +148,7 @@ def test_a_time_is_that_of_all_events(broker: RunningBroker, topic: str, time: s
     reported(run("produce", topic, "--timestamp", time, url=broker.url, stdin=b"1\n2\n"))
     records = records_of(run("consume", topic, url=broker.url))
 
-    assert [each["timestamp"] for each in records] == ["2026-01-02T03:04:05.000000Z"] * 2
+    assert [record["timestamp"] for record in records] == ["2026-01-02T03:04:05.000000Z"] * 2
 
 
 def test_a_separator_stands_between_a_key_and_its_value(broker: RunningBroker, topic: str) -> None:
@@ -156,7 +156,7 @@ def test_a_separator_stands_between_a_key_and_its_value(broker: RunningBroker, t
     reported(run("produce", topic, "--key-separator", r"\t", url=broker.url, stdin=lines))
     records = records_of(run("consume", topic, url=broker.url))
 
-    assert sorted((each["key"], json.dumps(each["value"])) for each in records) == [
+    assert sorted((record["key"], json.dumps(record["value"])) for record in records) == [
         ("k1", '{"n": 1}'),
         ("k2", r'{"n": 2, "t": "\t"}'),
     ]

@@ -43,7 +43,7 @@ def resumed(errors: str, content: bytes, url: str) -> "subprocess.CompletedProce
 
 
 def count_of(client: Client, topic: str) -> int:
-    return sum(each.high_watermark or 0 for each in client.offsets([topic]))
+    return sum(row.high_watermark or 0 for row in client.offsets([topic]))
 
 
 def numbers_by_key(client: Client, topic: str) -> dict[str, list[int]]:
@@ -76,7 +76,7 @@ def begin(process: "subprocess.Popen[bytes]", client: Client, topic: str, conten
 def test_a_run_that_a_dead_broker_cut_is_resumed_without_loss_and_without_doubles(
     tmp_path: Path,
 ) -> None:
-    """One run waits until its patience ends, the other until Ctrl-C."""
+    """One run waits until its delivery timeout, the other until Ctrl-C."""
     half = len(LINES) // 2
     with founded_ring(tmp_path, port=free_ring_port()) as ring, ThreadPoolExecutor(2) as threads:
         url = ring.brokers[0].url
@@ -296,7 +296,7 @@ def test_a_run_is_resumed_long_after_brokers_have_forgotten_its_request(
             client.produce_records(
                 "t", [b"k0", b"k1", b"k3"], [b"0"] * 3, producer_id=PRODUCER_ID, sequence=sequence
             )
-        counts = [each.high_watermark or 0 for each in client.offsets(["t"])]
+        counts = [row.high_watermark or 0 for row in client.offsets(["t"])]
         checksum = crc32(ndjson(events), Target("t", Form(key_path=("k",))).checksum)
         known = Token(
             PRODUCER_ID, 5_000, 1, 100, checksum, tuple(part.partition for part in stored)
@@ -304,7 +304,7 @@ def test_a_run_is_resumed_long_after_brokers_have_forgotten_its_request(
         resume = ("produce", "t", *KEYED, "--resume")
         result = run(*resume, str(known), url=broker.url, stdin=ndjson(events))
         unknown = run(*resume, str(known._replace(stored=())), url=broker.url, stdin=ndjson(events))
-        still = [each.high_watermark for each in client.offsets(["t"])]
+        still = [row.high_watermark for row in client.offsets(["t"])]
         [_, behind, _, again] = unknown.stderr.decode().splitlines()
         skipped = resumed(behind, ndjson([*events, events[0]]), broker.url)
         after_skip = count_of(client, "t")

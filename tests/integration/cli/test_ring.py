@@ -87,14 +87,14 @@ def test_a_ring_stays_what_it_is_and_all_of_it_ends_with_ctrl_c(tmp_path: Path) 
         first.process.communicate(timeout=TIMEOUT_S)
         exit_code = first.process.returncode
     with running(tmp_path, port=port) as second, Client(second.url(2)) as client:
-        topics = [each.name for each in client.topics()]
+        topics = [topic.name for topic in client.topics()]
         again = client.ring(consistent=True)
 
     assert exit_code == 130
     assert all(map(ended, pids))
     assert second.lines[0].startswith("✓ ring of 3 brokers ready")
     assert (again.cluster_id, topics) == (cluster, ["t"])
-    assert {each.loss for each in again.registrations} == {"clean"}
+    assert {registration.loss for registration in again.registrations} == {"clean"}
 
 
 def test_a_ring_goes_on_while_most_of_its_brokers_live(tmp_path: Path) -> None:
@@ -102,13 +102,13 @@ def test_a_ring_goes_on_while_most_of_its_brokers_live(tmp_path: Path) -> None:
         os.kill(dev.pid(1), signal.SIGKILL)
         note = dev.noted()
         with Client(dev.url(0)) as client:
-            is_agreed = client.ring(consistent=True).cluster_id is not None
+            is_committed = client.ring(consistent=True).cluster_id is not None
         os.kill(dev.pid(2), signal.SIGKILL)
         _, errors = dev.process.communicate(timeout=TIMEOUT_S)
 
     assert "broker 1 was killed by SIGKILL" in note
     assert note.endswith("The ring goes on with 0, 2\n")
-    assert is_agreed
+    assert is_committed
     assert dev.process.returncode == 1
     assert "error: broker 2 was killed by SIGKILL" in errors.decode()
     assert "too: most of the voters 0, 1, 2 are away, so the ring is stopped" in errors.decode()
@@ -121,7 +121,7 @@ def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
     (tmp_path / "ring" / "ring.json").write_text('{"brokers": 3}')
     wanted = ("dev", "--data", "ring", "--brokers", "3", "--port", str(free_ring_port()))
 
-    assert_fails(run(*wanted, cwd=tmp_path), 1, "the broker ended by itself .*ring/2.log")
+    assert_fails(run(*wanted, cwd=tmp_path), 1, "the broker exited .*ring/2.log")
 
 
 def test_what_the_ring_does_not_serve_is_reported_with_a_demo_that_works(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_data_of_another_number_of_brokers_is_refused(tmp_path: Path, dev: Dev) 
         1,
         f"port {dev.port} cannot be used .*--port {dev.port + 30}",
     )
-    assert [each.name for each in tmp_path.iterdir()] == ["ring"]
+    assert [path.name for path in tmp_path.iterdir()] == ["ring"]
 
 
 # --- looking at it --------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def test_who_does_may_found_the_ring_again_and_nothing_changes(dev: Dev) -> None
 
 
 def test_a_ring_is_founded_and_its_lost_range_is_given_up(tmp_path: Path) -> None:
-    """As docs/operations.md tells it: brokers started one by one."""
+    """As docs/operations.md describes it: brokers started one by one."""
     ring = LocalRing(tmp_path, port=free_ring_port())
     try:
         ring.start_all()
@@ -285,7 +285,9 @@ def test_metadata_goes_on_with_one_voter(tmp_path: Path) -> None:
         ring.kill(0)
         ring.kill(1)
         ring.until(
-            lambda: not any(each["alive"] for each in ring.ring(2)["registrations"][:2]),
+            lambda: (
+                not any(registration["alive"] for registration in ring.ring(2)["registrations"][:2])
+            ),
             ADMITTED_S_MAX,
         )
         recovered = command(words, url, secret=SECRET)

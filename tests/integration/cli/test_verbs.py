@@ -1,4 +1,4 @@
-"""The verbs that look after topics and the ring, and the forms of what verbs show."""
+"""The verbs that manage topics and the ring, and the forms of what verbs show."""
 
 import json
 import re
@@ -89,7 +89,12 @@ def test_a_topic_is_described_partition_by_partition(
     assert (size, parents, state) == (f"{size_bytes} bytes", "-", "open")
     assert HEADER_BYTES < size_bytes < 1024  # of the batch alone: it is in the journal yet
     assert document["name"] == topic
-    assert [each["partition"] for each in document["partitionDetails"]] == [0, 1, 2, 3]
+    assert [partition_detail["partition"] for partition_detail in document["partitionDetails"]] == [
+        0,
+        1,
+        2,
+        3,
+    ]
     assert document["partitionDetails"][stored]["highWatermark"] == 10
 
 
@@ -236,9 +241,9 @@ def test_a_healthy_broker_has_nothing_wrong(shared_broker: RunningBroker) -> Non
     assert f"✓ broker         {shared_broker.url} answers\n" in reported(result)
     assert "✓ partitions     none damaged\n" in reported(result)
     assert [line[2:16].strip() for line in reported(result).splitlines()] == [
-        each["name"] for each in checks
+        check["name"] for check in checks
     ]
-    assert {each["state"] for each in checks} <= {"ok", "warning"}
+    assert {check["state"] for check in checks} <= {"ok", "warning"}
 
 
 def test_the_doctor_warns_of_a_group_that_lags(
@@ -251,7 +256,9 @@ def test_the_doctor_warns_of_a_group_that_lags(
         client.produce_lines("t", b"1\n2\n3\n")
         client.register("c", "billing", ["t"], on_new_group="startFromEarliest")
         client.goodbye("c")
-        [check] = [each for each in broker_checks(client) if each.name == "groups"]
+        [check] = [
+            broker_check for broker_check in broker_checks(client) if broker_check.name == "groups"
+        ]
 
     assert "✓ groups         none\n" in before
     assert check.state == WARNING
@@ -261,7 +268,7 @@ def test_the_doctor_warns_of_a_group_that_lags(
     )
 
 
-def test_without_a_broker_the_doctor_says_so_and_looks_at_the_machine() -> None:
+def test_without_a_broker_the_doctor_says_so_and_checks_the_machine() -> None:
     result = run("doctor", "--url", "http://127.0.0.1:1")
 
     assert result.returncode == 1
@@ -328,7 +335,7 @@ def test_a_segment_is_dumped_batch_by_batch(stopped_files: Path) -> None:
     assert pad[1] == "pad"
     assert all(row[1] == "zeros" for row in rest)
     assert (entries[0]["kind"], entries[0]["count"]) == ("batch", 10)
-    assert sum(each["bytes"] for each in entries) == Path(segment).stat().st_size
+    assert sum(entry["bytes"] for entry in entries) == Path(segment).stat().st_size
 
 
 def test_the_records_of_a_segment_are_those_that_a_broker_reads(stopped_files: Path) -> None:

@@ -82,7 +82,7 @@ def test_whole_files_are_counted(stopped: Path) -> None:
     }
 
 
-def test_a_part_of_a_directory_is_checked_by_what_all_of_it_tells(copied: Path) -> None:
+def test_a_part_of_a_directory_is_checked_by_what_all_of_it_reports(copied: Path) -> None:
     folder = segments_of(copied)[0].parent
 
     assert reported(run("verify", str(folder))).startswith("✓")
@@ -153,7 +153,7 @@ def test_what_a_deleted_topic_was_is_checked(
     assert re.search(text, line), line
 
 
-def test_damage_to_what_the_ring_agreed_is_reported(copied: Path) -> None:
+def test_damage_to_what_the_ring_committed_is_reported(copied: Path) -> None:
     (snapshot,) = copied.glob("data/metadata/*.snapshot")
     flip(snapshot, 40)
 
@@ -226,7 +226,7 @@ def test_what_a_killed_broker_left_of_a_write_is_reported_and_is_no_damage(
     running.kill()
     *_, last = segments_of(running.data_dir)
     entries = json.loads(run("dump", str(last), "-o", "json").stdout)
-    end = next((each["position"] for each in entries if each["kind"] == "zeros"), None)
+    end = next((entry["position"] for entry in entries if entry["kind"] == "zeros"), None)
     with last.open("r+b") as file:
         file.seek(last.stat().st_size if end is None else end)
         file.write(b"torn" * 1024)
@@ -253,8 +253,8 @@ def test_a_journal_is_dumped(running: RunningBroker) -> None:
     assert titles.split()[:4] == ["POSITION", "KIND", "SEQUENCE", "DURABLE"]
     assert first.split()[:3] == ["4096", "frame", "1"]
     assert second.split()[1] == "batch"
-    assert {each["checksum"] for each in documents} == {"ok"}
-    assert max(each.get("lastOffset", 0) for each in documents) == 24_004
+    assert {document["checksum"] for document in documents} == {"ok"}
+    assert max(document.get("lastOffset", 0) for document in documents) == 24_004
 
     flip(journal, documents[1]["position"] + 150)
     damaged = run("dump", str(journal))

@@ -60,7 +60,7 @@ CALLS = {
 
 @pytest.fixture(scope="module")
 def small_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    """Takes small bodies, creates no topic by itself; has three, and ten events in one."""
+    """Takes small bodies, creates no topic automatically; has three, and ten events in one."""
     settings = {"max_request_bytes": BODY_BYTES_MAX, "auto_create_topics": False}
     with start_broker(tmp_path_factory.mktemp("small"), **settings) as running:
         with Client(running.url) as client:
@@ -84,14 +84,14 @@ def test_a_wrong_call_is_one_sentence_with_the_remedy(
     calls = read_golden()
     if pytestconfig.getoption("rewrite"):
         calls[name] = said
-        GOLDEN.write_text("".join(f"== {each}\n{calls[each]}" for each in CALLS if each in calls))
+        GOLDEN.write_text("".join(f"== {call}\n{calls[call]}" for call in CALLS if call in calls))
 
     assert said == calls[name]
     assert is_one_sentence(name, said)
 
 
 def is_one_sentence(name: str, said: str) -> bool:
-    """A problem document for who speaks HTTP; else one line on stderr, and exit 1 or 2.
+    """A problem document for HTTP clients; else one line on stderr, and exit 1 or 2.
 
     A command to go on with may follow on a line of its own.
     """

@@ -135,7 +135,7 @@ def answer_once_then_hang_up(server: socket.socket) -> list[bytes]:
     return requests
 
 
-def test_a_request_is_never_sent_twice_by_itself() -> None:
+def test_a_request_is_never_sent_twice_automatically() -> None:
     async def use(client: Client) -> bool:
         await client.delete_topic("first")
         with pytest.raises(ConnectionFailedError) as caught:

@@ -28,7 +28,7 @@ from tailrace.sansio.batching import Outgoing
 from tailrace.sansio.sending import Outcome, ProducerOptions, Stored
 from tailrace.sync import Client
 from tests.support.broker.fixtures import RunningBroker, refusing_url, start_broker
-from tests.support.broker.history import Acknowledged, History, Place, Read, violations
+from tests.support.broker.history import Acknowledged, History, Read, RecordPosition, violations
 from tests.support.broker.stored import split
 from tests.support.cli.commands import environment
 
@@ -44,10 +44,10 @@ ANSWERS_A_LIFE = 400
 def records_of(broker: RunningBroker, topic: str) -> Iterator[dict[str, Any]]:
     """All that the topic holds, partition by partition."""
     with Client(broker.url) as client:
-        for each in client.offsets([topic]):
-            offset = each.readable().start
-            while offset < each.readable().stop:
-                page = client.read_lines(topic, each.partition, offset, max_records=100_000)
+        for row in client.offsets([topic]):
+            offset = row.readable().start
+            while offset < row.readable().stop:
+                page = client.read_lines(topic, row.partition, offset, max_records=100_000)
                 yield from map(json.loads, page.body.splitlines())
                 offset = page.next_offset
 
@@ -64,11 +64,11 @@ def test_each_record_is_where_its_future_says(shared_broker: RunningBroker, topi
             producer.send(topic, b"%d" % n, key=None if n % 5 == 0 else KEYS[n % 7])
             for n in range(1_000)
         ]
-    places = {(each.result().partition, each.result().offset): n for n, each in enumerate(sent)}
+    positions = {(each.result().partition, each.result().offset): n for n, each in enumerate(sent)}
     stored = {(r["partition"], r["offset"]): r for r in records_of(shared_broker, topic)}
 
-    assert len(places) == 1_000
-    assert {place: record["value"] for place, record in stored.items()} == places
+    assert len(positions) == 1_000
+    assert {position: record["value"] for position, record in stored.items()} == positions
     assert {r["key"] for r in stored.values()} == {None, *KEYS[:7]}
     without_a_key = {r["partition"] for r in stored.values() if r["key"] is None}
     assert len(without_a_key) == 1
@@ -164,7 +164,7 @@ def test_places_are_known_where_partitions_were_split(broker: RunningBroker) -> 
     with producing(broker) as producer:
         sent = [producer.send("t", b"2", key=key) for key in KEYS]
     with Client(broker.url) as client:
-        ends = {each.partition: each.readable().stop for each in client.offsets(["t"])}
+        ends = {row.partition: row.readable().stop for row in client.offsets(["t"])}
 
     stored = [each.result() for each in sent]
     assert {each.partition for each in stored} == {1, 2}
@@ -188,7 +188,7 @@ def test_places_are_known_after_a_topic_was_replaced(
     assert stored == {(r["partition"], r["offset"]) for r in records_of(shared_broker, topic)}
 
 
-def test_without_a_broker_patience_ends(shared_broker: RunningBroker) -> None:
+def test_without_a_broker_the_timeout_ends(shared_broker: RunningBroker) -> None:
     with refusing_url() as url, Client(url) as client:
         producer = Producer(client, patience_s=0.2)
         sent = producer.send("t", b"1")
@@ -218,7 +218,7 @@ def test_a_program_that_ends_without_close_loses_nothing(
     assert sorted(values) == list(range(5_000))
 
 
-def test_a_program_that_ends_without_close_tells_what_it_lost(topic: str) -> None:
+def test_a_program_that_ends_without_close_reports_what_it_lost(topic: str) -> None:
     with refusing_url() as url:
         result = run_python(url, FORGETFUL.format(topic=topic, patience_s=0))
 
@@ -259,7 +259,7 @@ def test_an_error_of_the_block_comes_first() -> None:
         produce()
 
 
-class Told:
+class Reports:
     """What a producer sent and was reported, from any thread; it goes on until that `is_over`."""
 
     def __init__(self) -> None:
@@ -282,9 +282,9 @@ class Told:
             if isinstance(outcome, Stored):
                 assert outcome.partition is not None
                 assert outcome.offset is not None
-                place = Place(outcome.partition, outcome.offset)
+                position = RecordPosition(outcome.partition, outcome.offset)
                 event_id = str(json.loads(record.value))
-                acknowledged = Acknowledged("p", record.key.decode(), event_id, place)
+                acknowledged = Acknowledged("p", record.key.decode(), event_id, position)
                 self._acknowledged.append(acknowledged)
             else:
                 self.errors.append(outcome)
@@ -298,11 +298,11 @@ class Told:
     def check(self, broker: RunningBroker, topic: str) -> None:
         """Every event is acknowledged, and there once, in order."""
         read = [
-            Read(str(r["value"]), Place(r["partition"], r["offset"]))
+            Read(str(r["value"]), RecordPosition(r["partition"], r["offset"]))
             for r in records_of(broker, topic)
         ]
         with Client(broker.url) as client:
-            ends = {each.partition: each.readable().stop for each in client.offsets([topic])}
+            ends = {row.partition: row.readable().stop for row in client.offsets([topic])}
         history = History(set(self._sent_ids), self._acknowledged, read, ends)
 
         assert self.errors == []
@@ -313,7 +313,7 @@ class Told:
             assert ids == sorted(ids)
 
 
-def kill_and_restart(broker: RunningBroker, reported: Told, produce: Callable[[], None]) -> None:
+def kill_and_restart(broker: RunningBroker, reported: Reports, produce: Callable[[], None]) -> None:
     """While a thread produces until `reported` ends. The broker ends with the thread that started
     it, so that this one must.
     """
@@ -331,7 +331,7 @@ def kill_and_restart(broker: RunningBroker, reported: Told, produce: Callable[[]
 
 
 def test_kills_while_it_produces_lose_and_double_nothing(broker: RunningBroker) -> None:
-    reported = Told()
+    reported = Reports()
 
     def produce() -> None:
         with producing(broker, on_outcome=reported.note, **SMALL) as producer:
@@ -347,7 +347,7 @@ def test_kills_while_it_produces_lose_and_double_nothing(broker: RunningBroker) 
 def test_kills_while_it_produces_asynchronously_lose_and_double_nothing(
     broker: RunningBroker,
 ) -> None:
-    reported = Told()
+    reported = Reports()
 
     async def produce() -> None:
         async with (
@@ -407,7 +407,7 @@ def test_awaited_sends_are_where_their_futures_say(
 
 
 def test_a_cancelled_producer_ends_at_once_and_settles_what_it_has() -> None:
-    """Its broker never answers, and its patience is long."""
+    """Its broker never answers, and its delivery timeout is long."""
 
     async def produce(url: str) -> list[BaseException | None]:
         sent = []

@@ -48,7 +48,7 @@ def rows(client: Client, parameters: ReadingParameters) -> list[tuple[int, int, 
         zip(*(table[name].to_pylist() for name in ("partition", "offset", "value")), strict=True)
     )
     records = client.read("t", **parameters)
-    assert [(each.partition, each.offset, each.value) for each in records] == found
+    assert [(record.partition, record.offset, record.value) for record in records] == found
     batches = list(client.read("t", **parameters).batches())
     assert sum(batch.num_rows for batch in batches) == len(found)
     return found

@@ -52,7 +52,7 @@ def test_records_with_a_key_each_are_answered_by_partition(shared_broker: Runnin
     keys = [None if n % 5 == 0 else f"k{n % 7}".encode() for n in range(100)]
     with Client(shared_broker.url) as client:
         produced = client.produce_records("keyed", keys, [b"%d" % n for n in range(100)])
-        ends = {each.partition: each.readable().stop for each in client.offsets(["keyed"])}
+        ends = {row.partition: row.readable().stop for row in client.offsets(["keyed"])}
 
     assert [each.partition for each in produced] == sorted({each.partition for each in produced})
     assert sum(each.count for each in produced) == 100
@@ -83,9 +83,20 @@ def test_a_topic_is_described_altered_and_deleted(shared_broker: RunningBroker) 
         client.delete_topic("short-lived")
 
         assert details.topic == created
-        assert [each.partition for each in details.partition_details] == [0, 1]
-        assert sum(each.high_watermark or 0 for each in details.partition_details) == 1
-        assert {each.state for each in details.partition_details} == {"open"}
+        assert [partition_detail.partition for partition_detail in details.partition_details] == [
+            0,
+            1,
+        ]
+        assert (
+            sum(
+                partition_detail.high_watermark or 0
+                for partition_detail in details.partition_details
+            )
+            == 1
+        )
+        assert {partition_detail.state for partition_detail in details.partition_details} == {
+            "open"
+        }
         assert altered == unchanged == dataclasses.replace(created, json_check=False)
         with pytest.raises(TopicNotFoundError):
             client.topic("short-lived")
@@ -93,7 +104,7 @@ def test_a_topic_is_described_altered_and_deleted(shared_broker: RunningBroker) 
             client.delete_topic("short-lived")
 
 
-def test_the_ring_tells_what_it_is(shared_broker: RunningBroker) -> None:
+def test_the_ring_reports_what_it_is(shared_broker: RunningBroker) -> None:
     with Client(shared_broker.url) as client:
         status = client.brokers()
 
@@ -116,14 +127,14 @@ def test_offsets_and_reads_of_a_time(shared_broker: RunningBroker) -> None:
         values = [b"%d" % n for n in range(5)]
         [produced] = client.produce_records("timed", [b"k"] * 5, values, times_us)
         offsets = {
-            each.partition: each for each in client.offsets(["timed"], timestamp_us=times_us[3])
+            row.partition: row for row in client.offsets(["timed"], timestamp_us=times_us[3])
         }
         untimed = client.offsets(["timed"])
         page = client.read_lines("timed", produced.partition, timestamp_us=times_us[3])
         behind = client.read_batches("timed", produced.partition, timestamp_us=times_us[4] + 1)
 
     assert offsets.pop(produced.partition).timestamp_offset == 3
-    assert {each.timestamp_offset for each in offsets.values()} == {None}
+    assert {row.timestamp_offset for row in offsets.values()} == {None}
     assert {each.timestamp_offset for each in untimed} == {None}
     assert [json.loads(line)["value"] for line in page.body.splitlines()] == [3, 4]
     assert (behind.body, behind.next_offset) == (b"", 5)
@@ -170,7 +181,7 @@ def test_the_end_of_a_sealed_partition_names_its_children(broker: RunningBroker)
 
     assert (parent.state, parent.children) == ("sealed", (1, 2))
     assert len(parent.readable()) == len(values)
-    assert [each.parents for each in children] == [(0,), (0,)]
+    assert [child.parents for child in children] == [(0,), (0,)]
     assert (end.is_sealed, end.children) == (True, (1, 2))
     assert (middle.is_sealed, middle.children) == (False, ())
 
@@ -280,7 +291,7 @@ def answer_once_then_hang_up(server: socket.socket) -> list[bytes]:
     return requests
 
 
-def test_a_request_is_never_sent_twice_by_itself() -> None:
+def test_a_request_is_never_sent_twice_automatically() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
         server.settimeout(ACCEPT_TIMEOUT_S)
         hanging_up = thread.submit(answer_once_then_hang_up, server)

@@ -27,7 +27,7 @@ PACKAGE_FOLDERS = {
 }
 TEXTS = {".gitignore", "CHANGELOG.md", "LICENSE", "NOTICE", "README.md", "pyproject.toml"}
 SDIST_BYTES_MAX = 2_000_000
-# Stands for docker: writes down its words, and an archive where it is asked for one.
+# Replaces docker: writes down its words, and an archive where it is asked for one.
 ENGINE = """\
 #!/bin/sh
 echo "$@" >> {log}

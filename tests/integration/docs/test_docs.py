@@ -1,6 +1,6 @@
 """Every command of README.md, CONTRIBUTING.md and docs/ is run, and prints what is written there.
 
-Each document runs from its start to its end: against a broker of its own, whose ports stand for
+Each document runs from its start to its end: against a broker of its own, whose ports replace
 9250 to 9253; in bash and one Python process; in a folder with the project's `examples/` and `.venv`
 and the broker's data at `.tailrace/tutorial/0`. `--rewrite` writes what was printed into the
 document.
@@ -45,7 +45,7 @@ NOT_RUN = {
     "make fuzz": "it is a test that CI runs",
     "make up": "CI runs it: .ci/run",
     ".venv/bin/pytest": "this test is part of it",
-    "tailrace dev": "the broker of this test stands for it; test_cli.py runs it",
+    "tailrace dev": "the broker of this test replaces it; test_cli.py runs it",
 }
 PROGRAMS = {
     path: programs
@@ -191,7 +191,7 @@ def uses_spark(programs: Sequence[Program]) -> bool:
 
 
 def reported(path: Path, program: Program, problem: str) -> str:
-    """A program that did not do what its document says, and where it stands."""
+    """A program that did not do what its document says, and its line."""
     return f"{path.relative_to(ROOT)}:{program.line + 1}: {program.text}\n{problem}"
 
 

@@ -40,9 +40,9 @@ def values_of(broker: RunningBroker, topic: str, key: str | None) -> list[object
     with Client(broker.url) as client:
         lines = [
             line
-            for each in client.offsets([topic])
+            for row in client.offsets([topic])
             for line in client.read_lines(
-                topic, each.partition, max_records=100_000
+                topic, row.partition, max_records=100_000
             ).body.splitlines()
         ]
     records = [json.loads(line) for line in lines]
@@ -188,7 +188,7 @@ def test_the_shell_consumer_ends_when_another_has_taken_its_name(broker: Running
         members = client.group("g").consumers
 
     assert b"/v1/problems/stale-assignment" in errors or b"/v1/problems/consumer-exists" in errors
-    assert [each.consumer_id for each in members] == ["c1"]
+    assert [member.consumer_id for member in members] == ["c1"]
 
 
 def test_the_shell_consumer_says_why_it_cannot(broker: RunningBroker) -> None:

@@ -90,7 +90,7 @@ def test_each_record_comes_once_and_in_order(
     for record in records:
         assert record.topic == topic
         offsets.setdefault(record.partition, []).append(record.offset)
-    assert all(each == list(range(len(each))) for each in offsets.values())
+    assert all(row == list(range(len(row))) for row in offsets.values())
 
 
 def test_values_keys_times_and_headers_come_as_they_were(
@@ -108,8 +108,10 @@ def test_values_keys_times_and_headers_come_as_they_were(
             "timestamp": pa.array([time_us] * 5, pa.timestamp("us", tz="UTC")),
             "headers": pa.array(
                 [
-                    None if each is None else [{"key": key, "value": value} for key, value in each]
-                    for each in headers
+                    None
+                    if header is None
+                    else [{"key": key, "value": value} for key, value in header]
+                    for header in headers
                 ],
                 pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
             ),
@@ -126,7 +128,7 @@ def test_values_keys_times_and_headers_come_as_they_were(
 
     assert [record.value for record in records] == values
     assert [record.key for record in records] == keys
-    assert [list(record.headers) for record in records] == [each or [] for each in headers]
+    assert [list(record.headers) for record in records] == [header or [] for header in headers]
     assert {record.timestamp_us for record in records} == {time_us}
     assert table["value"].to_pylist() == values
     assert table["key"].to_pylist() == keys
@@ -271,8 +273,8 @@ def test_a_commit_is_there_at_once(consumers: Consumers, client: Client, topic: 
     details = client.group(topic)
 
     assert details.info.lag == 0
-    assert [each.committed for each in details.partitions] == [
-        each.high_watermark for each in details.partitions
+    assert [partition.committed for partition in details.partitions] == [
+        partition.high_watermark for partition in details.partitions
     ]
 
 
@@ -304,7 +306,7 @@ def test_two_consumers_share_the_partitions(
         assert client.group(topic).info.members == 2
     assert numbers([*ones, *others]) == list(range(100))
     partitions = [{record.partition for record in records} for records in (ones, others)]
-    assert [len(each) for each in partitions] == [2, 2]
+    assert [len(partition) for partition in partitions] == [2, 2]
     assert partitions[0].isdisjoint(partitions[1])
 
 
@@ -323,9 +325,9 @@ def test_each_is_notified_of_its_partitions_before_their_records(
         one.poll()
 
     alone, shared, again = reported
-    assert [each.partition for each in alone.partitions] == [0, 1, 2, 3]
+    assert [partition.partition for partition in alone.partitions] == [0, 1, 2, 3]
     assert (alone.added, alone.removed) == (alone.partitions, ())
-    assert {each.partition for each in shared.partitions} == read
+    assert {partition.partition for partition in shared.partitions} == read
     assert {*shared.partitions, *shared.removed} == {*alone.partitions}
     assert again.partitions == alone.partitions
     assert again.added == shared.removed
@@ -475,7 +477,7 @@ def test_a_process_whose_name_another_has_taken_is_reported(
         first_of_name.poll()
     first_of_name.close()
 
-    assert [each.consumer_id for each in client.group(topic).consumers] == [f"{topic}-c"]
+    assert [consumer.consumer_id for consumer in client.group(topic).consumers] == [f"{topic}-c"]
 
 
 @pytest.mark.parametrize("wanted", ["records", "batches"])
@@ -499,7 +501,7 @@ def test_a_process_that_slept_with_records_in_hand_does_not_take_its_name_back(
     sleeper.close()
     produce(client, topic, [3])
 
-    assert [each.session_ms for each in client.group(topic).consumers] == [LONG_MS]
+    assert [consumer.session_ms for consumer in client.group(topic).consumers] == [LONG_MS]
     assert numbers(poll_until_some(successor)) == [3]
 
 

@@ -31,7 +31,7 @@ from tests.support.groups.group_history import (
     Acknowledged,
     Goodbye,
     GroupHistory,
-    Place,
+    RecordPosition,
     Span,
     repeat_count,
     violations,
@@ -58,7 +58,7 @@ PAUSE_S = 0.05
 
 
 class Load:
-    """What producers and who kills tell each other."""
+    """The reports between producers and the killer."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -111,15 +111,15 @@ class Producer:
         event_count = generator.randint(1, EVENTS_PER_REQUEST_MAX)
         ids = [f"{self.name}-{next(numbers)}" for _ in range(event_count)]
         self.sent_ids.update(ids)
-        body = b"\n".join(json.dumps({"id": each, "text": each * 20}).encode() for each in ids)
+        body = b"\n".join(json.dumps({"id": id_, "text": id_ * 20}).encode() for id_ in ids)
         start_ns = monotonic_ns()
         produced = client.produce_lines(topic, body, key=key)
         span = Span(start_ns, monotonic_ns())
         assert produced.count == len(ids)
         for offset, event_id in enumerate(ids, start=produced.offset):
-            place = Place(topic, produced.partition, offset)
+            position = RecordPosition(topic, produced.partition, offset)
             # Keys are those of a topic.
-            self.acknowledged.append(Acknowledged(f"{topic} {key}", event_id, place, span))
+            self.acknowledged.append(Acknowledged(f"{topic} {key}", event_id, position, span))
 
 
 class Process(NamedTuple):
@@ -191,7 +191,7 @@ class Consumers:
         self._running[consumer_id] = Process(child, notes_path, start_ns, is_first)
 
     def kill_one(self) -> None:
-        """And start it again, or another in its place."""
+        """And start it again, or another in its position."""
         consumer_id = self._any()
         process = self._running.pop(consumer_id)
         process.kill()
@@ -204,7 +204,7 @@ class Consumers:
         self.start(self._random.choice([consumer_id, None]))
 
     def send_one_away(self) -> None:
-        """It says goodbye; another takes its place."""
+        """It says goodbye; another takes its position."""
         self.start()
         self._send_away(self._any())
 
@@ -215,7 +215,7 @@ class Consumers:
         self._standing_until_s[consumer_id] = monotonic() + self._random.uniform(0.5, 3.0)
 
     def let_go_on(self, *, is_time: Callable[[float], bool]) -> None:
-        """Those that have stood long enough."""
+        """Those that have waited long enough."""
         for consumer_id, until_s in list(self._standing_until_s.items()):
             if is_time(until_s):
                 del self._standing_until_s[consumer_id]
@@ -344,7 +344,7 @@ def test_a_group_gets_every_event_in_order_whoever_is_killed(tmp_path: Path) -> 
         acknowledged=[event for producer in producers for event in producer.acknowledged],
         deliveries=notes.deliveries,
         confirmations=notes.confirmations,
-        readable={(each.topic, each.partition): each.readable() for each in ends},
+        readable={(end.topic, end.partition): end.readable() for end in ends},
         session_ns=SESSION_MS * 10**6,
         crashes=crashes,
         goodbyes=[*notes.goodbyes, *consumers.gave_back],

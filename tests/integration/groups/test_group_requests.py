@@ -64,7 +64,7 @@ def test_a_group_is_looked_at(client: Client, topic: str) -> None:
     client.register("c2", topic, [topic], on_new_group=EARLIEST)
     client.poll("c2", max_records=4, form="ndjson")
     client.commit("c2")
-    [listed] = [each for each in client.groups() if each.group == topic]
+    [listed] = [group for group in client.groups() if group.group == topic]
     details = client.group(topic)
     client.goodbye("c2")
 

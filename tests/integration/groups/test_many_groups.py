@@ -109,7 +109,7 @@ def test_two_hundred_consumers_of_a_group_wait_and_share_what_comes(
 
     assert sorted(value for answer in answers for value in values(answer)) == [*range(CONSUMERS)]
     assert len({delivery(answer) for answer in answers}) == CONSUMERS
-    owned = Counter(each["consumer"] for each in described["partitions"])
+    owned = Counter(partition["consumer"] for partition in described["partitions"])
     assert owned == dict.fromkeys(consumers, 1)
 
 
@@ -125,7 +125,7 @@ def test_two_thousand_groups_get_all_and_memory_is_flat(tmp_path: Path) -> None:
         write(public, 0)
         before_bytes = resident_bytes(broker)
         registered = exchange_all(
-            connections, (register(each, each, "events") for each in consumers)
+            connections, (register(consumer, consumer, "events") for consumer in consumers)
         )
         assert {answer.status for answer in registered} == {200}
         sizes_bytes = []
@@ -158,11 +158,12 @@ def read_by_all(
 ) -> None:
     """Each group gets this round's events, once, and commits them."""
     wanted = [[round_number, number] for number in range(EVENTS)]
-    answers = list(exchange_all(connections, (poll(each) for each in consumers)))
+    answers = list(exchange_all(connections, (poll(consumer) for consumer in consumers)))
     for answer in answers:
         assert sorted(values(answer)) == wanted
     commits = (
-        commit(each, delivery(answer)) for each, answer in zip(consumers, answers, strict=True)
+        commit(consumer, delivery(answer))
+        for consumer, answer in zip(consumers, answers, strict=True)
     )
     assert {answer.status for answer in exchange_all(connections, commits)} == {204}
 
@@ -184,9 +185,7 @@ def test_a_poll_that_waits_gets_an_event_when_it_is_acknowledged(
             assert values(answer) == [number]
 
 
-def test_a_group_that_stands_still_holds_no_other_up(
-    shared_broker: RunningBroker, topic: str
-) -> None:
+def test_a_group_that_hangs_holds_no_other_up(shared_broker: RunningBroker, topic: str) -> None:
     """One consumer of it keeps what it got, one asks again and again and reads no answer."""
     event = json.dumps("x" * 100_000).encode()
     event_count = 100

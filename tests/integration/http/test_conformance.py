@@ -133,7 +133,7 @@ def test_a_peer_that_ends_in_the_middle_of_a_request_gets_no_answer(
 
 
 def mixed_requests(topic: str, count: int) -> tuple[bytes, list[tuple[int, object]]]:
-    """Requests good and bad in one row of bytes; of each its status and what tells it apart."""
+    """Requests good and bad in one row of bytes; of each its status and its difference."""
     sent: list[bytes] = []
     expected: list[tuple[int, object]] = []
     for number in range(count):

@@ -55,7 +55,7 @@ def target_of(route: Route) -> str:
 
 def check_nothing_is_stored(broker: RunningBroker) -> None:
     with Client(broker.url) as client:
-        assert "stored" not in [each.name for each in client.topics()]
+        assert "stored" not in [topic.name for topic in client.topics()]
 
 
 @pytest.mark.parametrize("known", UNTYPED, ids=named)
@@ -135,7 +135,7 @@ def test_a_coded_body_is_refused_though_values_may_be_any_bytes(
         sent = request(messages(topic), body, content_type=content_type, content_encoding="gzip")
         assert problem(connection.exchange(sent)) == (415, "unsupported-media-type")
     with Client(shared_broker.url) as client:
-        assert [each.high_watermark for each in client.offsets([topic])] == [0]
+        assert [row.high_watermark for row in client.offsets([topic])] == [0]
 
 
 @produce_listeners

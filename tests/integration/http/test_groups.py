@@ -345,7 +345,7 @@ def test_a_goodbye_confirms_what_it_names(
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT"])
-def test_a_sign_of_life_is_no_registration(public: Connection, topic: str, method: str) -> None:
+def test_a_heartbeat_is_no_registration(public: Connection, topic: str, method: str) -> None:
     """By its epoch a process learns that its consumer was removed, or that another has its name."""
     make(public, topic)
 

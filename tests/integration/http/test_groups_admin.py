@@ -65,7 +65,7 @@ def leave(public: Connection, consumer: str) -> None:
     assert public.exchange(ask("goodbye", consumer)).status == 200
 
 
-# --- to look at -----------------------------------------------------------------------------------
+# --- to inspect -----------------------------------------------------------------------------------
 
 
 def test_a_group_is_described_with_its_consumers_and_partitions(
@@ -127,7 +127,7 @@ def test_the_oldest_unread_record_is_of_the_partition_that_waits_longest(
         make(public, name, b"1\n")
     register(public, topic, *names, group=topic)
     said = group_of(public, topic)
-    times = [each["oldestUnread"] for each in said["partitions"]]
+    times = [partition["oldestUnread"] for partition in said["partitions"]]
 
     assert said["topics"] == names
     assert said["lag"] == 2
@@ -177,7 +177,7 @@ def test_children_wait_for_their_parent_to_be_read(broker: RunningBroker) -> Non
         register(public, "c", "t", group="g")
 
         def states() -> list[str]:
-            return [each["state"] for each in group_of(public, "g")["partitions"]]
+            return [partition["state"] for partition in group_of(public, "g")["partitions"]]
 
         first = public.exchange(poll("c", maxRecords=3))
         assert [each.partition for each in got(first)] == [0] * 3
@@ -230,7 +230,9 @@ def test_a_damaged_partition_is_left_out(broker: RunningBroker, is_found_at_star
             refused = public.exchange(poll("c", waitMs=wait_ms))
             assert problem(refused) == (503, "corrupt-partition")
             assert document(refused)["partition"] == 0
-        states = {each["partition"]: each for each in group_of(public, "g")["partitions"]}
+        states = {
+            partition["partition"]: partition for partition in group_of(public, "g")["partitions"]
+        }
         assert (states[0]["oldestUnread"], states[1]["lag"]) == (None, 0)
         # A start that finds the file empty knows that the end is lost; else it takes events.
         assert (states[0]["state"] == "damaged") == is_found_at_start
@@ -481,7 +483,7 @@ def test_a_reader_s_name_is_checked(
     assert document(answer)["parameter"] == parameter
 
 
-def test_a_group_that_was_forgotten_starts_anew(public: Connection, idle: str) -> None:
+def test_a_group_that_was_forgotten_starts_again(public: Connection, idle: str) -> None:
     assert public.exchange(request(f"/v1/groups/{idle}", method="DELETE")).status == 204
     assert problem(public.exchange(get(f"/v1/groups/{idle}"))) == (404, "group-not-found")
     register(public, idle, idle, group=idle)

@@ -87,7 +87,7 @@ def test_a_poll_that_waits_is_given_up_when_its_peer_has_gone(
         assert public.exchange(request(messages(topic), b"1")).status == 200
         records = got(public.exchange(poll(topic)))
 
-    assert [each.value for each in records] == [1]
+    assert [record.value for record in records] == [1]
 
 
 def test_the_polls_behind_one_that_is_given_up_are_not_started(
@@ -147,7 +147,7 @@ def test_what_did_not_leave_whole_is_not_confirmed(
     whole = public.exchange(asked)
     records = got(whole)
 
-    assert [each.offset for each in records] == [*range(LARGE_COUNT)]
+    assert [record.offset for record in records] == [*range(LARGE_COUNT)]
     assert (
         got(public.exchange(poll(topic, delivery=delivery_of(whole) - 1, accept=form))) == records
     )

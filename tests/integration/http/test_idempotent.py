@@ -361,7 +361,7 @@ def test_what_is_sent_until_it_is_answered_is_there_once_through_12_kills(tmp_pa
             for run in runs:
                 run.result()
         with Client(broker.url) as client:
-            found = [(each["from"], each["sequence"]) for each in values(client, "t")]
+            found = [(value["from"], value["sequence"]) for value in values(client, "t")]
 
     sent = [
         (retrier.name, sequence) for retrier in retriers for sequence in range(retrier.sent_count)
@@ -385,12 +385,12 @@ def test_a_producer_of_the_client_goes_on_through_a_kill(tmp_path: Path) -> None
             return [producer.produce_lines("t", b"2\n").offset for _ in range(2_000)]
 
         run = thread.submit(produce)
-        while not run.done() and max(each.high_watermark or 0 for each in other.offsets()) < 100:
+        while not run.done() and max(row.high_watermark or 0 for row in other.offsets()) < 100:
             pass
         broker.kill()
         broker.restart()
         offsets = run.result()
-        [partition] = [each for each in other.offsets(["t"]) if each.high_watermark]
+        [partition] = [row for row in other.offsets(["t"]) if row.high_watermark]
 
     assert (partition.partition, first.offset) == (first.partition, 0)
     assert offsets == list(range(1, 2_001))
@@ -406,7 +406,7 @@ def test_a_producer_of_the_client_raises_at_once_what_stored_nothing(
     assert not caught.value.write_attempted
 
 
-def test_a_producer_of_the_client_gives_up_when_its_patience_ends(tmp_path: Path) -> None:
+def test_a_producer_of_the_client_gives_up_when_its_timeout_ends(tmp_path: Path) -> None:
     with start_broker(tmp_path) as broker, Client(broker.url) as client:
         client.produce("t", b"1")
         broker.kill()

@@ -539,7 +539,7 @@ def receive_all(connection: Connection, count: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def broker_of_patience(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+def broker_with_timeouts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     """For two seconds a MiB; more records in its topic `large` than a stalled connection takes."""
     with broker_with(tmp_path_factory, answer_seconds=2.0) as running:
         produce_large(running, "large", value_bytes=3 * LARGE_BYTES)
@@ -548,9 +548,9 @@ def broker_of_patience(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run
 
 @pytest.mark.parametrize("name", STALLED)
 def test_a_peer_that_takes_nothing_of_an_answer_is_dropped(
-    broker_of_patience: RunningBroker, name: str
+    broker_with_timeouts: RunningBroker, name: str
 ) -> None:
-    broker, sent = broker_of_patience, STALLED[name]
+    broker, sent = broker_with_timeouts, STALLED[name]
     with Connection(broker.port, receive_buffer_bytes=4 * KIBIBYTE) as stalled:
         stalled.send(sent)
         settle(broker.port)
@@ -572,10 +572,10 @@ def test_a_peer_that_takes_nothing_of_an_answer_is_dropped(
     ids=["stream", "one answer"],
 )
 def test_a_peer_that_takes_an_answer_slowly_gets_all_of_it(
-    broker_of_patience: RunningBroker, asked: bytes, pause_ms: int
+    broker_with_timeouts: RunningBroker, asked: bytes, pause_ms: int
 ) -> None:
     """It takes several times as long as one is waited for that takes nothing."""
-    port = broker_of_patience.port
+    port = broker_with_timeouts.port
     with Connection(port) as other:
 
         def wait() -> None:

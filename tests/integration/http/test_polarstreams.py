@@ -21,7 +21,7 @@ MEMBERS = {"topic", "token", "rangeIndex", "version", "startOffset", "values"}
 
 
 def consumer_port(broker: RunningBroker) -> int:
-    """As discovery tells it."""
+    """As discovery reports it."""
     with Connection(broker.port) as discovery:
         ring = document(discovery.exchange(get("/v1/brokers")))
     assert (ring["length"], ring["consumerPort"]) == (1, broker.port + READ)
@@ -40,13 +40,13 @@ def produce(broker: RunningBroker, numbers: range) -> None:
 
 def read(elements: list[dict[str, Any]]) -> list[int]:
     """What a client makes of an answer; offsets and tokens are texts, being of 64 bits."""
-    for each in elements:
-        assert each.keys() >= MEMBERS
-        assert each["topic"] == "abc"
-        assert (each["token"], each["version"]) == (str(-(2**63)), 1)
-        assert isinstance(each["rangeIndex"], int)
-        assert int(each["startOffset"]) >= 0
-    return [value["hello"] for each in elements for value in each["values"]]
+    for element in elements:
+        assert element.keys() >= MEMBERS
+        assert element["topic"] == "abc"
+        assert (element["token"], element["version"]) == (str(-(2**63)), 1)
+        assert isinstance(element["rangeIndex"], int)
+        assert int(element["startOffset"]) >= 0
+    return [value["hello"] for element in elements for value in element["values"]]
 
 
 def test_a_client_reads_all_once(broker: RunningBroker) -> None:
@@ -63,8 +63,10 @@ def test_a_client_reads_all_once(broker: RunningBroker) -> None:
         has_more = True
         while has_more:
             answers = [listener.exchange(POLL) for listener in (first, second)]
-            taken += [number for each in answers if each.body for number in read(document(each))]
-            has_more = any(each.status == 200 for each in answers)
+            taken += [
+                number for answer in answers if answer.body for number in read(document(answer))
+            ]
+            has_more = any(answer.status == 200 for answer in answers)
         assert sorted(taken) == [*range(COUNT)]
 
         produce(broker, range(COUNT, COUNT + 5))
@@ -111,7 +113,7 @@ def test_a_client_that_has_nothing_assigned_is_asked_to_come_back_later(
             )
             assert listener.exchange(sent).status == 200
         polls = [request(f"/v1/consumer/poll?consumerId=c{number}") for number in range(5)]
-        answers = [listener.exchange(each) for each in polls]
+        answers = [listener.exchange(poll) for poll in polls]
 
-    assert {each.status for each in answers} == {204}
-    assert sorted(each.headers["retry-after"] for each in answers) == ["1"] * 4 + ["5"]
+    assert {answer.status for answer in answers} == {204}
+    assert sorted(answer.headers["retry-after"] for answer in answers) == ["1"] * 4 + ["5"]

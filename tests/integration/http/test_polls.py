@@ -177,7 +177,7 @@ def test_records_of_several_topics_and_partitions_come_in_one_answer(
     records = got(public.exchange(poll(topic, accept=form)))
 
     assert sorted(values(records)) == sorted([*range(20)] * 2)
-    assert {each.partition for each in records} == {0, 1, 2, 3}
+    assert {record.partition for record in records} == {0, 1, 2, 3}
     for partition in by_partition(records).values():
         offsets = [each.offset for each in partition]
         assert sorted(offsets) == sorted([*range(len(offsets) // 2)] * 2)
@@ -237,7 +237,9 @@ def test_an_answer_has_at_least_one_batch_and_no_more_than_its_bytes(
     assert counts == {1: 1, 2_500: 2, 100_000: 12}
 
 
-def test_a_binary_answer_tells_where_its_new_records_begin(public: Connection, topic: str) -> None:
+def test_a_binary_answer_reports_where_its_new_records_begin(
+    public: Connection, topic: str
+) -> None:
     make(public, topic, b"0\n1\n2\n3\n4\n", b"5\n")
     register(public, topic, topic, group=topic)
     text = public.exchange(poll(topic, maxRecords=2))
@@ -248,7 +250,7 @@ def test_a_binary_answer_tells_where_its_new_records_begin(public: Connection, t
     assert values(got(binary)) == [2, 3, 4, 5]
 
 
-def test_a_binary_answer_tells_where_a_delivery_ends_that_was_text(
+def test_a_binary_answer_reports_where_a_delivery_ends_that_was_text(
     public: Connection, topic: str
 ) -> None:
     """Its first answer has cut a batch."""
@@ -305,7 +307,7 @@ def test_a_large_json_answer_is_whole(public: Connection, topic: str) -> None:
     assert len(elements) > 2
     records = got(answer)
     assert sorted(values(records)) == sorted(texts)
-    assert all(each.key == each.value for each in records)
+    assert all(record.key == record.value for record in records)
     for partition in by_partition(records).values():
         assert [each.offset for each in partition] == [*range(len(partition))]
 

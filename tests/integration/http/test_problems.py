@@ -124,7 +124,7 @@ def stable(said: dict[str, Any], root: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def small_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    """Takes small bodies, creates no topic by itself; has topic `t` of two partitions."""
+    """Takes small bodies, creates no topic automatically; has topic `t` of two partitions."""
     settings: dict[str, str | float] = {
         "max_request_bytes": BODY_BYTES_MAX,
         "auto_create_topics": False,
@@ -377,8 +377,8 @@ def test_a_refused_request_gets_its_problem_at_every_listener(
         with Connection(small_broker.port + listener) as connection:
             golden(name, connection.exchange(refused))
     with Client(small_broker.url) as client:
-        assert [each.name for each in client.topics()] == ["t"]
-        assert [each.high_watermark for each in client.offsets(["t"])] == [0, 0]
+        assert [topic.name for topic in client.topics()] == ["t"]
+        assert [row.high_watermark for row in client.offsets(["t"])] == [0, 0]
 
 
 def test_a_ring_says_who_leads_and_what_is_away(tmp_path: Path, golden: Golden) -> None:
@@ -595,7 +595,7 @@ def test_read_failed(broker: RunningBroker, golden: Golden) -> None:
 
 
 def test_storage_failed(broker: RunningBroker, golden: Golden) -> None:
-    """A file stands where the topic's directory belongs; then it has gone."""
+    """A file is where the topic's directory belongs; then it has gone."""
     produce = request(messages("t", partitionKey="k"), b"1" * LARGE_APPEND_BYTES)
     with Client(broker.url) as client:
         topic = client.create_topic("t")

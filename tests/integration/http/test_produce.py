@@ -176,8 +176,8 @@ def test_a_key_stays_in_its_partition_and_events_without_one_take_turns(
     with Client(shared_broker.url) as client:
         read = [
             json.loads(line)["key"]
-            for each in client.offsets([topic])
-            for line in client.read_lines(topic, each.partition, 0).body.splitlines()
+            for row in client.offsets([topic])
+            for line in client.read_lines(topic, row.partition, 0).body.splitlines()
         ]
     assert {key: read.count(key) for key in keyed} == dict.fromkeys(keyed, 3)
     assert read.count(None) == 8
@@ -330,14 +330,14 @@ def test_each_line_goes_to_the_partition_of_the_key_that_is_in_it(
 
     assert answer.status == 200, answer
     elements = document(answer)
-    assert [each["partition"] for each in elements] == sorted(
-        {each["partition"] for each in elements}
+    assert [element["partition"] for element in elements] == sorted(
+        {element["partition"] for element in elements}
     )
-    assert sum(each["count"] for each in elements) == len(lines)
+    assert sum(element["count"] for element in elements) == len(lines)
     with Connection(shared_broker.port) as public:
         stored: dict[str, list[int]] = {}
-        for each in elements:
-            page = public.exchange(get(records(topic, partition=each["partition"])))
+        for element in elements:
+            page = public.exchange(get(records(topic, partition=element["partition"])))
             for record in map(json.loads, page.body.splitlines()):
                 assert record["key"] == str(record["value"]["customer"]["id"])
                 stored.setdefault(record["key"], []).append(record["value"]["n"])

@@ -188,7 +188,7 @@ def test_the_answer_is_of_the_type_that_is_preferred(
 
 
 @read_listeners
-def test_a_preference_may_stand_in_two_lines(
+def test_a_preference_may_be_in_two_lines(
     public: Connection, connection: Connection, topic: str
 ) -> None:
     one_partition(public, topic)
@@ -222,7 +222,7 @@ def test_exactly_as_many_records_as_wanted_are_read(
         for count in range(1, end - offset + 3):
             answer = connection.exchange(get(records(topic, offset=offset, maxRecords=count)))
             last = min(offset + count, end)
-            assert [each["value"] for each in records_of(answer)] == list(range(offset, last))
+            assert [record["value"] for record in records_of(answer)] == list(range(offset, last))
             assert answer.headers["tailrace-next-offset"] == str(last)
             assert answer.headers["tailrace-high-watermark"] == str(end)
             assert answer.headers["tailrace-log-start"] == "0"
@@ -260,7 +260,7 @@ def test_offsets_may_be_words_or_counted_from_the_end(
     }
     for text, first in first_by_text.items():
         answer = connection.exchange(get(records(topic, offset=text, isolation=isolation)))
-        assert [each["offset"] for each in records_of(answer)] == list(range(first, end)), text
+        assert [record["offset"] for record in records_of(answer)] == list(range(first, end)), text
         assert answer.headers["tailrace-next-offset"] == str(end)
 
 
@@ -362,7 +362,7 @@ def test_a_read_by_time_begins_at_the_first_record_of_that_time_or_later(
         offsets = connection.exchange(get(f"/v1/offsets?topic={topic}&timestamp={time}"))
         (row,) = document(offsets)["topics"][0]["partitions"]
 
-        assert [each["offset"] for each in records_of(answer)] == list(range(offset, 4))
+        assert [record["offset"] for record in records_of(answer)] == list(range(offset, 4))
         assert row["timestampOffset"] == (offset if offset < 4 else None)
 
 
@@ -386,7 +386,7 @@ def test_the_newest_records_of_a_topic_come_by_their_time(
         produce(public, topic, b"%d" % (time_us - TIME_US), f"?timestamp={time_us}")
     for last in (1, 2, 3):
         answer = connection.exchange(newest(topic, last))
-        assert [each["value"] for each in records_of(answer)] == [9, 8, 7][:last][::-1]
+        assert [record["value"] for record in records_of(answer)] == [9, 8, 7][:last][::-1]
     everything = records_of(connection.exchange(newest(topic, 1_000)))
 
     assert [each["value"] for each in everything] == list(range(1, 10))
@@ -446,7 +446,7 @@ def test_the_end_of_a_sealed_partition_says_where_to_go_on(
         ]
         last = records_of(reader.exchange(newest(topic, 10)))
 
-    assert [each["offset"] for each in records_of(after)] == [SPLIT_END]
+    assert [record["offset"] for record in records_of(after)] == [SPLIT_END]
     assert after.headers["tailrace-epoch"] == "2"
     assert [(row["state"], row["children"], row["parents"]) for row in rows] == [
         ("sealed", [1, 2], []),

@@ -64,7 +64,7 @@ def test_a_running_broker_is_live_and_ready(public: Connection) -> None:
 
 
 @through(PUBLIC, PRODUCE, READ)
-def test_the_listeners_of_clients_tell_whether_the_broker_serves(connection: Connection) -> None:
+def test_the_listeners_of_clients_report_whether_the_broker_serves(connection: Connection) -> None:
     answer = connection.exchange(get("/status"))
 
     assert (answer.status, document(answer)) == (200, {"status": "ready"})
@@ -201,7 +201,7 @@ def test_metrics_are_in_the_text_format_of_prometheus(connection: Connection) ->
 
 
 @pytest.mark.parametrize("known", PROBLEMS.values(), ids=lambda known: known.slug)
-def test_a_problem_type_tells_what_it_means(public: Connection, known: Any) -> None:
+def test_a_problem_type_reports_what_it_means(public: Connection, known: Any) -> None:
     answer = public.exchange(get(f"/v1/problems/{known.slug}"))
     said = document(answer)
 
@@ -376,7 +376,7 @@ def check_declared(answer: Answer, content_type: str, schema: Any) -> None:
         assert json.loads(msgspec.json.encode(known)) == json.loads(text)
 
 
-def test_the_routes_stand_in_a_row_by_path() -> None:
+def test_the_routes_are_in_order_by_path() -> None:
     """Methods of one path follow each other, as the page shows them."""
     paths = [route.path for route in ROUTES]
     beginnings = [path for before, path in pairwise(["", *paths]) if before != path]

@@ -80,4 +80,4 @@ def test_a_group_is_reset_to_a_time_of_its_text(connection: Connection, topic: s
         request(f"/v1/groups/{topic}/reset", reset, content_type="application/json")
     )
 
-    assert [each["to"] for each in document(answer)["partitions"]] == [0]
+    assert [partition["to"] for partition in document(answer)["partitions"]] == [0]

@@ -139,7 +139,10 @@ def test_a_client_learns_that_its_produce_created_the_topic(
         one = [client.produce(f"{topic}-1", b"1").topic_created for _ in range(2)]
         lines = [producer.produce_lines(f"{topic}-2", b"1\n").topic_created for _ in range(2)]
         records = [
-            {each.topic_created for each in producer.produce_records(f"{topic}-3", KEYS, KEYS)}
+            {
+                produce_record.topic_created
+                for produce_record in producer.produce_records(f"{topic}-3", KEYS, KEYS)
+            }
             for _ in range(2)
         ]
 
@@ -284,7 +287,7 @@ def test_a_consumer_in_python_names_the_topic_that_does_not_exist(
             Consumer(client, topic, topic) as consumer,
         ):
             consumer.poll()
-        assert topic not in [each.group for each in client.groups()]
+        assert topic not in [group.group for group in client.groups()]
 
         with Consumer(client, topic, topic, create_topics=True, wait_ms=0) as consumer:
             assert consumer.poll() == []

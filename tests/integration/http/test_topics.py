@@ -168,7 +168,7 @@ def test_first_produces_at_the_same_time_make_one_topic(
         assert [fast.receive().status for _ in range(20)] == [200] * 20
         assert {slow.receive().status for _ in range(4)} <= {200, 201}
     with Client(shared_broker.url) as client:
-        assert sum(len(each.readable()) for each in client.offsets([topic])) == 22
+        assert sum(len(row.readable()) for row in client.offsets([topic])) == 22
 
 
 BAD_NAMES = [".", "..", "__a", "a b", "a/b", "a\\b", "a\0b", "a\nb", "ä", "a?", "a%", "", "a" * 250]
@@ -296,12 +296,12 @@ def test_a_topic_is_described_with_its_partitions(public: Connection, topic: str
     details = described.pop("partitionDetails")
 
     assert described == created
-    starts = [int(each["tokenStart"]) for each in details]
-    ends = [int(each["tokenEnd"]) for each in details]
+    starts = [int(detail["tokenStart"]) for detail in details]
+    ends = [int(detail["tokenEnd"]) for detail in details]
     assert [starts[0], *ends] == [*starts, TOKEN_END]
     assert starts[0] == TOKEN_MIN
-    for number, each in enumerate(details):
-        assert each == {
+    for number, detail in enumerate(details):
+        assert detail == {
             "partition": number,
             "range": 0,
             "slice": number,
@@ -315,13 +315,13 @@ def test_a_topic_is_described_with_its_partitions(public: Connection, topic: str
             "logStart": 0,
             "highWatermark": 1 if number == 0 else 0,
             "logEnd": 1 if number == 0 else 0,
-            "sizeBytes": each["sizeBytes"],
+            "sizeBytes": detail["sizeBytes"],
             "quarantined": [],
             "parents": [],
             "children": [],
             "state": "open",
         }
-    assert [each["sizeBytes"] > 0 for each in details] == [True, False, False, False]
+    assert [detail["sizeBytes"] > 0 for detail in details] == [True, False, False, False]
 
 
 def test_a_topic_takes_its_new_settings_at_once_and_keeps_them(
@@ -454,7 +454,7 @@ def test_a_deleted_topic_is_gone_and_its_name_is_free(broker: RunningBroker, top
         assert document(public.exchange(get("/v1/topics"))) == {"topics": [second]}
 
 
-def test_produces_behind_a_delete_make_the_topic_anew(broker: RunningBroker, topic: str) -> None:
+def test_produces_behind_a_delete_make_the_topic_again(broker: RunningBroker, topic: str) -> None:
     """Before it they go into the one that goes."""
     produce = request(messages(topic, partitionKey="k"), b"1")
     with Connection(broker.port) as public:
@@ -482,7 +482,7 @@ def test_a_topic_that_is_not_to_be_created_stays_deleted(tmp_path: Path, topic: 
 
 
 @read_listeners
-def test_offsets_tell_where_each_partition_starts_and_ends(
+def test_offsets_report_where_each_partition_starts_and_ends(
     public: Connection, connection: Connection, topic: str
 ) -> None:
     second = f"{topic}-2"

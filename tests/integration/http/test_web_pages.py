@@ -77,10 +77,10 @@ def writes(host: str, port: int) -> list[dict[str, Any]]:
 def kept(broker: RunningBroker) -> tuple[list[str], int, list[str]]:
     """Topics, the events of topic `t`, and the consumers of group `g`."""
     with Client(broker.url) as client, Connection(broker.port) as connection:
-        topics = [each.name for each in client.topics()]
-        stored = sum(each.high_watermark or 0 for each in client.offsets(["t"]))
+        topics = [topic.name for topic in client.topics()]
+        stored = sum(row.high_watermark or 0 for row in client.offsets(["t"]))
         group = document(connection.exchange(get("/v1/groups/g")))
-        return topics, stored, [each["consumerId"] for each in group["consumers"]]
+        return topics, stored, [consumer["consumerId"] for consumer in group["consumers"]]
 
 
 def fill(broker: RunningBroker) -> None:
@@ -113,9 +113,9 @@ def test_a_page_of_a_rebound_name_reads_and_changes_nothing(
     for port in (broker.port, broker.port + READ, broker.port + METRICS):
         page = f"http://{REBOUND_HOST}:{port}"
         own = [
-            {**each, "mode": "cors", "type": "application/json"}
-            for each in writes(REBOUND_HOST, broker.port)
-            if each["url"].startswith(page)
+            {**write, "mode": "cors", "type": "application/json"}
+            for write in writes(REBOUND_HOST, broker.port)
+            if write["url"].startswith(page)
         ]
         reads = [{"url": f"{page}{path}"} for path in ("/status", "/v1/topics", "/metrics")]
 

@@ -109,7 +109,7 @@ def test_a_stateful_set_that_somebody_deletes_takes_no_data_along() -> None:
             put_cluster(kube, deletionPolicy="Delete")
             async with running_operator(kube, operator_settings(brokers.url_pattern)):
                 await kube.until(lambda: is_all_ready(kube))
-                claims = [each["metadata"]["uid"] for each in volumes(kube)]
+                claims = [volume["metadata"]["uid"] for volume in volumes(kube)]
                 before = kube.get("StatefulSet", "events")["metadata"]["uid"]
 
                 retention = {"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete"}}
@@ -124,7 +124,7 @@ def test_a_stateful_set_that_somebody_deletes_takes_no_data_along() -> None:
                         and is_all_ready(kube)
                     )
                 )
-                assert [each["metadata"]["uid"] for each in volumes(kube)] == claims
+                assert [volume["metadata"]["uid"] for volume in volumes(kube)] == claims
             assert len(brokers.founded) == 1
 
     run_scenario(scenario())
@@ -259,7 +259,7 @@ def test_a_younger_resource_changes_nothing_before_the_older_one_is_known() -> N
 
 @asynccontextmanager
 async def a_reconciler(kube: FakeKubernetes, brokers: MemoryBrokers) -> AsyncIterator[Reconciler]:
-    """One without workers, whose looks are those of the test."""
+    """One without workers, whose passes are the test's."""
     api = Kube(Configuration(host=kube.url), timeout_s=10)
     rings = Rings(lambda _ns, _name, n: brokers.url_pattern.format(ordinal=n), timeout_s=10)
     try:
@@ -291,7 +291,7 @@ def test_nobody_is_alarmed_when_a_namespace_ends() -> None:
                         )
                         assert result.outcome is Outcome.FAILED
             assert "Retrying" not in phase(kube)
-            return [(each["log_level"], each["event"]) for each in logs]
+            return [(log["log_level"], log["event"]) for log in logs]
 
     assert run_scenario(scenario()) == [("info", "namespace.ends")]
 
@@ -316,7 +316,9 @@ def test_a_spec_whose_objects_kubernetes_refuses_waits_for_a_person() -> None:
 
             def warnings() -> list[str]:
                 return [
-                    each["reason"] for each in kube.of_kind("Event") if each["type"] == "Warning"
+                    resource["reason"]
+                    for resource in kube.of_kind("Event")
+                    if resource["type"] == "Warning"
                 ]
 
             kube.refused["StatefulSet"] = refusal

@@ -47,7 +47,7 @@ def end_state(kube: FakeKubernetes, brokers: MemoryBrokers) -> Any:
     """All that is there but for ids and times, and Events, which may come twice or not at all."""
     ignored = ("Event", "Lease")
     kept = [each for place, each in sorted(kube.objects.items()) if place[0] not in ignored]
-    topics = {name: {**each, "id": ""} for name, each in brokers.topics.items()}
+    topics = {name: {**topic, "id": ""} for name, topic in brokers.topics.items()}
     return [_timeless(each) for each in kept], topics, len(brokers.founded)
 
 

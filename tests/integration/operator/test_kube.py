@@ -139,7 +139,7 @@ def test_who_is_asked_to_come_back_later_is_not_held_up_by_it(status: int) -> No
         (200, b"welcome", UnavailableError, "what answers is not a Kubernetes API"),
     ],
 )
-def test_what_stands_before_the_api_may_answer_in_other_words(
+def test_a_proxy_before_the_api_may_answer_in_other_words(
     status: int, body: bytes, expected: type[KubeError], said: str
 ) -> None:
     error, _ = failure_when(status, body)

@@ -43,7 +43,7 @@ def ready_reason(kube: FakeKubernetes, kind: str, name: str) -> str:
 
 
 def reasons(kube: FakeKubernetes) -> list[str]:
-    return [each["reason"] for each in kube.of_kind("Event")]
+    return [resource["reason"] for resource in kube.of_kind("Event")]
 
 
 def expandable(kube: FakeKubernetes) -> None:
@@ -123,15 +123,15 @@ async def brokers_restart_one_at_a_time(
 
 
 async def volumes_grow(kube: FakeKubernetes) -> None:
-    pods = [each["metadata"]["uid"] for each in kube.of_kind("Pod")]
+    pods = [resource["metadata"]["uid"] for resource in kube.of_kind("Pod")]
     kube.edit("StreamCluster", "events", {"spec": {"storage": {"size": "20Gi"}}})
 
     def sizes() -> set[str]:
         claims = kube.of_kind("PersistentVolumeClaim")
-        return {each["spec"]["resources"]["requests"]["storage"] for each in claims}
+        return {claim["spec"]["resources"]["requests"]["storage"] for claim in claims}
 
     await kube.until(lambda: sizes() == {"20Gi"} and is_all_ready(kube))
-    assert [each["metadata"]["uid"] for each in kube.of_kind("Pod")] == pods
+    assert [resource["metadata"]["uid"] for resource in kube.of_kind("Pod")] == pods
     (template,) = kube.get("StatefulSet", "events")["spec"]["volumeClaimTemplates"]
     assert template["spec"]["resources"]["requests"]["storage"] == "20Gi"
 
@@ -139,7 +139,10 @@ async def volumes_grow(kube: FakeKubernetes) -> None:
 def owners_of_volumes(kube: FakeKubernetes) -> set[tuple[str, ...]]:
     claims = kube.of_kind("PersistentVolumeClaim")
     return {
-        tuple(each["kind"] for each in claim["metadata"].get("ownerReferences", ()))
+        tuple(
+            owner_reference["kind"]
+            for owner_reference in claim["metadata"].get("ownerReferences", ())
+        )
         for claim in claims
     }
 

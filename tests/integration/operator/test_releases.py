@@ -30,7 +30,7 @@ def holder(kube: FakeKubernetes, namespace: str = "ns") -> Any:
 
 
 def notes(kube: FakeKubernetes, reason: str) -> list[str]:
-    return [each["note"] for each in kube.of_kind("Event") if each["reason"] == reason]
+    return [resource["note"] for resource in kube.of_kind("Event") if resource["reason"] == reason]
 
 
 def test_a_namespace_is_served_by_one_release_until_that_one_ends() -> None:
@@ -85,7 +85,7 @@ def test_what_is_being_deleted_is_let_go_whoever_serves_the_namespace() -> None:
     run_scenario(scenario())
 
 
-def test_many_looks_at_once_ask_once_and_each_namespace_is_for_itself() -> None:
+def test_many_passes_at_once_ask_once_and_each_namespace_is_for_itself() -> None:
     async def scenario() -> None:
         kube = FakeKubernetes()
         async with kube.served():
@@ -126,9 +126,9 @@ def test_nothing_is_kept_of_a_namespace_that_nobody_asks_about_any_more() -> Non
     run_scenario(scenario())
 
 
-def test_who_is_overtaken_looks_again() -> None:
+def test_who_is_overtaken_tries_again() -> None:
     class Overtaken(Kube):
-        """Another release takes the Lease between the look and the write."""
+        """Another release takes the Lease between the read and the write."""
 
         async def create(self, manifest: Any) -> Any:
             await super().create(manifest)

@@ -18,9 +18,9 @@ import os, signal, sys, threading
 from tailrace.sync import Client
 from tailrace_broker.app.main import main
 
-def plant(call):
+def fail(call):
     def fail(*_):
-        raise ZeroDivisionError("planted")
+        raise ZeroDivisionError("injected")
     setattr(os, call, fail)
 
 def use(call):
@@ -28,12 +28,12 @@ def use(call):
         while not client.is_ready():
             pass
         client.produce("t", b"1")
-    plant(call)
+    fail(call)
     os.kill(os.getpid(), signal.SIGTERM)
 
 phase, call = sys.argv[1:]
 if phase == "start":
-    plant(call)
+    fail(call)
 else:
     threading.Thread(target=use, args=(call,), daemon=True).start()
 sys.exit(main())
@@ -59,4 +59,4 @@ def test_a_bug_at_the_stop_or_in_recovery_ends_the_process(tmp_path: Path) -> No
         exit_code, said = end_of_broker(tmp_path, phase, call)
 
         assert exit_code == 1
-        assert "ZeroDivisionError: planted" in said
+        assert "ZeroDivisionError: injected" in said

@@ -55,7 +55,7 @@ def test_the_life_of_a_broker_and_its_topics_is_reported(tmp_path: Path) -> None
         with Client(broker.url) as client:
             client.produce("reported", b"1", key="k")
         broker.stop()
-        events = [str(each["event"]) for each in events_of(broker)]
+        events = [str(event["event"]) for event in events_of(broker)]
 
     reported = [event for event in events if event != "storage.buffered"]
     assert reported == [

@@ -169,7 +169,7 @@ def test_a_signal_ends_it_cleanly(broker: RunningBroker, number: signal.Signals)
         broker.stop()
     broker.restart()
     with Client(broker.url) as client:
-        assert sum(len(each.readable()) for each in client.offsets(["t"])) == 1
+        assert sum(len(row.readable()) for row in client.offsets(["t"])) == 1
 
 
 @produce_listeners
@@ -211,9 +211,9 @@ def test_a_stop_answers_every_request_that_it_takes(
     broker.restart()
     with Client(broker.url) as client:
         read = {
-            (each.topic, record["partition"], record["offset"]): record["value"]
-            for each in client.offsets()
-            for line in client.read_lines(each.topic, each.partition, 0).body.splitlines()
+            (row.topic, record["partition"], record["offset"]): record["value"]
+            for row in client.offsets()
+            for line in client.read_lines(row.topic, row.partition, 0).body.splitlines()
             for record in [json.loads(line)]
         }
     assert stored.items() <= read.items()
@@ -326,7 +326,7 @@ def forget_journal(broker: RunningBroker) -> None:
     shutil.rmtree(broker.data_dir / "data" / "journal")
 
 
-def test_a_damaged_partition_stands_still_and_the_others_go_on(broker: RunningBroker) -> None:
+def test_a_damaged_partition_takes_no_writes_and_the_others_go_on(broker: RunningBroker) -> None:
     damaged = damaged_broker(broker)
     segments = contents_of(broker.data_dir / "data")
     with Connection(broker.port) as public, Connection(broker.port + 1) as fast:
@@ -423,4 +423,4 @@ def test_the_lines_of_one_request_are_stored_together_or_not_at_all(broker: Runn
         bad = request("/v1/topic/t/messages", b"1\n2\n{", content_type=NDJSON_CONTENT_TYPE)
         assert connection.exchange(bad).status == 400
     with Client(broker.url) as client:
-        assert sum(len(each.readable()) for each in client.offsets(["t"])) == 0
+        assert sum(len(row.readable()) for row in client.offsets(["t"])) == 0

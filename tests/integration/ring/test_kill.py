@@ -1,4 +1,4 @@
-"""Brokers are killed, paused and restarted while topics come and go: nothing agreed is lost.
+"""Brokers are killed, paused and restarted while topics come and go: nothing committed is lost.
 
 `RING_FAULTS=50` makes it longer. What brokers acknowledged is compared with what they list when all
 is well again, and what their disks hold with each other, block by block.
@@ -107,14 +107,14 @@ def one_fault(ring: LocalRing, generator: random.Random) -> None:
 
 
 def topics_at(ring: LocalRing, ordinal: int) -> set[str] | None:
-    """Of a broker that has applied all that was agreed when it was asked; None: it cannot tell."""
+    """The state when all that was committed before is applied; None: no broker can say."""
     if not ring.is_answered(ordinal, "GET", "/v1/ring?consistent=true"):
         return None
-    return {each["name"] for each in ring.call(ordinal, "GET", "/v1/topics")["topics"]}
+    return {topic["name"] for topic in ring.call(ordinal, "GET", "/v1/topics")["topics"]}
 
 
 @pytest.mark.timeout(300 + 30 * FAULTS)
-def test_kills_and_pauses_lose_nothing_that_was_agreed(tmp_path: Path) -> None:
+def test_kills_and_pauses_lose_nothing_that_was_committed(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(10**9)
     print(f"seed {seed}")
     generator = random.Random(seed)
@@ -142,5 +142,5 @@ def test_kills_and_pauses_lose_nothing_that_was_agreed(tmp_path: Path) -> None:
     assert not deleted & names
     disks = [kept_on(broker.data_dir) for broker in ring.brokers]
     assert_same_chain(disks)
-    assert kept <= {each.name for each in assert_same_state(disks).topics.values()}
-    assert max(each.commit.height for each in disks) >= len(kept) + len(deleted)
+    assert kept <= {topic.name for topic in assert_same_state(disks).topics.values()}
+    assert max(disk.commit.height for disk in disks) >= len(kept) + len(deleted)

@@ -59,11 +59,11 @@ def values_of(client: Client, topic: str) -> Counter[bytes]:
 # --- the same everywhere --------------------------------------------------------------------------
 
 
-def agreed(described: dict[str, Any]) -> dict[str, Any]:
+def committed(described: dict[str, Any]) -> dict[str, Any]:
     """What does not depend on who answers."""
     brokers = [
-        {name: each[name] for name in ("ordinal", "registration", "incarnation", "alive")}
-        for each in described["registrations"]
+        {name: registration[name] for name in ("ordinal", "registration", "incarnation", "alive")}
+        for registration in described["registrations"]
     ]
     metadata = {name: described["metadata"][name] for name in ("term", "leader", "voters")}
     same = {name: described[name] for name in ("clusterId", "brokers", "factor", "ranges")}
@@ -71,13 +71,13 @@ def agreed(described: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_every_broker_shows_the_same_ring(ring: LocalRing) -> None:
-    rings = [agreed(ring.ring(ordinal)) for ordinal in range(BROKERS)]
+    rings = [committed(ring.ring(ordinal)) for ordinal in range(BROKERS)]
 
     assert rings[0] == rings[1] == rings[2]
     assert rings[0]["voters"] == [0, 1, 2]
-    assert [each["leader"] for each in rings[0]["ranges"]] == [0, 1, 2]
-    assert [each["state"] for each in rings[0]["ranges"]] == ["open"] * BROKERS
-    assert all(each["alive"] for each in rings[0]["registrations"])
+    assert [range_["leader"] for range_ in rings[0]["ranges"]] == [0, 1, 2]
+    assert [range_["state"] for range_ in rings[0]["ranges"]] == ["open"] * BROKERS
+    assert all(registration["alive"] for registration in rings[0]["registrations"])
 
 
 def test_every_broker_lists_all_brokers_and_describes_itself(ring: LocalRing) -> None:
@@ -104,9 +104,11 @@ def test_a_topic_that_is_created_at_one_broker_is_at_all(ring: LocalRing, ordina
     for other in range(BROKERS):
         with client_of(ring, other) as client:
             details = client.topic(name)
-            leaders = [each.leader for each in details.partition_details]
+            leaders = [partition_detail.leader for partition_detail in details.partition_details]
             assert leaders == [0] * 4 + [1] * 4 + [2] * 4
-            assert [each.high_watermark for each in details.partition_details] == [0] * 12
+            assert [
+                partition_detail.high_watermark for partition_detail in details.partition_details
+            ] == [0] * 12
 
 
 # --- the secret -----------------------------------------------------------------------------------
@@ -124,17 +126,17 @@ def test_a_topic_that_is_created_at_one_broker_is_at_all(ring: LocalRing, ordina
 def test_who_does_not_name_the_secret_changes_nothing(
     ring: LocalRing, path: str, body: bytes, authorization: str | None
 ) -> None:
-    before = agreed(ring.ring(0))
+    before = committed(ring.ring(0))
     with Connection(ring.brokers[0].port) as connection:
         answer = connection.exchange(request(path, body, authorization=authorization))
 
     assert answer.status == 401
     assert answer.headers["www-authenticate"] == "Bearer"
     assert document(answer)["type"] == "/v1/problems/secret-required"
-    assert agreed(ring.ring(0)) == before
+    assert committed(ring.ring(0)) == before
 
 
-def test_founding_the_ring_that_is_there_changes_nothing(ring: LocalRing) -> None:
+def test_ring_found_changes_nothing_when_the_ring_is_there(ring: LocalRing) -> None:
     with client_of(ring, 1) as client:
         assert client.found(BROKERS).cluster_id == ring.ring(0)["clusterId"]
         with pytest.raises(ProblemError) as raised:
@@ -184,9 +186,7 @@ def test_a_client_of_any_broker_stores_and_reads_all(ring: LocalRing, ordinal: i
         assert [part.offset for part in again] == [part.count for part in stored]
         assert values_of(client, topic) == expected
         assert last == ["one", "two", "three"]
-        assert sum(len(each.readable()) for each in client.offsets([topic])) == sum(
-            expected.values()
-        )
+        assert sum(len(row.readable()) for row in client.offsets([topic])) == sum(expected.values())
 
 
 def test_the_client_for_asyncio_stores_and_reads_all(ring: LocalRing) -> None:
@@ -202,12 +202,12 @@ def test_the_client_for_asyncio_stores_and_reads_all(ring: LocalRing) -> None:
             described = await client.ring(consistent=True)
             details = await client.topic("aio")
 
-        assert sum(len(each.readable()) for each in offsets) == len(KEYS) + 1
+        assert sum(len(row.readable()) for row in offsets) == len(KEYS) + 1
         assert last["value"] == "one"
         assert page.next_offset == offsets[2].high_watermark
         assert described.brokers == BROKERS
-        assert [each.log_end for each in details.partition_details] == [
-            each.log_end for each in offsets
+        assert [partition_detail.log_end for partition_detail in details.partition_details] == [
+            row.log_end for row in offsets
         ]
 
     asyncio.run(scenario())
@@ -311,7 +311,7 @@ def test_a_killed_broker_comes_back_and_a_wiped_one_is_admitted(tmp_path: Path) 
             accepted = client.accept_loss(1, 1)
             ring.wait_ready(1)
             ring.until(lambda: client.offsets(["t"])[1].high_watermark is not None, ADMITTED_S_MAX)
-            ends = [each.high_watermark for each in client.offsets(["t"])]
+            ends = [row.high_watermark for row in client.offsets(["t"])]
             client.produce("t", b"1", key="SFO")
             voters = client.ring(consistent=True).metadata.voters
 
@@ -347,7 +347,7 @@ def test_a_producer_goes_through_a_kill_of_a_leader(tmp_path: Path) -> None:
                     for earlier, later in zip(first, then, strict=True)
                     if earlier.result().partition != 1
                 ]
-                elsewhere = {each.result(ADMITTED_S_MAX).partition for each in others}
+                elsewhere = {other.result(ADMITTED_S_MAX).partition for other in others}
                 ring.brokers[1].start()
             places = [sent.result() for sent in (*first, *then)]
             stored = values_of(client, "t")

@@ -45,7 +45,7 @@ def test_the_survivor_goes_on_alone_by_hand_and_admits_the_others(tmp_path: Path
         ring.until(lambda: len(ring.ring(2)["metadata"]["voters"]) == 3, timeout_s=30)
         assert {ring.ring(ordinal)["clusterId"] for ordinal in range(3)} == {cluster_id}
         assert registered(ring, 2, 0)["loss"] == "disk"
-        names = [each["name"] for each in ring.call(0, "GET", "/v1/topics")["topics"]]
+        names = [topic["name"] for topic in ring.call(0, "GET", "/v1/topics")["topics"]]
         assert names == ["kept"]
         follow_the_doctor(ring)
 

@@ -1,4 +1,4 @@
-"""What a ring agreed on takes bounded room, on disk and in memory, however often it has changed.
+"""A ring's committed state takes bounded space, on disk and in memory, after any changes.
 
 `RING_CHANGES=100000` makes it a long run. Topics are created, altered and deleted by clients at all
 brokers; one broker is killed half-way and misses a tenth of the changes.

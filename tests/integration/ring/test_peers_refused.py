@@ -217,7 +217,7 @@ async def refused(one: Node, two: Node, count: int = 1) -> list[Log]:
         one.peers.send(two.ordinal, one.message(1))
         await until(lambda: one.peers.counters.dropped == 1)
         refusals = one.peers.counters, two.peers.counters
-        await until(lambda: sum(each.handshakes_refused for each in refusals) >= count)
+        await until(lambda: sum(refusal.handshakes_refused for refusal in refusals) >= count)
     assert two.messages.empty()
     assert one.unreachable.empty()
     return lines_of(logs, "peer.refused")

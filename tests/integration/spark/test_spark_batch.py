@@ -56,7 +56,7 @@ def test_rows_are_the_records_that_were_produced(
         ("timestamp", "timestamp"),
         ("timestampType", "int"),
     ]
-    produced = Counter((each.key, each.value) for each in FLIGHTS)
+    produced = Counter((flight.key, flight.value) for flight in FLIGHTS)
     assert Counter((bytes_of(row.key), bytes_of(row.value)) for row in rows) == produced
     assert {(row.topic, row.timestampType) for row in rows} == {(FLIGHTS_TOPIC, 1)}
     now = datetime.now(UTC)
@@ -76,7 +76,7 @@ def test_every_offset_is_read_once_and_in_the_order_of_its_key(
     for row in sorted(rows, key=lambda row: (row.partition, row.offset)):
         values_by_key[bytes_of(row.key)].append(bytes_of(row.value))
     for key in filter(None, AIRPORTS):
-        assert values_by_key[key] == [each.value for each in FLIGHTS if each.key == key]
+        assert values_by_key[key] == [flight.value for flight in FLIGHTS if flight.key == key]
 
 
 def test_offsets_bound_what_is_read(spark: "SparkSession", flights_broker: RunningBroker) -> None:

@@ -91,7 +91,7 @@ class ArchiveJob:
 
 
 def _largest(folder: Path) -> int:
-    return max((int(each.name) + 1 for each in folder.glob("[0-9]*")), default=0)
+    return max((int(path.name) + 1 for path in folder.glob("[0-9]*")), default=0)
 
 
 @contextmanager
@@ -164,7 +164,7 @@ def check_that_audits_find_what_is_wrong(
     spark.read.parquet(str(job.files)).coalesce(4).write.parquet(str(copy))
     arguments = [*job.arguments, "--parquet", str(copy), "--checkpoint", str(job.checkpoint)]
     called = audit.parse_arguments(arguments)
-    file = max(copy.glob("*.parquet"), key=lambda each: each.stat().st_size)
+    file = max(copy.glob("*.parquet"), key=lambda path: path.stat().st_size)
 
     assert audit.audit(spark, called) == 0
     shutil.copy(file, copy / "again.parquet")

@@ -30,7 +30,7 @@ Answered = TypeVar("Answered")
 Planners: TypeAlias = "Callable[..., TailraceStreamReader]"
 
 WAIT_S_MAX = 30
-PATIENCE = {"fetchOffset.numRetries": "200", "fetchOffset.retryIntervalMs": "20"}
+RETRIES = {"fetchOffset.numRetries": "200", "fetchOffset.retryIntervalMs": "20"}
 HASTE = {"fetchOffset.numRetries": "1", "fetchOffset.retryIntervalMs": "1"}
 
 
@@ -80,7 +80,7 @@ def test_a_plan_outlives_a_broker_that_is_killed(
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 
     produce(broker, topic, 5)
-    reader = planners(broker, topic, startingOffsets="earliest", **PATIENCE)
+    reader = planners(broker, topic, startingOffsets="earliest", **RETRIES)
     start = reader.initialOffset()
 
     end = ask_while_killed(broker, lambda: reader.latestOffset(start, ReadAllAvailable()))
@@ -96,7 +96,7 @@ def test_a_task_outlives_a_broker_that_is_killed_and_goes_on_where_it_was(
     for _ in range(20):
         produce(broker, topic, 10)
     (partition,) = [partition for partition, end in ends_of(broker, topic).items() if end]
-    options = options_of(broker, topic, fetchMaxBytes="1", coalesceRows="10", **PATIENCE)
+    options = options_of(broker, topic, fetchMaxBytes="1", coalesceRows="10", **RETRIES)
 
     batches = read_range(OffsetRange(topic, partition, 0, 200), options)
     rows = next(batches)["offset"].to_pylist()

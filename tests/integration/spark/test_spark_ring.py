@@ -28,7 +28,7 @@ def test_a_write_to_a_ring_of_several_is_refused_and_not_repeated(tmp_path: Path
             _produce(patient, "t", body)
         patient.close()
         with Client(ring.brokers[2].url) as client:
-            ends = [each.readable().stop for each in client.offsets(["t"])]
+            ends = [row.readable().stop for row in client.offsets(["t"])]
 
     assert not raised.value.retriable
     assert 0 < sum(ends[:4]) < len(KEYS)

@@ -61,7 +61,7 @@ def rows_in(spark: "SparkSession", folder: Path) -> list[Any]:
 def offsets_in(folder: Path) -> list[dict[str, Any]]:
     """What Spark has in its log, batch by batch."""
     log = folder / "checkpoint" / "offsets"
-    files = sorted(log.glob("[0-9]*"), key=lambda each: int(each.name))
+    files = sorted(log.glob("[0-9]*"), key=lambda path: int(path.name))
     return [json.loads(file.read_text().splitlines()[2]) for file in files]
 
 
@@ -127,7 +127,7 @@ def test_the_lag_of_a_query_with_a_group_shows_among_the_groups(
     with Client(flights_broker.url) as client:
         group = client.group(f"spark:{topic}")
     assert (group.info.state, group.info.topics, group.info.lag) == ("spark", (topic,), 10)
-    assert {each.partition: each.position for each in group.partitions} == ends
+    assert {partition.partition: partition.position for partition in group.partitions} == ends
 
 
 def test_a_stream_starts_at_the_offsets_of_a_checkpoint_that_are_pasted(

@@ -116,7 +116,7 @@ def flips_of(image: Image) -> Iterator[tuple[Path, int, int]]:
 
 
 def _flips_of_last_frame(image: Image, generator: random.Random) -> Iterator[tuple[Path, int, int]]:
-    """In its header and in its batches alike: nothing that follows tells that it was there."""
+    """In its header and in its batches alike: nothing that follows shows that it was there."""
     rounds = []
     for path in sorted(image.root.rglob("*.journal")):
         with path.open("rb") as file:
@@ -225,7 +225,7 @@ def test_a_flipped_bit_is_never_served_and_what_it_takes_away_is_reported(
     assert outcomes["served whole"] > FLIPS / 5
 
 
-def test_a_running_broker_finds_damage_tells_it_and_serves_what_lies_behind(
+def test_a_running_broker_finds_damage_reports_it_and_serves_what_lies_behind(
     tmp_path: Path,
 ) -> None:
     with start_broker(tmp_path, segment_bytes=1 << 20, scrub_bytes_per_second=1 << 30) as broker:

@@ -20,7 +20,7 @@ from tailrace.protocol.requests import Request, parse_produced, produce_request
 from tailrace.sync import Client
 from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE, RECORDS_CONTENT_TYPE
 from tests.support.broker.fixtures import RunningBroker, start_broker
-from tests.support.broker.history import Acknowledged, History, Place, Read, violations
+from tests.support.broker.history import Acknowledged, History, Read, RecordPosition, violations
 from tests.support.http.http11 import Connection, request
 
 TOPIC = "crash"
@@ -141,11 +141,11 @@ class Producer:
         self, events: list[tuple[str, str]], produced: Produced, partition_by_key: dict[str, int]
     ) -> None:
         """A partition's events have dense offsets in the request's order."""
-        stored = [each for each in events if partition_by_key[each[0]] == produced.partition]
+        stored = [event for event in events if partition_by_key[event[0]] == produced.partition]
         assert len(stored) == produced.count
         for offset, (key, event_id) in enumerate(stored, start=produced.offset):
-            place = Place(produced.partition, offset)
-            self.acknowledged.append(Acknowledged(self.name, key, event_id, place))
+            position = RecordPosition(produced.partition, offset)
+            self.acknowledged.append(Acknowledged(self.name, key, event_id, position))
 
 
 def event_value(event_id: str) -> bytes:
@@ -161,8 +161,8 @@ def find_partitions(client: Client) -> Producer:
         event_id = f"first-{key}"
         produced = client.produce(TOPIC, event_value(event_id), key=key)
         first.sent_ids.add(event_id)
-        place = Place(produced.partition, produced.offset)
-        first.acknowledged.append(Acknowledged("first", key, event_id, place))
+        position = RecordPosition(produced.partition, produced.offset)
+        first.acknowledged.append(Acknowledged("first", key, event_id, position))
     return first
 
 
@@ -179,7 +179,7 @@ def read_back(client: Client) -> tuple[list[Read], dict[int, int]]:
             for record in map(json.loads, fetched.body.splitlines()):
                 event_id = record["value"]["id"]
                 assert record["value"] == json.loads(event_value(event_id))
-                read.append(Read(event_id, Place(record["partition"], record["offset"])))
+                read.append(Read(event_id, RecordPosition(record["partition"], record["offset"])))
             assert fetched.next_offset > offset
             offset = fetched.next_offset
     return read, high_watermarks
@@ -238,7 +238,9 @@ def test_no_acknowledged_event_is_lost_moved_or_doubled_by_kills(
         with Client(broker.url) as client:
             client.create_topic(TOPIC, durability=durability, flush_ms=50)
             first = find_partitions(client)
-        partition_by_key = {str(event.key): event.place.partition for event in first.acknowledged}
+        partition_by_key = {
+            str(event.key): event.position.partition for event in first.acknowledged
+        }
         lives = Lives()
         with ThreadPoolExecutor(len(producers)) as threads:
             runs = [

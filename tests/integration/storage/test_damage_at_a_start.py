@@ -67,8 +67,13 @@ def test_a_flipped_byte_takes_its_batch_and_nothing_else(tmp_path: Path, byte: i
             end_offset += 100
             problems, offsets = read_all(broker.port, end_offset, max_records=1_000)
             assert [
-                (each["type"], each["firstOffset"], each["lastOffset"], each["nextOffset"])
-                for each in problems
+                (
+                    problem["type"],
+                    problem["firstOffset"],
+                    problem["lastOffset"],
+                    problem["nextOffset"],
+                )
+                for problem in problems
             ] == [("/v1/problems/corrupt-partition", hurt.start, hurt.stop - 1, hurt.stop)]
             assert offsets == [n for n in range(end_offset) if n not in hurt]
             check_skipped(broker, hurt, offsets)
@@ -142,7 +147,7 @@ def test_a_partition_that_has_lost_its_end_is_read_and_goes_on_when_that_is_acce
             problems, offsets = read_all(
                 broker.port, end + 100 * (life + 1), max_records=EVENTS_PER_REQUEST
             )
-            assert [(each["firstOffset"], each["nextOffset"]) for each in problems] == [
+            assert [(problem["firstOffset"], problem["nextOffset"]) for problem in problems] == [
                 (first, end)
             ]
             assert offsets == [*range(first), *range(end, end + 100 * (life + 1))]

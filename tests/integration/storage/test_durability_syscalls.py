@@ -180,7 +180,7 @@ def test_appends_to_many_partitions_are_one_write_to_the_journal(
 def test_after_a_failed_write_the_range_is_led_in_the_next_epoch(
     broker: RunningBroker, tmp_path: Path
 ) -> None:
-    """The failed offsets are given again, in an epoch that tells the two batches apart."""
+    """The failed offsets are given again, in an epoch that distinguishes the two batches."""
     fail_once = ("-e", "inject=io_submit:error=EIO:when=1")
     with Client(f"http://{HOST}:{broker.port}") as client:
         client.produce("traced", b'{"a":1}', key="k")

@@ -19,7 +19,7 @@ from tailrace.protocol.requests import parse_produced
 from tailrace.sync import Client
 from tailrace.wire import NDJSON_CONTENT_TYPE
 from tests.support.broker.fixtures import RunningBroker, start_broker
-from tests.support.broker.history import Acknowledged, History, Place, Read, violations
+from tests.support.broker.history import Acknowledged, History, Read, RecordPosition, violations
 from tests.support.broker.metrics import wait_for_metric
 from tests.support.http.http11 import PRODUCE, PUBLIC, Connection, messages, request
 
@@ -71,8 +71,8 @@ class Producer:
             whole = request(target, body, content_type=NDJSON_CONTENT_TYPE)
             (produced,) = parse_produced(connection.exchange(whole))
         for offset, event_id in enumerate(ids, start=produced.offset):
-            place = Place(produced.partition, offset)
-            self.acknowledged.append(Acknowledged("producer", KEY, event_id, place))
+            position = RecordPosition(produced.partition, offset)
+            self.acknowledged.append(Acknowledged("producer", KEY, event_id, position))
 
     def fill(self, event_count: int, listener: int) -> ProblemError:
         """Until the broker refuses; why."""
@@ -102,7 +102,9 @@ def assert_all_is_there(broker: RunningBroker, producer: Producer) -> None:
                 for record in map(json.loads, fetched.body.splitlines()):
                     event_id = record["value"]["id"]
                     assert record["value"] == json.loads(event_value(event_id))
-                    read.append(Read(event_id, Place(record["partition"], record["offset"])))
+                    read.append(
+                        Read(event_id, RecordPosition(record["partition"], record["offset"]))
+                    )
                 offset = fetched.next_offset
     history = History(producer.sent_ids, producer.acknowledged, read, high_watermarks)
     assert violations(history) == []
@@ -172,7 +174,7 @@ def test_a_full_disk_refuses_writes_and_nothing_else(
         assert client.deleted_topics() == []
         assert broker.metrics()["tailrace_purged_early_topics_total"] == 2
         fill_up(rest)
-        with suppress(ProblemError):  # a small one may still have a place
+        with suppress(ProblemError):  # a small one may still have a position
             producer.send(1)
         assert_all_is_there(broker, producer)
         fill_up(rest)

@@ -57,7 +57,7 @@ def verified(directory: Path) -> tuple[int, list[str]]:
 
 
 def refusal_of(broker: RunningBroker) -> str:
-    with pytest.raises(AssertionError, match="ended by itself with exit code 1: error: ") as ended:
+    with pytest.raises(AssertionError, match="exited with exit code 1: error: ") as ended:
         broker.restart()
     return str(ended.value)
 
@@ -152,7 +152,7 @@ def test_of_a_damaged_journal_all_is_served_but_what_cannot_be_read(killed: Runn
     for _ in range(2):
         killed.restart()
         problems, offsets = read_all(killed.port, 3, max_records=10)
-        assert [(each["firstOffset"], each["lastOffset"]) for each in problems] == [(1, 1)]
+        assert [(problem["firstOffset"], problem["lastOffset"]) for problem in problems] == [(1, 1)]
         assert offsets == [0, 2]
         with Client(killed.url) as client:
             assert client.topic("t").partition_details[0].state == "open"
@@ -177,7 +177,7 @@ def test_after_a_clean_stop_a_missing_journal_held_nothing(killed: RunningBroker
 
 
 @pytest.mark.parametrize("whole_topic", [True, False])
-def test_missing_partitions_stand_still_and_the_rest_is_served(
+def test_missing_partitions_take_no_writes_and_the_rest_is_served(
     killed: RunningBroker, whole_topic: bool
 ) -> None:
     topic = topic_of(killed)
@@ -207,7 +207,7 @@ def test_missing_partitions_stand_still_and_the_rest_is_served(
     [
         ("meta.json", "meta.json: is missing, but the directory", "meta.json is missing"),
         ("inventory.json", "inventory.json: is missing", "inventory.json is missing"),
-        ("metadata", "metadata: has lost what the ring agreed", "has lost what the ring agreed"),
+        ("metadata", "metadata: has lost committed metadata", "has lost committed metadata"),
         ("metadata/0.blocks", "metadata: metadata/0.blocks: it is missing", "0.blocks"),
     ],
 )
@@ -223,7 +223,7 @@ def test_missing_metadata_is_refused_and_found(
     assert refusal in refusal_of(killed)
 
 
-def test_without_its_identity_a_broker_begins_anew_when_the_data_is_moved_away(
+def test_without_its_identity_a_broker_begins_again_when_the_data_is_moved_away(
     killed: RunningBroker,
 ) -> None:
     (data_of(killed) / "meta.json").unlink()
@@ -354,7 +354,7 @@ def test_a_restored_topic_that_has_lost_files_is_damaged_there(
     with Client(killed.url) as client:
         client.restore_topic("large")
         details = client.topic("large").partition_details
-        assert [each.partition for each in details if each.state == "damaged"] == [
+        assert [detail.partition for detail in details if detail.state == "damaged"] == [
             int(partition.name)
         ]
         with pytest.raises(ProblemError, match="has lost its segments") as refused:
@@ -381,7 +381,7 @@ def test_each_broker_of_a_folder_is_verified_for_itself(
     assert lines[0].startswith(f"✓ {top / '0'}: ")
     assert lines[1].startswith(f"✗ {journal}: is missing")
     assert lines[2].startswith(f"✗ {top / '1'}: ")
-    assert [(each["directory"], each["bad"]) for each in document["brokers"]] == [
+    assert [(broker["directory"], broker["bad"]) for broker in document["brokers"]] == [
         (str(top / "0"), 0),
         (str(top / "1"), 1),
     ]

@@ -73,10 +73,10 @@ def write(client: Client) -> None:
 def read_all(client: Client) -> int:
     """Every batch, from disk; their bytes."""
     read_bytes = 0
-    for each in client.offsets(["t"]):
-        offset, end = each.readable().start, each.readable().stop
+    for row in client.offsets(["t"]):
+        offset, end = row.readable().start, row.readable().stop
         while offset < end:
-            fetched = client.read_batches("t", each.partition, offset, max_bytes=READ_BYTES)
+            fetched = client.read_batches("t", row.partition, offset, max_bytes=READ_BYTES)
             read_bytes += len(fetched.body)
             offset = fetched.next_offset
     return read_bytes

@@ -100,14 +100,14 @@ def remove_journal_and_inventory(root: Path) -> None:
     (root / "data" / "inventory.json").unlink()
 
 
-def make_inventory_anew(root: Path) -> None:
+def make_inventory_again(root: Path) -> None:
     (root / "data" / "inventory.json").write_text('{"version":1}')
 
 
-def remove_journal_and_make_inventory_anew(root: Path) -> None:
+def remove_journal_and_make_inventory_again(root: Path) -> None:
     """As a start says that does not find the inventory."""
     remove_journal_and_inventory(root)
-    make_inventory_anew(root)
+    make_inventory_again(root)
 
 
 def remove(name: str) -> Callable[[Path], None]:
@@ -177,8 +177,8 @@ CHANGES = [
     remove_journal,
     accept_lost_journal,
     remove_journal_and_inventory,
-    make_inventory_anew,
-    remove_journal_and_make_inventory_anew,
+    make_inventory_again,
+    remove_journal_and_make_inventory_again,
     remove("inventory.json"),
     remove("meta.json"),
     remove("metadata"),
@@ -215,11 +215,11 @@ def test_a_journal_and_the_inventory_that_are_gone_together_are_found(
 ) -> None:
     found = {}
     for image in images:
-        for change in (remove_journal_and_inventory, remove_journal_and_make_inventory_anew):
+        for change in (remove_journal_and_inventory, remove_journal_and_make_inventory_again):
             work = tmp_path / f"{image}-{change.__name__}"
             shutil.copytree(images[image], work)
             change(work)
-            found[image, change] = [each.file.name for each in check_files(work).findings]
+            found[image, change] = [finding.file.name for finding in check_files(work).findings]
 
     assert list(found.values()) == [["inventory.json"], [], ["inventory.json"], ["0.journal"]]
 
@@ -253,7 +253,7 @@ def test_loose_copies_are_checked_without_what_a_broker_knows(
     assert first.name != second.name
     assert [(each.file_count, each.findings) for each in whole] == [(2, [])]
     [report] = check_brokers(tmp_path)
-    assert [each.position for each in report.findings] == [0]
+    assert [finding.position for finding in report.findings] == [0]
 
 
 def test_a_part_of_a_broker_is_checked_by_what_all_of_it_says(images: dict[str, Path]) -> None:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 
-class Place(NamedTuple):
+class RecordPosition(NamedTuple):
     """Where a record is."""
 
     partition: int
@@ -21,19 +21,19 @@ class Place(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
-    """One event that a producer was reported is stored at `place`."""
+    """One event that a producer was reported is stored at `position`."""
 
     producer: str
     key: str | None
     event_id: str
-    place: Place
+    position: RecordPosition
 
 
 class Read(NamedTuple):
     """One record as it was read back."""
 
     event_id: str
-    place: Place
+    position: RecordPosition
 
 
 class Kind(StrEnum):
@@ -67,43 +67,45 @@ class History:
 
 def violations(history: History) -> list[Violation]:
     """Everything that is wrong; empty when the log kept its promises. O(n log n) in the records."""
-    places_by_id: dict[str, list[Place]] = defaultdict(list)
+    positions_by_id: dict[str, list[RecordPosition]] = defaultdict(list)
     for record in history.read:
-        places_by_id[record.event_id].append(record.place)
+        positions_by_id[record.event_id].append(record.position)
     return [
-        *_lost_or_moved(history, places_by_id),
-        *_doubled_or_invented(history, places_by_id),
+        *_lost_or_moved(history, positions_by_id),
+        *_doubled_or_invented(history, positions_by_id),
         *_gaps(history),
         *_reordered(history),
     ]
 
 
 def _lost_or_moved(
-    history: History, places_by_id: Mapping[str, list[Place]]
+    history: History, positions_by_id: Mapping[str, list[RecordPosition]]
 ) -> Iterator[Violation]:
     for event in history.acknowledged:
-        places = places_by_id.get(event.event_id, [])
-        if not places:
+        positions = positions_by_id.get(event.event_id, [])
+        if not positions:
             yield Violation(Kind.LOST, f"{event}")
-        elif event.place not in places:
-            yield Violation(Kind.MOVED, f"{event} is at {places}")
+        elif event.position not in positions:
+            yield Violation(Kind.MOVED, f"{event} is at {positions}")
 
 
 def _doubled_or_invented(
-    history: History, places_by_id: Mapping[str, list[Place]]
+    history: History, positions_by_id: Mapping[str, list[RecordPosition]]
 ) -> Iterator[Violation]:
-    for event_id, places in places_by_id.items():
-        if len(places) > 1:
-            yield Violation(Kind.DOUBLED, f"{event_id} is at {places}")
+    for event_id, positions in positions_by_id.items():
+        if len(positions) > 1:
+            yield Violation(Kind.DOUBLED, f"{event_id} is at {positions}")
         if event_id not in history.sent_ids:
-            yield Violation(Kind.INVENTED, f"{event_id} is at {places}")
+            yield Violation(Kind.INVENTED, f"{event_id} is at {positions}")
 
 
 def _gaps(history: History) -> Iterator[Violation]:
     """A partition's offsets must be 0, 1, … up to its high watermark, which is exclusive."""
     offsets_by_partition: dict[int, list[int]] = {p: [] for p in history.high_watermarks}
     for record in history.read:
-        offsets_by_partition.setdefault(record.place.partition, []).append(record.place.offset)
+        offsets_by_partition.setdefault(record.position.partition, []).append(
+            record.position.offset
+        )
     for partition, offsets in offsets_by_partition.items():
         expected = range(history.high_watermarks.get(partition, 0))
         if sorted(offsets) != list(expected):
@@ -121,6 +123,6 @@ def _reordered(history: History) -> Iterator[Violation]:
             streams[event.producer, event.key].append(event)
     for events in streams.values():
         for earlier, later in pairwise(events):
-            same_partition = earlier.place.partition == later.place.partition
-            if not same_partition or earlier.place.offset >= later.place.offset:
+            same_partition = earlier.position.partition == later.position.partition
+            if not same_partition or earlier.position.offset >= later.position.offset:
                 yield Violation(Kind.REORDERED, f"{later} came after {earlier}")

@@ -9,7 +9,7 @@ START_TIMEOUT_S = 30.0
 
 
 def refusal_to_start(**settings: object) -> str:
-    """Start a broker that must end by itself with exit code 1; the one line that it wrote."""
+    """Start a broker that must exit with exit code 1; the one line that it wrote."""
     variables = {f"TAILRACE_{name.upper()}": str(value) for name, value in settings.items()}
     ended = run_server("tailrace_broker", variables)
     assert (ended.returncode, ended.stdout) == (1, ""), ended.stderr

@@ -23,8 +23,8 @@ def values_of(broker: RunningBroker, topic: str) -> list[bytes]:
     """The stored values' JSON texts, in order of partition and offset."""
     values = []
     with Client(broker.url) as client:
-        for each in client.offsets([topic]):
-            lines = client.read_lines(topic, each.partition, "earliest", max_records=100_000).body
+        for row in client.offsets([topic]):
+            lines = client.read_lines(topic, row.partition, "earliest", max_records=100_000).body
             values += [
                 line.partition(b'"value":')[2].removesuffix(b"}") for line in lines.splitlines()
             ]
@@ -59,7 +59,7 @@ def split(broker: RunningBroker, topic: str) -> list[bytes]:
     sealed, *children = SPLIT_TOPIC.partitions
     parent = msgspec.structs.replace(sealed, epoch=created.partitions[0].epoch)
     # Their first epoch begins with the restart.
-    parts = [msgspec.structs.replace(each, epoch=each.epoch - 1) for each in children]
+    parts = [msgspec.structs.replace(child, epoch=child.epoch - 1) for child in children]
     put_topics(broker.data_dir, msgspec.structs.replace(created, partitions=(parent, *parts)))
     broker.restart()
     return values

@@ -2,7 +2,7 @@
 
 A `console` block has commands behind "$ " (lines behind "> " continue one), each with what it
 prints below it. A `python` block is one program; a `text` block right behind it is what it prints,
-and without one it may print anything. In what is printed "…" stands for any text, alone on a line
+and without one it may print anything. In what is printed "…" is any text, alone on a line
 for any lines.
 """
 
@@ -14,7 +14,7 @@ COMMAND = "$ "
 CONTINUATION = "> "
 ANYTHING = "…"
 
-# What differs from run to run, and what stands for it on both sides.
+# What differs from run to run, and what replaces it on both sides.
 MASKS = [
     (r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "<uuid>"),
     (r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z", "<time>"),

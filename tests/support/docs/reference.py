@@ -36,7 +36,7 @@ SETTINGS_HEAD = (
 
 
 # What together bounds a broker's memory: memory/pool.py.
-MEMORY_SHARES = ("produce_memory_bytes", "read_memory_bytes", "io_buffer_bytes", "cache_bytes")
+MEMORY_QUOTAS = ("produce_memory_bytes", "read_memory_bytes", "io_buffer_bytes", "cache_bytes")
 
 
 def settings_page() -> str:
@@ -46,10 +46,10 @@ def settings_page() -> str:
         (f"`TAILRACE_{name.upper()}`", default_text(name, field), bounds_text(name, field), text)
         for (name, field), text in zip(Settings.model_fields.items(), texts, strict=True)
     ]
-    shares_bytes = sum(Settings.model_fields[name].default for name in MEMORY_SHARES)
-    shares = ", ".join(f"`TAILRACE_{name.upper()}`" for name in MEMORY_SHARES)
+    quota_bytes = sum(Settings.model_fields[name].default for name in MEMORY_QUOTAS)
+    quotas = ", ".join(f"`TAILRACE_{name.upper()}`" for name in MEMORY_QUOTAS)
     memory = (
-        f"Memory: {shares} are fixed shares, by default {value_text('memory_bytes', shares_bytes)} "
+        f"Memory: {quotas} are fixed quotas, by default {value_text('memory_bytes', quota_bytes)} "
         "together; [what else a broker needs](operations.md#memory).\n"
     )
     rows_text = table(("variable", "default", "from … to", "what"), rows)
@@ -130,21 +130,21 @@ def route_section(name: str, operation: Mapping[str, Any], met_always: set[str])
     """One route: its parameters, bodies, answers and problems."""
     parameters = [
         (
-            f"`{each['name']}`",
-            f"{each['in']}, required" if each["required"] else each["in"],
-            type_text(each["schema"]) + default_words(each["schema"]),
-            each.get("description", ""),
+            f"`{parameter['name']}`",
+            f"{parameter['in']}, required" if parameter["required"] else parameter["in"],
+            type_text(parameter["schema"]) + default_words(parameter["schema"]),
+            parameter.get("description", ""),
         )
-        for each in operation["parameters"]
+        for parameter in operation["parameters"]
     ]
     bodies = [
         (f"`{kind}`", body_text(each["schema"]))
         for kind, each in operation.get("requestBody", {}).get("content", {}).items()
     ]
     answers = [
-        (status, each["description"], answer_text(each))
-        for status, each in operation["responses"].items()
-        if not is_problem(each)
+        (status, response["description"], answer_text(response))
+        for status, response in operation["responses"].items()
+        if not is_problem(response)
     ]
     own = [f"`{slug}`" for slug in problems_of(operation) if slug not in met_always]
     parts = [
@@ -180,7 +180,7 @@ def problem_section(routes: Mapping[str, Mapping[str, Any]], met_always: set[str
     }
     rows = [
         (f"`{slug}`", status, "every route" if slug in met_always else "", when)
-        for slug, (status, when) in sorted(known.items(), key=lambda each: (each[1][0], each[0]))
+        for slug, (status, when) in sorted(known.items(), key=lambda item: (item[1][0], item[0]))
     ]
     return (
         "## Problems\n\nEach is a [ProblemDocument](#problemdocument), `application/problem+json`;"

@@ -85,7 +85,7 @@ def got(answer: Answer) -> list[Got]:
     if form == NDJSON_CONTENT_TYPE:
         lines = map(json.loads, answer.body.splitlines())
         return [
-            Got(each["partition"], each["offset"], each["key"], each["value"]) for each in lines
+            Got(line["partition"], line["offset"], line["key"], line["value"]) for line in lines
         ]
     return [
         Got(each["partition"], int(each["startOffset"]) + index, key, value)
@@ -96,7 +96,7 @@ def got(answer: Answer) -> list[Got]:
 
 def values(records: Iterable[Got]) -> list[Any]:
     """Of records."""
-    return [each.value for each in records]
+    return [record.value for record in records]
 
 
 def delivery_of(answer: Answer) -> int:
@@ -105,10 +105,10 @@ def delivery_of(answer: Answer) -> int:
 
 
 def by_partition(records: Iterable[Got]) -> dict[int, list[Got]]:
-    """The same, each partition's by itself."""
+    """The same, each partition's separately."""
     found: dict[int, list[Got]] = {}
-    for each in records:
-        found.setdefault(each.partition, []).append(each)
+    for record in records:
+        found.setdefault(record.partition, []).append(record)
     return found
 
 
@@ -131,12 +131,12 @@ def _in_batches(answer: Answer) -> list[Got]:
     records = []
     while position < len(view):
         header = read_header(view, position)
-        for each in unpack_columns(header, decompress_payload(header, view, position)):
+        for unpack_column in unpack_columns(header, decompress_payload(header, view, position)):
             end = ends.get(header.partition, header.end_offset)
-            if starts.get(header.partition, 0) <= each.offset < end:
-                key = None if each.key is None else each.key.decode()
-                value = None if each.value is None else json.loads(each.value)
-                records.append(Got(header.partition, each.offset, key, value))
+            if starts.get(header.partition, 0) <= unpack_column.offset < end:
+                key = None if unpack_column.key is None else unpack_column.key.decode()
+                value = None if unpack_column.value is None else json.loads(unpack_column.value)
+                records.append(Got(header.partition, unpack_column.offset, key, value))
         position += header.batch_bytes
     return records
 
@@ -144,4 +144,4 @@ def _in_batches(answer: Answer) -> list[Got]:
 def _by_partition(text: str) -> dict[int, int]:
     """The offsets of a header."""
     pairs = [each.rpartition(":") for each in text.split(",") if each]
-    return {int(place.rpartition("/")[2]): int(offset) for place, _, offset in pairs}
+    return {int(path.rpartition("/")[2]): int(offset) for path, _, offset in pairs}

@@ -32,7 +32,14 @@ from tailrace.protocol.group_values import Polled
 from tailrace.sync import Client
 from tailrace_broker.codec.batch import decompress_payload, verify_batch
 from tailrace_broker.codec.records import unpack_columns
-from tests.support.groups.group_history import Confirmation, Delivery, Goodbye, Place, Record, Span
+from tests.support.groups.group_history import (
+    Confirmation,
+    Delivery,
+    Goodbye,
+    Record,
+    RecordPosition,
+    Span,
+)
 
 REPOSITORY = Path(__file__).parents[3]
 # A request that was not answered may be heard whenever.
@@ -79,7 +86,7 @@ class Notes:
         self.deliveries: list[Delivery] = []
         self.confirmations: list[Confirmation] = []
         self.goodbyes: list[Goodbye] = []
-        self._places: dict[Place, Place] = {}
+        self._places: dict[RecordPosition, RecordPosition] = {}
         for path in paths:
             for line in path.read_bytes().splitlines(keepends=True):
                 if line.endswith(b"\n"):  # else it was killed while it wrote, and has not confirmed
@@ -90,7 +97,7 @@ class Notes:
         match note["what"]:
             case "delivery":
                 records = tuple(
-                    Record(event_id, self._place(Place(topic, partition, offset)))
+                    Record(event_id, self._position(RecordPosition(topic, partition, offset)))
                     for topic, partition, offset, event_id in note["records"]
                 )
                 delivery = Delivery(note["consumer"], note["number"], span, records)
@@ -101,9 +108,9 @@ class Notes:
             case "goodbye":
                 self.goodbyes.append(Goodbye(note["consumer"], span))
 
-    def _place(self, place: Place) -> Place:
+    def _position(self, position: RecordPosition) -> RecordPosition:
         """One object for each: a record comes again and again."""
-        return self._places.setdefault(place, place)
+        return self._places.setdefault(position, position)
 
 
 class _Consumer:

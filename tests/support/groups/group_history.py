@@ -18,7 +18,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 
-class Place(NamedTuple):
+class RecordPosition(NamedTuple):
     """Where a record is."""
 
     topic: str
@@ -38,11 +38,11 @@ class Span(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
-    """One event that a producer was reported is stored at `place`."""
+    """One event that a producer was reported is stored at `position`."""
 
     key: str
     event_id: str
-    place: Place
+    position: RecordPosition
     span: Span
 
 
@@ -50,7 +50,7 @@ class Record(NamedTuple):
     """One record of a delivery."""
 
     event_id: str
-    place: Place
+    position: RecordPosition
 
 
 class Delivery(NamedTuple):
@@ -86,7 +86,7 @@ class Kind(StrEnum):
     LOST = "acknowledged and never delivered"
     SKIPPED = "below the end of its partition and never delivered"
     INVENTED = "delivered and never sent"
-    TWO_PLACES = "one event at two places"
+    TWO_POSITIONS = "one event at two positions"
     TWO_RECORDS = "two records at one offset"
     NOT_DENSE = "a delivery's offsets of a partition do not follow each other"
     OUT_OF_ORDER = "first delivered before a lower offset of its partition was"
@@ -125,7 +125,7 @@ class GroupHistory:
 
 
 class _First(NamedTuple):
-    """The first delivery of a record: where in it the record stands."""
+    """The first delivery of a record: where in it the record is."""
 
     delivery: Delivery
     rank: int
@@ -150,47 +150,47 @@ def violations(history: GroupHistory) -> list[Violation]:
 
 def repeat_count(deliveries: Sequence[Delivery]) -> int:
     """Records that came again, each time counted: whether a history has any to be checked."""
-    records = [record.place for delivery in deliveries for record in delivery.records]
+    records = [record.position for delivery in deliveries for record in delivery.records]
     return len(records) - len(set(records))
 
 
-def _firsts(deliveries: Sequence[Delivery]) -> dict[Place, _First]:
-    firsts: dict[Place, _First] = {}
+def _firsts(deliveries: Sequence[Delivery]) -> dict[RecordPosition, _First]:
+    firsts: dict[RecordPosition, _First] = {}
     for delivery in sorted(deliveries, key=lambda each: each.span.end_ns):
         for rank, record in enumerate(delivery.records):
-            firsts.setdefault(record.place, _First(delivery, rank))
+            firsts.setdefault(record.position, _First(delivery, rank))
     return firsts
 
 
-def _missing(history: GroupHistory, firsts: Mapping[Place, _First]) -> Iterator[Violation]:
+def _missing(history: GroupHistory, firsts: Mapping[RecordPosition, _First]) -> Iterator[Violation]:
     for event in history.acknowledged:
-        if event.place not in firsts:
+        if event.position not in firsts:
             yield Violation(Kind.LOST, f"{event}")
-    acknowledged = {event.place for event in history.acknowledged}
+    acknowledged = {event.position for event in history.acknowledged}
     for (topic, partition), offsets in history.readable.items():
         for offset in offsets:
-            place = Place(topic, partition, offset)
-            if place not in firsts and place not in acknowledged:
-                yield Violation(Kind.SKIPPED, f"{place}")
+            position = RecordPosition(topic, partition, offset)
+            if position not in firsts and position not in acknowledged:
+                yield Violation(Kind.SKIPPED, f"{position}")
 
 
 def _two_of_one(history: GroupHistory) -> Iterator[Violation]:
     """Of what producers were reported and what was delivered, together."""
-    places_by_id: dict[str, set[Place]] = defaultdict(set)
-    ids_by_place: dict[Place, set[str]] = defaultdict(set)
+    positions_by_id: dict[str, set[RecordPosition]] = defaultdict(set)
+    ids_by_position: dict[RecordPosition, set[str]] = defaultdict(set)
     delivered = [record for delivery in history.deliveries for record in delivery.records]
-    reported = [Record(event.event_id, event.place) for event in history.acknowledged]
-    for event_id, place in [*delivered, *reported]:
-        places_by_id[event_id].add(place)
-        ids_by_place[place].add(event_id)
-    for event_id, places in places_by_id.items():
-        if len(places) > 1:
-            yield Violation(Kind.TWO_PLACES, f"{event_id} is at {sorted(places)}")
+    reported = [Record(event.event_id, event.position) for event in history.acknowledged]
+    for event_id, position in [*delivered, *reported]:
+        positions_by_id[event_id].add(position)
+        ids_by_position[position].add(event_id)
+    for event_id, positions in positions_by_id.items():
+        if len(positions) > 1:
+            yield Violation(Kind.TWO_POSITIONS, f"{event_id} is at {sorted(positions)}")
         if event_id not in history.sent_ids:
-            yield Violation(Kind.INVENTED, f"{event_id} is at {sorted(places)}")
-    for place, ids in ids_by_place.items():
+            yield Violation(Kind.INVENTED, f"{event_id} is at {sorted(positions)}")
+    for position, ids in ids_by_position.items():
         if len(ids) > 1:
-            yield Violation(Kind.TWO_RECORDS, f"{place} has {sorted(ids)}")
+            yield Violation(Kind.TWO_RECORDS, f"{position} has {sorted(ids)}")
 
 
 def _not_dense(deliveries: Sequence[Delivery]) -> Iterator[Violation]:
@@ -204,15 +204,15 @@ def _not_dense(deliveries: Sequence[Delivery]) -> Iterator[Violation]:
             nexts[topic, partition] = offset + 1
 
 
-def _out_of_order(firsts: Mapping[Place, _First]) -> Iterator[Violation]:
+def _out_of_order(firsts: Mapping[RecordPosition, _First]) -> Iterator[Violation]:
     """No offset arrived before one below it in the partition was asked for."""
     latest: dict[tuple[str, int], _First] = {}
-    for place in sorted(firsts):
-        first, partition = firsts[place], (place.topic, place.partition)
+    for position in sorted(firsts):
+        first, partition = firsts[position], (position.topic, position.partition)
         below = latest.get(partition, first)
         if first.delivery.span.end_ns < below.delivery.span.start_ns:
             detail = (
-                f"{place} came with {_named(first.delivery)}, below it {_named(below.delivery)}"
+                f"{position} came with {_named(first.delivery)}, below it {_named(below.delivery)}"
             )
             yield Violation(Kind.OUT_OF_ORDER, detail)
         if first.delivery.span.start_ns >= below.delivery.span.start_ns:
@@ -220,7 +220,7 @@ def _out_of_order(firsts: Mapping[Place, _First]) -> Iterator[Violation]:
 
 
 def _reordered(
-    acknowledged: Sequence[Acknowledged], firsts: Mapping[Place, _First]
+    acknowledged: Sequence[Acknowledged], firsts: Mapping[RecordPosition, _First]
 ) -> Iterator[Violation]:
     """An event that was sent after another of its key was acknowledged comes after it.
 
@@ -228,7 +228,7 @@ def _reordered(
     """
     by_key: dict[str, list[Acknowledged]] = defaultdict(list)
     for event in acknowledged:
-        if event.place in firsts:
+        if event.position in firsts:
             by_key[event.key].append(event)
     for events in by_key.values():
         by_answer = sorted(events, key=lambda event: event.span.end_ns)
@@ -238,18 +238,18 @@ def _reordered(
         for later in sorted(events, key=lambda event: event.span.start_ns):
             while by_answer[earlier_count].span.end_ns < later.span.start_ns:
                 earlier = by_answer[earlier_count]
-                first = firsts[earlier.place]
-                if latest is None or first.delivery.span > firsts[latest.place].delivery.span:
+                first = firsts[earlier.position]
+                if latest is None or first.delivery.span > firsts[latest.position].delivery.span:
                     latest = earlier
                 last = last_in.setdefault(id(first.delivery), earlier)
-                if firsts[last.place].rank < first.rank:
+                if firsts[last.position].rank < first.rank:
                     last_in[id(first.delivery)] = earlier
                 earlier_count += 1
-            delivery, rank = firsts[later.place]
+            delivery, rank = firsts[later.position]
             before = last_in.get(id(delivery))
-            if before is not None and rank < firsts[before.place].rank:
+            if before is not None and rank < firsts[before.position].rank:
                 yield Violation(Kind.REORDERED, f"{before} came after {later}")
-            if latest and delivery.span.end_ns < firsts[latest.place].delivery.span.start_ns:
+            if latest and delivery.span.end_ns < firsts[latest.position].delivery.span.start_ns:
                 yield Violation(Kind.REORDERED, f"{latest} came after {later}")
 
 
@@ -264,16 +264,16 @@ def _changed(deliveries: Sequence[Delivery]) -> Iterator[Violation]:
 
 def _repeated(history: GroupHistory) -> Iterator[Violation]:
     """Each two deliveries that share a record are judged once."""
-    in_order = sorted(history.deliveries, key=lambda each: each.span)
+    in_order = sorted(history.deliveries, key=lambda delivery: delivery.span)
     confirmations: dict[int, list[Confirmation]] = defaultdict(list)
     for confirmation in history.confirmations:
         confirmations[confirmation.number].append(confirmation)
     seen_ns = {each.number: each.span.start_ns for each in in_order}  # with it in hand, last
-    for (one, other), place in _pairs(in_order).items():
+    for (one, other), position in _pairs(in_order).items():
         earlier, later = in_order[one], in_order[other]
         between = Span(earlier.span.start_ns, max(earlier.span.end_ns, later.span.end_ns))
         has_crashed = any(crash.overlaps(between) for crash in history.crashes)
-        detail = f"{place}: {_named(later)} after {_named(earlier)}"
+        detail = f"{position}: {_named(later)} after {_named(earlier)}"
         if any(
             confirmation.span.end_ns < later.span.start_ns
             and (confirmation.is_stored or not has_crashed)
@@ -292,21 +292,23 @@ def _repeated(history: GroupHistory) -> Iterator[Violation]:
                 yield Violation(Kind.TAKEN, detail)
 
 
-def _pairs(in_order: Sequence[Delivery]) -> dict[tuple[int, int], Place]:
+def _pairs(in_order: Sequence[Delivery]) -> dict[tuple[int, int], RecordPosition]:
     """The deliveries that share a record, by their indices, with one such record."""
-    indices_by_place: dict[Place, list[int]] = defaultdict(list)
+    indices_by_position: dict[RecordPosition, list[int]] = defaultdict(list)
     for index, delivery in enumerate(in_order):
         for record in delivery.records:
-            indices_by_place[record.place].append(index)
+            indices_by_position[record.position].append(index)
     return {
-        pair: place
-        for place, indices in indices_by_place.items()
+        pair: position
+        for position, indices in indices_by_position.items()
         for pair in combinations(indices, 2)
     }
 
 
 def _may_have_left(consumer: str, between: Span, goodbyes: Sequence[Goodbye]) -> bool:
-    return any(each.consumer == consumer and each.span.overlaps(between) for each in goodbyes)
+    return any(
+        goodbye.consumer == consumer and goodbye.span.overlaps(between) for goodbye in goodbyes
+    )
 
 
 def _named(delivery: Delivery) -> str:

@@ -153,7 +153,9 @@ class GroupWorld:
         if not self.topics:
             return
         topic = self.topics[sorted(self.topics)[choice % len(self.topics)]]
-        unsealed = [each.partition for each in topic.partitions if not each.is_sealed]
+        unsealed = [
+            partition.partition for partition in topic.partitions if not partition.is_sealed
+        ]
         parents = [unsealed[choice % len(unsealed)]]
         if child_count == 1 and choice % 2:
             parents = sorted({*parents, unsealed[(choice + 1) % len(unsealed)]})
@@ -298,11 +300,11 @@ class GroupWorld:
         if not self.group.members:
             self.pending.append(self.group.delete())
 
-    def store(self, fact_count: int) -> None:
+    def store(self, event_count: int) -> None:
         """The group events that were decided first are stored."""
-        for event in self.pending[:fact_count]:
+        for event in self.pending[:event_count]:
             self._apply(event)
-        del self.pending[:fact_count]
+        del self.pending[:event_count]
 
     def snapshot(self, *, is_trimmed: bool) -> None:
         if not self.pending:
@@ -404,7 +406,7 @@ class GroupWorld:
 
     def _working(self) -> list[Process]:
         """One process for each consumer."""
-        return list({each.consumer_id: each for each in self.processes}.values())
+        return list({process.consumer_id: process for process in self.processes}.values())
 
     def _unread(self) -> Iterator[TopicPartition]:
         for name in self.group.topics_of_members() & self.topics.keys():
@@ -531,22 +533,22 @@ class GroupWorld:
         """At most so many records of each partition; a delivery is read again as it was."""
         fetch_ranges = self.group.fetch_ranges(name, self.topics)
         misfits = [
-            each.tp
-            for each in fetch_ranges
-            if not self.logs[each.tp].log_start <= each.start <= self.logs[each.tp].end
+            range_.tp
+            for range_ in fetch_ranges
+            if not self.logs[range_.tp].log_start <= range_.start <= self.logs[range_.tp].end
         ]
         for tp in misfits:
             self._fit(tp)
         if misfits:
             return self._read(name, record_count)
         ranges = {
-            each.tp: (
-                each.start,
-                min(each.start + record_count, self.logs[each.tp].end)
-                if each.end is None
-                else each.end,
+            range_.tp: (
+                range_.start,
+                min(range_.start + record_count, self.logs[range_.tp].end)
+                if range_.end is None
+                else range_.end,
             )
-            for each in fetch_ranges
+            for range_ in fetch_ranges
         }
         return {tp: (start, end) for tp, (start, end) in ranges.items() if start < end}
 
@@ -561,10 +563,10 @@ class GroupWorld:
     def _cut(self, choice: int) -> None:
         """The end of a log that still takes records, and all that is known of it."""
         ends = [
-            TopicPartition(topic.topic_id, each.partition)
+            TopicPartition(topic.topic_id, partition.partition)
             for topic in self.topics.values()
-            for each in topic.partitions
-            if not each.is_sealed
+            for partition in topic.partitions
+            if not partition.is_sealed
         ]
         if not ends:
             return

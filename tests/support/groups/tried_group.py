@@ -1,4 +1,4 @@
-"""A consumer group whose group events are stored at once, for tests that tell a scenario."""
+"""A consumer group whose group events are stored at once, for tests that run a scenario."""
 
 from collections.abc import Mapping
 from uuid import UUID
@@ -45,8 +45,8 @@ class Tried:
         self.group = Group(name, BOOT)
         self.topic = topic
         self.logs = {
-            place_of(each.partition): (each.first_offset, each.sealed_end or 100)
-            for each in topic.partitions
+            place_of(partition.partition): (partition.first_offset, partition.sealed_end or 100)
+            for partition in topic.partitions
         }
         self.events: list[GroupEvent] = []
         self.now_us = 0
@@ -80,7 +80,7 @@ class Tried:
 
     def rebalance(self, *topics: Topic) -> bool:
         names = self.group.topics_of_members()
-        known = {each.name: each for each in topics or (self.topic,) if each.name in names}
+        known = {topic.name: topic for topic in topics or (self.topic,) if topic.name in names}
         has_changed = self.group.rebalance(known)
         self.group.validate()
         return has_changed
@@ -91,7 +91,7 @@ class Tried:
     def starts(self, name: str) -> dict[int, tuple[int, int | None]]:
         """What a poll would read, by partition."""
         fetch_ranges = self.group.fetch_ranges(name, {"t": self.topic})
-        return {each.tp.partition: (each.start, each.end) for each in fetch_ranges}
+        return {range_.tp.partition: (range_.start, range_.end) for range_ in fetch_ranges}
 
     def poll(self, name: str, delivery: int | None = 0, *, ends: Mapping[int, int]) -> int | None:
         """The number of what it gets: to these ends."""

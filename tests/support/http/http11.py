@@ -139,7 +139,7 @@ class Connection:
         self.close()
 
     def send(self, *parts: bytes) -> None:
-        """Send the parts, each by itself."""
+        """Send the parts, one by one."""
         for part in parts:
             self.socket.sendall(part)
 

@@ -86,7 +86,7 @@ class Node:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Looks once in each turn of the loop."""
+    """Checks once in each iteration of the loop."""
     while not condition():
         await turn()
 

@@ -96,8 +96,8 @@ class ProcessBrokers:
 
     def end_all(self) -> None:
         """SIGKILL."""
-        for each in self._brokers.values():
-            each.kill()
+        for broker in self._brokers.values():
+            broker.kill()
 
 
 @dataclass

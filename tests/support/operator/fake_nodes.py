@@ -26,7 +26,7 @@ class FakeNodes:
         self.brokers = brokers
         self.started: list[tuple[int, str]] = []  # ordinal and uid of each pod that ran
         self._running: dict[int, str] = {}
-        self._ready: set[int] | None = None  # None: brokers that tell themselves
+        self._ready: set[int] | None = None  # None: brokers that report it themselves
         self.is_away = False  # then pods stay as they are
         self.refusal: str | None = None  # why no pod is made, as for a quota
         self.waiting: dict[str, str] | None = None  # why no container starts: reason, message
@@ -50,7 +50,7 @@ class FakeNodes:
             self._is_acting = False
 
     async def probe(self) -> None:
-        """For ever, as a kubelet probes readiness; for brokers that tell nobody."""
+        """For ever, as a kubelet probes readiness; for brokers that report to nobody."""
         while True:
             await asyncio.to_thread(self._probed)
             self.act()
@@ -175,7 +175,7 @@ class FakeNodes:
         self.kube.edit("Pod", pod["metadata"]["name"], {"status": status})
 
     def _stop_removed(self) -> None:
-        uids = {each["metadata"]["uid"] for each in self.kube.of_kind("Pod")}
+        uids = {resource["metadata"]["uid"] for resource in self.kube.of_kind("Pod")}
         for ordinal, uid in list(self._running.items()):
             if uid not in uids:
                 del self._running[ordinal]
@@ -208,4 +208,6 @@ class FakeNodes:
 
 def _is_ready(pod: Mapping[str, Any]) -> bool:
     conditions = pod.get("status", {}).get("conditions", ())
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return any(
+        condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions
+    )

@@ -79,7 +79,7 @@ class World:
     founded: Founded | None = None
     generation: int = 1
     made_count: int = 0
-    founding_count: int = 0
+    bootstrap_count: int = 0
     status: Document = field(default_factory=dict)
     stored_spec: Document | None = None  # what the API server makes of the StatefulSet's spec
     knows_stored_spec: bool = True
@@ -114,7 +114,7 @@ class World:
         cluster = self.observed()
         action = next_action(cluster)
         if action is not None:
-            self._carry_out(action)
+            self._execute(action)
         self.status = cluster_status(cluster, action, now=NOW, error=None)
         return action
 
@@ -194,7 +194,7 @@ class World:
 
     # --- the operator's actions -------------------------------------------------------------------
 
-    def _carry_out(self, action: ClusterAction) -> None:
+    def _execute(self, action: ClusterAction) -> None:
         match action:
             case Apply(manifest):
                 self._apply(manifest)
@@ -254,8 +254,8 @@ class World:
         rings = {self.disks[ordinal] for ordinal in range(count)}
         assert rings == {None}, "a ring is founded once, by empty brokers"
         assert all(self.pods[ordinal].is_running for ordinal in range(count))
-        self.founding_count += 1
-        self.disks |= dict.fromkeys(range(count), f"ring-{self.founding_count}")
+        self.bootstrap_count += 1
+        self.disks |= dict.fromkeys(range(count), f"ring-{self.bootstrap_count}")
 
     def _grow(self, name: str, size: str) -> None:
         ordinal = int(name.rpartition("-")[2])
@@ -268,7 +268,7 @@ class World:
         assert pod.uid == uid
         if pod.is_ready:
             others = [self.pods.get(each) for each in range(self._count()) if each != ordinal]
-            assert all(each is not None and each.is_ready for each in others), "one at a time"
+            assert all(other is not None and other.is_ready for other in others), "one at a time"
         self.end_pod(ordinal)
 
     # --- the ring ---------------------------------------------------------------------------------
@@ -301,8 +301,8 @@ class World:
         return next(filter(None, self.disks.values()), None)
 
     def _ring(self) -> Ring | None:
-        """What the brokers that run tell."""
-        running = [each for each in self.pods.values() if each.is_running]
+        """The answers of the brokers that run."""
+        running = [pod for pod in self.pods.values() if pod.is_running]
         if not running:
             return None
         rings = [self.disks[each.ordinal] for each in running]

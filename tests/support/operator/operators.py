@@ -92,7 +92,7 @@ def run_scenario(scenario: Coroutine[Any, Any, Ended]) -> Ended:
 def is_all_ready(kube: FakeKubernetes) -> bool:
     """Each resource, and nothing is under way."""
     resources = [*kube.of_kind("StreamCluster"), *kube.of_kind("Topic")]
-    return all(_is_well(each) for each in resources)
+    return all(_is_well(resource) for resource in resources)
 
 
 def condition(document: dict[str, Any], name: str) -> dict[str, Any]:

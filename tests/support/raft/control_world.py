@@ -207,7 +207,7 @@ class World:
         return all(
             control.registration is not None
             and control.state is not None
-            and all(each.leader is not None for each in control.state.ranges.values())
+            and all(range_.leader is not None for range_ in control.state.ranges.values())
             for control in self.controls.values()
         )
 

@@ -38,7 +38,7 @@ class Death(NamedTuple):
 
 
 class Race:
-    """One schedule; `run` tells it."""
+    """One schedule; `run` runs it."""
 
     def __init__(self, seed: int, death: Death) -> None:
         self._random = Random(f"race {seed}")

@@ -48,7 +48,7 @@ from tests.support.raft.raft_world import Node, World, disk_id
 
 
 class Trace:
-    """Of a world. `tell` puts a sentence between."""
+    """The trace of a world. `say` puts a sentence between."""
 
     def __init__(self, world: World) -> None:
         self.lines: list[str] = []
@@ -56,14 +56,14 @@ class Trace:
         self.resume()
 
     def pause(self) -> None:
-        """What comes now tells nothing."""
+        """Forget the events up to now."""
         self._world.watch = None
 
     def resume(self) -> None:
         self._rules = self._world.rules.copy()
         self._world.watch = self._watch
 
-    def tell(self, sentence: str) -> None:
+    def say(self, sentence: str) -> None:
         self.lines += ["", f"# {sentence}"]
 
     @property
@@ -118,7 +118,7 @@ def _record(record: Record) -> str:
         case Head(block_id):
             return f"head {_id(block_id)}"
         case Commit(block_id):
-            return f"agreed up to {_id(block_id)}"
+            return f"committed up to {_id(block_id)}"
         case _:
             return repr(record)
 
@@ -133,7 +133,7 @@ def _message(message: object) -> str:
             return f"{yes if is_granted else 'no; it is term'} {term}"
         case Append(term, _, parent, blocks, commit, _):
             what = ", ".join(map(_block, blocks)) or "nothing new"
-            return f"term {term}: behind {_id(parent)}: {what}; agreed up to {_id(commit)}"
+            return f"term {term}: behind {_id(parent)}: {what}; committed up to {_id(commit)}"
         case AppendAnswered(term, _, is_accepted, head, commit, _):
             what = "I have" if is_accepted else "that I cannot take; I have"
             return f"term {term}: {what} {_id(head)}, and have applied {_id(commit)}"

@@ -1,7 +1,7 @@
 """Several consensus machines with disks and a network in memory, and what must hold among them.
 
 The machines are the real ones. A disk does its writes one by one, when asked; a crash loses those
-that it has not done. The state that they agree on is the list of commands, kept as text.
+that it has not done. The replicated state is the list of commands, kept as text.
 """
 
 from collections import Counter
@@ -73,7 +73,7 @@ class MemoryDisk:
     snapshot: Snapshot | None = None
     records: list[Record] = field(default_factory=list)
     writes: list[Keep | Replace | Compact] = field(default_factory=list)
-    # A compaction whose snapshot is being written, and what is to stand behind that.
+    # A compaction whose snapshot is being written, and what is to follow it.
     compaction: tuple[Snapshot, list[Record]] | None = None
 
     def write(self, state: bytes) -> int:

@@ -17,7 +17,7 @@ def metadata_directory(data_dir: Path) -> Path:
 
 def kept_on(data_dir: Path) -> Kept:
     """What a stopped broker's disk says."""
-    files = {each.name: each.read_bytes() for each in metadata_directory(data_dir).iterdir()}
+    files = {path.name: path.read_bytes() for path in metadata_directory(data_dir).iterdir()}
     kept, _ = MetadataLog.recover(files)
     return kept
 
@@ -56,10 +56,10 @@ def assert_same_chain(disks: list[Kept]) -> None:
 def assert_same_state(disks: list[Kept]) -> RingState:
     """Disks have the same state at the last height that all know to be committed; that state.
 
-    One whose snapshot is later still cannot tell.
+    One whose snapshot is later still cannot say.
     """
     height = min(kept.commit.height for kept in disks)
-    able = [each for each in disks if each.snapshot and each.snapshot.id.height <= height]
+    able = [disk for disk in disks if disk.snapshot and disk.snapshot.id.height <= height]
     first, *others = [committed_state(kept, height) for kept in able]
     assert all(other == first for other in others), f"states differ at height {height}"
     return first

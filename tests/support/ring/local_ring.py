@@ -144,7 +144,7 @@ class LocalRing:
             time.sleep(POLL_S)
 
     def last_lines(self) -> str:
-        """Of the logs, for who looks at a failure."""
+        """Of the logs, to diagnose a failure."""
         logs = sorted(self.root.glob("*.log"))
         return "\n".join(f"{log}:\n{log.read_text(errors='replace')[-1500:]}" for log in logs)
 

@@ -92,14 +92,16 @@ def put_topics(root: Path, *topics: Topic) -> None:
     )
     partitions: dict[int, list[Partition]] = {}
     for topic in topics:
-        for each in topic.partitions:
-            partitions.setdefault(each.range_id, []).append(each)
+        for partition in topic.partitions:
+            partitions.setdefault(partition.range_id, []).append(partition)
     state = RingState(
         identity.cluster_id or UUID(int=1),
         broker_count=1,
         factor=1,
         brokers={identity.ordinal: registration},
-        ranges={range_id: _range_of(range_id, each) for range_id, each in partitions.items()},
+        ranges={
+            range_id: _range_of(range_id, partition) for range_id, partition in partitions.items()
+        },
         next_range_id=max(partitions) + 1,
         topics={topic.name: topic_state_of(topic) for topic in topics},
     )
@@ -109,17 +111,17 @@ def put_topics(root: Path, *topics: Topic) -> None:
 def topic_state_of(topic: Topic) -> TopicState:
     """As the ring keeps it, with its lineage."""
     slices = []
-    for range_id, same in groupby(topic.partitions, key=lambda each: each.range_id):
+    for range_id, same in groupby(topic.partitions, key=lambda partition: partition.range_id):
         parts = list(same)
         slices.append(
             Slices(
                 range_id,
                 parts[0].partition,
-                tuple(each.token_start for each in parts),
-                tuple(each.first_offset for each in parts),
-                tuple(each.parents for each in parts),
-                tuple(each.sealed_end for each in parts if each.sealed_end is not None),
-                tuple(each.children for each in parts),
+                tuple(part.token_start for part in parts),
+                tuple(part.first_offset for part in parts),
+                tuple(part.parents for part in parts),
+                tuple(part.sealed_end for part in parts if part.sealed_end is not None),
+                tuple(part.children for part in parts),
             )
         )
     return TopicState(
@@ -128,9 +130,9 @@ def topic_state_of(topic: Topic) -> TopicState:
 
 
 def _range_of(range_id: int, partitions: Sequence[Partition]) -> RangeState:
-    start = min(each.token_start for each in partitions)
-    end = max(each.token_end for each in partitions)
-    epoch = max(each.epoch for each in partitions)
+    start = min(partition.token_start for partition in partitions)
+    end = max(partition.token_end for partition in partitions)
+    epoch = max(partition.epoch for partition in partitions)
     is_sealed = partitions[0].is_sealed
     return RangeState(
         range_id,

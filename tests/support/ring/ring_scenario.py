@@ -81,7 +81,7 @@ class Scenario:
     numbers: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.disks = {each: self._new_disk(each) for each in ORDINALS}
+        self.disks = {ordinal: self._new_disk(ordinal) for ordinal in ORDINALS}
         count, factor = self.chance.randint(1, 4), self.chance.randint(1, 3)
         founders = [
             Registration(each, 1, disk.incarnation, disk.boot, disk.starts[-1].id, "disk")
@@ -130,7 +130,7 @@ class Scenario:
         if led.id in self.stopped or led.leader is None or not self._runs(led.leader):
             return
         members = {each.ordinal for each in led.isr} | self._pending_members(led)
-        if not all(self._is_registered(each) for each in members):
+        if not all(self._is_registered(member) for member in members):
             return
         if any(each.is_ghost for each in led.isr):
             return  # it would have to catch up first, and be a ghost no more
@@ -147,7 +147,7 @@ class Scenario:
         if led.leader is not None and self._runs(led.leader) and self.chance.random() < 0.8:
             return
         ordinal = self.chance.choice(led.replicas)
-        gone = [each for each in led.replicas if self.chance.random() < 0.2]
+        gone = [replica for replica in led.replicas if self.chance.random() < 0.2]
         number = self._number(ordinal) - (self.chance.random() < 0.1)
         epoch = led.epoch - (self.chance.random() < 0.1)
         self._send(Lead(led.id, epoch, ordinal, number, tuple(gone)))
@@ -162,7 +162,9 @@ class Scenario:
             return
         if loss == "disk":  # a copy of before it was registered, with the starts of then
             broker = self.state.brokers.get(ordinal)
-            known = [i for i, each in enumerate(disk.starts) if broker and each.id == broker.start]
+            known = [
+                i for i, start in enumerate(disk.starts) if broker and start.id == broker.start
+            ]
             disk.starts = disk.starts[: self.chance.randint(0, known[0]) if known else 0]
             loss = "process"
         disk.boot += 1
@@ -176,12 +178,12 @@ class Scenario:
             if topic.id in self.written_since.get(ordinal, ())
             for slices in topic.slices
         }
-        for each in open_ranges(self.state):
+        for range_ in open_ranges(self.state):
             if loss == "disk":
-                self.whole[each.id].discard(ordinal)
-            elif loss == "power" and len(each.isr) > 1:
-                self.lacking.setdefault((each.id, ordinal), set()).update(
-                    topic_id for range_id, topic_id in written if range_id == each.id
+                self.whole[range_.id].discard(ordinal)
+            elif loss == "power" and len(range_.isr) > 1:
+                self.lacking.setdefault((range_.id, ordinal), set()).update(
+                    topic_id for range_id, topic_id in written if range_id == range_.id
                 )
 
     def _register(self) -> None:
@@ -191,7 +193,7 @@ class Scenario:
         starts = disk.starts
         broker = self.state.brokers.get(disk.ordinal)
         if broker is not None:  # back to the last one that is known to be registered
-            known = [i for i, each in enumerate(starts) if each.id == broker.start]
+            known = [i for i, start in enumerate(starts) if start.id == broker.start]
             starts = starts[self.chance.randint(0, known[0]) if known else 0 :]
         seen = registrations.last_registration(self.state, disk.ordinal)
         self._send(Register(disk.ordinal, disk.incarnation, disk.boot, tuple(starts), seen))
@@ -223,7 +225,7 @@ class Scenario:
         self._send(BeginStep("grow" if kind == "grow" else "shrink", count))
 
     def _seal(self) -> None:
-        """A leader stops, and tells its ends."""
+        """A leader stops, and reports its ends."""
         step = self.state.step
         if step is None:
             return
@@ -241,8 +243,8 @@ class Scenario:
             if slices.range_id == reported.id
         }
         prepared = tuple(
-            Replica(each.ordinal, each.number)
-            for each in self.state.brokers.values()
+            Replica(broker.ordinal, broker.number)
+            for broker in self.state.brokers.values()
             if self.chance.random() < 0.95
         )
         is_late = self.chance.random() < 0.25
@@ -345,9 +347,11 @@ class Scenario:
     def _look(self, before: RingState) -> None:
         """Which topics have been `written` ones while a broker was registered as it is."""
         if not self.whole:
-            self.whole = {each: {*ORDINALS} for each in self.state.ranges}
+            self.whole = {range_: {*ORDINALS} for range_ in self.state.ranges}
         written = {
-            each.id for each in self.state.topics.values() if each.settings.durability == "written"
+            topic.id
+            for topic in self.state.topics.values()
+            if topic.settings.durability == "written"
         } | {
             key
             for key, each in self.state.deleted.items()
@@ -367,15 +371,15 @@ class Scenario:
             known = self.numbers.get(broker.ordinal, 0)
             assert broker.number in (known, known + 1), f"registration {broker}, {known} before"
             self.numbers[broker.ordinal] = broker.number
-        for range_id, each in self.state.ranges.items():
+        for range_id, range_ in self.state.ranges.items():
             old = before.ranges.get(range_id)
-            if each is not old:
-                self._check_range(old, each)
-        for each in open_ranges(self.state):
-            for member in each.isr:
+            if range_ is not old:
+                self._check_range(old, range_)
+        for range_ in open_ranges(self.state):
+            for member in range_.isr:
                 if not member.is_ghost and self._runs(member):
-                    has_all = self._has_all(each.id, member.ordinal)
-                    assert has_all, f"{member} lacks events: {each}"
+                    has_all = self._has_all(range_.id, member.ordinal)
+                    assert has_all, f"{member} lacks events: {range_}"
         for topic in self.state.topics.values():
             if before.topics.get(topic.name) is not topic:
                 self._check_partitions(topic_of(self.state, topic))
@@ -401,19 +405,23 @@ class Scenario:
             assert whole >= self.state.floor, f"below the floor: {now}"
 
     def _check_partitions(self, topic: Topic) -> None:
-        for each in topic.partitions:
-            place = topic.topic_id, each.partition
-            known = self.seen.setdefault(place, each)
+        for partition in topic.partitions:
+            place = topic.topic_id, partition.partition
+            known = self.seen.setdefault(place, partition)
             same = replace(
-                each, epoch=known.epoch, sealed_end=known.sealed_end, children=known.children
+                partition, epoch=known.epoch, sealed_end=known.sealed_end, children=known.children
             )
-            assert same == known, f"another partition of the same id: {known}, {each}"
+            assert same == known, f"another partition of the same id: {known}, {partition}"
             if known.is_sealed:
-                assert each == known, f"a sealed partition changed: {known}, {each}"
-            if each.is_sealed and not known.is_sealed:
-                assert each.sealed_end == self._end(place), f"sealed below its end: {each}"
-            assert self.ends.setdefault(place, each.first_offset) >= each.first_offset, each
-            self.seen[place] = each
+                assert partition == known, f"a sealed partition changed: {known}, {partition}"
+            if partition.is_sealed and not known.is_sealed:
+                assert partition.sealed_end == self._end(place), (
+                    f"sealed below its end: {partition}"
+                )
+            assert self.ends.setdefault(place, partition.first_offset) >= partition.first_offset, (
+                partition
+            )
+            self.seen[place] = partition
 
     # --- views ---
 
@@ -457,7 +465,7 @@ class Scenario:
         return UUID(int=self.chance.getrandbits(128), version=4)
 
 
-def tell(seed: int, step_count: int = 400) -> Scenario:
+def run_scenario(seed: int, step_count: int = 400) -> Scenario:
     """A scenario of a ring; the same with the same seed."""
     scenario = Scenario(Random(seed))
     for _ in range(step_count):

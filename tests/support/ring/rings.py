@@ -1,4 +1,4 @@
-"""What brokers tell of a ring and its topics, as values with the members that routing reads."""
+"""Brokers' answers about a ring and its topics, as values with the members that routing reads."""
 
 from tailrace.values import (
     BrokerStatus,

@@ -54,7 +54,7 @@ def led(broker_count: int = 3, factor: int = 3, *, registered: int = 0) -> RingS
     """A new ring all of whose ranges are led by their natural leaders, in epoch 1."""
     state = founded(broker_count, factor, registered=registered)
     return done(
-        state, *(Lead(each.id, 0, each.natural_leader, 1) for each in state.ranges.values())
+        state, *(Lead(range_.id, 0, range_.natural_leader, 1) for range_ in state.ranges.values())
     )
 
 
@@ -131,7 +131,7 @@ def sealed(
             topic_id: tuple(ends + index for index in range(len(slices.starts)))
             for topic_id, slices in slices_in(state, range_id).items()
         },
-        tuple(Replica(each, state.brokers[each].number) for each in ordinals),
+        tuple(Replica(ordinal, state.brokers[ordinal].number) for ordinal in ordinals),
     )
 
 

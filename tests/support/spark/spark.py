@@ -78,7 +78,7 @@ def produce_flights(broker: RunningBroker, topic: str, flights: list[Flight] = F
 def ends_of(broker: RunningBroker, topic: str = FLIGHTS_TOPIC) -> dict[int, int]:
     """The end of each partition; all begin at 0."""
     with Client(broker.url) as client:
-        return {each.partition: each.readable().stop for each in client.offsets([topic])}
+        return {row.partition: row.readable().stop for row in client.offsets([topic])}
 
 
 def read(spark: "SparkSession", broker: RunningBroker, **options: str | int) -> "DataFrame":

@@ -235,7 +235,7 @@ def _lengths_of(values: Sequence[bytes | None]) -> bytes:
 def json_lines(
     partition: int, records: Sequence[Record], *, values_are_json: bool, topic: str | None = None
 ) -> Iterator[bytes]:
-    """Records as lines, each made by itself."""
+    """Records as lines, each made separately."""
     for offset, timestamp_us, key, value, headers in records:
         columns = CutColumns([timestamp_us], [key], [value], [headers])
         yield from column_lines(

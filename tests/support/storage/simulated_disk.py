@@ -1,4 +1,4 @@
-"""A disk that remembers every call in its order, and tells what a loss of power could leave of it.
+"""A disk that remembers every call in order, and computes what a loss of power could leave.
 
 The calls of the storage edge do their work in a real directory, but nothing is ever synced: what a
 sync would have made durable is noted. `image` makes of that, under a seed, a disk as the power may
@@ -10,9 +10,9 @@ leave it at any moment of the past:
 - A file that was cut is cut for sure only when it was synced afterwards.
 - A name that was made, moved or removed is so for sure only when its directory was synced
   afterwards. A move between two directories is one step of the file system's journal: either of
-  them makes it durable, and what it stands on.
+  them makes it durable, and what it is based on.
 
-A killed process is another thing: all its finished calls are there, and what was not durable may
+A killed process is different: all its finished calls are there, and what was not durable may
 still be lost by a later loss of power. `kill_after` says in which call it dies.
 
 Calls come from one thread. What is read needs no recording.

@@ -82,7 +82,7 @@ class FaultyDisk:
     """The real disk below the storage edge, with faults; `calls` counts what was asked of it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, spares_metadata: bool = False) -> None:
-        """`spares_metadata`: what the ring agrees on is written whatever else is not."""
+        """`spares_metadata`: the metadata is written even when nothing else is."""
         self.calls: Counter[str] = Counter()
         self._spares_metadata = spares_metadata
         self._faults: list[Fault] = []
@@ -277,7 +277,9 @@ class LogFiles:
 
 def _decided(log: RecoveredLog) -> tuple[object, ...]:
     """What readers and producers meet."""
-    states = [(each.base_offset, each.end_offset, each.last_epoch) for each in log.segments]
+    states = [
+        (segment.base_offset, segment.end_offset, segment.last_epoch) for segment in log.segments
+    ]
     pending = [each.header for each in log.pending]
     return states, pending, log.start, log.damages, log.losses, log.lost_end
 

@@ -119,7 +119,7 @@ def test_the_end_of_a_fork_waits_for_nothing(silent: SilentClient) -> None:
     producer.close()
 
 
-def test_an_awaited_producer_that_goes_away_with_records_tells_their_count() -> None:
+def test_an_awaited_producer_that_goes_away_with_records_reports_their_count() -> None:
     producers = [aio_producer.Producer(aio.Client("http://127.0.0.1:9250"))]
     sending = producers[0]._sending
     for _ in range(1_001):

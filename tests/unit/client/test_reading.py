@@ -50,7 +50,7 @@ def test_bounds_are_those_of_each_partition(
         LISTING, start, end, starts_of_time={0: 11, 1: None}, ends_of_time={0: 13, 1: None}
     )
 
-    assert planned == [Stretch(*each) for each in stretches]
+    assert planned == [Stretch(*stretch) for stretch in stretches]
 
 
 def test_a_damaged_partition_is_reported() -> None:

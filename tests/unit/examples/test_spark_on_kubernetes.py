@@ -27,9 +27,9 @@ def test_each_account_has_its_role_and_a_binding_of_both() -> None:
     bindings = [each for each in RBAC if each["kind"] == "RoleBinding"]
 
     assert names_of("ServiceAccount") == names_of("Role") == {"submitter", "spark"}
-    assert {each["roleRef"]["name"] for each in bindings} == names_of("Role")
-    for each in bindings:
-        assert [subject["name"] for subject in each["subjects"]] == [each["roleRef"]["name"]]
+    assert {binding["roleRef"]["name"] for binding in bindings} == names_of("Role")
+    for binding in bindings:
+        assert [subject["name"] for subject in binding["subjects"]] == [binding["roleRef"]["name"]]
 
 
 def test_all_is_in_the_namespace_that_jobs_are_submitted_to() -> None:

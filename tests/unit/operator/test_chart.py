@@ -51,9 +51,9 @@ def rendered(*arguments: str) -> list[dict[str, Any]]:
 
 def only(documents: list[dict[str, Any]], kind: str, name: str = "") -> dict[str, Any]:
     (found,) = [
-        each
-        for each in documents
-        if each["kind"] == kind and each["metadata"]["name"].endswith(name)
+        document
+        for document in documents
+        if document["kind"] == kind and document["metadata"]["name"].endswith(name)
     ]
     return found
 
@@ -120,7 +120,7 @@ def test_no_role_of_the_operator_has_a_wildcard() -> None:
 def test_of_the_leases_of_a_namespace_only_one_can_be_changed() -> None:
     rules = yaml.safe_load((CHART / "files/roles.yaml").read_text())["served"]
 
-    leases = [(each["verbs"], each.get("resourceNames")) for each in rules if is_of_leases(each)]
+    leases = [(rule["verbs"], rule.get("resourceNames")) for rule in rules if is_of_leases(rule)]
 
     assert leases == [(["get", "patch"], [LEASE_NAME]), (["create"], None)]
 
@@ -184,7 +184,11 @@ def test_it_has_rights_in_the_whole_cluster_or_in_the_namespaces_that_are_named(
     )
     assert only(everywhere, "Role")["rules"] == rules["release"]
     bindings = [each for each in named if each["kind"] == "RoleBinding"]
-    assert [each["metadata"]["namespace"] for each in bindings] == ["a", "b", "tailrace-system"]
+    assert [binding["metadata"]["namespace"] for binding in bindings] == [
+        "a",
+        "b",
+        "tailrace-system",
+    ]
     assert [each["kind"] for each in named].count("ClusterRoleBinding") == 1
     env = only(named, "Deployment")["spec"]["template"]["spec"]["containers"][0]["env"]
     assert {"name": "TAILRACE_OPERATOR_NAMESPACES", "value": "a,b"} in env
@@ -222,8 +226,8 @@ def test_the_release_brings_the_crds_as_they_are_in_the_project() -> None:
 def test_without_crds_and_roles_of_users_there_are_none() -> None:
     documents = rendered("--set", "crds.install=false,rbac.aggregate=false")
 
-    assert "CustomResourceDefinition" not in [each["kind"] for each in documents]
-    assert not any("aggregate" in json.dumps(each["metadata"]) for each in documents)
+    assert "CustomResourceDefinition" not in [document["kind"] for document in documents]
+    assert not any("aggregate" in json.dumps(document["metadata"]) for document in documents)
 
 
 @pytest.mark.timeout(60)

@@ -37,8 +37,8 @@ def schema_of(name: str) -> dict[str, Any]:
 def schemas_in(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
     """All schemas with their paths, this one first."""
     yield path, schema
-    for name, each in schema.get("properties", {}).items():
-        yield from schemas_in(each, f"{path}.{name}")
+    for name, property_ in schema.get("properties", {}).items():
+        yield from schemas_in(property_, f"{path}.{name}")
     for name in ("items", "additionalProperties"):
         if name in schema:
             yield from schemas_in(schema[name], f"{path}[]")
@@ -49,7 +49,12 @@ def with_defaults(schema: dict[str, Any], value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     properties = schema.get("properties", {})
-    given = {**{n: each["default"] for n, each in properties.items() if "default" in each}, **value}
+    given = {
+        **{
+            n: property_["default"] for n, property_ in properties.items() if "default" in property_
+        },
+        **value,
+    }
     return {name: with_defaults(properties.get(name, {}), each) for name, each in given.items()}
 
 
@@ -211,8 +216,8 @@ def test_paths_lead_to_fields() -> None:
 def test_names_are_short_and_in_one_category() -> None:
     names = [crd(kind)["spec"]["names"] for kind in KINDS]
 
-    assert [each["shortNames"] for each in names] == [["trc"], ["trt"]]
-    assert [each["categories"] for each in names] == [["tailrace"]] * 2
+    assert [name["shortNames"] for name in names] == [["trc"], ["trt"]]
+    assert [name["categories"] for name in names] == [["tailrace"]] * 2
     assert version_of("StreamCluster")["subresources"]["scale"] == {
         "specReplicasPath": ".spec.brokers",
         "statusReplicasPath": ".status.readyBrokers",

@@ -19,7 +19,9 @@ class Log:
 
 
 def changes(path: str) -> list[tuple[int, str, str]]:
-    return [(each.line, each.before, each.text) for each in mutations_of(path, SOURCE)]
+    return [
+        (mutation.line, mutation.before, mutation.text) for mutation in mutations_of(path, SOURCE)
+    ]
 
 
 def test_in_core_conditions_constants_and_effects_change() -> None:

@@ -14,10 +14,10 @@ def assign(
     subscriptions: Mapping[str, Collection[str]],
     owners: Mapping[TopicPartition, str],
 ) -> dict[TopicPartition, str]:
-    """The owner of each place; places of topics that nobody subscribes to have none.
+    """Return the owner of each topic-partition; those of topics without subscribers have none.
 
     `tps` by topic; `subscriptions` are topics by consumer; `owners` as it was before.
-    O(places * consumers) for each pass; a pass moves what the one before left unfair.
+    O(partitions * consumers) for each pass; a pass moves what the one before left unfair.
     """
     wanted = [
         (sorted(tps[topic]), consumers)
@@ -43,7 +43,7 @@ def assign(
         has_moved = False
         for of_topic, consumers in wanted:
             # Moves among the consumers of one topic do not change their sum.
-            fair_share = -(-sum(load[each] for each in consumers) // len(consumers))
+            fair_share = -(-sum(load[consumer] for consumer in consumers) // len(consumers))
             for tp in of_topic:
                 owner, least = planned[tp], _least(consumers, load)
                 if is_unfair(load[owner], load[least], fair_share):

@@ -50,7 +50,7 @@ from tailrace_broker.model.group import (
 from tailrace_broker.model.topic import Partition, Topic
 
 # Topics by name, as far as the group's consumers subscribe to them and they exist.
-Topics = Mapping[str, Topic]
+TopicByName = Mapping[str, Topic]
 
 # A delivery's number has the coordinator's boot, so that none is used twice over a restart: 8
 # million boots, each of 10^12 deliveries, are below 2^63.
@@ -97,7 +97,7 @@ class Member:
 
     @property
     def expires_us(self) -> int:
-        """When it is removed unless it is seen before."""
+        """Return when the member is removed unless it makes a request before."""
         return self.seen_us + self.subscription.session_ms * 1000
 
 
@@ -134,11 +134,11 @@ class Group:
     def join(
         self,
         wanted: Subscription,
-        topics: Topics,
+        topics: TopicByName,
         logs: Mapping[TopicPartition, tuple[int, int]],
         now_us: int,
     ) -> Joined | None:
-        """What registers a consumer; None: it is registered with the same values already.
+        """Return the event that registers a consumer; None: it is registered with these values.
 
         `logs`: log start and high watermark of its topics' partitions, undamaged ones.
         ConsumerExistsError, GroupKindError.
@@ -161,7 +161,7 @@ class Group:
         return Joined(wanted, self.epoch + 1, _by_topic(starts))
 
     def leave(self, consumer_id: str, reason: Literal["goodbye", "expired"]) -> Left:
-        """What removes a consumer. ConsumerNotRegisteredError."""
+        """Return the event that removes a consumer. ConsumerNotRegisteredError."""
         self._member(consumer_id)
         return Left(consumer_id, self.epoch + 1, reason)
 
@@ -195,7 +195,7 @@ class Group:
         """The consumer is there: its poll waits."""
         self._member(consumer_id).seen_us = now_us
 
-    def fetch_ranges(self, consumer_id: str, topics: Topics) -> list[FetchRange]:
+    def fetch_ranges(self, consumer_id: str, topics: TopicByName) -> list[FetchRange]:
         """What a consumer may read now: its open delivery again, or its partitions from the group's
         positions on. ConsumerNotRegisteredError.
         """
@@ -218,10 +218,9 @@ class Group:
     def deliver(
         self, consumer_id: str, poll_number: int, ranges: Mapping[TopicPartition, tuple[int, int]]
     ) -> int | None:
-        """The number of a delivery of these [start, end); None: it must not be sent.
+        """Return the number of a delivery of these [start, end); None: it must not be sent.
 
-        So when the consumer has polled again meanwhile, or was removed, or a partition is another
-        consumer's by now. What cannot be read again is no part of a delivery any more.
+        It is None when the consumer has polled again, was removed, or lost a partition.
         """
         member = self.members.get(consumer_id)
         if member is None or member.poll_number != poll_number or not ranges:
@@ -290,10 +289,10 @@ class Group:
         return [name for name, member in self.members.items() if member.expires_us <= now_us]
 
     def next_expiry_us(self) -> int | None:
-        """When the first of them may be; None: there is no consumer."""
+        """Return when the first consumer may expire; None: there is no consumer."""
         return min((member.expires_us for member in self.members.values()), default=None)
 
-    def rebalance(self, topics: Topics) -> bool:
+    def rebalance(self, topics: TopicByName) -> bool:
         """Assign the partitions again; whether anything has changed.
 
         To be called when all events of a start are applied, after each later event, and when a
@@ -327,7 +326,7 @@ class Group:
         return before != self.owners
 
     def uncommitted(self) -> Committed | None:
-        """What is to be stored of the positions; None: all is stored, or a reset is on its way."""
+        """Return the event that stores the positions; None: stored, or a reset is under way."""
         if self._is_moving:
             return None
         moved = {tp: self.positions[tp] for tp in self._ahead}
@@ -336,29 +335,29 @@ class Group:
         return Committed(_by_topic(moved), self.lost)
 
     def reset(self, offsets: Mapping[TopicPartition, int]) -> Moved:
-        """What moves the group there. GroupNotIdleError, GroupKindError."""
+        """Return the event that moves the group there. GroupNotIdleError, GroupKindError."""
         check_consumer_group(self.name, self.source)
         self._begin_move()
         return Moved(_by_topic(offsets))
 
     def publish(self, source: str, offsets: Mapping[TopicPartition, int]) -> Published:
-        """What stores a reader's own offsets. GroupNotIdleError, GroupKindError."""
+        """Return the event of a reader's offsets. GroupNotIdleError, GroupKindError."""
         self.check_idle()
         check_reader_group(self.name, self.source, has_positions=bool(self.positions))
         self._begin_move()
         return Published(source, _by_topic(offsets))
 
     def delete(self) -> Deleted:
-        """What forgets the group. GroupNotIdleError."""
+        """Return the event that deletes the group. GroupNotIdleError."""
         self._begin_move()
         return Deleted()
 
     def snapshot(self, gone: Container[UUID] = ()) -> GroupSnapshot:
-        """All that survives a restart, but for what is `gone`; no group event may be on its way."""
+        """Return the state that survives a restart, without `gone`; no event may be under way."""
         kept = {tp: at for tp, at in self.stored.items() if tp.topic_id not in gone}
         return GroupSnapshot(
             self.epoch,
-            tuple((each.subscription, each.joined_epoch) for each in self.members.values()),
+            tuple((member.subscription, member.joined_epoch) for member in self.members.values()),
             _by_topic(kept),
             self._stored_lost,
             self.source,
@@ -391,12 +390,12 @@ class Group:
     # --- questions ---
 
     def position(self, topic: Topic, partition: Partition) -> int:
-        """Where the group goes on in a partition."""
+        """Return where the group goes on in a partition."""
         tp = TopicPartition(topic.topic_id, partition.partition)
         return self.positions.get(tp, partition.first_offset)
 
     def topics_of_members(self) -> set[str]:
-        """What its consumers subscribe to, by name."""
+        """Return the topics that its consumers subscribe to, by name."""
         return {name for member in self.members.values() for name in member.subscription.topics}
 
     def is_owner(self, consumer_id: str) -> bool:
@@ -414,8 +413,8 @@ class Group:
             )
 
     def validate(self) -> None:
-        """What must hold between any two calls."""
-        deliveries = {name: each.delivery for name, each in self.members.items() if each.delivery}
+        """Check what must hold between any two calls."""
+        deliveries = {name: one.delivery for name, one in self.members.items() if one.delivery}
         held = [(tp, name) for name, each in deliveries.items() for tp in each.ranges]
         assert len(held) == len(self._holders), "two consumers have a delivery of one partition"
         assert dict(held) == self._holders
@@ -429,7 +428,7 @@ class Group:
         stored = self.stored
         assert self._ahead == {at for at, to in self.positions.items() if stored.get(at) != to}
         assert {*self.owners.values()} <= self.members.keys()
-        assert all(each.joined_epoch <= self.epoch for each in self.members.values())
+        assert all(member.joined_epoch <= self.epoch for member in self.members.values())
 
     # --- how it is done ---
 
@@ -496,7 +495,7 @@ class Group:
         self.has_freed = self.has_freed or self.owners.get(tp) != holder
 
     def _forget_topics_but(self, topic_ids: Container[UUID]) -> None:
-        """What was delivered of topics that are gone cannot be delivered again."""
+        """Forget deliveries of topics that are gone: they cannot be delivered again."""
         for member in self.members.values():
             if member.delivery is not None:
                 ranges = member.delivery.ranges
@@ -554,7 +553,7 @@ class Group:
         self._ahead -= offsets.keys()
 
     def _apply_snapshot(self, snapshot: GroupSnapshot, now_us: int) -> None:
-        """At a start; what stands before it in the log says nothing any more."""
+        """Take over a snapshot at a start; it supersedes what is before it in the log."""
         self.epoch, self.source = snapshot.epoch, snapshot.source
         self.lost = self._stored_lost = snapshot.lost
         self.members = {

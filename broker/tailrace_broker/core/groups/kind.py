@@ -16,7 +16,7 @@ _SPARK_REMEDY = (
 
 
 def reader_of(name: str, source: str | None) -> str | None:
-    """What reads and keeps the group's offsets itself; None: it is a group of consumers.
+    """Return the reader that keeps the group's offsets itself; None: it is a group of consumers.
 
     `source`: of what is published.
     """

@@ -49,7 +49,7 @@ def readable(topic: Topic, position_of: PositionOf) -> list[Partition]:
 def progress(
     topic: Topic, position_of: PositionOf, logs: Sequence[LogBounds | None]
 ) -> list[PartitionProgress]:
-    """Of each partition; `logs` by partition, None: damaged. What retention removed is no lag."""
+    """Return each partition's progress; a log of None is damaged. Removed records are no lag."""
     readable_ids = {each.partition for each in readable(topic, position_of)}
 
     def state_of(partition: Partition) -> State:
@@ -59,12 +59,12 @@ def progress(
             return "waiting"
         return "sealed" if partition.is_sealed else "open"
 
-    found = []
+    progresses = []
     for partition, log in zip(topic.partitions, logs, strict=True):
         position = position_of(topic, partition)
         if log is None or log.has_lost_end:
-            found.append(PartitionProgress(partition, position, None, "damaged"))
+            progresses.append(PartitionProgress(partition, position, None, "damaged"))
         else:
             lag = max(0, log.high_watermark - max(position, log.log_start))
-            found.append(PartitionProgress(partition, position, lag, state_of(partition)))
-    return found
+            progresses.append(PartitionProgress(partition, position, lag, state_of(partition)))
+    return progresses

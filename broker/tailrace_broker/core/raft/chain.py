@@ -15,7 +15,7 @@ VALIDATED_COUNT = 16
 
 
 class Chain:
-    """Blocks above `base`, which stands for all that a snapshot holds."""
+    """Blocks above `base`, which represents all that a snapshot holds."""
 
     def __init__(self, base: BlockId, configuration: Configuration) -> None:
         self.base = base
@@ -32,11 +32,11 @@ class Chain:
     # --- what is there ---
 
     def knows(self, block_id: BlockId) -> bool:
-        """On whatever branch."""
+        """Return whether the block is known, on whatever branch."""
         return block_id in self._blocks or block_id == self.base
 
     def has(self, block_id: BlockId) -> bool:
-        """Whether the head descends from it, or is it; of what is below the base nobody knows."""
+        """Return whether the head is the block or descends from it; below the base nobody knows."""
         index = block_id.height - self.base.height
         if index == 0:
             return block_id == self.base
@@ -70,16 +70,16 @@ class Chain:
 
     @property
     def configuration(self) -> Configuration:
-        """In force: that of the chain's latest block of voters, committed or not."""
+        """Return the configuration in force: the chain's latest, committed or not."""
         return self._voters[-1][1] if self._voters else self._base_configuration
 
     @property
     def configuration_height(self) -> int:
-        """Of the block that the configuration in force comes from."""
+        """Return the height of the block that the configuration in force comes from."""
         return self._voters[-1][0] if self._voters else self.base.height
 
     def configuration_at(self, height: int) -> Configuration:
-        """In force after the chain's block at this height."""
+        """Return the configuration in force after the chain's block at this height."""
         for voters_height, configuration in reversed(self._voters):
             if voters_height <= height:
                 return configuration
@@ -88,13 +88,13 @@ class Chain:
     # --- changes ---
 
     def add(self, block: Block) -> None:
-        """To the tree; the head stays where it is."""
+        """Add a block to the tree; the head does not move."""
         assert self.knows(block.parent), (block.id, block.parent)
         assert block.id not in self._blocks, block.id
         self._blocks[block.id] = block
 
     def move_head(self, head: BlockId) -> bool:
-        """Whether the chain has lost blocks by it."""
+        """Move the head; return whether the chain has lost blocks by it."""
         added: list[Block] = []
         fork = head
         while not self.has(fork):
@@ -160,7 +160,7 @@ def recover_chain(
     head: BlockId,
     commit: BlockId,
 ) -> Chain:
-    """Of what a disk holds. Blocks may be there twice, and below the base."""
+    """Return the chain of a disk's blocks. Blocks may be there twice, and below the base."""
     chain = Chain(base, configuration)
     for block in blocks:
         if chain.knows(block.parent) and not chain.knows(block.id):

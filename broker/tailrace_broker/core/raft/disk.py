@@ -70,11 +70,11 @@ class Disk:
 
     @property
     def waits_since_ms(self) -> int | None:
-        """When the oldest write was asked for that has not ended; None: all is durable."""
+        """Return when the oldest write that has not ended was requested; None: all is durable."""
         return self._writes[0].asked_ms if self._writes else None
 
     def keep_term(self, term: Term) -> None:
-        """In place of what else this step has said of it."""
+        """Keep this term, in place of any other that this step has set."""
         self._term = term
 
     def keep_block(self, block: Block) -> None:
@@ -91,7 +91,7 @@ class Disk:
         self._now.blocks += blocks
 
     def replace(self, snapshot: Snapshot, term: Term) -> None:
-        """All that is kept, by this."""
+        """Replace all that is kept."""
         self._term = term
         self._records.clear()
         self._now.snapshot = snapshot
@@ -140,7 +140,7 @@ class Disk:
         chain: Chain,
         now_ms: int,
     ) -> Compact:
-        """Between steps: all that is needed on top of a snapshot after the block `base`."""
+        """Compact between steps: keep what is needed on top of a snapshot up to `base`."""
         assert not self._has_records
         blocks = (Stored(block) for block in chain if block.id.height > base.height)
         records: tuple[Record, ...] = (term, *blocks, Head(chain.head), Commit(commit))

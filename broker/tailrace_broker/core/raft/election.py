@@ -54,7 +54,7 @@ class Election:
 
     @property
     def is_won(self) -> bool:
-        """By enough votes, or promises of votes."""
+        """Return whether enough disks have voted, or promised to."""
         return is_quorum(self._state.chain.configuration, self._votes)
 
     def _ask(self, message: VoteAsked) -> None:
@@ -89,7 +89,7 @@ def answer_pre_vote(state: RaftState, message: VoteAsked, *, is_standing: bool) 
 
 
 def answer_vote(state: RaftState, message: VoteAsked) -> None:
-    """In this disk's term; who leads or stands for election in it has voted for itself."""
+    """Answer in this disk's term; a leader or candidate of it has voted for itself."""
     ordinal, me = message.sender.ordinal, state.me
     if state.is_disk_stalled:  # whoever leads by it could not count on it
         state.rules["disk.silent"] += 1

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from tailrace_broker.core.raft.progress import Progress
+from tailrace_broker.core.raft.progress import VoterProgress
 from tailrace_broker.core.raft.state import LONG_AGO_MS, RaftState
 from tailrace_broker.core.raft.ticks import next_tick_ms
 from tailrace_broker.model.agreement import NOTHING, Block, BlockId, DiskId
@@ -24,13 +24,13 @@ class Feeding:
         self.heartbeat_at_ms = next_tick_ms(state.now_ms, state.timing.heartbeat_ms)
         self._state = state
         self._number = number
-        self._progress: dict[DiskId, Progress] = {}
+        self._progress: dict[DiskId, VoterProgress] = {}
         self._speakers: dict[int, DiskId] = {}  # who speaks for a broker
         self.watch_voters()
 
     @property
-    def progress(self) -> Mapping[DiskId, Progress]:
-        """Of all others."""
+    def progress(self) -> Mapping[DiskId, VoterProgress]:
+        """Return the progress of all other disks."""
         return self._progress
 
     # --- who is fed ---
@@ -39,7 +39,7 @@ class Feeding:
         """Feed those of the configuration in force."""
         state = self._state
         for disk in sorted(state.chain.configuration.disks - self._progress.keys() - {state.me}):
-            progress = Progress(disk, state.chain.head, state.now_ms)
+            progress = VoterProgress(disk, state.chain.head, state.now_ms)
             progress.is_replaced = disk.ordinal == state.me.ordinal
             self._progress[disk] = progress
 
@@ -52,13 +52,13 @@ class Feeding:
                 state.rules["learner.forgotten"] += 1
                 del self._progress[disk]
 
-    def see(self, disk: DiskId) -> Progress:
+    def see(self, disk: DiskId) -> VoterProgress:
         """It has said anything; whoever it is, it is fed from now on."""
         state = self._state
         progress = self._progress.get(disk)
         if progress is None:
             state.rules["learner.found"] += 1
-            progress = self._progress[disk] = Progress(disk, state.chain.head, LONG_AGO_MS)
+            progress = self._progress[disk] = VoterProgress(disk, state.chain.head, LONG_AGO_MS)
         progress.seen_at_ms = state.now_ms
         if self._speakers.get(disk.ordinal) != disk:
             self._speakers[disk.ordinal] = disk
@@ -67,15 +67,15 @@ class Feeding:
                     its.is_replaced = other != disk
         return progress
 
-    def hear(self, disk: DiskId, round: int) -> Progress:
-        """It has answered."""
+    def hear(self, disk: DiskId, round: int) -> VoterProgress:
+        """Note that a disk has answered."""
         progress = self.see(disk)
         progress.heard_at_ms = self._state.now_ms
         progress.round = max(progress.round, round)
         return progress
 
     def heard_within(self, duration_ms: int) -> set[DiskId]:
-        """Who has answered in that time; itself too."""
+        """Return which disks have answered in that time, this one included."""
         since_ms = self._state.now_ms - duration_ms
         heard = {disk for disk, its in self._progress.items() if its.heard_at_ms >= since_ms}
         return heard | {self._state.me}
@@ -83,7 +83,7 @@ class Feeding:
     # --- what is sent ---
 
     def begin_round(self) -> None:
-        """A heartbeat to all."""
+        """Send a heartbeat to all."""
         self.round += 1
         heartbeat_ms = self._state.timing.heartbeat_ms
         self.heartbeat_at_ms = next_tick_ms(self._state.now_ms, heartbeat_ms)
@@ -98,8 +98,8 @@ class Feeding:
         for progress in self._progress.values():
             self.feed(progress, is_due=is_due)
 
-    def feed(self, progress: Progress, *, is_due: bool = False) -> None:
-        """What it lacks, as far as there is room on the way; nothing new is sent if `is_due`."""
+    def feed(self, progress: VoterProgress, *, is_due: bool = False) -> None:
+        """Send a disk blocks that it lacks, within its window; at least a heartbeat if `is_due`."""
         if self._number or progress.is_replaced or progress.snapshot is not None:
             return
         state, chain = self._state, self._state.chain
@@ -117,7 +117,7 @@ class Feeding:
         if is_due:
             self._send_blocks(progress, ())
 
-    def send_slice(self, progress: Progress) -> None:
+    def send_slice(self, progress: VoterProgress) -> None:
         """The next of its snapshot."""
         if self._number or progress.is_replaced:
             return
@@ -135,15 +135,15 @@ class Feeding:
         )
         state.send(progress.disk.ordinal, message)
 
-    def _send_blocks(self, progress: Progress, blocks: tuple[Block, ...]) -> None:
+    def _send_blocks(self, progress: VoterProgress, blocks: tuple[Block, ...]) -> None:
         state = self._state
         message = Append(state.term, state.me, progress.sent, blocks, state.commit, self.round)
         state.send(progress.disk.ordinal, message)
 
     # --- what was lost ---
 
-    def go_back(self, progress: Progress, block_id: BlockId) -> None:
-        """To a block that the other disk has; or a snapshot, if this one lacks what follows."""
+    def go_back(self, progress: VoterProgress, block_id: BlockId) -> None:
+        """Go back to a block that the other disk has, or to a snapshot."""
         chain = self._state.chain
         if not chain.has(block_id) and block_id.height >= chain.base.height:
             self._state.rules["commit.unknown"] += 1
@@ -154,13 +154,13 @@ class Feeding:
         progress.reset_round = self.round
 
     def unreachable(self, ordinal: int) -> None:
-        """What was on its way there is lost."""
+        """Give up the messages to a disk: they are lost."""
         for disk, progress in self._progress.items():
             if disk.ordinal == ordinal and progress.matched != NOTHING:
                 progress.go_back(progress.matched)
 
     def written(self) -> None:
-        """What was to be on disk before anything is sent perhaps is."""
+        """Send what waited for the disk, if all before it is durable."""
         if self._number and self._state.disk.durable >= self._number:
             self._number = 0
             self.feed_all()

@@ -21,7 +21,7 @@ class Following:
     # --- blocks ---
 
     def append(self, message: Append) -> None:
-        """Of this term's leader."""
+        """Handle an append of this term's leader."""
         state = self._state
         if state.is_installing:
             return
@@ -64,7 +64,7 @@ class Following:
         return parent, blocks
 
     def _take(self, blocks: tuple[Block, ...]) -> bool:
-        """Whether there was anything to be kept."""
+        """Take blocks; return whether there was anything to keep."""
         state = self._state
         chain = state.chain
         is_new = False
@@ -88,7 +88,7 @@ class Following:
     # --- snapshots ---
 
     def take_slice(self, message: SnapshotSlice) -> None:
-        """Of this term's leader. The answer names the slice that is wanted next."""
+        """Handle a slice of this term's leader. The answer names the next slice."""
         state = self._state
         if state.chain.knows(message.id):
             self._commit(message.id)
@@ -146,7 +146,7 @@ class Following:
 
 
 def _is_chain(parent: BlockId, blocks: tuple[Block, ...]) -> bool:
-    """Each block stands on the one before, and can be read as far as this machine reads them."""
+    """Each block follows the one before, and can be read as far as this machine reads them."""
     for block in blocks:
         if block.parent != parent or block.id.height != parent.height + 1:
             return False

@@ -7,7 +7,7 @@ from tailrace_broker.codec.configuration import encode_configuration
 from tailrace_broker.core.raft.chain import BLOCK_OVERHEAD_BYTES
 from tailrace_broker.core.raft.events import ReadReady
 from tailrace_broker.core.raft.feeding import Feeding
-from tailrace_broker.core.raft.progress import Progress
+from tailrace_broker.core.raft.progress import VoterProgress
 from tailrace_broker.core.raft.quorum import is_quorum, quorum_height
 from tailrace_broker.core.raft.state import RaftState
 from tailrace_broker.model.agreement import (
@@ -51,13 +51,13 @@ class Leading:
         return self._state.commit.term == self._state.term
 
     @property
-    def progress(self) -> Mapping[DiskId, Progress]:
-        """Of all other disks, voters and learners."""
+    def progress(self) -> Mapping[DiskId, VoterProgress]:
+        """Return the progress of all other disks, voters and learners."""
         return self._feeding.progress
 
     @property
     def heartbeat_at_ms(self) -> int:
-        """When it is to be woken."""
+        """Return when the leader is to be woken."""
         return self._feeding.heartbeat_at_ms
 
     # --- what is asked of it ---
@@ -71,7 +71,7 @@ class Leading:
         self._feeding.feed_all()
 
     def change_voters(self, voters: tuple[DiskId, ...]) -> None:
-        """By way of both majorities; nothing happens unless the new ones are caught up."""
+        """Change the voters by way of both majorities, once new ones are caught up."""
         state = self._state
         now = state.chain.configuration
         if (
@@ -108,7 +108,7 @@ class Leading:
     # --- what it hears ---
 
     def appended(self, message: AppendAnswered) -> None:
-        """Where a disk stands; in this term."""
+        """Handle how far a disk is; in this term."""
         chain = self._state.chain
         progress = self._feeding.hear(message.sender, message.round)
         known: BlockId | None = None
@@ -128,7 +128,7 @@ class Leading:
         self._answer_reads()
 
     def slice_taken(self, message: SliceTaken) -> None:
-        """How much of the snapshot a disk has; in this term."""
+        """Handle how much of the snapshot a disk has; in this term."""
         progress = self._feeding.hear(message.sender, message.round)
         snapshot = progress.snapshot
         if snapshot is not None and message.id == snapshot.id:
@@ -170,7 +170,7 @@ class Leading:
         self._feeding.written()
 
     def wake(self) -> None:
-        """A heartbeat is due; and a look at who gave one."""
+        """A heartbeat is due; and so is a check of the heartbeats received."""
         state = self._state
         heard = self._feeding.heard_within(state.timing.election_ms)
         if not is_quorum(state.chain.configuration, heard):
@@ -213,7 +213,7 @@ class Leading:
         self._feeding.feed_all(is_due=True)
 
     def _voters_committed(self, configuration: Configuration, *, was_open: bool) -> None:
-        """Until now they were not (`was_open`), or a leader before has left it at that."""
+        """Go on after voters are committed; `was_open`: they were committed just now."""
         state = self._state
         if configuration.is_joint:
             self._add(VOTERS, encode_configuration(Configuration(configuration.next_voters)))

@@ -13,7 +13,7 @@ whole, and from then on nothing of it is needed. A generation begins
 
 So recovery reads one generation, the newest of which there is a whole frame. One write is in flight
 at a time. A frame that is not whole was never acknowledged when nothing whole of its generation
-stands behind it, and is damage when something does. Damage to the very last frame looks like a torn
+follows it, and is damage when something does. Damage to the very last frame looks like a torn
 write.
 
 No I/O here: the methods return what is to be done, in this order, each after the one before.
@@ -120,7 +120,7 @@ class MetadataLog:
     def recover(
         files: Mapping[str, bytes], *, log_bytes: int = LOG_BYTES
     ) -> tuple[Kept, "MetadataLog"]:
-        """What the files (`owns`) say, and the log that goes on from there after `prepare`.
+        """Return the contents of the files (`owns`), and the log that goes on after `prepare`.
 
         CorruptMetadataError: what has been acknowledged is not all there.
         """
@@ -128,19 +128,19 @@ class MetadataLog:
         log = MetadataLog(newest, log_bytes=log_bytes)
         snapshot = _find_snapshot(files, newest)
         name = METADATA_LOGS[newest.index]
-        records = [each for frame in newest.frames for each in decode_records(name, frame)]
+        records = [record for frame in newest.frames for record in decode_records(name, frame)]
         log._held.add(records)
         log._prepare(files)
         return _kept(snapshot, records), log
 
     def prepare(self) -> list[FileAction]:
-        """What is to be done after `recover`, before its result is used."""
+        """Return the actions that are due after `recover`, before its result is used."""
         actions, self._preparation = self._preparation, []
         return actions
 
     @property
     def room_bytes(self) -> int:
-        """How much more can be kept until a compaction must have ended."""
+        """Return how many bytes can be kept until a compaction must have ended."""
         return max(0, self._log_bytes - FRAME_OVERHEAD_BYTES - self._held.size_bytes)
 
     @property
@@ -169,7 +169,7 @@ class MetadataLog:
 
         The records have the disk's term, since what is there no longer does. StorageFailedError.
         """
-        assert any(isinstance(each, Term) for each in records)
+        assert any(isinstance(record, Term) for record in records)
         self._next = _Next(snapshot.id, _Held(records))
         slices = tuple(encode_snapshot(snapshot.id, snapshot.configuration, (snapshot.state,)))
         return [
@@ -178,15 +178,15 @@ class MetadataLog:
         ]
 
     def begin_compaction(self, snapshot_id: BlockId, records: Sequence[Record]) -> list[FileAction]:
-        """From now on two generations are kept: as before, and these with what comes.
+        """Keep two generations from now on: as before, and these records with all later ones.
 
         The blocks among the records have been kept before. What else they say is kept as well.
         """
         assert self._next is None, self._next
-        assert any(isinstance(each, Term) for each in records)
+        assert any(isinstance(record, Term) for record in records)
         later = _Held(records)
         assert later.blocks.keys() <= self._held.blocks.keys()
-        actions = self.keep([each for each in records if not isinstance(each, Stored)])
+        actions = self.keep([record for record in records if not isinstance(record, Stored)])
         self._next = _Next(snapshot_id, later)
         return actions
 
@@ -204,7 +204,7 @@ class MetadataLog:
         return [begun] if before in {None, written} else [begun, Remove(str(before))]
 
     def _begin_generation(self) -> Write:
-        """In the other file, with all that is held."""
+        """Begin a generation in the other file, with all that is held."""
         encoded = self._held.encoded()
         if frame_bytes(self._held.size_bytes) > self._log_bytes:
             raise StorageFailedError(
@@ -248,7 +248,7 @@ class MetadataLog:
 
 
 def owns(name: str) -> bool:
-    """Whether this is a file of the log, among others in its directory."""
+    """Return whether this is a file of the log, among others in its directory."""
     return name in METADATA_LOGS or name.endswith((SNAPSHOT_SUFFIX, TEMPORARY_SUFFIX))
 
 
@@ -282,7 +282,7 @@ class _Held:
         return all_encoded
 
     def encoded(self) -> list[bytes]:
-        """In an order in which they may be kept again."""
+        """Return the records in an order in which they may be kept again."""
         return [*self.blocks.values(), *self._last.values()]
 
 
@@ -305,22 +305,20 @@ class _Generation:
 
 def _newest_generation(files: Mapping[str, bytes]) -> _Generation:
     """CorruptMetadataError when it is not whole, or nothing is left of it."""
-    found = [list(read_frames(name, files.get(name, b""))) for name in METADATA_LOGS]
-    newest = max((frame.generation for frames in found for frame in frames), default=0)
+    logs = [list(read_frames(name, files.get(name, b""))) for name in METADATA_LOGS]
+    newest = max((frame.generation for frames in logs for frame in frames), default=0)
     if not newest:
         _check_is_new(files)
         return _Generation()
     for name in METADATA_LOGS:
         if name not in files:
             raise damaged(name, "it is missing")
-    index = 0 if any(frame.generation == newest for frame in found[0]) else 1
-    frames = tuple(frame for frame in found[index] if frame.generation == newest)
+    index = 0 if any(frame.generation == newest for frame in logs[0]) else 1
+    frames = tuple(frame for frame in logs[index] if frame.generation == newest)
     position, sequence = 0, frames[0].sequence
     for frame in frames:
         if (frame.position, frame.sequence) != (position, sequence):
-            raise damaged(
-                METADATA_LOGS[index], f"what stands at {position} was acknowledged, and lost"
-            )
+            raise damaged(METADATA_LOGS[index], f"what is at {position} was acknowledged, and lost")
         position, sequence = frame.end, sequence + 1
     snapshot_id = frames[0].snapshot_id
     return _Generation(index, frames, newest, sequence - 1, snapshot_id, position)
@@ -337,7 +335,7 @@ def _check_is_new(files: Mapping[str, bytes]) -> None:
 
 
 def _find_snapshot(files: Mapping[str, bytes], newest: _Generation) -> Snapshot | None:
-    """The one on which a generation stands."""
+    """The one on which a generation is based."""
     if newest.snapshot_id == NOTHING:
         return None
     name = snapshot_name(newest.snapshot_id)
@@ -345,12 +343,12 @@ def _find_snapshot(files: Mapping[str, bytes], newest: _Generation) -> Snapshot 
         raise damaged(name, "it is missing")
     snapshot = decode_snapshot(name, files[name])
     if snapshot.id != newest.snapshot_id:
-        raise damaged(name, "it is another one's")
+        raise damaged(name, "it belongs to a different one")
     return snapshot
 
 
 def _kept(snapshot: Snapshot | None, records: Iterable[Record]) -> Kept:
-    """What records say on top of a snapshot."""
+    """Return the state of records on top of a snapshot."""
     term, reserved = Term(0), None
     head = commit = NOTHING if snapshot is None else snapshot.id
     blocks: dict[BlockId, Block] = {}

@@ -7,7 +7,7 @@ from tailrace_broker.model.agreement import NOTHING, BlockId, DiskId, Snapshot
 IN_FLIGHT_BYTES_MAX = 1024 * 1024
 
 
-class Progress:
+class VoterProgress:
     """Of a follower or learner. `matched`: durable there, and on the leader's chain.
 
     `sent`: the block up to which all has been sent, perhaps in vain. Refusals of what was sent
@@ -65,7 +65,7 @@ class Progress:
             self.in_flight_bytes -= self._in_flight.popleft()[1]
 
     def go_back(self, block_id: BlockId) -> None:
-        """What was sent after it is lost."""
+        """Go back: all that was sent after it is lost."""
         self.sent = block_id
         self._in_flight.clear()
         self.in_flight_bytes = 0

@@ -1,4 +1,4 @@
-"""When enough voters agree: a majority of them, and of the next ones while they change."""
+"""When enough voters acknowledge: a majority of them, and of the next ones while they change."""
 
 from collections.abc import Callable, Container
 
@@ -6,7 +6,7 @@ from tailrace_broker.model.agreement import Configuration, DiskId
 
 
 def is_quorum(configuration: Configuration, disks: Container[DiskId]) -> bool:
-    """Whether these are enough. Without voters nobody is."""
+    """Return whether these are enough. Without voters nobody is."""
     return _is_majority(configuration.voters, disks) and (
         not configuration.next_voters or _is_majority(configuration.next_voters, disks)
     )

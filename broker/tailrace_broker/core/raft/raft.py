@@ -9,7 +9,7 @@ Raft's rules, on a tree of blocks in place of a list of entries:
   the disk that gives them, and acknowledgements by the block that they name.
 - A head moves for the leader of the current term only. A branch is never overwritten: it is
   forgotten when something else is committed.
-- Whoever is to stand for election asks first whether it would win; a leader that enough voters do
+- Whoever is to be a candidate asks first whether it would win; a leader that enough voters do
   not answer steps down. A restarted voter never leads in the term that it finds on its disk.
 - Voters change by way of both majorities, to disks that have all that is committed.
 
@@ -99,7 +99,7 @@ class Raft:
 
     @property
     def me(self) -> DiskId:
-        """The disk."""
+        """Return this disk."""
         return self._state.me
 
     @property
@@ -116,12 +116,12 @@ class Raft:
 
     @property
     def leader(self) -> DiskId | None:
-        """Of this term, as long as it is heard."""
+        """Return the leader of this term, as long as it is heard."""
         return self._state.leader
 
     @property
     def configuration(self) -> Configuration:
-        """Who votes; without a ring nobody does."""
+        """Return who votes; without a ring nobody does."""
         return self._state.chain.configuration
 
     @property
@@ -131,12 +131,12 @@ class Raft:
 
     @property
     def commit(self) -> BlockId:
-        """As far as it knows that its chain is committed."""
+        """Return up to where this disk knows that its chain is committed."""
         return self._state.commit
 
     @property
     def applied(self) -> BlockId:
-        """As far as that is durable here, and was handed out by `Apply` and `Install`."""
+        """Return the last block that is durably committed here and was handed out to be applied."""
         return self._state.applied
 
     @property
@@ -146,7 +146,7 @@ class Raft:
 
     @property
     def is_voter(self) -> bool:
-        """By the configuration in force."""
+        """Return whether it votes by the configuration in force."""
         return self._state.is_voter
 
     @property
@@ -160,7 +160,7 @@ class Raft:
 
     @property
     def heard_at_ms(self) -> Mapping[DiskId, int]:
-        """Of a leader: when each other disk last answered.
+        """Return, of a leader, when each other disk last answered.
 
         Before it did: when this one began to lead for a voter, ages ago for a learner.
         """
@@ -170,17 +170,17 @@ class Raft:
 
     @property
     def matched(self) -> Mapping[DiskId, BlockId]:
-        """Of a leader: the last block of its chain that is durable on each other disk."""
+        """Return, of a leader, the last block of its chain that is durable on each other disk."""
         if self._leading is None:
             return {}
         return {disk: its.matched for disk, its in self._leading.progress.items()}
 
     def applied_blocks_at_start(self) -> tuple[Block, ...]:
-        """Above the snapshot that was found on disk, up to the commit that was."""
+        """Return the blocks above the snapshot on disk at the start, up to the commit there."""
         return self._at_start
 
     def validate(self) -> None:
-        """What is always true."""
+        """Check what is always true."""
         state = self._state
         state.chain.validate()
         assert state.chain.has(state.commit), (state.chain.head, state.commit)
@@ -324,7 +324,7 @@ class Raft:
         self._state.enter_term(term)
 
     def _hear_leader(self, leader: DiskId) -> bool:
-        """Whether it is this term's; none of an older term."""
+        """Return whether this term's leader sent it; a message of an older term is ignored."""
         state = self._state
         if self._leading is not None or state.leader not in (None, leader):
             state.rules["leader.second"] += 1
@@ -458,7 +458,7 @@ class Raft:
             state.hurry()  # there is none to wait for
 
     def _recover_alone(self) -> None:
-        """Of all that it has, committed or not: more of what was committed is nowhere."""
+        """Recover from all that it has, committed or not: no other disk has more."""
         state = self._state
         if state.snapshot is None or state.is_installing:
             state.rules["recover.refused"] += 1

@@ -74,12 +74,15 @@ class RaftState:
 
     @property
     def is_voter(self) -> bool:
-        """Of the configuration in force."""
+        """Return whether it votes by the configuration in force."""
         return self._votes_in(self.chain.configuration)
 
     @property
     def may_stand(self) -> bool:
-        """For election. A voter that is removed may, until that is committed: only it may know."""
+        """Return whether it may be a candidate.
+
+        A removed voter may until its removal is committed.
+        """
         chain = self.chain
         if self._votes_in(chain.configuration):
             return True
@@ -101,23 +104,23 @@ class RaftState:
     # --- time ---
 
     def wait_for_leader(self) -> None:
-        """For an election's time from now on."""
+        """Wait for a leader, for an election's time from now on."""
         wait_ms = self._generator.randint(self.timing.election_ms, 2 * self.timing.election_ms)
         self.election_at_ms = self.now_ms + wait_ms
 
     def miss_leader(self) -> None:
-        """It seems to be gone: wait only so long that not all begin at once."""
+        """It seems to be gone: wait just long enough that not all begin at once."""
         self.leader = None
         self.heard_at_ms = LONG_AGO_MS
         self.hurry()
 
     def hurry(self) -> None:
-        """An election is needed."""
+        """Hold an election soon."""
         wait_ms = self._generator.randint(0, self.timing.heartbeat_ms // 2)
         self.election_at_ms = min(self.election_at_ms, self.now_ms + wait_ms)
 
     def retry_soon(self, least_ms: int = 0) -> None:
-        """To stand, not before `least_ms`: what was in the way may be gone, or a message lost."""
+        """Draw the time of the next candidacy, not before `least_ms`."""
         heartbeat_ms = self.timing.heartbeat_ms
         wait_ms = least_ms + self._generator.randint(heartbeat_ms // 2, heartbeat_ms)
         self.election_at_ms = min(self.election_at_ms, self.now_ms + wait_ms)
@@ -150,19 +153,19 @@ class RaftState:
     # --- the chain ---
 
     def append(self, block: Block) -> None:
-        """To the head."""
+        """Append a block to the head."""
         self.chain.add(block)
         self.disk.keep_block(block)
         self.move_head(block.id)
 
     def move_head(self, head: BlockId) -> None:
-        """To a known block."""
+        """Move the head to a known block."""
         if self.chain.move_head(head):
             self.rules["head.switched"] += 1
         self.disk.keep_head(head)
 
     def advance_commit(self, commit: BlockId) -> None:
-        """What is on the chain up to there is committed."""
+        """Advance the commit: the chain up to there is committed."""
         assert commit.height > self.commit.height, (self.commit, commit)
         assert self.chain.has(commit), (self.chain.head, commit)
         self.disk.keep_commit(commit, self.chain.between(self.commit, commit))
@@ -172,7 +175,7 @@ class RaftState:
             self.rules["branch.collected"] += collected_count
 
     def install(self, snapshot: Snapshot) -> None:
-        """In place of all blocks; no broker has heard that this disk has any that it lacks."""
+        """Replace all blocks; no promise of this disk names any that the snapshot lacks."""
         self.snapshot = snapshot
         self.chain = Chain(snapshot.id, snapshot.configuration)
         self.commit = snapshot.id
@@ -182,11 +185,11 @@ class RaftState:
     # --- messages ---
 
     def send(self, ordinal: int, message: RaftMessage) -> None:
-        """At once: it promises nothing."""
+        """Send a message at once: it promises nothing."""
         self.effects.append(Send(ordinal, message))
 
     def promise(self, ordinal: int, message: RaftMessage) -> None:
-        """When all that this disk has to keep is there."""
+        """Send a message once all that this disk has to keep is durable."""
         self.disk.hold(self.term, Send(ordinal, message))
 
     def send_term(self, ordinal: int, message: RaftMessage) -> None:
@@ -197,7 +200,7 @@ class RaftState:
             self.promise(ordinal, message)
 
     def reply(self, ordinal: int, round: int, *, is_accepted: bool) -> None:
-        """To an Append, by what is durable at this moment: the leader hears how far this is."""
+        """Reply to an Append with what is durable now: the leader learns how far this disk is."""
         reply = Reply(ordinal, self.term, round, is_accepted)
         if self.disk.is_term_durable:
             self._answer(reply)
@@ -205,13 +208,13 @@ class RaftState:
             self.disk.hold_reply(reply)
 
     def promise_reply(self, ordinal: int, round: int) -> None:
-        """To an Append whose blocks are on their way to the disk."""
+        """Reply to an Append whose blocks are still being written."""
         self.disk.hold_reply(Reply(ordinal, self.term, round, True))
 
     # --- the end of a step ---
 
     def written(self, number: int) -> None:
-        """Up to there all is durable."""
+        """Note that all is durable up to there."""
         blocks: tuple[Block, ...] = ()
         reply: Reply | None = None
         for write in self.disk.done(number):
@@ -230,7 +233,7 @@ class RaftState:
         self._answer_held(reply)
 
     def close_step(self) -> list[RaftEffect]:
-        """What it does. What is to be kept comes first."""
+        """Return the effects of the step. Writes come first."""
         kept, free = self.disk.close(self.chain.head, self.now_ms)
         if free is not None:
             self._release(free.messages)
@@ -246,7 +249,7 @@ class RaftState:
             self.effects.append(Apply(blocks))
 
     def _release(self, messages: list[tuple[int, Send]]) -> None:
-        """What was said in a term that is over is said no more."""
+        """Send the messages that waited; those of an earlier term are dropped."""
         for term, message in messages:
             if term == self.term:
                 self.effects.append(message)

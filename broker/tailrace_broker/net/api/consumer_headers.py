@@ -65,7 +65,7 @@ class ConsumerHeaders(Parameters, frozen=True, rename=_NAMES):
 
 
 def read_confirmation(headers: Mapping[bytes, bytes]) -> Confirmation:
-    """Of the headers as they came. InvalidParameterError."""
+    """Read the headers of a confirmation. InvalidParameterError."""
     delivery = headers.get(_DELIVERY)
     return Confirmation(
         None if delivery is None else read_number(DELIVERY, delivery), read_epoch(headers)

@@ -20,7 +20,7 @@ from tailrace_broker.model.group import (
     TopicPartition,
 )
 from tailrace_broker.net.api.consumer_headers import read_confirmation, read_epoch
-from tailrace_broker.net.api.poll_reads import Bounds, Part, elements, lines, read_parts
+from tailrace_broker.net.api.poll_reads import Part, PollBounds, elements, lines, read_parts
 from tailrace_broker.net.api.read import (
     READ_BYTES_DEFAULT,
     READ_BYTES_MAX,
@@ -39,8 +39,8 @@ NAME_CHARACTERS_MAX = 249
 TOPICS_MAX = 1_000
 GROUP_DEFAULT = "default"
 
-# What a poll that got nothing is told, in seconds: until there may be some, and when no partition
-# is the consumer's.
+# `Retry-After` of a poll that got nothing, in seconds: until there may be some, and when no
+# partition is the consumer's.
 _NO_DATA_S, _NOTHING_ASSIGNED_S = 1, 5
 _POLL_TYPES = (JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE, BATCH_CONTENT_TYPE)
 
@@ -52,7 +52,7 @@ SessionMs = Annotated[
     Meta(
         ge=SESSION_MS_MIN,
         le=SESSION_MS_MAX,
-        description="A consumer that makes no request for so long is removed; without it "
+        description="A consumer that makes no request for this long is removed; without it "
         f"{SESSION_MS_DEFAULT}.",
     ),
 ]
@@ -114,7 +114,7 @@ class PollParameters(ConsumerParameters, frozen=True):
     ] = READ_BYTES_DEFAULT
     wait_ms: Annotated[
         int,
-        Meta(ge=0, le=WAIT_MS_MAX, description="Wait so long for records when there are none."),
+        Meta(ge=0, le=WAIT_MS_MAX, description="Wait this long for records when there are none."),
     ] = 0
 
 
@@ -191,19 +191,19 @@ async def register_and_create(broker: Broker, call: Call) -> Response:
 
 
 async def poll(broker: Broker, call: Call) -> Response:
-    """What the consumer may read now; it counts as delivered when it has left."""
+    """Return what the consumer may read now; it counts as delivered when it has left."""
     parameters: PollParameters = call.parameters
     content_type = preferred_type(call.accept, _POLL_TYPES)
     said = read_confirmation(call.headers)
     ends_s = asyncio.get_running_loop().time() + parameters.wait_ms / 1000
-    found = await broker.groups.poll(parameters.consumer_id, said, parameters.wait_ms)
+    polled = await broker.groups.poll(parameters.consumer_id, said, parameters.wait_ms)
     lease = broker.read_memory.lease()
-    found, parts = await _read(broker, found, lease, _bounds(parameters, content_type), ends_s)
-    delivery = broker.groups.deliver(found, [part.end for part in parts]) if parts else None
+    polled, parts = await _read(broker, polled, lease, _bounds(parameters, content_type), ends_s)
+    delivery = broker.groups.deliver(polled, [part.end for part in parts]) if parts else None
     if delivery is None:
-        return _nothing(found)
+        return _nothing(polled)
     body: Sequence[bytes | memoryview] | AsyncIterator[bytes]
-    headers = _headers(found, delivery)
+    headers = _headers(polled, delivery)
     if content_type == BATCH_CONTENT_TYPE:
         batches = [batch for part in parts for batch in part.batches]
         body = [buffer for batch in batches for buffer in batch.buffers if buffer]
@@ -212,7 +212,7 @@ async def poll(broker: Broker, call: Call) -> Response:
     else:
         texts = elements(parts) if content_type == JSON_CONTENT_TYPE else lines(parts)
         body = counted(broker, as_text(texts, content_type))
-    withdraw = partial(broker.groups.withdraw, found, delivery)
+    withdraw = partial(broker.groups.withdraw, polled, delivery)
     return Response(body, content_type, 200, headers, lease, withdraw)
 
 
@@ -232,7 +232,7 @@ async def goodbye(broker: Broker, call: Call) -> Response:
 
 
 def check_name(name: str, parameter: str) -> None:
-    """Of a group, a consumer, a source: InvalidParameterError."""
+    """Check a name of a group, a consumer, a source. InvalidParameterError."""
     is_visible = name.isprintable() and " " not in name and "/" not in name
     if not is_visible or not 1 <= len(name) <= NAME_CHARACTERS_MAX:
         raise InvalidParameterError(
@@ -243,7 +243,7 @@ def check_name(name: str, parameter: str) -> None:
 
 
 def _subscription(call: Call) -> tuple[bool | None, Subscription]:
-    """By the query or by a body, and whether it creates topics; InvalidParameterError."""
+    """Read the query or body, and whether it creates topics. InvalidParameterError."""
     by_query: RegisterParameters = call.parameters
     if call.body:
         wanted = _by_body(call.body, by_query)
@@ -282,32 +282,32 @@ def _by_body(body: bytes | bytearray, by_query: RegisterParameters) -> NewConsum
     return parse_body(body, NewConsumer)
 
 
-def _bounds(parameters: PollParameters, content_type: str) -> Bounds:
+def _bounds(parameters: PollParameters, content_type: str) -> PollBounds:
     is_text = content_type != BATCH_CONTENT_TYPE
     records_max = parameters.max_records or (RECORDS_DEFAULT if is_text else INT64_MAX)
-    return Bounds(parameters.max_bytes, records_max, is_text)
+    return PollBounds(parameters.max_bytes, records_max, is_text)
 
 
 async def _read(
-    broker: Broker, found: GroupPoll, lease: Lease, bounds: Bounds, ends_s: float
+    broker: Broker, group_poll: GroupPoll, lease: Lease, bounds: PollBounds, ends_s: float
 ) -> tuple[GroupPoll, list[Part]]:
     """What a poll delivers, no parts: nothing. What cannot be read is left out, and others are
     waited for; CorruptPartitionError and ReadFailedError when nothing else has come.
     """
     unreadable: dict[TopicPartition, TailraceError] = {}
     while True:
-        parts = await read_parts(broker.read_memory, lease, found, bounds)
+        parts = await read_parts(broker.read_memory, lease, group_poll, bounds)
         if any(part.end > part.fetch_range.start for part in parts):
-            return found, parts
+            return group_poll, parts
         met = {part.fetch_range.tp: part.problem for part in parts if part.problem is not None}
         if not met:
             break
         unreadable |= met
         left_ms = round(1000 * max(0, ends_s - asyncio.get_running_loop().time()))
-        found = await broker.groups.poll_on(found, unreadable, left_ms)
-    if found.problem is not None:
-        raise found.problem.with_traceback(None)  # others share it
-    return found, []
+        group_poll = await broker.groups.poll_on(group_poll, unreadable, left_ms)
+    if group_poll.problem is not None:
+        raise group_poll.problem.with_traceback(None)  # others share it
+    return group_poll, []
 
 
 def _nothing(found: GroupPoll) -> Response:
@@ -349,7 +349,7 @@ def _end_offsets(parts: Sequence[Part]) -> dict[str, str]:
 
 
 def _by_partition(name: str, offsets: Sequence[tuple[Part, int]]) -> dict[str, str]:
-    """A header, or none."""
+    """Return a header, or none."""
     texts = [
         f"{part.fetch_range.topic.name}/{part.fetch_range.partition.partition}:{offset}"
         for part, offset in offsets

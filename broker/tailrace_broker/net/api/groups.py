@@ -1,4 +1,4 @@
-"""Consumer groups, to look at and to move (docs/protocol.md, "Consumer groups")."""
+"""Consumer groups, to inspect and to reset (docs/protocol.md, "Consumer groups")."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ from tailrace_broker.net.api.group_bodies import (
     PublishedOffsets,
 )
 from tailrace_broker.net.api.topics import json_response, log_or_none, parse_body
-from tailrace_broker.net.broker import Broker, GroupView, HostedTopic, PartitionLog
+from tailrace_broker.net.broker import Broker, GroupView, OpenLog, OpenTopic
 from tailrace_broker.net.http.router import Call, Response
 from tailrace_broker.net.http.timestamps import read_timestamp
 
@@ -50,7 +50,7 @@ _LISTED = tuple(field.name for field in msgspec.structs.fields(GroupAnswer))
 
 
 async def list_groups(broker: Broker, _: Call) -> Response:
-    """All groups."""
+    """Return all groups."""
     answers = []
     for view in broker.groups.views():
         whole = await _described(broker, view)
@@ -83,7 +83,7 @@ async def reset_group(broker: Broker, call: Call) -> Response:
         for each, offset in targets
     ]
     if not wanted.dry_run:
-        await broker.groups.reset(name, {each.place: offset for each, offset in targets})
+        await broker.groups.reset(name, {each.topic_partition: offset for each, offset in targets})
     return json_response(
         GroupResetAnswer(
             group=name,
@@ -112,7 +112,7 @@ async def publish_offsets(broker: Broker, call: Call) -> Response:
     for each, offset in _partitions_of(broker, wanted.offsets):
         if offset > each.log.high_watermark:
             raise _outside(each, offset)
-        offsets[each.place] = offset
+        offsets[each.topic_partition] = offset
     await broker.groups.publish(name, wanted.source, offsets)
     return Response(content_type="", status=204)
 
@@ -131,7 +131,7 @@ class _Found(NamedTuple):
 
     topic: Topic
     progress: PartitionProgress
-    log: PartitionLog | None
+    log: OpenLog | None
 
 
 class GroupTotals(NamedTuple):
@@ -146,16 +146,16 @@ class GroupTotals(NamedTuple):
 
 
 def totals_of(view: GroupView) -> GroupTotals:
-    """Of a group at one moment."""
+    """Return the totals of a group at one moment."""
     return _totals(view.group, _found(view))
 
 
 def _found(view: GroupView) -> list[_Found]:
-    """Of all its partitions at one moment."""
+    """Return all its partitions at one moment."""
     found: list[_Found] = []
     for _, hosted in sorted(view.topics.items()):
         topic = hosted.topic
-        logs = [log_or_none(hosted, each.partition) for each in topic.partitions]
+        logs = [log_or_none(hosted, partition.partition) for partition in topic.partitions]
         bounds = [
             None
             if log is None
@@ -173,39 +173,39 @@ def _totals(group: Group, found: Sequence[_Found]) -> GroupTotals:
 
 
 def _lost_at_position(group: Group, each: _Found) -> int:
-    """Records that retention removed since the group stands where it is; a poll counts them."""
+    """Records that retention removed since the group is where it is; a poll counts them."""
     if each.log is None:
         return 0
-    place = TopicPartition(each.topic.topic_id, each.progress.partition.partition)
-    return max(0, each.log.log_start - group.positions.get(place, each.log.log_start))
+    partition = TopicPartition(each.topic.topic_id, each.progress.partition.partition)
+    return max(0, each.log.log_start - group.positions.get(partition, each.log.log_start))
 
 
 async def _described(broker: Broker, view: GroupView) -> GroupDescription:
     """A group at one moment, then the times of what it has not read. ReadMemoryFullError."""
-    found = _found(view)
-    description = _description(view, found)
+    rows = _found(view)
+    description = _description(view, rows)
     reads = asyncio.Semaphore(_READS_AT_ONCE)
 
-    async def find(partition: GroupPartition, log: PartitionLog) -> None:
+    async def find(partition: GroupPartition, log: OpenLog) -> None:
         async with reads:
             offset = max(partition.position, log.log_start)
             partition.oldest_unread = await _append_time(broker, log, offset)
 
     try:
         async with asyncio.TaskGroup() as tasks:
-            for partition, (_, _, log) in zip(description.partitions, found, strict=True):
+            for partition, (_, _, log) in zip(description.partitions, rows, strict=True):
                 if log is not None and partition.lag:
                     tasks.create_task(find(partition, log))
     except ExceptionGroup as group:
         raise group.exceptions[0] from None
     times = [each.oldest_unread for each in description.partitions]
     # Texts of one length and zone.
-    description.oldest_unread = min((each for each in times if each is not None), default=None)
+    description.oldest_unread = min((time_ for time_ in times if time_ is not None), default=None)
     return description
 
 
 def _description(view: GroupView, found: Sequence[_Found]) -> GroupDescription:
-    """Without the times."""
+    """Describe the group without the times."""
     group, totals = view.group, _totals(view.group, found)
     return GroupDescription(
         group=group.name,
@@ -224,13 +224,13 @@ def _description(view: GroupView, found: Sequence[_Found]) -> GroupDescription:
 
 def _partition(group: Group, found: _Found) -> GroupPartition:
     topic, each, log = found
-    place = TopicPartition(topic.topic_id, each.partition.partition)
+    partition = TopicPartition(topic.topic_id, each.partition.partition)
     return GroupPartition(
         topic=topic.name,
         partition=each.partition.partition,
-        consumer=group.owners.get(place),
+        consumer=group.owners.get(partition),
         position=each.position,
-        committed=group.stored.get(place, each.partition.first_offset),
+        committed=group.stored.get(partition, each.partition.first_offset),
         log_start=None if log is None else log.log_start,
         high_watermark=None if log is None else log.high_watermark,
         lag=each.lag,
@@ -243,9 +243,9 @@ def _partition(group: Group, found: _Found) -> GroupPartition:
 def _consumers(view: GroupView) -> list[ConsumerAnswer]:
     names = {hosted.topic.topic_id: name for name, hosted in view.topics.items()}
     owned: dict[str, list[AssignedPartition]] = {}
-    for place, owner in view.group.owners.items():
-        if place.topic_id in names:
-            assigned = AssignedPartition(names[place.topic_id], place.partition)
+    for partition, owner in view.group.owners.items():
+        if partition.topic_id in names:
+            assigned = AssignedPartition(names[partition.topic_id], partition.partition)
             owned.setdefault(owner, []).append(assigned)
     return [
         ConsumerAnswer(
@@ -260,8 +260,8 @@ def _consumers(view: GroupView) -> list[ConsumerAnswer]:
     ]
 
 
-async def _append_time(broker: Broker, log: PartitionLog, offset: int) -> str | None:
-    """When the record was appended; None when it cannot be read."""
+async def _append_time(broker: Broker, log: OpenLog, offset: int) -> str | None:
+    """Return when the record was appended; None when it cannot be read."""
 
     async def read() -> int | None:
         batches = await log.read(offset, 1)
@@ -282,15 +282,15 @@ class _Reset(NamedTuple):
 
     topic: Topic
     partition: Partition
-    log: PartitionLog
+    log: OpenLog
 
     @property
-    def place(self) -> TopicPartition:
-        """Its partition."""
+    def topic_partition(self) -> TopicPartition:
+        """Return the key of the partition."""
         return TopicPartition(self.topic.topic_id, self.partition.partition)
 
     def position(self, group: Group) -> int:
-        """Where the group would go on now."""
+        """Return where the group would go on now."""
         position = group.position(self.topic, self.partition)
         return min(max(position, self.log.log_start), self.log.high_watermark)
 
@@ -320,23 +320,23 @@ async def _targets(broker: Broker, view: GroupView, wanted: GroupReset) -> list[
     ]
     if wanted.timestamp is not UNSET:
         time_us = read_timestamp(wanted.timestamp)
-        return [(each, await _offset_at(broker, each.log, time_us)) for each in resets]
-    return [(each, _end_of(each.log, wanted)) for each in resets]
+        return [(reset, await _offset_at(broker, reset.log, time_us)) for reset in resets]
+    return [(reset, _end_of(reset.log, wanted)) for reset in resets]
 
 
-async def _offset_at(broker: Broker, log: PartitionLog, time_us: int) -> int:
-    found = await broker.read_memory.run(partial(log.find_timestamp, time_us))
-    return log.high_watermark if found is None else found
+async def _offset_at(broker: Broker, log: OpenLog, time_us: int) -> int:
+    offset = await broker.read_memory.run(partial(log.find_timestamp, time_us))
+    return log.high_watermark if offset is None else offset
 
 
-def _end_of(log: PartitionLog, wanted: GroupReset) -> int:
+def _end_of(log: OpenLog, wanted: GroupReset) -> int:
     return log.log_start if wanted.to == "earliest" else log.high_watermark
 
 
 def _partitions_of(
     broker: Broker, offsets: Mapping[str, Mapping[int, int]]
 ) -> list[tuple[_Reset, int]]:
-    """TopicNotFoundError, PartitionNotFoundError, CorruptPartitionError."""
+    """Return the partitions. TopicNotFoundError, PartitionNotFoundError, CorruptPartitionError."""
     return [
         (_reset_of(hosted, partition), offset)
         for name, by_partition in sorted(offsets.items())
@@ -345,7 +345,7 @@ def _partitions_of(
     ]
 
 
-def _reset_of(hosted: HostedTopic, partition: int) -> _Reset:
+def _reset_of(hosted: OpenTopic, partition: int) -> _Reset:
     log = hosted.log_of(partition)
     return _Reset(hosted.topic, hosted.topic.partitions[partition], log)
 

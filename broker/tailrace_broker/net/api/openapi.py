@@ -59,14 +59,14 @@ class ProblemDocument(msgspec.Struct, rename="camel"):
 
 
 async def page(_: Broker, __: Call) -> Response:
-    """The page."""
+    """Return the page."""
     html = files("tailrace_broker.net.api").joinpath("docs.html").read_bytes()
     headers = {"content-security-policy": _PAGE_POLICY, "x-content-type-options": "nosniff"}
     return Response((html,), "text/html; charset=utf-8", 200, headers)
 
 
 async def redirect(_: Broker, __: Call) -> Response:
-    """To the page."""
+    """Redirect to the page."""
     return Response(content_type="", status=302, headers={"location": "/docs"})
 
 
@@ -125,7 +125,7 @@ def _operation(route: Route) -> dict[str, Any]:
 
 
 def _operation_id(route: Route) -> str:
-    """ "getV1TopicsTopic"."""
+    """Return a name such as "getV1TopicsTopic"."""
     words = re.split("[/.-]", route.path.replace("{", "").replace("}", ""))
     return route.method.lower() + "".join(word[:1].upper() + word[1:] for word in words)
 
@@ -171,7 +171,7 @@ def _schema(kind: Any) -> dict[str, Any]:
 
 
 def _problems(route: Route) -> dict[str, Any]:
-    """By status: the problem types that the route may answer."""
+    """Return by status the problem types that the route may answer."""
     kinds = {
         *_ALWAYS,
         *route.problems,

@@ -32,7 +32,7 @@ from tailrace_broker.net.api.record_texts import (
     lines_of,
     unpinned_bytes,
 )
-from tailrace_broker.net.broker import GroupPoll, PartitionLog
+from tailrace_broker.net.broker import GroupPoll, OpenLog
 
 # What does not keep a poll from the other partitions.
 _UNREADABLE = (
@@ -45,7 +45,7 @@ _UNREADABLE = (
 _AGAIN_BYTES = 1024 * 1024
 
 
-class Bounds(NamedTuple):
+class PollBounds(NamedTuple):
     """Of an answer. `records_max` is exact in text; whole batches go up to it, or over it."""
 
     bytes_max: int  # of stored batches; at least one
@@ -54,7 +54,7 @@ class Bounds(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A piece as far as it was read: up to `end`, its start when nothing was.
+    """A fetch range as far as it was read: up to `end`, its start when nothing was.
 
     `problem`: of what follows, which is damaged or cannot be read.
     """
@@ -66,9 +66,9 @@ class Part(NamedTuple):
 
 
 async def read_parts(
-    memory: ReadMemory, lease: Lease, poll: GroupPoll, bounds: Bounds
+    memory: ReadMemory, lease: Lease, poll: GroupPoll, bounds: PollBounds
 ) -> list[Part]:
-    """Of each piece what is to be delivered; what was delivered before, exactly that.
+    """Read what each fetch range delivers; a repeated delivery is exactly the same.
 
     What cannot be read is left out. ReadMemoryFullError.
     """
@@ -76,7 +76,7 @@ async def read_parts(
 
 
 async def lines(parts: Sequence[Part]) -> AsyncIterator[list[bytes]]:
-    """A line a record, piece by piece."""
+    """A line a record, range by range."""
     for fetch_range, end, batches, _ in parts:
         name = fetch_range.topic.name
         for some in lines_of(
@@ -109,7 +109,7 @@ async def elements(parts: Sequence[Part]) -> AsyncIterator[list[bytes]]:
 
 
 async def _read_parts(
-    lease: Lease, fetch_ranges: Sequence[tuple[FetchRange, PartitionLog]], bounds: Bounds
+    lease: Lease, fetch_ranges: Sequence[tuple[FetchRange, OpenLog]], bounds: PollBounds
 ) -> list[Part]:
     reading = _Reading(lease, bounds)
     return [await reading.read(fetch_range, log) for fetch_range, log in fetch_ranges]
@@ -120,7 +120,7 @@ class _Reading:
     """The reads of one poll, and what is left of its bounds."""
 
     lease: Lease
-    bounds: Bounds
+    bounds: PollBounds
     has_taken: bool = False
     _left_bytes: int = field(init=False)
     _left_records: int = field(init=False)
@@ -131,8 +131,8 @@ class _Reading:
         self._left_bytes = self.bounds.bytes_max
         self._left_records = self.bounds.records_max
 
-    async def read(self, fetch_range: FetchRange, log: PartitionLog) -> Part:
-        """As much of a piece as is to be delivered now. ReadMemoryFullError: nothing is held."""
+    async def read(self, fetch_range: FetchRange, log: OpenLog) -> Part:
+        """Read as much of a range as one answer takes. ReadMemoryFullError: nothing is held."""
         try:
             if fetch_range.end is None:
                 return await self._read_on(fetch_range, log)
@@ -141,15 +141,15 @@ class _Reading:
             self.lease.resize(0)
             raise
 
-    async def _read_on(self, fetch_range: FetchRange, log: PartitionLog) -> Part:
+    async def _read_on(self, fetch_range: FetchRange, log: OpenLog) -> Part:
         end = log.high_watermark  # of one moment, so that live producers do not prolong it
         offset = fetch_range.start
         batches: list[StoredBatch] = []
         problem: TailraceError | None = None
         while offset < end and self._left_bytes > 0 and self._left_records > 0:
             try:
-                found = await log.read(offset, self._left_bytes)
-                taken, offset = self._take(found, offset, end)
+                read_batches = await log.read(offset, self._left_bytes)
+                taken, offset = self._take(read_batches, offset, end)
             except ReadMemoryFullError:
                 if not self.has_taken:
                     raise
@@ -161,14 +161,14 @@ class _Reading:
                 batches += taken
         return Part(fetch_range, offset, batches, problem)
 
-    async def _read_again(self, fetch_range: FetchRange, log: PartitionLog, end: int) -> Part:
+    async def _read_again(self, fetch_range: FetchRange, log: OpenLog, end: int) -> Part:
         """All of it or, when it cannot be read, nothing; whatever the bounds are."""
         offset = fetch_range.start
         batches: list[StoredBatch] = []
         try:
             while offset < end:
-                found = await log.read(offset, _AGAIN_BYTES)
-                taken = [each for each in found if each.header.base_offset < end]
+                read_batches = await log.read(offset, _AGAIN_BYTES)
+                taken = [each for each in read_batches if each.header.base_offset < end]
                 self._hold(taken)
                 batches += taken
                 offset = min(taken[-1].header.end_offset, end)
@@ -179,7 +179,7 @@ class _Reading:
     def _take(
         self, found: Sequence[StoredBatch], offset: int, end: int
     ) -> tuple[list[StoredBatch], int]:
-        """Of the batches from `offset` on those within the bounds, and where they end.
+        """Return the batches from `offset` on that are within the bounds, and their end.
 
         ReadMemoryFullError: none of them.
         """

@@ -35,9 +35,9 @@ from tailrace_broker.net.api.produce_bodies import (
     read_records,
 )
 from tailrace_broker.net.api.producer_headers import Sender, read_sender
-from tailrace_broker.net.broker import Broker, HostedTopic
+from tailrace_broker.net.broker import Broker, OpenTopic
 from tailrace_broker.net.http.problems import problem_members
-from tailrace_broker.net.http.router import Answer, Call, Response
+from tailrace_broker.net.http.router import AnswerCallback, Call, Response
 
 # The member of an answer whose request created the topic.
 _CREATED = "topicCreated"
@@ -76,7 +76,7 @@ class PartitionAnswer(msgspec.Struct, rename="camel"):
     problem: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
 
-def produce(broker: Broker, call: Call, answer: Answer) -> None:
+def produce(broker: Broker, call: Call, answer: AnswerCallback) -> None:
     """Append what a request brings; `answer` is called once, maybe later.
 
     Requests for one partition are appended in the order of these calls.
@@ -104,17 +104,20 @@ class _Request(NamedTuple):
     broker: Broker
     call: Call
     sender: Sender | None
-    hosted: HostedTopic
-    answer: Answer
+    hosted: OpenTopic
+    answer: AnswerCallback
     is_new: bool = False
 
     @property
     def producer(self) -> Producer | None:
-        """Who sends it, if it may be sent again."""
+        """Return the producer of a request that may be sent again."""
         return self.sender and self.sender.producer
 
     def partition_of(self, key: bytes | None) -> int:
-        """Without a key the producer's name decides, so that a retry meets what it repeats."""
+        """Return the partition.
+
+        Without a key the producer's name decides, so that a retry meets itself.
+        """
         placing = self.sender.name if key is None and self.sender is not None else key
         return self.hosted.partition_of_key(placing)
 
@@ -126,11 +129,11 @@ class _Request(NamedTuple):
             self.answer_error(outcome.error)
 
     def answer_error(self, error: TailraceError) -> None:
-        """Answer with a problem."""
+        """Answer the request with a problem."""
         self.answer(_marked(error) if self.is_new else error)
 
     def stored(self, partition: int, count: int, stored: Appended) -> bytes:
-        """What is stored in one partition, as JSON."""
+        """Return as JSON what is stored in one partition."""
         topic = self.hosted.topic
         # Neither a topic's name nor its durability has a character that JSON escapes.
         return _STORED % (
@@ -152,7 +155,7 @@ class _Request(NamedTuple):
 
 
 def _check(call: Call, foreign: Sequence[str]) -> None:
-    """What can be said without the topic and the body."""
+    """Check what needs neither the topic nor the body."""
     parameters = call.parameters
     for field in foreign:
         if getattr(parameters, field) is not None:
@@ -169,8 +172,8 @@ def _use(
     broker: Broker,
     call: Call,
     sender: Sender | None,
-    answer: Answer,
-    hosted: HostedTopic | None,
+    answer: AnswerCallback,
+    hosted: OpenTopic | None,
     error: TailraceError | None,
     is_new: bool,
 ) -> None:
@@ -226,7 +229,7 @@ def _append_records(request: _Request, body: RecordsBody) -> None:
 
 
 def _partitions_of(request: _Request, keys: Sequence[bytes | None]) -> Int32s:
-    """Of each record; those without a key have one partition."""
+    """Return the partition of each record; records without a key have one partition."""
     partitions = request.hosted.partitions_of_keys([key or b"" for key in keys])
     if None in keys:
         is_null = np.array([key is None for key in keys])

@@ -88,7 +88,7 @@ class KeyedBody(NamedTuple):
 
 
 def read_event(broker: Broker, call: Call, topic: Topic) -> EventBody:
-    """application/json."""
+    """Read a body of application/json."""
     timestamp_us, flags = _timestamp_of(broker, call.parameters)
     if topic.settings.json_check:
         check_json(call.body)
@@ -125,18 +125,18 @@ def _read_keyed_lines(broker: Broker, call: Call, topic: Topic) -> KeyedBody:
 
 
 def read_records(broker: Broker, call: Call, _: Topic) -> RecordsBody:
-    """records+binary."""
+    """Read a body of records+binary."""
     records = parse_records(call.body)
     _check_payload(broker, len(call.body), len(records.keys))
     return _with_times(broker, records, 0)
 
 
 def read_json_records(broker: Broker, call: Call, _: Topic) -> RecordsBody:
-    """records+json."""
+    """Read a body of records+json."""
     records, timestamps, values_are_json = parse_json_records(call.body)
     _check_payload(broker, len(call.body), len(records.keys))
     if timestamps:
-        times_us = [_time_of_record(index, each) for index, each in enumerate(timestamps)]
+        times_us = [_time_of_record(index, timestamp) for index, timestamp in enumerate(timestamps)]
         records = replace(records, timestamps_us=np.array(times_us, np.int64))
     return _with_times(broker, records, _JSON_VALUES if values_are_json else 0)
 

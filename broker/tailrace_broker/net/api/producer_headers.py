@@ -56,7 +56,7 @@ class Sender(NamedTuple):
 
 
 def read_sender(headers: Mapping[bytes, bytes]) -> Sender | None:
-    """Of the headers as they came; None: there were none of them. InvalidParameterError."""
+    """Read the headers of a producer; None: there were none of them. InvalidParameterError."""
     if not headers:
         return None
     name, sequence = headers.get(_PRODUCER_ID), headers.get(_SEQUENCE)

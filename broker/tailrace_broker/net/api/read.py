@@ -31,7 +31,7 @@ from tailrace_broker.net.api.record_texts import (
     lines_of,
     unpinned_bytes,
 )
-from tailrace_broker.net.broker import Broker, HostedTopic, PartitionLog
+from tailrace_broker.net.broker import Broker, OpenLog, OpenTopic
 from tailrace_broker.net.http.router import (
     DIGITS_MAX,
     Call,
@@ -86,7 +86,7 @@ class ReadParameters(Parameters, frozen=True):
     ] = READ_BYTES_DEFAULT
     wait_ms: Annotated[
         int,
-        Meta(ge=0, le=WAIT_MS_MAX, description="Wait so long for records when there are none."),
+        Meta(ge=0, le=WAIT_MS_MAX, description="Wait this long for records when there are none."),
     ] = 0
     isolation: Annotated[
         Literal["committed", "uncommitted"],
@@ -135,7 +135,7 @@ async def read_partition(broker: Broker, call: Call) -> Response:
 
 
 async def read_last(broker: Broker, call: Call) -> Response:
-    """Of the last N records of each partition the N newest by record time, oldest first."""
+    """Return the newest N by record time of the last N records of each partition, oldest first."""
     parameters: LastParameters = call.parameters
     hosted = broker.hosted(parameters.topic)
     content_type = preferred_type(call.accept, _TEXT_TYPES)
@@ -155,7 +155,7 @@ async def read_last(broker: Broker, call: Call) -> Response:
     return Response(counted(broker, as_text(lines, content_type)), content_type, lease=lease)
 
 
-def _check_all_led(hosted: HostedTopic) -> None:
+def _check_all_led(hosted: OpenTopic) -> None:
     """NotSupportedError when another broker would have to be asked."""
     elsewhere = []
     for partition in hosted.topic.partitions:
@@ -184,9 +184,9 @@ def preferred_type(accept: str, offered: tuple[str, ...]) -> str:
         qualities[name] = next((_quality(text) for text in options if text.startswith("q=")), 1.0)
 
     def quality(content_type: str) -> float:
-        """Of the most specific range that it is in."""
+        """Return the quality of the most specific range that includes it."""
         ranges = (content_type, content_type.partition("/")[0] + "/*", "*/*")
-        return next((qualities[each] for each in ranges if each in qualities), 0.0)
+        return next((qualities[range_] for range_ in ranges if range_ in qualities), 0.0)
 
     best = max(offered, key=quality)
     if not quality(best):
@@ -195,7 +195,7 @@ def preferred_type(accept: str, offered: tuple[str, ...]) -> str:
 
 
 def _quality(text: str) -> float:
-    """Of "q=0.5"; what cannot be read is not wanted."""
+    """Return the quality in "q=0.5"; what cannot be read is not wanted."""
     try:
         quality = float(text.removeprefix("q="))
     except ValueError:
@@ -203,8 +203,8 @@ def _quality(text: str) -> float:
     return quality if 0 <= quality <= 1 else 0.0
 
 
-async def _find_offset(broker: Broker, log: PartitionLog, parameters: ReadParameters) -> int:
-    """Where to begin, whatever the request says it by. InvalidParameterError."""
+async def _find_offset(broker: Broker, log: OpenLog, parameters: ReadParameters) -> int:
+    """Return where to begin, whatever the request names it by. InvalidParameterError."""
     text = parameters.offset
     if parameters.timestamp is not None:
         if text is not None:
@@ -212,8 +212,8 @@ async def _find_offset(broker: Broker, log: PartitionLog, parameters: ReadParame
                 "offset and timestamp both say where to begin; give one", parameter="timestamp"
             )
         find = partial(log.find_timestamp, read_timestamp(parameters.timestamp))
-        found = await broker.read_memory.run(find)
-        return log.high_watermark if found is None else found
+        offset = await broker.read_memory.run(find)
+        return log.high_watermark if offset is None else offset
     if text is None or text == "earliest":
         return log.log_start
     if text == "latest":
@@ -230,7 +230,7 @@ async def _find_offset(broker: Broker, log: PartitionLog, parameters: ReadParame
 
 
 async def _read(
-    broker: Broker, hosted: HostedTopic, parameters: ReadParameters, offset: int, content_type: str
+    broker: Broker, hosted: OpenTopic, parameters: ReadParameters, offset: int, content_type: str
 ) -> Response:
     log = hosted.log_of(parameters.partition)
     high_watermark = log.high_watermark  # of one moment, so that live producers do not prolong it
@@ -261,14 +261,14 @@ async def _read(
     return Response(body, content_type, 200, headers, lease)
 
 
-def _end_of_text(log: PartitionLog, offset: int, end: int) -> int:
+def _end_of_text(log: OpenLog, offset: int, end: int) -> int:
     """Return where an answer of the records `[offset, end)` ends: before the next known damage."""
     damages = (each.first_offset for each in log.quarantined)
-    return min([end, *(each for each in damages if each > offset)])
+    return min([end, *(damage for damage in damages if damage > offset)])
 
 
 async def _read_unchanged(
-    lease: Lease, log: PartitionLog, offset: int, max_bytes: int
+    lease: Lease, log: OpenLog, offset: int, max_bytes: int
 ) -> Sequence[StoredBatch]:
     """Batches to be sent as they are. ReadMemoryFullError."""
     batches = await log.read(offset, max_bytes)
@@ -276,7 +276,7 @@ async def _read_unchanged(
     return batches
 
 
-async def _read_for_text(lease: Lease, log: PartitionLog, offset: int) -> Sequence[StoredBatch]:
+async def _read_for_text(lease: Lease, log: OpenLog, offset: int) -> Sequence[StoredBatch]:
     """Batches to be unpacked one after the other. ReadMemoryFullError."""
     batches = await log.read(offset, READ_BYTES_DEFAULT)
     lease.resize(unpinned_bytes(batches) + TextBytes().with_batches(batches).held_bytes)
@@ -284,7 +284,7 @@ async def _read_for_text(lease: Lease, log: PartitionLog, offset: int) -> Sequen
 
 
 def _state_headers(partition: Partition, next_offset: int) -> dict[str, str]:
-    """The epoch; and what follows a sealed partition, for who has read it to its end."""
+    """The epoch; and what follows a sealed partition, for readers at its end."""
     headers = {"tailrace-epoch": str(partition.epoch)}
     if partition.sealed_end is not None and next_offset >= partition.sealed_end:
         headers["tailrace-sealed"] = "true"
@@ -293,7 +293,7 @@ def _state_headers(partition: Partition, next_offset: int) -> dict[str, str]:
 
 
 async def _times_of_last(
-    broker: Broker, log: PartitionLog, count: int
+    broker: Broker, log: OpenLog, count: int
 ) -> AsyncIterator[tuple[int, int]]:
     """(timestamp, offset) of the last `count` records, batch by batch."""
     offset, end = max(log.log_start, log.high_watermark - count), log.high_watermark
@@ -317,7 +317,7 @@ def _times(batch: StoredBatch, offset: int, end: int) -> list[tuple[int, int]]:
 
 
 async def _lines_at(
-    memory: ReadMemory, lease: Lease, hosted: HostedTopic, places: Sequence[tuple[int, int]]
+    memory: ReadMemory, lease: Lease, hosted: OpenTopic, places: Sequence[tuple[int, int]]
 ) -> AsyncIterator[list[bytes]]:
     """JSON texts of the records at these (partition, offset), in this order."""
     numbered = enumerate(places)
@@ -333,15 +333,15 @@ async def _lines_at(
 async def _json_lines(
     memory: ReadMemory,
     lease: Lease,
-    log: PartitionLog,
+    log: OpenLog,
     partition: int,
     offset: int,
     end: int,
     batches: Sequence[StoredBatch] = (),
 ) -> AsyncIterator[list[bytes]]:
-    """JSON texts of the records `[offset, end)`, piece by piece; `batches` are the first.
+    """JSON texts of the records `[offset, end)`, chunk by chunk; `batches` are the first.
 
-    An empty piece before it waits for memory: who waits holds none.
+    An empty chunk before it waits for memory: who waits holds none.
     """
     while True:
         for lines in lines_of(partition, batches, offset, end):

@@ -1,4 +1,4 @@
-"""Batches -> JSON text in pieces, and what an answer of them holds (docs/protocol.md, "Read")."""
+"""Batches -> JSON text in chunks, and what an answer of them holds (docs/protocol.md, "Read")."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import NamedTuple
@@ -11,13 +11,13 @@ from tailrace_broker.net.broker import Broker
 # Of columns that become text at once, of a large batch or of several small ones: a few milliseconds
 # in which others wait.
 PIECE_BYTES = 128 * 1024
-# Of an answer at most so much text is under way: a piece, what is ready, and what is being sent.
+# Of an answer at most so much text is under way: a chunk, what is ready, and what is being sent.
 TEXT_BYTES_MAX = 4 * 1024 * 1024
 
 _JSON_VALUES = int(Flag.JSON_VALUES)
 
 
-class Cut(NamedTuple):
+class BatchPart(NamedTuple):
     """Records `[first, last)` of a batch, and where they are: as much as becomes text at once."""
 
     header: BatchHeader
@@ -31,7 +31,7 @@ class Cut(NamedTuple):
         return len(self.columns) * (self.last - self.first) // self.header.record_count
 
 
-def cuts_of(batches: Sequence[StoredBatch], offset: int, end: int) -> Iterator[Cut]:
+def cuts_of(batches: Sequence[StoredBatch], offset: int, end: int) -> Iterator[BatchPart]:
     """The records of these batches in `[offset, end)`."""
     for batch in batches:
         header = batch.header
@@ -39,7 +39,7 @@ def cuts_of(batches: Sequence[StoredBatch], offset: int, end: int) -> Iterator[C
         cut_records = max(1, header.record_count * PIECE_BYTES // len(columns))
         while offset < min(end, header.end_offset):
             last = min(offset + cut_records, end, header.end_offset)
-            yield Cut(header, columns, offset - header.base_offset, last - header.base_offset)
+            yield BatchPart(header, columns, offset - header.base_offset, last - header.base_offset)
             offset = last
 
 
@@ -75,9 +75,9 @@ def lines_of(
 
 
 def unpinned_bytes(batches: Sequence[StoredBatch]) -> int:
-    """Of batches in memory: they may leave the cache before they are sent.
+    """Return the size of batches in memory: they may leave the cache before they are sent.
 
-    Those of a disk read are views of a pinned buffer, which counts by itself.
+    Those of a disk read are views of a pinned buffer, which is counted separately.
     """
     return sum(batch.header.batch_bytes for batch in batches if isinstance(batch.buffers[0], bytes))
 
@@ -89,7 +89,7 @@ class TextBytes(NamedTuple):
     largest_bytes: int = 0
 
     def with_batches(self, batches: Sequence[StoredBatch]) -> "TextBytes":
-        """These too."""
+        """Hold these batches too."""
         sizes = [batch.header.uncompressed_bytes for batch in batches]
         return TextBytes(self.columns_bytes + sum(sizes), max(self.largest_bytes, *sizes, 0))
 
@@ -99,11 +99,11 @@ class TextBytes(NamedTuple):
         return self.largest_bytes + min(self.columns_bytes, TEXT_BYTES_MAX)
 
 
-async def counted(broker: Broker, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Count what is sent."""
-    async for piece in pieces:
-        broker.counters.read_bytes += len(piece)
-        yield piece
+async def counted(broker: Broker, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Count the bytes that are sent."""
+    async for chunk in chunks:
+        broker.counters.read_bytes += len(chunk)
+        yield chunk
 
 
 def as_text(lines: AsyncIterator[list[bytes]], content_type: str) -> AsyncIterator[bytes]:

@@ -1,4 +1,4 @@
-"""The ring, as agreed and as this broker sees it -> answers, and what people do to it by hand
+"""The ring, as committed and as this broker sees it -> answers, and what people do to it by hand
 (docs/operations.md, "A ring of several brokers").
 """
 
@@ -29,13 +29,13 @@ Ordinals = list[int]
 
 
 class MetadataAnswer(msgspec.Struct, rename="camel", kw_only=True):
-    """How far this broker is with what the ring agrees on; brokers by their ordinals."""
+    """How much of the replicated state this broker has; brokers by their ordinals."""
 
     term: int
     leader: Annotated[int | None, Meta(description="Of the agreement; null: none is known.")]
     voters: Ordinals
     next_voters: Annotated[Ordinals, Meta(description="While they change.")]
-    height: Annotated[int | None, Meta(description="Agreed, as far as this broker knows.")]
+    height: Annotated[int | None, Meta(description="Committed, as far as this broker knows.")]
     applied: Annotated[int | None, Meta(description="What its answers are made of.")]
     log_bytes: Annotated[int, Meta(description="On its disk, until they are compacted.")]
 
@@ -98,7 +98,7 @@ class StepAnswer(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class RingDescription(msgspec.Struct, rename="camel", kw_only=True):
-    """The ring; that of a broker that is in none yet has no id and nothing agreed."""
+    """The ring; that of a broker that is in none yet has no id and no committed state."""
 
     name: str
     state: Annotated[
@@ -123,7 +123,9 @@ class RingParameters(Parameters, frozen=True):
 
     consistent: Annotated[
         bool,
-        Meta(description="`true`: all that was agreed up to now; needs a majority of the voters."),
+        Meta(
+            description="`true`: all that was committed up to now; needs a majority of the voters."
+        ),
     ] = False
 
 
@@ -151,7 +153,7 @@ class Recovery(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """The body of `POST /v1/ring/metadata/recover`."""
 
     accept_loss: Annotated[
-        bool, Meta(description="True: what only the lost voters knew to be agreed is gone.")
+        bool, Meta(description="True: what only the lost voters knew to be committed is gone.")
     ]
 
 
@@ -175,18 +177,18 @@ async def accept_loss(broker: Broker, call: Call) -> Response:
     parameters: RangePath = call.parameters
     wanted = parse_body(call.body, AcceptedLoss)
     state = await broker.ring.current()
-    found = state.ranges.get(parameters.range)
-    if found is None:
+    range_state = state.ranges.get(parameters.range)
+    if range_state is None:
         known = ", ".join(map(str, sorted(state.ranges)))
         raise _refused("range-not-found", f"no range {parameters.range}; there are {known}")
     registration = state.brokers.get(wanted.broker)
     if registration is None:
         known = ", ".join(map(str, sorted(state.brokers)))
         raise _refused("not-registered", f"no broker {wanted.broker} is registered; {known} are")
-    command = AcceptLoss(found.id, found.epoch, wanted.broker, registration.number)
+    command = AcceptLoss(range_state.id, range_state.epoch, wanted.broker, registration.number)
     await broker.ring.change(command)
     state = broker.ring.state or state
-    return json_response(_range(state, state.ranges[found.id]))
+    return json_response(_range(state, state.ranges[range_state.id]))
 
 
 async def recover_metadata(broker: Broker, call: Call) -> Response:
@@ -204,7 +206,7 @@ async def recover_metadata(broker: Broker, call: Call) -> Response:
 def _check_voters_are_away(ring: Ring) -> None:
     """RingRefusedError while most of them are heard: they would go on beside this one."""
     view = ring.view()
-    alive = [each for each in view.voters if is_alive(ring, view, each)]
+    alive = [voter for voter in view.voters if is_alive(ring, view, voter)]
     if 2 * len(alive) > len(view.voters):
         shown = ", ".join(map(str, alive))
         raise _refused(
@@ -218,7 +220,7 @@ def _check_voters_are_away(ring: Ring) -> None:
 
 
 def is_alive(ring: Ring, view: RingView, ordinal: int) -> bool:
-    """Who answers is."""
+    """Return whether a broker is alive; the one that answers is."""
     own = ring.registration
     return (own is not None and own.ordinal == ordinal) or view.alive.get(ordinal, False)
 
@@ -226,7 +228,7 @@ def is_alive(ring: Ring, view: RingView, ordinal: int) -> bool:
 def _description(broker: Broker, state: RingState | None) -> RingDescription:
     view = broker.ring.view()
     registrations = sorted(state.brokers.items()) if state else ()
-    ranges = sorted(state.ranges.values(), key=lambda each: each.start) if state else ()
+    ranges = sorted(state.ranges.values(), key=lambda range_: range_.start) if state else ()
     return RingDescription(
         name=broker.client_view.ring_name,
         state=_state_of(broker.ring, view),
@@ -244,7 +246,7 @@ def _description(broker: Broker, state: RingState | None) -> RingDescription:
             log_bytes=view.log_bytes,
         ),
         registrations=[_registration(broker.ring, view, each) for _, each in registrations],
-        ranges=[_range(state, each) for each in ranges] if state else [],
+        ranges=[_range(state, range_) for range_ in ranges] if state else [],
         step=_step(state.step) if state and state.step else None,
     )
 

@@ -46,7 +46,7 @@ from tailrace_broker.net.http.router import (
 
 CLIENT_LISTENERS = Listeners.PUBLIC | Listeners.PRODUCE | Listeners.READ
 
-_AGREED_PROBLEMS = (errors.NotAgreedError, errors.RingRefusedError)
+_COMMIT_PROBLEMS = (errors.NotAgreedError, errors.RingRefusedError)
 _TOPIC_PROBLEMS = (errors.InvalidTopicNameError, errors.TopicNotFoundError, errors.NotReadyError)
 _LED_PROBLEMS = (errors.NotLeaderError, errors.NoLeaderError)
 _LOG_PROBLEMS = (
@@ -63,7 +63,7 @@ _CONSUMER_PROBLEMS = (
     errors.StaleAssignmentError,
 )
 _RING_PROBLEMS = (
-    *_AGREED_PROBLEMS,
+    *_COMMIT_PROBLEMS,
     errors.NotReadyError,
     errors.InvalidBodyError,
     errors.InvalidParameterError,
@@ -303,7 +303,7 @@ ROUTES: tuple[Route, ...] = (
         "PUT",
         "/v1/groups/{group}/offsets",
         Listeners.PUBLIC,
-        "Tell how far a reader is that keeps its offsets itself.",
+        "Report how far a reader is that keeps its offsets itself.",
         (AnswerForm(204, "Stored."),),
         handle=groups.publish_offsets,
         parameters=group_bodies.GroupPath,
@@ -354,7 +354,7 @@ ROUTES: tuple[Route, ...] = (
             errors.InvalidBodyError,
             errors.TopicExistsError,
             errors.NotReadyError,
-            *_AGREED_PROBLEMS,
+            *_COMMIT_PROBLEMS,
             *_STORE_PROBLEMS,
         ),
     ),
@@ -379,7 +379,7 @@ ROUTES: tuple[Route, ...] = (
         bodies=(BodyForm(JSON_CONTENT_TYPE, "What changes.", topics.TopicChanges),),
         problems=(
             *_TOPIC_PROBLEMS,
-            *_AGREED_PROBLEMS,
+            *_COMMIT_PROBLEMS,
             errors.InvalidBodyError,
             *_STORE_PROBLEMS,
         ),
@@ -392,7 +392,7 @@ ROUTES: tuple[Route, ...] = (
         (AnswerForm(204, "Deleted."),),
         handle=topics.delete_topic,
         parameters=topics.TopicPath,
-        problems=(*_TOPIC_PROBLEMS, *_AGREED_PROBLEMS, *_STORE_PROBLEMS),
+        problems=(*_TOPIC_PROBLEMS, *_COMMIT_PROBLEMS, *_STORE_PROBLEMS),
     ),
     Route(
         "POST",
@@ -427,7 +427,7 @@ ROUTES: tuple[Route, ...] = (
             errors.TopicExistsError,
             errors.InvalidTopicNameError,
             errors.NotReadyError,
-            *_AGREED_PROBLEMS,
+            *_COMMIT_PROBLEMS,
             *_STORE_PROBLEMS,
         ),
     ),
@@ -444,7 +444,7 @@ ROUTES: tuple[Route, ...] = (
         "GET",
         "/v1/ring",
         Listeners.PUBLIC,
-        "What the ring has agreed on: brokers, ranges, who leads; answered before all is ready.",
+        "The ring's committed state: brokers, ranges, who leads; answered before all is ready.",
         (_json(200, "The ring.", ring.RingDescription),),
         handle=ring.describe_ring,
         parameters=ring.RingParameters,
@@ -553,7 +553,7 @@ ROUTES: tuple[Route, ...] = (
 def listener_matchers(
     render_metrics: Callable[[], Awaitable[bytes]], *, public_port: int
 ) -> dict[Listeners, Match]:
-    """How each port finds its routes; `render_metrics` makes Prometheus' text format."""
+    """Return how each port finds its routes; `render_metrics` makes Prometheus' text format."""
     metrics = Route(
         "GET",
         "/metrics",
@@ -565,7 +565,7 @@ def listener_matchers(
     routes = (*ROUTES, metrics)
     return {
         listener: matcher(
-            [each.at(listener) for each in routes if each.listeners & listener],
+            [route.at(listener) for route in routes if route.listeners & listener],
             public_port=public_port,
             takes_untyped=listener is Listeners.PRODUCE,  # as PolarStreams' clients know it
         )

@@ -114,7 +114,7 @@ class ProblemAnswer(msgspec.Struct):
 
 
 async def live(_: Broker, __: Call) -> Response:
-    """The process answers."""
+    """Answer that the process is alive."""
     return json_response({"live": True})
 
 
@@ -136,8 +136,8 @@ async def brokers(broker: Broker, _: Call) -> Response:
     state, view = broker.ring.state, broker.client_view
     assert state is not None, "the broker is ready"
     metadata = broker.ring.view()
-    open_ranges = [each for each in state.ranges.values() if not each.is_sealed]
-    whole = [each for each in open_ranges if _good_count(state, each) >= len(each.replicas)]
+    open_ranges = [range_ for range_ in state.ranges.values() if not range_.is_sealed]
+    whole = [range_ for range_ in open_ranges if _good_count(state, range_) >= len(range_.replicas)]
     ring = RingAnswer(
         name=view.ring_name,
         cluster_id=state.cluster_id,
@@ -232,7 +232,7 @@ def _good_count(state: RingState, one: RangeState) -> int:
 
 
 def _partition_counts(state: RingState) -> Mapping[int, int]:
-    """Of users' topics, by range."""
+    """Return the counts of users' topics, by range."""
     counts: Counter[int] = Counter()
     for topic in state.topics.values():
         if not is_internal(topic.name):
@@ -253,7 +253,7 @@ def _held(state: RingState, partitions: Mapping[int, int], ordinal: int) -> tupl
 
 
 async def problem(_: Broker, call: Call) -> Response:
-    """What a problem's `type` means."""
+    """Explain a problem's `type`."""
     for each in PROBLEMS.values():
         if each.slug == call.parameters.type:
             title = re.sub(r"\{\w+\}", "…", each.title)
@@ -264,5 +264,5 @@ async def problem(_: Broker, call: Call) -> Response:
 
 
 async def metrics(render: Callable[[], Awaitable[bytes]], _: Broker, __: Call) -> Response:
-    """Prometheus' text format."""
+    """Return metrics in Prometheus' text format."""
     return Response((await render(),), METRICS_CONTENT_TYPE)

@@ -30,7 +30,7 @@ from tailrace_broker.model.topic import (
     slices_of,
 )
 from tailrace_broker.net.api.range_states import condition_of
-from tailrace_broker.net.broker import Broker, HostedTopic, PartitionLog
+from tailrace_broker.net.broker import Broker, OpenLog, OpenTopic
 from tailrace_broker.net.http.router import Call, Parameters, Response, TopicName
 from tailrace_broker.net.http.timestamps import TIMESTAMP_FORMS, read_timestamp
 
@@ -43,7 +43,7 @@ _FIELD_END = re.compile(r"[.\[]")
 
 
 def _bounds(field: str) -> dict[str, int]:
-    """For the description; TopicSettings checks them, whose sentence is better than msgspec's."""
+    """Describe bounds; TopicSettings checks them, whose sentence is better than msgspec's."""
     return {"minimum": BOUNDS[field].least, "maximum": BOUNDS[field].most}
 
 
@@ -78,7 +78,7 @@ class TopicChanges(msgspec.Struct, rename="camel", forbid_unknown_fields=True, k
     flush_ms: Annotated[
         int | UnsetType,
         Meta(
-            description="With written: what is not flushed is, after so long; at first 1,000.",
+            description="With written: what is not flushed is, after this long; at first 1,000.",
             extra_json_schema=_bounds("flush_ms"),
         ),
     ] = UNSET
@@ -106,7 +106,7 @@ class TopicChanges(msgspec.Struct, rename="camel", forbid_unknown_fields=True, k
     retention_ms: Annotated[
         int | UnsetType | None,
         Meta(
-            description="Records stay so long at least; 60,000 or more, or null: for ever; "
+            description="Records stay this long at least; 60,000 or more, or null: for ever; "
             "at first 7 days.",
             extra_json_schema=_bounds("retention_ms"),
         ),
@@ -239,7 +239,7 @@ class OffsetsParameters(Parameters, frozen=True):
 
 
 async def list_topics(broker: Broker, _: Call) -> Response:
-    """All topics."""
+    """Return all topics."""
     return json_response(TopicsAnswer([_answer(hosted.topic) for hosted in broker.topics()]))
 
 
@@ -272,8 +272,10 @@ def _check_settings(topic: Topic, wanted: TopicSettings) -> None:
             "partitions cannot be altered: choose another name, or delete the topic with its "
             "records and create it again"
         )
-    found = ", ".join(f"{name} {value}" for name, value in others.items())
-    raise TopicExistsError(f'topic "{topic.name}" exists with {found}; {remedy}', topic=topic.name)
+    other_settings = ", ".join(f"{name} {value}" for name, value in others.items())
+    raise TopicExistsError(
+        f'topic "{topic.name}" exists with {other_settings}; {remedy}', topic=topic.name
+    )
 
 
 async def describe_topic(broker: Broker, call: Call) -> Response:
@@ -301,7 +303,7 @@ async def delete_topic(broker: Broker, call: Call) -> Response:
 
 
 async def list_offsets(broker: Broker, call: Call) -> Response:
-    """Where each partition of some topics begins and ends."""
+    """Return where each partition of some topics begins and ends."""
     parameters: OffsetsParameters = call.parameters
     names = dict.fromkeys(parameters.topic)
     hosted = [broker.hosted(name) for name in names] or list(broker.topics())
@@ -312,14 +314,14 @@ async def list_offsets(broker: Broker, call: Call) -> Response:
         if time_us is not None:
             for state in states:
                 log = log_or_none(each, state["partition"])
-                found = await log.find_timestamp(time_us) if log else None
-                state["timestamp_offset"] = found
+                offset = await log.find_timestamp(time_us) if log else None
+                state["timestamp_offset"] = offset
         topics.append(TopicOffsets(each.topic.name, [PartitionState(**state) for state in states]))
     return json_response(OffsetsAnswer(topics))
 
 
 def json_response(answer: object, *, status: int = 200) -> Response:
-    """An answer's struct as JSON, with a line feed for who reads it in a shell."""
+    """An answer's struct as JSON, with a line feed for readers in a shell."""
     return Response((msgspec.json.encode(answer) + b"\n",), status=status)
 
 
@@ -350,7 +352,7 @@ def _answer(topic: Topic) -> TopicAnswer:
     )
 
 
-def _state(broker: Broker, hosted: HostedTopic, partition: Partition) -> dict[str, Any]:
+def _state(broker: Broker, hosted: OpenTopic, partition: Partition) -> dict[str, Any]:
     """The members of a PartitionState."""
     log = log_or_none(hosted, partition.partition)
     members = {
@@ -377,17 +379,19 @@ def _state(broker: Broker, hosted: HostedTopic, partition: Partition) -> dict[st
 
 
 def _details(
-    broker: Broker, hosted: HostedTopic, partition: Partition, part: Slice
+    broker: Broker, hosted: OpenTopic, partition: Partition, part: Slice
 ) -> PartitionDetails:
     log = log_or_none(hosted, partition.partition)
-    found = _range(broker, partition)
+    range_state = _range(broker, partition)
     return PartitionDetails(
         **_state(broker, hosted, partition),
         slice=part.number,
         slices=part.slices,
         token_start=str(partition.token_start),
         token_end=str(partition.token_end),
-        isr=[] if found is None else [each.ordinal for each in found.isr if not each.is_ghost],
+        isr=[]
+        if range_state is None
+        else [each.ordinal for each in range_state.isr if not each.is_ghost],
         size_bytes=None if log is None else log.size_bytes,
         quarantined=[
             QuarantinedBatch(each.first_offset, each.end_offset - 1, str(each.path), each.position)
@@ -397,7 +401,7 @@ def _details(
 
 
 def url_at(host: str, port: int) -> str:
-    """Of a broker's public listener."""
+    """Return the URL of a broker's public listener."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
@@ -407,18 +411,18 @@ def _range(broker: Broker, partition: Partition) -> RangeState | None:
 
 
 def _condition(broker: Broker, partition: Partition) -> str:
-    """Of a partition whose log is not here."""
-    state, found = broker.ring.state, _range(broker, partition)
-    return "open" if state is None or found is None else condition_of(state, found)
+    """Return the condition of a partition whose log is not here."""
+    state, range_state = broker.ring.state, _range(broker, partition)
+    return "open" if state is None or range_state is None else condition_of(state, range_state)
 
 
 def _leader(broker: Broker, partition: Partition) -> int | None:
-    found = _range(broker, partition)
-    return None if found is None or found.leader is None else found.leader.ordinal
+    range_state = _range(broker, partition)
+    return None if range_state is None or range_state.leader is None else range_state.leader.ordinal
 
 
-def _is_damaged(hosted: HostedTopic, partition: Partition) -> bool:
-    """Whether its data is damaged, or it has lost its end."""
+def _is_damaged(hosted: OpenTopic, partition: Partition) -> bool:
+    """Return whether its data is damaged, or it has lost its end."""
     try:
         return hosted.log_of(partition.partition).lost_end is not None
     except CorruptPartitionError:
@@ -427,7 +431,7 @@ def _is_damaged(hosted: HostedTopic, partition: Partition) -> bool:
         return False
 
 
-def log_or_none(hosted: HostedTopic, partition: int) -> PartitionLog | None:
+def log_or_none(hosted: OpenTopic, partition: int) -> OpenLog | None:
     """None: another broker leads the partition, or none does, or its data is damaged."""
     try:
         return hosted.log_of(partition)

@@ -41,17 +41,17 @@ class RestoreParameters(Parameters, frozen=True):
 
 
 async def list_trash(broker: Broker, _: Call) -> Response:
-    """The latest deletion first."""
+    """Return deleted topics, the latest deletion first."""
     topics = [
         TrashedTopicAnswer(
-            name=each.topic.name,
-            id=each.topic.topic_id,
-            partitions=len(each.topic.partitions),
-            size_bytes=each.size_bytes,
-            deleted_at=format_timestamp(each.deleted_us).decode(),
-            purge_at=format_timestamp(each.purge_us).decode(),
+            name=trashed_topic.topic.name,
+            id=trashed_topic.topic.topic_id,
+            partitions=len(trashed_topic.topic.partitions),
+            size_bytes=trashed_topic.size_bytes,
+            deleted_at=format_timestamp(trashed_topic.deleted_us).decode(),
+            purge_at=format_timestamp(trashed_topic.purge_us).decode(),
         )
-        for each in await broker.trashed_topics()
+        for trashed_topic in await broker.trashed_topics()
     ]
     return json_response(TrashAnswer(topics))
 

@@ -76,7 +76,7 @@ class AnswerQueue:
         self.can_write.set()
 
     def attach(self, transport: asyncio.Transport) -> None:
-        """Where the answers go."""
+        """Set the transport of the answers."""
         self._transport = transport
 
     def detach(self) -> None:
@@ -99,7 +99,7 @@ class AnswerQueue:
 
     @property
     def needs_peer(self) -> bool:
-        """What runs now must end when the peer may have gone."""
+        """Return whether what runs now must end when the peer may have gone."""
         return self._serving is not None and self._waiting[0].route.is_given_up
 
     def on_all_sent(self) -> None:
@@ -175,9 +175,9 @@ class AnswerQueue:
     async def _answer_stream(
         self, exchange: Exchange, response: Response, stream: AsyncIterator[bytes]
     ) -> None:
-        """In one piece when it is small, else chunk by chunk as it is read.
+        """Whole when it is small, else chunk by chunk as it is read.
 
-        After an empty piece the stream may have to wait: what is ready leaves first.
+        After an empty chunk the stream may have to wait: what is ready leaves first.
         """
         head = answer_head(exchange, response, None)
         if exchange.is_head_only:
@@ -188,15 +188,15 @@ class AnswerQueue:
         ready: list[bytes] = []
         ready_bytes = 0
         try:
-            async for piece in stream:
-                await asyncio.sleep(0)  # a piece takes milliseconds: others come in between
-                if ready and (not piece or ready_bytes + len(piece) > SEND_BYTES):
+            async for part in stream:
+                await asyncio.sleep(0)  # a part takes milliseconds: others come in between
+                if ready and (not part or ready_bytes + len(part) > SEND_BYTES):
                     self._send(exchange, [head, *chunk(exchange, ready)])
                     head, ready, ready_bytes = b"", [], 0
                     await self.can_write.wait()
-                if piece:
-                    ready.append(piece)
-                    ready_bytes += len(piece)
+                if part:
+                    ready.append(part)
+                    ready_bytes += len(part)
         except TailraceError:
             if head:
                 raise
@@ -208,7 +208,7 @@ class AnswerQueue:
         if head:
             self._answer_whole(exchange, response._replace(body=ready))
         else:
-            assert ready, "what an empty piece stands before did not come"
+            assert ready, "what an empty chunk precedes did not come"
             end = [*chunk(exchange, ready), *chunk(exchange, [])]
             self._finish(exchange, response.status, end)
 
@@ -292,7 +292,7 @@ def answer_head(exchange: Exchange, response: Response, body_bytes: int | None) 
 
 
 def chunk(exchange: Exchange, buffers: Sequence[bytes]) -> list[bytes | memoryview]:
-    """A piece of a stream as it travels; without buffers its end."""
+    """A chunk of a stream as it travels; without buffers its end."""
     if exchange.is_http_1_0:
         return list(buffers)
     return [b"%x\r\n" % sum(map(len, buffers)), *buffers, b"\r\n"]

@@ -77,7 +77,7 @@ class Connections:
     _all_closed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def remove(self, connection: "HttpConnection") -> None:
-        """It has closed."""
+        """Remove a connection that has closed."""
         self.open.discard(connection)
         if not self.open:
             self._all_closed.set()
@@ -186,7 +186,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         return waits
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the loop shall receive: the rest of a large body, or the shared buffer."""
+        """Return where the loop shall receive: the rest of a large body, or the shared buffer."""
         if self._direct_body is not None:
             return memoryview(self._direct_body)[self._current.received_bytes :]
         if self._discard_bytes:
@@ -194,7 +194,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         return _receive_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what was received."""
+        """Take the bytes that were received."""
         if self._is_ending:
             return
         if self._direct_body is not None:
@@ -239,7 +239,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._current.has_begun = True
 
     def on_url(self, url: bytes) -> None:
-        """A piece of the request target."""
+        """A chunk of the request target."""
         self._current.target += url
         self._current.header_bytes += len(url)
 
@@ -282,7 +282,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._answer_expectation()
 
     def on_body(self, chunk: bytes) -> None:
-        """A piece of the body, chunked transfer coding already removed."""
+        """A chunk of the body, chunked transfer coding already removed."""
         if self._is_ending:
             return
         current = self._current
@@ -304,14 +304,14 @@ class HttpConnection(asyncio.BufferedProtocol):
             current.add_to_body(chunk)
 
     def on_message_complete(self) -> None:
-        """The request is whole."""
+        """Handle a request that is whole."""
         if not self._is_ending and not self._parser.should_upgrade():
             self._complete()
 
     # --- receiving ---
 
     def _parse(self, received: memoryview) -> memoryview:
-        """What the parser leaves: requests behind one that offers another protocol."""
+        """Parse what the parser leaves: requests behind one that offers another protocol."""
         before, body_bytes = self._current, self._current.received_bytes
         try:
             self._parser.feed_data(received)
@@ -360,7 +360,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         return rest[current.received_bytes :]
 
     def _is_large(self, rest_bytes: int) -> bool:
-        """Of a body: the rest is worth bypassing the parser, and its sender means it."""
+        """Return whether the rest of a body should bypass the parser: it is large and serious."""
         current = self._current
         has_begun = current.received_bytes * DIRECT_BODY_SHARE >= current.content_bytes
         return rest_bytes >= DIRECT_BODY_BYTES_MIN and (has_begun or current.refused is not None)
@@ -433,9 +433,9 @@ class HttpConnection(asyncio.BufferedProtocol):
                 maxRequestBytes=bytes_max,
             )
 
-    def _look_for_long_line(self, piece: bytes | bytearray) -> None:
+    def _look_for_long_line(self, chunk: bytes | bytearray) -> None:
         if self._current.long_line is not None:
-            self._current.long_line.add(piece)
+            self._current.long_line.add(chunk)
 
     def _take_memory(self, size_bytes: int) -> None:
         """ProduceMemoryFullError when the bound is reached."""
@@ -445,7 +445,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     # --- pace ---
 
     def _on_sent(self) -> None:
-        """Of an answer, or a piece of one."""
+        """Note that an answer, or a chunk of one, was sent."""
         self._active_s = self._loop.time()
         self._resume_reading()
 
@@ -479,7 +479,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         )
 
     def _expire(self, what: str, seconds: float, was_in_body: bool) -> None:
-        """What did not arrive in time must not hold memory any longer."""
+        """Close a connection whose request did not arrive in time, to free its memory."""
         if self._is_paused:  # it is not the peer that is slow
             self._start_deadline()
         elif self._current.is_in_body and not was_in_body:
@@ -509,7 +509,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._idle_check = loop.call_at(closes_s, self._check_idle)
 
     def _start_pace_check(self) -> None:
-        """From now on the peer has a time to take some of what is unsent."""
+        """Give the peer a time from now on to take some of what is unsent."""
         transport, loop = self._transport, self._loop
         assert transport is not None
         unsent_bytes = transport.get_write_buffer_size()
@@ -519,7 +519,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         )
 
     def _check_pace(self, due_bytes: int) -> None:
-        """What is kept for a peer that hardly takes it is needed by others."""
+        """Close a connection whose peer hardly takes its answers: others need the memory."""
         transport = self._transport
         assert transport is not None
         if self._answers.written_bytes - transport.get_write_buffer_size() >= due_bytes:
@@ -541,7 +541,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         transport.write_eof()
         self._is_paused = False
         transport.resume_reading()
-        if not transport.get_write_buffer_size():  # else `resume_writing` tells when all has left
+        if not transport.get_write_buffer_size():  # else `resume_writing` says when all has left
             self._linger()
 
     def _linger(self) -> None:

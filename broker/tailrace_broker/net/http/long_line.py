@@ -10,11 +10,11 @@ class LongLine:
         self._ended_count = 0
         self._begun_bytes = 0  # of the line that has not ended
 
-    def add(self, piece: bytes | bytearray) -> None:
-        """Look through the next bytes of the body."""
+    def add(self, chunk: bytes | bytearray) -> None:
+        """Check the next bytes of the body."""
         if self.number is not None:
             return
-        first, *others = piece.split(b"\n")
+        first, *others = chunk.split(b"\n")
         sizes = [self._begun_bytes + len(first), *map(len, others)]
         if max(sizes) > self._bytes_max:
             index = next(index for index, size in enumerate(sizes) if size > self._bytes_max)

@@ -58,7 +58,7 @@ class WebAccess:
         hosts = frozenset(map(host_name, (*own_hosts, *allowed_hosts)))
         self._checks_host = is_loopback(host_name(listens_on)) and ANY not in hosts
         self._allows_any = ANY in allowed_origins
-        self._origins = frozenset(each.encode() for each in allowed_origins)
+        self._origins = frozenset(allowed_origin.encode() for allowed_origin in allowed_origins)
         self._is_known = lru_cache(maxsize=256)(partial(_is_known, hosts))
 
     def check(self, exchange: Exchange, method: bytes) -> None:
@@ -79,7 +79,7 @@ class WebAccess:
 
 
 def host_name(host: str) -> str:
-    """Without its port: `LocalHost:9250` -> `localhost`, `[::1]:9250` -> `::1`."""
+    """Return the host without its port: `LocalHost:9250` -> `localhost`, `[::1]:9250` -> `::1`."""
     text = host.strip().lower()
     if text.startswith("["):
         return text[1:].partition("]")[0]
@@ -110,13 +110,13 @@ PREFLIGHT = Matched(
 
 
 def _is_known(hosts: frozenset[str], host: bytes) -> bool:
-    """Also an empty host is: a browser always sends one."""
+    """Return whether the host is known; an empty one is, since a browser always sends one."""
     name = host_name(host.decode("latin-1"))
     return not host or name in hosts or is_loopback(name)
 
 
 def _is_own(origin: bytes, host: bytes, fetch_site: bytes) -> bool:
-    """Whether the page is one that this broker has served."""
+    """Return whether the page is one that this broker has served."""
     is_same = not origin or any(origin == scheme + host.lower() for scheme in _SCHEMES)
     return is_same and fetch_site in _OWN_SITES
 

@@ -8,7 +8,7 @@ from tailrace_broker.model import errors
 from tailrace_broker.model.errors import MethodNotAllowedError, TailraceError
 from tailrace_broker.net.http.router import Response
 
-Member = str | int | list[int]
+ProblemMember = str | int | list[int]
 
 PROBLEM_PATH = "/v1/problems/"
 PROBLEM_CONTENT_TYPE = "application/problem+json"
@@ -176,7 +176,7 @@ PROBLEMS: dict[type[TailraceError], Problem] = {
         "ring-refused",
         409,
         "Refused by the ring",
-        "what was asked does not fit what the ring has agreed on; `reason` says in what",
+        "what was asked does not fit the ring's committed state; `reason` says in what",
     ),
     errors.BodyTooLargeError: Problem(
         "body-too-large",
@@ -328,6 +328,6 @@ def problem_response(error: TailraceError) -> Response:
     return Response((body,), PROBLEM_CONTENT_TYPE, status, headers)
 
 
-def _encodable(value: Member) -> Member:
-    """Without the surrogates that stand for bytes of the peer which were no UTF-8 (PEP 383)."""
+def _encodable(value: ProblemMember) -> ProblemMember:
+    """Remove the surrogates that represent bytes of the peer which were no UTF-8 (PEP 383)."""
     return value.encode(errors="replace").decode() if isinstance(value, str) else value

@@ -61,7 +61,7 @@ class Exchange:
     transfer_coding: bytes = b""
     content_bytes: int = 0
     header_bytes: int = 0  # request line and headers that are parsed
-    head_bytes: int = 0  # received in a row without an end of the head or a piece of the body
+    head_bytes: int = 0  # received in a row without an end of the head or a chunk of the body
     is_in_body: bool = False
     matched: Matched | None = None
     body: bytes | bytearray = b""
@@ -76,30 +76,30 @@ class Exchange:
 
     @property
     def route(self) -> Route:
-        """Of a request that was not refused."""
+        """Return the route of a request that was not refused."""
         assert self.matched is not None
         return self.matched.route
 
     @property
     def has_body(self) -> bool:
-        """The head announces one."""
+        """Return whether the head announces a body."""
         return self.content_bytes > 0 or self.transfer_coding != b""
 
-    def add_to_body(self, piece: bytes) -> None:
-        """Mostly the first piece is all of it. No list: chunks may be of one byte."""
+    def add_to_body(self, chunk: bytes) -> None:
+        """Mostly the first chunk is all of it. No list: chunks may be of one byte."""
         if not self.body:
-            self.body = piece
+            self.body = chunk
         elif isinstance(self.body, bytearray):
-            self.body += piece
+            self.body += chunk
         else:
-            self.body = bytearray(self.body + piece)
+            self.body = bytearray(self.body + chunk)
 
     def has_lines(self) -> bool:
         """The body is a line an event."""
         return media_type(self.content_type) == NDJSON_CONTENT_TYPE
 
     def call(self) -> Call:
-        """What the handler gets."""
+        """Return the value that the handler gets."""
         assert self.matched is not None
         return Call(
             self.matched.parameters,
@@ -142,7 +142,10 @@ def check_head(exchange: Exchange, version: str, method: bytes) -> None:
 
 
 def check_matched(exchange: Exchange) -> None:
-    """InvalidParameterError; ExpectationFailedError; UnsupportedMediaTypeError."""
+    """Check the request.
+
+    InvalidParameterError; ExpectationFailedError; UnsupportedMediaTypeError.
+    """
     matched = exchange.matched
     assert matched is not None
     if isinstance(matched.parameters, InvalidParameterError):
@@ -158,7 +161,7 @@ def check_matched(exchange: Exchange) -> None:
 
 
 def _check_content(exchange: Exchange, matched: Matched) -> None:
-    """UnsupportedMediaTypeError."""
+    """Check the content type. UnsupportedMediaTypeError."""
     given = media_type(exchange.content_type)
     if not exchange.has_body and (not given or matched.route.is_body_optional):
         return  # the handler says what is missing
@@ -183,7 +186,7 @@ def _check_content(exchange: Exchange, matched: Matched) -> None:
 def check_secret(secret: str, authorization: bytes) -> None:
     """SecretRequiredError unless the header names the ring's secret; an empty one needs none."""
     scheme, _, given = authorization.partition(b" ")
-    is_named = compare_digest(given.strip(), secret.encode())  # in a time that tells nothing
+    is_named = compare_digest(given.strip(), secret.encode())  # in a time that reveals nothing
     if secret and not (is_named and scheme.lower() == b"bearer"):
         what = "another secret than the ring's" if authorization else "no secret"
         raise SecretRequiredError(

@@ -90,9 +90,9 @@ class Response(NamedTuple):
 
 
 # Answers a request with a whole body, or an error; once, maybe later.
-Answer = Callable[[Response | TailraceError], None]
-# Starts at once and calls `Answer`; requests of one connection may overlap (produce).
-Immediate = Callable[[Broker, Call, Answer], None]
+AnswerCallback = Callable[[Response | TailraceError], None]
+# Starts at once and calls `AnswerCallback`; requests of one connection may overlap (produce).
+Immediate = Callable[[Broker, Call, AnswerCallback], None]
 # Runs when all requests of its connection before it are answered.
 Handler = Callable[[Broker, Call], Awaitable[Response]]
 
@@ -173,14 +173,14 @@ def matcher(
     def match(method: bytes, target: bytes) -> Matched:
         path, _, query = _origin_form(target).partition(b"?")
         for pattern, by_method in by_pattern.items():
-            found = pattern.fullmatch(path)
-            if found:
+            match_ = pattern.fullmatch(path)
+            if match_:
                 reader = by_method.get(b"GET" if method == b"HEAD" else method)
                 if reader is None:
                     raise _method_not_allowed(path, by_method)
                 parameters: Parameters | InvalidParameterError
                 try:
-                    parameters = reader.read(found.groupdict(), query)
+                    parameters = reader.read(match_.groupdict(), query)
                 except InvalidParameterError as error:
                     parameters = error
                 return Matched(reader.route, parameters, reader.body_types, takes_untyped)
@@ -199,7 +199,7 @@ def matcher(
 
 
 def shortened(text: str) -> str:
-    """What an error quotes of what was sent."""
+    """Return the part of a sent value that an error quotes."""
     is_long = len(text) > _SHOWN_CHARACTERS_MAX
     return f"{text[:_SHOWN_CHARACTERS_MAX]}…" if is_long else text
 
@@ -295,7 +295,7 @@ class _FieldReader:
 
 
 def _bare(info: msgspec.inspect.Type) -> msgspec.inspect.Type:
-    """Without what only describes it."""
+    """Return the type without its metadata."""
     return info.type if isinstance(info, msgspec.inspect.Metadata) else info
 
 
@@ -305,11 +305,11 @@ def _pattern(path: str) -> re.Pattern[bytes]:
 
 
 def _origin_form(target: bytes) -> bytes:
-    """Without scheme and authority, which a proxy may have left in (RFC 9112, 3.2.2)."""
-    found = _AUTHORITY.match(target)
-    if found is None:
+    """Remove scheme and authority, which a proxy may have left in (RFC 9112, 3.2.2)."""
+    match_ = _AUTHORITY.match(target)
+    if match_ is None:
         return target
-    rest = target[found.end() :]
+    rest = target[match_.end() :]
     return rest if rest.startswith(b"/") else b"/" + rest
 
 

@@ -15,7 +15,8 @@ LOG_SECONDS = 60.0
 # Whoever connects from many addresses gets some lines more, and no more memory.
 LOGGED_MAX = 1024
 # A connection whose peer has gone without a word (power loss, a cut cable) is given up when what
-# was sent is not confirmed for so long, and when a silent one does not answer the kernel's probes.
+# was sent is not confirmed for this long, and when a silent one does not answer the kernel's
+# probes.
 UNCONFIRMED_MS = 3000
 PROBE_IDLE_SECONDS, PROBE_INTERVAL_SECONDS, PROBES = 10, 3, 3
 
@@ -77,13 +78,13 @@ class PeerContext:
         _set_options(transport)
 
     def closed(self, transport: asyncio.Transport) -> None:
-        """It is no more."""
+        """Forget a closed connection."""
         self.open.discard(transport)
         if not self.open:
             self._all_closed.set()
 
     async def all_closed(self) -> None:
-        """Until no connection is open."""
+        """Wait until no connection is open."""
         if self.open:
             await self._all_closed.wait()
 

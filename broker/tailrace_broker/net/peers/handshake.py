@@ -1,6 +1,6 @@
 """How two brokers make sure that they belong to one ring, before any message: no I/O.
 
-Both show that they know the ring secret, without telling it:
+Both show that they know the ring secret, without sending it:
 
     dialler  -> acceptor   greeting
     acceptor -> dialler    greeting, proof
@@ -76,11 +76,11 @@ class Handshake:
         return bool(self._theirs)
 
     def first_words(self) -> bytes:
-        """What is sent before anything came: the dialler's greeting."""
+        """Return what is sent before anything came: the dialler's greeting."""
         return self._mine if self._side is Side.DIALLER else b""
 
     def feed(self, received: bytes) -> bytes:
-        """What is to be sent now; HandshakeError: nothing, and the connection is to be closed."""
+        """Return what to send now; HandshakeError: nothing, and the connection is to be closed."""
         assert self.peer is None
         self._received += received
         answer = b""
@@ -102,7 +102,7 @@ class Handshake:
         return answer
 
     def rest(self) -> bytes:
-        """What came behind the handshake: frames."""
+        """Return the frames that came behind the handshake."""
         assert self.peer is not None
         return self._take(len(self._received))
 

@@ -39,7 +39,7 @@ class IncomingPeers:
         self.on_heard(ordinal)
 
     def lost(self, ordinal: int, connection: "IncomingConnection", *, is_by_peer: bool) -> None:
-        """The connection is closed."""
+        """Handle the end of the connection."""
         if self.by_ordinal.get(ordinal) is not connection:
             return
         del self.by_ordinal[ordinal]
@@ -67,7 +67,7 @@ class IncomingConnection(asyncio.Protocol):
         self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Somebody has dialled."""
+        """Handle a new connection."""
         self._transport = cast(asyncio.Transport, transport)
         self._context.opened(self._transport)
         self._address = str((transport.get_extra_info("peername") or ("unknown",))[0])
@@ -97,7 +97,7 @@ class IncomingConnection(asyncio.Protocol):
             self._establish(self._handshake.peer.ordinal)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """By whatever side."""
+        """Handle the end of the connection, by whatever side."""
         self._context.closed(self._transport)
         if self._ordinal is not None:
             self._peers.lost(self._ordinal, self, is_by_peer=not self._is_aborted)

@@ -173,7 +173,7 @@ class OutgoingPeer:
             self._dial = None
 
     async def _open(self, host: str, port: int) -> None:
-        """At the first of the name's addresses that takes it.
+        """Connect to the first of the name's addresses that takes it.
 
         A name goes into no `create_connection`: of one that is cancelled uvloop leaves the lookup
         behind, and nobody hears of its failure but the loop, for which it is a bug that ends us.
@@ -237,11 +237,11 @@ class _OutgoingConnection(asyncio.Protocol):
         self._peer.pause(True)
 
     def resume_writing(self) -> None:
-        """It has caught up."""
+        """Go on: the peer has caught up."""
         self._peer.pause(False)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """By whatever side."""
+        """Handle the end of the connection, by whatever side."""
         self._stop_deadline()
         self._context.closed(self._transport)
         if self._handshake.peer is None and not (self._is_refused or self._context.is_closed):

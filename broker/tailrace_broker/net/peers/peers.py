@@ -2,7 +2,8 @@
 
 For each direction between two brokers there is a connection of its own, dialled by who sends. What
 cannot be sent is lost, as the machines expect it. A killed process is noticed at once: its kernel
-resets what is open and refuses what is dialled; a host that has vanished is not: silence tells.
+resets what is open and refuses what is dialled; a host that has vanished is not: its silence shows
+it.
 """
 
 import asyncio
@@ -67,7 +68,7 @@ class Peers:
 
     @property
     def counters(self) -> PeerCounters:
-        """For metrics."""
+        """Return counters for metrics."""
         return self._context.counters
 
     async def listen(self, host: str, port: int) -> int:
@@ -91,7 +92,7 @@ class Peers:
         return int(self._server.sockets[0].getsockname()[1])
 
     def send(self, ordinal: int, message: Message) -> None:
-        """At the end of this turn of the loop, or never. Of one message to several, in a row."""
+        """Send at the end of this turn of the loop, or never. One message may go to several."""
         context = self._context
         if context.is_closed or ordinal == context.ordinal:
             context.counters.dropped += 1

@@ -1,7 +1,7 @@
 """The storage edge: the only module that opens data files.
 
 Direct I/O (O_DIRECT, open(2)) where the file system has it, so that the kernel keeps no second
-copy; else buffered (macOS, tmpfs), which `is_direct` tells. Positions, sizes and memory are whole
+copy; else buffered (macOS, tmpfs), which `is_direct` says. Positions, sizes and memory are whole
 blocks; durable writes carry RWF_DSYNC (pwritev2(2)), so that one call writes and syncs.
 """
 
@@ -24,7 +24,7 @@ from tailrace_broker.storage.files.writes_under_way import writing
 
 # A multiple of every logical block size in use (512, 4096), and the page size.
 BLOCK_BYTES = 4096
-# So many durable writes tell how fast the disk is; at a slow disk's 10 ms no start notices them.
+# So many durable writes show how fast the disk is; at a slow disk's 10 ms no start notices them.
 DURABLE_WRITES = 8
 
 _libc = ctypes.CDLL(None, use_errno=True)  # gives the interpreter up while it waits
@@ -84,7 +84,7 @@ class DirectFile:
         return self._fd
 
     def size_bytes(self) -> int:
-        """The file's present size."""
+        """Return the file's present size."""
         return os.fstat(self._fd).st_size
 
     def read(self, buffer: memoryview, position: int) -> int:
@@ -94,7 +94,7 @@ class DirectFile:
             return os.preadv(self._fd, [buffer], position)
 
     def write(self, buffer: memoryview, position: int, *, is_durable: bool = True) -> None:
-        """Write whole blocks; durable on return (contents and file size) unless told otherwise."""
+        """Write whole blocks; durable on return (contents and file size) by default."""
         assert position % BLOCK_BYTES == 0, position
         assert len(buffer) % BLOCK_BYTES == 0, len(buffer)
         with translated_errors(self.path), writing():
@@ -141,7 +141,7 @@ def write_file_atomically(path: Path, contents: bytes) -> None:
 
 
 def sync_file_system(path: Path) -> None:
-    """All that was written before, to the file system that this file is on. StorageFailedError.
+    """Sync all earlier writes to the file system that this file is on. StorageFailedError.
 
     For many files at once: on ext4 it took 0.06 ms a file, and a sync of each 0.8 to 3 ms.
     """
@@ -167,7 +167,7 @@ def _with_fd(path: Path, call: Callable[[int], None]) -> None:
 
 
 def _sync_data(fd: int) -> None:
-    """fdatasync(2), which macOS lacks."""
+    """Call fdatasync(2), which macOS lacks."""
     getattr(os, "fdatasync", os.fsync)(fd)
 
 
@@ -177,7 +177,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def has_direct_io(directory: Path) -> bool:
-    """Whether files here can bypass the page cache; tried with a real write."""
+    """Return whether files here can bypass the page cache; tried with a real write."""
     if not _O_DIRECT or _is_in_memory(directory):
         return False
     probe = directory / "direct-io-probe"
@@ -231,7 +231,7 @@ def translated_errors(
 def translated(
     error: OSError, path: Path, failed: type[StoredDataError] = StorageFailedError
 ) -> StoredDataError:
-    """Of one that was not raised here."""
+    """Translate an OSError that was not raised here."""
     if error.errno in _FULL_ERRNOS:
         return DiskFullError(
             f"no space left for {path}; delete a topic, lower its retention, or enlarge the disk"
@@ -244,7 +244,7 @@ def _open(path: Path, flags: int, is_direct: bool) -> int:
 
 
 def _is_in_memory(directory: Path) -> bool:
-    """Whether this is tmpfs, which takes O_DIRECT but is memory (proc(5), mountinfo)."""
+    """Return whether this is tmpfs, which takes O_DIRECT but is memory (proc(5), mountinfo)."""
     device = directory.stat().st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     try:

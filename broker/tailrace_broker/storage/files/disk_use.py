@@ -20,9 +20,9 @@ class DiskUse:
         self._trashed: dict[str, int] = {}  # bytes by directory
 
     def other_bytes(self) -> int | None:
-        """Of journal, metadata, spare files and trash; None: the disk does not answer. Blocks.
+        """Return those of journal, metadata, spare files and trash; None: the disk does not answer.
 
-        Costs a look at some 20 files. A topic does not change in the trash: its files are looked
+        Costs a stat of some 20 files. A topic does not change in the trash: its files are looked
         at once.
         """
         if not self._data.exists():
@@ -37,12 +37,12 @@ class DiskUse:
 
 
 def tree_bytes(directory: Path) -> int:
-    """What all files below it take; those that vanish meanwhile, nothing. Blocks."""
+    """Return the size of all files below it, in whole blocks; vanished ones count nothing."""
     return sum(_bytes_in(Path(each)) for each, *_ in os.walk(directory))
 
 
 def _bytes_in(directory: Path) -> int:
-    """Of its own files."""
+    """Return the blocks of its own files in bytes."""
     size_bytes = 0
     for name in _entries(directory)[1]:
         with suppress(OSError):

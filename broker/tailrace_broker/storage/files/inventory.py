@@ -46,7 +46,7 @@ class Inventory:
         return self._known.newest_segments.get(topic_id, {}).get(partition)
 
     def add_journal_file(self, name: str) -> None:
-        """It is there, durably."""
+        """Record that the file is there, durably."""
         known = self.journal_files or ()
         if name not in known:
             self.keep_journal_files([*known, name])

@@ -84,7 +84,7 @@ class IoThreads:
             pass  # nothing is kept of what is done: a result may be a view of a pinned buffer
 
     def _do_next(self) -> bool:
-        """Whether there is more to come."""
+        """Do the next job; return whether there is more to come."""
         item = self._work.get()
         if item is None:
             return False

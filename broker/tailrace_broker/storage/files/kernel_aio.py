@@ -26,7 +26,7 @@ _IOCB_FLAG_RESFD = 1
 _RWF_DSYNC = 0x2
 
 # Called on the loop: bytes written, or a negative errno.
-Written = Callable[[int], None]
+OnWritten = Callable[[int], None]
 
 
 class KernelAio:
@@ -68,7 +68,14 @@ class KernelAio:
             return None
 
     def write(
-        self, fd: int, address: int, size_bytes: int, position: int, done: Written, *, durable: bool
+        self,
+        fd: int,
+        address: int,
+        size_bytes: int,
+        position: int,
+        done: OnWritten,
+        *,
+        durable: bool,
     ) -> None:
         """Start a write of whole blocks; `done` follows in a later turn of the loop."""
         assert self._done is None
@@ -104,7 +111,7 @@ class KernelAio:
         done(result)
 
     def _call(self, *arguments: object) -> int:
-        """A system call; OSError."""
+        """Make a system call. OSError."""
         result = int(self._syscall(*arguments))
         if result < 0:
             number = ctypes.get_errno()
@@ -113,5 +120,5 @@ class KernelAio:
 
 
 def address_of(memory: mmap.mmap) -> int:
-    """Where a mapping begins; it must stay open while the address is used."""
+    """Return where a mapping begins; it must stay open while the address is used."""
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))

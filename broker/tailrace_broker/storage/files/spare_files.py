@@ -1,4 +1,4 @@
-"""Files and directories kept ready, so that a full disk can still be told to delete.
+"""Files and directories kept ready, so that a full disk still takes a deletion.
 
 A small file is replaced as a whole by writing another and renaming it. Where a full disk has no
 block for the other, a spare file becomes it: its blocks were written before, so that writing over
@@ -47,13 +47,13 @@ class SpareFiles:
                 _make_spare(path)
 
     def write(self, path: Path, contents: bytes) -> None:
-        """As `write_file_atomically`; on a full disk over a spare file, while there is one.
+        """Write as `write_file_atomically`; on a full disk over a spare file, while there is one.
 
         DiskFullError: there is none left that is large enough.
         """
         try:
             write_file_atomically(path, contents)
-            if not all(each.exists() for each in self._files):
+            if not all(file.exists() for file in self._files):
                 self.fill()
         except DiskFullError:
             with self._lock:
@@ -72,7 +72,9 @@ class SpareFiles:
                 path.mkdir(exist_ok=True)
         except DiskFullError:
             with self._lock:
-                spare = next((each for each in self._directories if each.exists()), None)
+                spare = next(
+                    (directory for directory in self._directories if directory.exists()), None
+                )
                 if spare is None:
                     raise
                 with translated_errors(path):

@@ -23,7 +23,7 @@ class Turns:
             begin()
 
     def end(self) -> None:
-        """The next one begins."""
+        """Release the lock to the next one."""
         assert self._is_taken
         if self._waiting:
             begin, *rest = self._waiting
@@ -34,7 +34,7 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """For a task, which must not be cancelled while it waits."""
+        """Hold the lock in a task, which must not be cancelled while it waits."""
         begun = asyncio.Event()
         self.take(begun.set)
         await begun.wait()

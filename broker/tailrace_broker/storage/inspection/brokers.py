@@ -1,6 +1,6 @@
 """Checks what brokers have stored below a directory.
 
-Beside a running broker what is being written just then is no finding: a second look has to find
+Beside a running broker what is being written just then is no finding: a second pass has to find
 the same.
 """
 
@@ -36,7 +36,7 @@ from tailrace_broker.codec.producers import decode_checkpoint
 from tailrace_broker.codec.ring_snapshot import decode_state
 from tailrace_broker.memory.pool import BufferPool
 from tailrace_broker.model.errors import CorruptBatchError, StoredDataError
-from tailrace_broker.storage.inspection.disk import Disk, first_segment
+from tailrace_broker.storage.inspection.disk import InspectedDisk, first_segment
 from tailrace_broker.storage.inspection.findings import Finding, Report, refused
 from tailrace_broker.storage.inspection.journals import check_journal_files
 from tailrace_broker.storage.inspection.logs import check_log
@@ -76,7 +76,7 @@ def check_files(directory: Path, without: Sequence[Path] = ()) -> Report:
     if not (report.findings and _is_in_use(home)):
         return report
     again = _look(home, directory, without)
-    kept = [each for each in again.findings if each.is_bad and each in report.findings]
+    kept = [finding for finding in again.findings if finding.is_bad and finding in report.findings]
     return again._replace(findings=kept)
 
 
@@ -96,7 +96,7 @@ def _look(home: Path, directory: Path, without: Sequence[Path]) -> Report:
 
 
 class _Look:
-    """One look at the files; each file is reported by whoever reads it first."""
+    """One pass over the files; each file is reported by whoever reads it first."""
 
     def __init__(self, home: Path, directory: Path, without: Sequence[Path]) -> None:
         self.findings: list[Finding] = []
@@ -120,7 +120,7 @@ class _Look:
 
     def check_home(self) -> None:
         """Check what a start of the broker checks."""
-        disk = Disk.read(self._home / "data")
+        disk = InspectedDisk.read(self._home / "data")
         logs = list(disk.logs())
         self._add(disk.findings)
         self._add(_missing_marks(disk))
@@ -151,9 +151,11 @@ class _Look:
                 self._add(check_log(place, evidence, None, self._pool))
 
     def _add(self, findings: Sequence[Finding]) -> None:
-        known = {each.file for each in self.findings}
+        known = {finding.file for finding in self.findings}
         self.findings += [
-            each for each in findings if each.file not in known and self._is_asked_for(each.file)
+            finding
+            for finding in findings
+            if finding.file not in known and self._is_asked_for(finding.file)
         ]
 
     def _is_asked_for(self, path: Path) -> bool:
@@ -188,8 +190,8 @@ def _is_in_use(home: Path) -> bool:
     return False
 
 
-def _missing_marks(disk: Disk) -> list[Finding]:
-    """Of topics in the trash: without its mark one cannot be restored, and is not purged."""
+def _missing_marks(disk: InspectedDisk) -> list[Finding]:
+    """Find topics in the trash without a mark: they cannot be restored, and are not purged."""
     marks = [
         disk.data / TRASH / str(topic_id) / DELETED_TOPIC_FILE
         for topic_id in disk.known.newest_segments
@@ -201,7 +203,7 @@ def _missing_marks(disk: Disk) -> list[Finding]:
 
 
 def _place_by_batches(directory: Path) -> LogPlace | None:
-    """Of segments that lie anywhere, by the first header that can be read; None: there is none."""
+    """Return the partition of loose segments by the first readable header; None: none."""
     for path in sorted(directory.iterdir()):
         if SEGMENT_NAME.fullmatch(path.name):
             with suppress(CorruptBatchError), path.open("rb") as file:
@@ -249,4 +251,4 @@ _OTHERS = [_JOURNAL_NAME, SEGMENT_NAME, INDEX_NAME, *map(_named, METADATA_LOGS)]
 
 
 def _is_known(name: str) -> bool:
-    return any(each.fullmatch(name) for each in [*(name for name, _ in _CHECKS), *_OTHERS])
+    return any(other.fullmatch(name) for other in [*(name for name, _ in _CHECKS), *_OTHERS])

@@ -48,7 +48,7 @@ class InspectedLog(NamedTuple):
 
 
 @dataclass(slots=True)
-class Disk:
+class InspectedDisk:
     """What could be read, and in `findings` what a start refuses, or goes on without."""
 
     data: Path
@@ -61,9 +61,9 @@ class Disk:
     findings: list[Finding] = field(default_factory=list)
 
     @staticmethod
-    def read(data: Path) -> "Disk":
+    def read(data: Path) -> "InspectedDisk":
         """Read a broker's `data` directory."""
-        disk = Disk(data)
+        disk = InspectedDisk(data)
         if data.is_dir():
             disk._read_identity()
             disk._read_metadata()
@@ -109,15 +109,15 @@ class Disk:
         refused_count = len(self.findings)
         self._tried(metadata, lambda: check_metadata(self.data, identity))
         if len(self.findings) == refused_count:
-            self.state = self._tried(metadata, lambda: _agreed_state(metadata))
+            self.state = self._tried(metadata, lambda: _committed_state(metadata))
 
     def _read_journal(self) -> None:
         journal = self.data / "journal"
-        found = missing_journal(journal, self.known.journal_files, is_clean=self.is_clean)
-        for name in found.missing:
+        missing = missing_journal(journal, self.known.journal_files, is_clean=self.is_clean)
+        for name in missing.missing:
             path = journal / name
-            if name in found.refused:
-                self.findings.append(refused(path, found.refused[name]))
+            if name in missing.refused:
+                self.findings.append(refused(path, missing.refused[name]))
                 continue
             text = (
                 "is missing or empty, which somebody has accepted: the next start goes on "
@@ -145,14 +145,14 @@ class Disk:
         if self.state is None or self.identity is None:
             return
         for topic in self.state.topics.values():
-            found = topic_of(self.state, topic)
-            for partition in found.partitions:
+            topic_state = topic_of(self.state, topic)
+            for partition in topic_state.partitions:
                 owner = self.state.ranges[partition.range_id]
                 if self.identity.ordinal in ((*owner.complete, *owner.replicas)):
-                    yield found, partition
+                    yield topic_state, partition
 
     def _listed(self) -> set[tuple[UUID, int]]:
-        """Of partitions that have a directory or must have one."""
+        """List the partitions that have a directory or must have one."""
         listed = {
             (topic_id, partition)
             for topic_id, newest in self.known.newest_segments.items()
@@ -171,7 +171,7 @@ class Disk:
         return (self.data / TRASH / f"{topic_id}{PURGED_SUFFIX}").exists()
 
     def _opened(self, topic: Topic, partition: Partition) -> InspectedLog:
-        """As a start opens it."""
+        """Return a log as a start opens it."""
         number = partition.partition
         ends = self.log_ends.get(topic.topic_id, [])
         exact_end = ends[number] if number < len(ends) else None
@@ -199,13 +199,13 @@ class Disk:
         )
 
     def _elsewhere(self, topic: Topic, number: int) -> InspectedLog:
-        """Of a partition that another broker has now: of the old copy nothing must be here."""
+        """Return a partition that another broker has now: nothing of the old copy must be here."""
         place = self._place(topic.topic_id, number, topic.name)
         evidence = LogEvidence(first_segment(place.directory), is_start_known=False)
         return InspectedLog(place, evidence, None)
 
     def _topic(self, topic_id: UUID) -> Topic | None:
-        """What is known of a topic that this broker does not open."""
+        """Return what is known of a topic that this broker does not open."""
         if self.state is not None:
             deleted = self.state.deleted.get(topic_id)
             topics = [each for each in self.state.topics.values() if each.id == topic_id]
@@ -229,7 +229,7 @@ class Disk:
     def _evidence(self, place: LogPlace, first_offset: int | None) -> LogEvidence:
         rescued = self._tried(place.directory, lambda: load_rescued(place.directory)) or []
         journaled: list[JournaledBatch] = []
-        if place.directory.parent.parent == self.data:  # who restores a topic does not look there
+        if place.directory.parent.parent == self.data:  # who restores a topic does not search there
             key = place.topic_id.bytes, place.partition
             journaled = self.replay.batches.get(key, [])
         return LogEvidence(
@@ -246,7 +246,7 @@ def first_segment(directory: Path) -> int:
     return min((int(path.stem) for path in directory.glob("[0-9]" * 20 + ".log")), default=0)
 
 
-def _agreed_state(metadata: Path) -> RingState | None:
+def _committed_state(metadata: Path) -> RingState | None:
     files = {path.name: path.read_bytes() for path in metadata.iterdir() if owns(path.name)}
     kept, _ = MetadataLog.recover(files)
     return state_at(kept)

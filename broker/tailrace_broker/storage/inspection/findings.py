@@ -27,8 +27,8 @@ class Report(NamedTuple):
 
     @property
     def bad_count(self) -> int:
-        """Findings that are damage."""
-        return sum(each.is_bad for each in self.findings)
+        """Count the findings that are damage."""
+        return sum(finding.is_bad for finding in self.findings)
 
 
 def refused(file: Path, detail: str, position: int | None = None) -> Finding:

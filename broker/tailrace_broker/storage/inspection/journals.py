@@ -1,4 +1,4 @@
-"""What stands in the files of a journal, and what a start would say of it."""
+"""The contents of the files of a journal, and what a start would say of it."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -69,19 +69,19 @@ def check_journal_files(paths: Sequence[Path]) -> tuple[list[Finding], JournalRe
     ReadFailedError.
     """
     try:
-        found = read_journal(paths, is_direct=False)
+        journal = read_journal(paths, is_direct=False)
     except CorruptMetadataError as error:
         return [_blamed(paths, error)], JournalReplay()
     findings = [
         Finding(path, 0, "the head of the journal file is damaged: its frames are read without it")
-        for path, stored, header in zip(paths, found.contents, found.headers, strict=True)
+        for path, stored, header in zip(paths, journal.contents, journal.headers, strict=True)
         if header is None and any(stored[: JOURNAL_FILE_HEADER.size])
     ]
-    findings += [_flaw(paths, found, flaw) for flaw in found.replay.flaws]
-    if found.has_torn_end and not findings:
+    findings += [_flaw(paths, journal, flaw) for flaw in journal.replay.flaws]
+    if journal.has_torn_end and not findings:
         text = "the last frame is not whole: the next start leaves it out"
-        findings.append(Finding(paths[found.replay.last_used], None, text, is_bad=False))
-    return findings, found.replay
+        findings.append(Finding(paths[journal.replay.last_used], None, text, is_bad=False))
+    return findings, journal.replay
 
 
 def _flaw(paths: Sequence[Path], found: JournalFiles, flaw: FrameFlaw) -> Finding:

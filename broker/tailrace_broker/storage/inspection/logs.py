@@ -45,7 +45,7 @@ class NotedRepairs:
         """An index is compared with its segment elsewhere."""
 
     def save_damage(self, known: RecordedDamage) -> None:
-        """What of the log is damaged is in what the recovery returns."""
+        """Do nothing: the recovery returns the damage of the log."""
 
     def write_pending(
         self, segments: list[SegmentState], pending: Sequence[JournaledBatch]
@@ -58,7 +58,7 @@ class NotedRepairs:
         state.position = align_up(state.position, BLOCK_BYTES)
 
     def cut(self, file: DirectFile, state: SegmentState, torn_bytes: int) -> None:
-        """Note where."""
+        """Note where the log is cut."""
         if torn_bytes:
             self.torn.append((file.path, state.position, torn_bytes))
 
@@ -66,7 +66,7 @@ class NotedRepairs:
         """It is in what the recovery returns."""
 
     def remove_segments(self, paths: Iterable[Path]) -> None:
-        """Nobody needs them."""
+        """Do nothing: nobody needs these segments."""
 
 
 def check_log(
@@ -74,7 +74,7 @@ def check_log(
 ) -> list[Finding]:
     """Check a log as a start opens it, and each byte of its segments and indexes.
 
-    `epoch`: of its range, as the ring agreed; None is not known.
+    `epoch`: of its range, as the ring committed it; None is not known.
     """
     repairs = NotedRepairs()
     try:
@@ -121,13 +121,13 @@ def _torn_findings(log: RecoveredLog, repairs: NotedRepairs) -> Iterator[Finding
 
 
 def _acknowledged_end(path: Path, position: int) -> int:
-    """How far the log was acknowledged, as the batches from this byte on say; 0: they do not.
+    """Return the end of what is acknowledged, as batches from this byte on say; 0: none does.
 
-    A start looks only at those that begin a write.
+    A start reads only those that begin a write.
     """
     with path.open("rb") as file:
-        found = pieces_in(file, os.fstat(file.fileno()).st_size, position)
-        return max((each.header.high_watermark for each in found if each.header), default=0)
+        pieces = pieces_in(file, os.fstat(file.fileno()).st_size, position)
+        return max((each.header.high_watermark for each in pieces if each.header), default=0)
 
 
 def _lost_end_findings(
@@ -147,7 +147,7 @@ def _lost_end_findings(
 
 
 def _file_findings(place: LogPlace, log: RecoveredLog) -> Iterator[Finding]:
-    """What a start passes over."""
+    """Return findings that a start passes over."""
     reported: dict[Path, set[int]] = {}
     for damage in (*log.damages, *log.losses):
         reported.setdefault(damage.path, set()).add(damage.position)

@@ -1,4 +1,4 @@
-"""Everything that stands in a segment file, whatever it holds: total, without a decision."""
+"""Everything that is in a segment file, whatever it holds: total, without a decision."""
 
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
@@ -14,7 +14,7 @@ _MAGICS = frozenset({BATCH_MAGIC, PAD_MAGIC})
 
 
 class Piece(NamedTuple):
-    """What stands at a position: `kind` is batch, pad, zeros or damage.
+    """The content of a position: `kind` is batch, pad, zeros or damage.
 
     `header`: of a batch, right by its own checksum; `is_whole`: all of the piece is.
     """

@@ -1,4 +1,4 @@
-"""What of a segment and of its index is damaged where a start does not look, or passes over."""
+"""What of a segment and of its index is damaged where a start does not read, or passes over."""
 
 import os
 from collections.abc import Collection, Iterator
@@ -35,7 +35,7 @@ class SegmentWalk:
         self._is_last = is_last
 
     def findings(self, reported: Collection[int]) -> list[Finding]:
-        """What is wrong; `reported`: what starts at these positions is known to be damaged."""
+        """Yield what is wrong; `reported`: the positions of known damage."""
         found: list[Finding] = []
         index = self._read_index(found)
         check = None if index is None else _IndexCheck(index, self._state.base_offset)
@@ -47,7 +47,7 @@ class SegmentWalk:
                     check.take(piece.position, piece.header)
                 texts += [(piece.position, text) for text in self._flaws(piece)]
                 end_position = piece.position + piece.size_bytes
-        found += [Finding(self._path, *each) for each in texts if each[0] not in reported]
+        found += [Finding(self._path, *text) for text in texts if text[0] not in reported]
         if check is not None and not (texts or reported):
             end = None if self._is_last else (self._state.end_offset, end_position)
             index_path = self._path.with_suffix(".idx")
@@ -63,7 +63,7 @@ class SegmentWalk:
             return None
 
     def _pieces(self, file: BinaryIO) -> Iterator[Piece]:
-        """Of the last segment only what is before the log's end: behind it nothing counts."""
+        """Yield the pieces; of the last segment only those before the log's end."""
         end_position = self._state.position if self._is_last else None
         for piece in pieces_in(file, os.fstat(file.fileno()).st_size):
             if end_position is not None and piece.position >= end_position:
@@ -111,7 +111,7 @@ class _IndexCheck:
         self._last = header
 
     def wrong(self, end: tuple[int, int] | None) -> Iterator[str]:
-        """What does not fit the segment; `end`: its end offset and size when it is finished."""
+        """Yield what does not fit the segment; `end`: its offset and size when finished."""
         index, last = self._index, self._last
         if self._entry is not None:
             yield f"an entry for byte {self._entry.position}, where no such batch starts"
@@ -125,4 +125,4 @@ class _IndexCheck:
             if known != (last.epoch, last.append_time_us, self._largest_us, self._epochs):
                 yield "the head does not fit the batches of its segment"
         if end is not None and (index.end_offset, index.segment_bytes) != end:
-            yield f"tells another end than that of its segment, offset {end[0]}"
+            yield f"has another end than its segment, offset {end[0]}"

@@ -41,7 +41,7 @@ class MetadataDisk:
         self._files: dict[str, DirectFile] = {}
 
     def recover(self, *, log_bytes: int) -> tuple[Kept, MetadataLog]:
-        """What is there, durably, and the log that goes on from it.
+        """Return what is there, durably, and the log that goes on from it.
 
         CorruptMetadataError, ReadFailedError, DiskFullError, StorageFailedError.
         """
@@ -56,7 +56,10 @@ class MetadataDisk:
         return kept, log
 
     def execute(self, actions: Sequence[FileAction]) -> None:
-        """In this order. DiskFullError (doing them all again does no harm), StorageFailedError."""
+        """Execute in this order.
+
+        DiskFullError (doing them all again does no harm), StorageFailedError.
+        """
         for action in actions:
             path = self._directory / action.name
             match action:
@@ -78,7 +81,7 @@ class MetadataDisk:
                     assert_never(action)
 
     def close(self) -> None:
-        """Nothing is being written."""
+        """Close the files. Nothing is being written."""
         for file in self._files.values():
             file.close()
         self._files.clear()

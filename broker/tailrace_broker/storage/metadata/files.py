@@ -2,7 +2,8 @@
 
 One write is under way at a time; what is to be kept meanwhile gathers and is the next one. A
 snapshot is made on the event loop, a slice a turn, and written beside the log's writes. After a
-write that failed nobody knows what the disk holds, so nothing is written any more: a restart looks.
+write that failed nobody knows what the disk holds, so nothing is written any more: a restart reads
+it.
 """
 
 import asyncio
@@ -84,7 +85,7 @@ class _Compaction(NamedTuple):
 
 
 _Job = _Keep | _Replace | _BeginCompaction | _EndCompaction
-_Told = Callable[[TailraceError | None], None]
+_OnDone = Callable[[TailraceError | None], None]
 
 
 class MetadataFiles:
@@ -118,7 +119,7 @@ class MetadataFiles:
 
     @property
     def size_bytes(self) -> int:
-        """What the log and the snapshot take on disk."""
+        """Return the size of the log and the snapshot on disk."""
         log_bytes = 0 if self._log is None else len(METADATA_LOGS) * self._log_bytes
         return log_bytes + self._snapshot_bytes
 
@@ -128,7 +129,7 @@ class MetadataFiles:
         return self._failure is not None
 
     async def load(self) -> Kept:
-        """What the disk keeps; nothing, in a new directory. Once, before all else.
+        """Return what the disk keeps; nothing, in a new directory. Call it once, before all else.
 
         CorruptMetadataError, ReadFailedError, DiskFullError, StorageFailedError.
         """
@@ -209,27 +210,27 @@ class MetadataFiles:
         match job:
             case _Keep():
                 gathered = self._gather(job)
-                decide = partial(log.keep, [each for job in gathered for each in job.records])
-                told = partial(self._tell_kept, gathered)
+                decide = partial(log.keep, [record for job in gathered for record in job.records])
+                on_done = partial(self._report_kept, gathered)
             case _Replace():
                 decide = partial(log.replace, job.snapshot, job.records)
-                told = partial(self._tell_replaced, job)
+                on_done = partial(self._report_replaced, job)
             case _BeginCompaction():
                 decide = partial(log.begin_compaction, job.id, job.records)
-                told = partial(self._tell_kept, [job])
+                on_done = partial(self._report_kept, [job])
             case _EndCompaction():
                 decide = partial(log.end_compaction, job.snapshot.id)
-                told = partial(self._tell_compacted, job)
+                on_done = partial(self._report_compacted, job)
             case _:
                 assert_never(job)
         self._is_writing = True
         try:
-            self._write(decide(), told)
+            self._write(decide(), on_done)
         except StorageFailedError as error:  # the log is full
-            self._io.call_soon(partial(self._end_write, told, error))
+            self._io.call_soon(partial(self._end_write, on_done, error))
 
     def _gather(self, first: _Keep) -> list[_Keep]:
-        """What one write takes."""
+        """Gather the jobs of one write."""
         gathered, size_bytes = [first], 0
         size_bytes_max = min(GATHERED_BYTES_MAX, self._log_bytes // 4)
         while self._jobs and isinstance(job := self._jobs[0], _Keep):
@@ -240,37 +241,39 @@ class MetadataFiles:
             self._jobs.popleft()
         return gathered
 
-    def _write(self, actions: Sequence[FileAction], told: _Told) -> None:
-        self._io.submit(partial(self._disk.execute, actions), partial(self._written, actions, told))
+    def _write(self, actions: Sequence[FileAction], on_done: _OnDone) -> None:
+        self._io.submit(
+            partial(self._disk.execute, actions), partial(self._written, actions, on_done)
+        )
 
     def _written(
-        self, actions: Sequence[FileAction], told: _Told, _: None, error: TailraceError | None
+        self, actions: Sequence[FileAction], on_done: _OnDone, _: None, error: TailraceError | None
     ) -> None:
-        give_up = partial(self._end_write, told, error)
-        again = partial(self._write, actions, told)
+        give_up = partial(self._end_write, on_done, error)
+        again = partial(self._write, actions, on_done)
         if not (isinstance(error, DiskFullError) and self._try_again(again, give_up)):
             give_up()
 
-    def _end_write(self, told: _Told, error: TailraceError | None) -> None:
-        """What this brings about waits for its end, and is the next write as a whole."""
+    def _end_write(self, on_done: _OnDone, error: TailraceError | None) -> None:
+        """End a write. Jobs that this brings about wait for its end, and are the next write."""
         if error is not None:
             self._fail(error)
-        told(None if error is None else self._failure)
+        on_done(None if error is None else self._failure)
         self._is_writing = False
         self._go_on()
 
-    def _tell_kept(
+    def _report_kept(
         self, jobs: Sequence[_Keep | _BeginCompaction], error: TailraceError | None
     ) -> None:
         for job in jobs:
             job.done(job.number, error)
 
-    def _tell_replaced(self, job: _Replace, error: TailraceError | None) -> None:
+    def _report_replaced(self, job: _Replace, error: TailraceError | None) -> None:
         if error is None:
             self._snapshot_bytes = len(job.snapshot.state)
         job.done(job.number, error)
 
-    def _tell_compacted(self, job: _EndCompaction, error: TailraceError | None) -> None:
+    def _report_compacted(self, job: _EndCompaction, error: TailraceError | None) -> None:
         if error is None:
             self._snapshot_bytes = len(job.snapshot.state)
             job.done(job.snapshot)
@@ -347,6 +350,8 @@ class MetadataFiles:
 
 
 def _size_bytes_max(records: Sequence[Record]) -> int:
-    """Of so much they take no more."""
-    payload_bytes = sum(len(each.block.payload) for each in records if isinstance(each, Stored))
+    """Return an upper bound of the records' encoded size."""
+    payload_bytes = sum(
+        len(record.block.payload) for record in records if isinstance(record, Stored)
+    )
     return payload_bytes + RECORD_BYTES_MAX * len(records)

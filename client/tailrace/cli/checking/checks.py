@@ -30,7 +30,7 @@ OPEN_FILES_MIN = 10_240  # a broker's 8,192 connections, and its files
 
 
 def broker_checks(client: Client) -> list[Check]:
-    """All that the ring tells; only that it does not answer when it does not."""
+    """Read the ring's state; when it does not answer, only that."""
     asked_ns = time.time_ns()
     try:
         status = client.brokers()
@@ -127,21 +127,21 @@ def _disk_check(broker: BrokerStatus) -> Check:
     if broker.disk_used_bytes is None or broker.disk_bytes is None:
         return Check(FAILED, "disk", "the broker cannot reach its data directory: see its log")
     share = broker.disk_used_bytes / max(broker.disk_bytes, 1)
-    told = f"{short_size(broker.disk_used_bytes)} of {short_size(broker.disk_bytes)} used"
+    detail = f"{short_size(broker.disk_used_bytes)} of {short_size(broker.disk_bytes)} used"
     if share < DISK_SHARE_HIGH:
-        return Check(OK, "disk", told)
+        return Check(OK, "disk", detail)
     state = FAILED if share >= DISK_SHARE_FULL else WARNING
-    return Check(state, "disk", f"{told} ({share:.0%}): free some, or enlarge it")
+    return Check(state, "disk", f"{detail} ({share:.0%}): free some, or enlarge it")
 
 
 def _durable_write_check(duration_ms: float | None) -> Check:
     if duration_ms is None:
         return Check(WARNING, "durable write", "not measured: the broker could not write its probe")
-    told = f"{duration_ms:.1f} ms for a block"
+    detail = f"{duration_ms:.1f} ms for a block"
     if duration_ms > DURABLE_WRITE_MS_MAX:
-        told += ": each acknowledgement waits for one; use a faster disk"
-        return Check(WARNING, "durable write", told)
-    return Check(OK, "durable write", told)
+        detail += ": each acknowledgement waits for one; use a faster disk"
+        return Check(WARNING, "durable write", detail)
+    return Check(OK, "durable write", detail)
 
 
 def _pyspark_check() -> Check:

@@ -23,12 +23,14 @@ def damaged_partitions(client: Client, status: RingStatus) -> DamagedPartitions:
     What cannot be asked for is left out: the counts are known without it.
     """
     found: dict[int, list[tuple[str, PartitionDetails]]] = defaultdict(list)
-    if any(each.damaged or each.quarantined for each in status.brokers):
+    if any(broker.damaged or broker.quarantined for broker in status.brokers):
         with suppress(TailraceError):
             for topic in client.topics():
-                for each in client.topic(topic.name).partition_details:
-                    if each.leader is not None and (each.quarantined or each.state == "damaged"):
-                        found[each.leader].append((topic.name, each))
+                for partition_detail in client.topic(topic.name).partition_details:
+                    if partition_detail.leader is not None and (
+                        partition_detail.quarantined or partition_detail.state == "damaged"
+                    ):
+                        found[partition_detail.leader].append((topic.name, partition_detail))
     return found
 
 
@@ -48,7 +50,7 @@ def damage_check(broker: BrokerStatus, partitions: Sequence[tuple[str, Partition
 
 def range_check(ring: RingDetails) -> Check:
     """FAILED when no broker leads a range that takes events."""
-    headless = [each for each in ring.ranges if each.state in _NO_LEADER]
+    headless = [range_ for range_ in ring.ranges if range_.state in _NO_LEADER]
     if not headless:
         return Check(OK, "ranges", f"{counted(len(ring.ranges), 'range')}, none without a leader")
     names = shown_names([f"range {each.id} ({each.state})" for each in headless])

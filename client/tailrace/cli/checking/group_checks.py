@@ -47,11 +47,11 @@ def lag_check(groups: Sequence[GroupInfo], *, now_us: int) -> Check:
 
 def loss_checks(groups: Sequence[GroupInfo]) -> list[Check]:
     """A warning like "1 group lost 2 records to retention: billing"; none when none lost any."""
-    losers = sorted((each for each in groups if each.lost), key=lambda each: -each.lost)
+    losers = sorted((group for group in groups if group.lost), key=lambda each: -each.lost)
     if not losers:
         return []
-    lost = counted(sum(each.lost for each in losers), "record")
-    names = shown_names([each.group for each in losers])
+    lost = counted(sum(loser.lost for loser in losers), "record")
+    names = shown_names([loser.group for loser in losers])
     return [
         Check(
             WARNING,

@@ -123,14 +123,14 @@ class Deliveries:
             self._state.asked(time.monotonic())
             try:
                 with self._interrupts.waiting():
-                    is_empty = self._carry_out(step)
+                    is_empty = self._execute(step)
             except TailraceError as error:
                 self._pause_after(error)
         if self._follow and is_empty:
             self._interrupts.sleep(self._state.idle_s(time.monotonic()))
         return not is_empty
 
-    def _carry_out(self, step: Step) -> bool:
+    def _execute(self, step: Step) -> bool:
         """Whether nothing has come."""
         if step is Step.REGISTER:
             self._register()
@@ -145,7 +145,7 @@ class Deliveries:
         if self._delivered and self._printed.isdisjoint(self._delivered):
             self._printed.clear()  # they have come to another meanwhile
         self._state.skip_lines(self._printed)
-        self._tell_state(polled)
+        self._report_state(polled)
         return polled.retry_after_s is not None
 
     def _register(self) -> None:
@@ -205,8 +205,8 @@ class Deliveries:
         if (named := self._state.goodbye_parameters()) is not None:
             self._client.goodbye(self._state.consumer_id, **named, commit=False)
 
-    def _tell_state(self, polled: "Polled") -> None:
-        """When it is another than before."""
+    def _report_state(self, polled: "Polled") -> None:
+        """When it differs from the one before."""
         if self._is_unanswered:
             self._note("the broker answers again")
         is_left_out = (polled.retry_after_s or 0) >= NOTHING_ASSIGNED_S

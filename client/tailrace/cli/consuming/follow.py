@@ -80,7 +80,7 @@ class Lineage:
         self._unfinished.remove(partition)
 
     def take_startable(self) -> list[Key]:
-        """Those that may be read now, each told once."""
+        """Those that may be read now, each reported once."""
         startable = [
             partition
             for partition, parents in self._waiting.items()
@@ -108,8 +108,8 @@ def follow(
     offsets = dict(starts)
     lineage = Lineage()
     waiting: set[Key] = set()
-    for each in partitions:
-        lineage.add(*_with_parents(each))
+    for partition in partitions:
+        lineage.add(*_with_parents(partition))
     while True:
         for key in lineage.take_startable():
             arguments = (client.twin(), key, offsets[key], page_records, events)

@@ -18,12 +18,12 @@ class Quarantined(NamedTuple):
 
     @classmethod
     def of(cls, error: TailraceError) -> Self | None:
-        """Return what the error names; None: it is another error, or nothing follows."""
+        """Return what the error names; None: the error differs, or nothing follows."""
         if not isinstance(error, ProblemError):
             return None
         names = ("topic", "partition", "firstOffset", "lastOffset", "nextOffset")
         topic, *numbers = (error.members.get(name) for name in names)
-        if error.type != _PROBLEM_TYPE or not all(isinstance(each, int) for each in numbers):
+        if error.type != _PROBLEM_TYPE or not all(isinstance(number, int) for number in numbers):
             return None
         return cls(str(topic), *(number for number in numbers if isinstance(number, int)))
 
@@ -41,12 +41,12 @@ class Quarantined(NamedTuple):
         return f"offsets {self.first_offset}–{self.last_offset}"  # noqa: RUF001
 
     @property
-    def place(self) -> str:
+    def partition_name(self) -> str:
         """Return the topic-partition for people."""
         return f'partition {self.partition} of topic "{self.topic}"'
 
     def __str__(self) -> str:
         return (
-            f"{self.place}: {self.offsets} are quarantined (damaged); going on at "
+            f"{self.partition_name}: {self.offsets} are quarantined (damaged); going on at "
             f"{self.next_offset}"
         )

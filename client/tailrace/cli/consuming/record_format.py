@@ -18,7 +18,7 @@ _DIRECTIVES: Mapping[str, Part] = {
     "T": lambda record: _time(record.timestamp_us),
     "k": lambda record: record.key or b"",
     "v": lambda record: record.value or b"",
-    "h": lambda record: b",".join(_header(*each) for each in record.headers),
+    "h": lambda record: b",".join(_header(*header) for header in record.headers),
     "%": b"%",
 }
 _ESCAPES: Mapping[str, Part] = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}

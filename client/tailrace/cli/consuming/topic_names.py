@@ -23,7 +23,7 @@ def wanted_topics(client: "Client", words: Sequence[str]) -> list[str]:
 
     TailraceError: a pattern that matches none.
     """
-    existing = [each.name for each in client.topics()] if any(map(is_pattern, words)) else []
+    existing = [topic.name for topic in client.topics()] if any(map(is_pattern, words)) else []
     found: dict[str, None] = {}
     for word in words:
         matching = [word]

@@ -77,7 +77,7 @@ def select(
     partitions, unread = _readable(_wanted_partitions(client, topics, selection))
     if unread and (not partitions or follow or selection.last is not None):
         raise unread[0]
-    ends = {_key(each): each.readable().stop for each in partitions}
+    ends = {_key(partition): partition.readable().stop for partition in partitions}
 
     def lines_in(page: Page) -> bytes:
         return named(page) if names_topics else page.lines
@@ -89,7 +89,8 @@ def select(
         first = [b"".join(map(lines_in, newest))]
     else:
         starts = {
-            _key(each): start_offset(selection.start, selection.at_us, each) for each in partitions
+            _key(partition): start_offset(selection.start, selection.at_us, partition)
+            for partition in partitions
         }
     if follow:
         from tailrace.cli.consuming.follow import follow as followed
@@ -154,7 +155,7 @@ def named(page: Page) -> bytes:
 
 
 def lines_of(page: bytes) -> list[bytes]:
-    """With their ends: LF alone, since a carriage return may stand inside of a JSON value."""
+    """With their ends: LF alone, since a carriage return may be inside of a JSON value."""
     return BytesIO(page).readlines()
 
 
@@ -230,13 +231,13 @@ def _readable(
 ) -> "tuple[list[PartitionOffsets], list[_UnreadError]]":
     """Those that can be read, and the errors of the others."""
     readable, unread = [], []
-    for each in partitions:
+    for partition in partitions:
         try:
-            each.readable()
+            partition.readable()
         except (PartitionDamagedError, PartitionUnavailableError) as error:
             unread.append(error)
         else:
-            readable.append(each)
+            readable.append(partition)
     return readable, unread
 
 
@@ -263,7 +264,7 @@ def _unread_reasons(unread: "Sequence[_UnreadError]") -> Iterator[str]:
 
 def _skipped_reasons(skipped: Sequence[Quarantined]) -> Iterator[str]:
     if skipped:
-        names = ", ".join(f"{each.offsets} of {each.place}" for each in skipped)
+        names = ", ".join(f"{each.offsets} of {each.partition_name}" for each in skipped)
         yield (
             f"not read: {names}: they are damaged: restore the files that the broker's log names "
             "and start it again"
@@ -271,7 +272,7 @@ def _skipped_reasons(skipped: Sequence[Quarantined]) -> Iterator[str]:
 
 
 def _lost_ends(partitions: "Sequence[PartitionOffsets]") -> Iterator[str]:
-    lost = [each for each in partitions if each.state == "damaged"]
+    lost = [partition for partition in partitions if partition.state == "damaged"]
     if lost:
         names = ", ".join(
             f'{each.partition} of topic "{each.topic}" (from offset {each.high_watermark} on)'

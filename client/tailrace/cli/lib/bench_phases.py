@@ -280,8 +280,8 @@ def read_partitions(
 ) -> Phase:
     """Each partition from its start to its end, by one connection at a time."""
     waiting: SimpleQueue[PartitionOffsets] = SimpleQueue()
-    for each in partitions:
-        waiting.put(each)
+    for partition in partitions:
+        waiting.put(partition)
 
     def read(client: Client) -> int:
         read_count = 0
@@ -301,7 +301,7 @@ def read_partitions(
 
     limit = Limit(seconds)
     count = sum(in_threads([partial(read, each) for each in clients], limit))
-    expected = sum(len(each.readable()) for each in partitions)
+    expected = sum(len(partition.readable()) for partition in partitions)
     return _phase("partitionRead", count, expected, limit, size_bytes)
 
 

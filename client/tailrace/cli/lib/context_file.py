@@ -28,7 +28,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """All of them; `current`: which one verbs use that are told no URL."""
+    """All of them; `current`: the one that verbs without a URL use."""
 
     current: str | None = None
     by_name: Mapping[str, Context] = field(default_factory=dict)
@@ -94,8 +94,10 @@ def save(contexts: Contexts) -> None:
 def _parsed(document: Any) -> Contexts:
     """ValueError and its like: anything else."""
     by_name = {
-        str(name): Context(_text(each["url"]), _maybe(each, "token"), _maybe(each, "caFile"))
-        for name, each in document["contexts"].items()
+        str(name): Context(
+            _text(context["url"]), _maybe(context, "token"), _maybe(context, "caFile")
+        )
+        for name, context in document["contexts"].items()
     }
     current = _maybe(document, "current")
     if current is not None and current not in by_name:

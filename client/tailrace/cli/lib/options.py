@@ -21,7 +21,7 @@ URL = parameter(
     metavar="URL",
     type=text,
     help=f"any broker's URL, or host:port, else $TAILRACE_URL, else the context's, else "
-    f"{DEFAULT_URL}; can stand before the verb",
+    f"{DEFAULT_URL}; can precede the verb",
 )
 OUTPUT = parameter(
     "-o",
@@ -64,11 +64,11 @@ def connect(url: str | None, *, timeout_s: float = 30.0) -> "Client":
     from tailrace.protocol.endpoint import OptionError
     from tailrace.sync import Client
 
-    found = target(url)
+    chosen = target(url)
     try:
-        return Client(found.url, timeout_s=timeout_s, token=found.token, ca_file=found.ca_file)
+        return Client(chosen.url, timeout_s=timeout_s, token=chosen.token, ca_file=chosen.ca_file)
     except OptionError as error:
-        raise UsageError(f"{found.origins[error.option]}: {error}") from error
+        raise UsageError(f"{chosen.origins[error.option]}: {error}") from error
 
 
 def target(url: str | None) -> Access:
@@ -105,9 +105,9 @@ def context_note(url: str) -> str:
     with suppress(TailraceError, OSError, UsageError):
         from tailrace.protocol.endpoint import parse_endpoint
 
-        found = target(None)
-        if parse_endpoint(found.url).url == url and found.origins["url"].startswith("context"):
-            return f". That is the URL of {found.origins['url']}"
+        chosen = target(None)
+        if parse_endpoint(chosen.url).url == url and chosen.origins["url"].startswith("context"):
+            return f". That is the URL of {chosen.origins['url']}"
     return ""
 
 

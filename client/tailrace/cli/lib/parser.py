@@ -14,7 +14,7 @@ from tailrace.settings.quantities import DIGITS_MAX
 
 WIDTH = 100  # of a help text
 SHOWN_CHARACTERS_MAX = 40  # of what an error quotes
-_LEADING_OPTIONS = ("--url", "-o", "--output")  # of nearly all verbs: they may stand before one
+_LEADING_OPTIONS = ("--url", "-o", "--output")  # of nearly all verbs: they may precede one
 _LEADING_WITH_VALUE = ("--url=", "--output=", "-o")
 _NEGATIVE = re.compile(r"-\.?[0-9].*")
 
@@ -78,7 +78,7 @@ class Verb(NamedTuple):
 
 
 def parameter(*names: str, help: str, complete: str = "", **settings: Any) -> Parameter:
-    """One row of a verb's table; `choices` are told in our words when another is given."""
+    """One row of a verb's table; an error lists the `choices` when another is given."""
     if "choices" in settings:
         settings["type"] = _one_of(settings["choices"])
     return Parameter(names, help, settings, complete)
@@ -170,7 +170,7 @@ class _Once(argparse.Action):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Tells what is wrong by an exception."""
+    """Reports what is wrong by an exception."""
 
     def error(self, message: str) -> NoReturn:
         """In our words, without the library's prefix."""

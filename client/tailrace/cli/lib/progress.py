@@ -55,8 +55,8 @@ class Progress:
             return
         self._draw_at_s = now_s + REDRAWN_AFTER_S
         self._is_drawn = True
-        told = f"{counted(events, 'event')}, {size_text(size_bytes)}"
-        self._stream.write(f"{ERASE_LINE}{self._bar(done)}{told}")
+        counts = f"{counted(events, 'event')}, {size_text(size_bytes)}"
+        self._stream.write(f"{ERASE_LINE}{self._bar(done)}{counts}")
         self._stream.flush()
 
     def _bar(self, done: int) -> str:

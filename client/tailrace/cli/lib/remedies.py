@@ -1,4 +1,4 @@
-"""Commands that a text tells to run next: they go to the same broker."""
+"""Commands that a text names as the next step: they go to the same broker."""
 
 import re
 import shlex

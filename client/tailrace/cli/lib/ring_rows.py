@@ -16,14 +16,14 @@ ASKED_AT_ONCE = 16
 
 def filled_in(client: "Client", status: "RingStatus") -> "RingStatus":
     """What the client's broker said of the ring, with what the others say of themselves."""
-    missing = [each.ordinal for each in status.brokers if not is_own(each)]
+    missing = [broker.ordinal for broker in status.brokers if not is_own(broker)]
     if not missing:
         return status
     from tailrace.sansio.routing import broker_urls
 
     urls = broker_urls(client.url, status)
     answers = _own_rows(client, {each: urls[each] for each in missing if each in urls})
-    rows = tuple(answers.get(each.ordinal, each) for each in status.brokers)
+    rows = tuple(answers.get(broker.ordinal, broker) for broker in status.brokers)
     return replace(status, brokers=rows)
 
 
@@ -42,8 +42,8 @@ def _own_rows(client: "Client", urls: Mapping[int, str]) -> "dict[int, BrokerSta
                 brokers = other.brokers().brokers
             except TailraceError:
                 return None
-        found = (each for each in brokers if each.ordinal == ordinal and is_own(each))
-        return next(found, None)
+        matching = (broker for broker in brokers if broker.ordinal == ordinal and is_own(broker))
+        return next(matching, None)
 
     with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
         rows = zip(urls, pool.map(row, urls), strict=True)

@@ -54,8 +54,8 @@ def plan_create(client: "Client", name: str, settings: Mapping[str, Any]) -> Pla
                 "; partitions cannot be altered: choose another name, or delete the topic with its "
                 "records and create it again"
             )
-        found = ", ".join(_text(field, getattr(existing, field)) for field in others)
-        raise TailraceError(f"topic {shown(name)} exists with {found}{remedy}")
+        current_text = ", ".join(_text(field, getattr(existing, field)) for field in others)
+        raise TailraceError(f"topic {shown(name)} exists with {current_text}{remedy}")
     return document, f"would create nothing: {name} exists with these settings"
 
 
@@ -67,22 +67,24 @@ def plan_alter(client: "Client", name: str, settings: Mapping[str, Any]) -> Plan
         for field, value in settings.items()
         if getattr(topic, field) != value
     }
-    told = ", ".join(
+    summary = ", ".join(
         f"{_text(field, old)} to {_value_text(field, new)}" for field, (old, new) in changes.items()
     )
     document = {wire_name(field): {"from": old, "to": new} for field, (old, new) in changes.items()}
     return (
         {"name": name, "dryRun": True, "changes": document},
-        f"would change {told}" if told else f"would change nothing: {name} is so already",
+        f"would change {summary}" if summary else f"would change nothing: {name} is so already",
     )
 
 
 def plan_delete(client: "Client", name: str) -> Plan:
     """How much there is, and who reads it. TopicNotFoundError."""
     partitions = client.topic(name).partition_details
-    record_count = sum((each.high_watermark or 0) - (each.log_start or 0) for each in partitions)
-    size_bytes = sum(each.size_bytes or 0 for each in partitions)
-    groups = [each.group for each in client.groups() if name in each.topics]
+    record_count = sum(
+        (partition.high_watermark or 0) - (partition.log_start or 0) for partition in partitions
+    )
+    size_bytes = sum(partition.size_bytes or 0 for partition in partitions)
+    groups = [group.group for group in client.groups() if name in group.topics]
     document = {
         "name": name,
         "deleted": False,
@@ -92,34 +94,34 @@ def plan_delete(client: "Client", name: str) -> Plan:
         "sizeBytes": size_bytes,
         "groups": groups,
     }
-    told = (
+    summary = (
         f"would delete {name}: {counted(len(partitions), 'partition')}, "
         f"{counted(record_count, 'record')}, {size_text(size_bytes)}"
     )
-    return document, f"{told}; read by {', '.join(groups)}" if groups else told
+    return document, f"{summary}; read by {', '.join(groups)}" if groups else summary
 
 
 def plan_restore(client: "Client", name_or_id: str, new_name: str | None) -> Plan:
     """Which deletion is meant, and under which name it would be."""
-    found = _deleted(client.deleted_topics(), name_or_id)
-    name = new_name or found.name
+    deleted = _deleted(client.deleted_topics(), name_or_id)
+    name = new_name or deleted.name
     if _named(client, name) is not None:
         raise TailraceError(
             f"topic {shown(name)} exists: give the restored one another name with --as"
         )
     document = {
         "name": name,
-        "id": found.id,
+        "id": deleted.id,
         "dryRun": True,
-        "partitions": found.partitions,
-        "sizeBytes": found.size_bytes,
-        "deletedAt": found.deleted_at,
+        "partitions": deleted.partitions,
+        "sizeBytes": deleted.size_bytes,
+        "deletedAt": deleted.deleted_at,
     }
-    told = (
-        f"would restore {name}: {counted(found.partitions, 'partition')}, "
-        f"{size_text(found.size_bytes)}, deleted {found.deleted_at}"
+    summary = (
+        f"would restore {name}: {counted(deleted.partitions, 'partition')}, "
+        f"{size_text(deleted.size_bytes)}, deleted {deleted.deleted_at}"
     )
-    return document, told
+    return document, summary
 
 
 def _named(client: "Client", name: str) -> "TopicInfo | None":
@@ -130,16 +132,16 @@ def _named(client: "Client", name: str) -> "TopicInfo | None":
 
 
 def _deleted(topics: "list[DeletedTopic]", name_or_id: str) -> "DeletedTopic":
-    found = [each for each in topics if name_or_id in (each.id, each.name)]
-    if len(found) == 1:
-        return found[0]
-    if not found:
+    matching = [topic for topic in topics if name_or_id in (topic.id, topic.name)]
+    if len(matching) == 1:
+        return matching[0]
+    if not matching:
         raise TailraceError(
             f"no deleted topic {shown(name_or_id)} is there. "
             "Those that can be restored: tailrace topic list --deleted"
         )
     raise TailraceError(
-        f"{len(found)} deleted topics had the name {shown(name_or_id)}: give the id of one, "
+        f"{len(matching)} deleted topics had the name {shown(name_or_id)}: give the id of one, "
         "from tailrace topic list --deleted"
     )
 

@@ -82,7 +82,7 @@ class LineRequests:
         good = lines if bad_line is None else lines[: bad_line.line_index]
         if stored:
             partitions = self.partitions(self.client, keys)
-            missing = [each not in stored for each in partitions]
+            missing = [partition not in stored for partition in partitions]
             keys, values = list(compress(keys, missing)), list(compress(values, missing))
             indices = list(compress(indices, missing))
         if not values:

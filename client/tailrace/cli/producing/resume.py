@@ -2,7 +2,7 @@
 
 One request is sent after the other, so at most one of them has an unknown outcome, or is stored in
 some partitions only. The token holds that request's producer id and sequence and its exact lines:
-sent again, brokers that have it recognise it. All that stands before it is stored, and nothing
+sent again, brokers that have it recognise it. All that is before it is stored, and nothing
 behind it was sent.
 """
 
@@ -43,10 +43,10 @@ class Token(NamedTuple):
 
 def parse_token(text: str) -> Token:
     """What `str` of it gives. ValueError: it is none."""
-    found = _TOKEN.fullmatch(text)
-    if found is None or int(found[3]) < 1:
+    match_ = _TOKEN.fullmatch(text)
+    if match_ is None or int(match_[3]) < 1:
         raise ValueError("is no token that tailrace produce has printed; copy all of it")
-    producer_id, sequence, line, line_count, checksum, stored = found.groups()
+    producer_id, sequence, line, line_count, checksum, stored = match_.groups()
     partitions = tuple(int(each) for each in stored.split(".")[1:])
     return Token(
         producer_id, int(sequence), int(line), int(line_count), int(checksum, 16), partitions

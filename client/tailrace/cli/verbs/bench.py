@@ -59,7 +59,7 @@ def bench(
     name = topic or f"bench-{secrets.token_hex(4)}"
     with connect(url) as client, _own_topic(client, name, durability, connections):
         phases = _measured(client, name, events, size_bytes, seconds, connections)
-    documents = [_document(each) for each in phases]
+    documents = [_document(phase) for phase in phases]
     is_shared = _is_this_machine(client.url)
     document = {
         "topic": name,
@@ -133,7 +133,7 @@ def _own_topic(
     client: "Client", name: str, durability: Literal["fsync", "written"], connections: int
 ) -> Iterator[None]:
     """A topic, and the group of its name, for a block; with a partition a connection at least."""
-    if name in [each.name for each in client.topics()]:
+    if name in [topic.name for topic in client.topics()]:
         raise TailraceError(
             f"topic {shown(name)} exists, and bench deletes the topic that it uses: give it a name "
             "that is free, or none"
@@ -155,8 +155,8 @@ def _remove(client: "Client", name: str) -> None:
 
     for _ in range(REMOVALS_MAX):
         try:
-            for each in client.group(name).consumers:
-                client.goodbye(each.consumer_id, commit=False)
+            for consumer in client.group(name).consumers:
+                client.goodbye(consumer.consumer_id, commit=False)
             client.delete_group(name)
         except GroupNotFoundError:
             break
@@ -165,7 +165,7 @@ def _remove(client: "Client", name: str) -> None:
     client.delete_topic(name)
 
 
-# --- what is told ---------------------------------------------------------------------------------
+# --- the report ----------------------------------------------------------------------------------
 
 
 def _document(phase: "Phase") -> dict[str, Any]:
@@ -224,10 +224,10 @@ def _notes(document: dict[str, Any]) -> Sequence[str]:
             "unless its port leads elsewhere: each slows the other, apart both are faster"
         )
     notes.extend(
-        f"{NAMES[each['phase']]}: its time was over after {each['events']:,} of "
-        f"{each['expectedEvents']:,} events"
-        for each in document["phases"]
-        if each["events"] < each["expectedEvents"]
+        f"{NAMES[phase['phase']]}: its time was over after {phase['events']:,} of "
+        f"{phase['expectedEvents']:,} events"
+        for phase in document["phases"]
+        if phase["events"] < phase["expectedEvents"]
     )
     return [f"note: {note}" for note in notes]
 
@@ -238,10 +238,10 @@ def _is_this_machine(url: str) -> bool:
     from urllib.parse import urlsplit
 
     try:
-        found = socket.getaddrinfo(urlsplit(url).hostname, 0, type=socket.SOCK_DGRAM)
+        addresses = socket.getaddrinfo(urlsplit(url).hostname, 0, type=socket.SOCK_DGRAM)
     except OSError:
         return False
-    for family, kind, protocol, _, address in found:
+    for family, kind, protocol, _, address in addresses:
         with suppress(OSError), socket.socket(family, kind, protocol) as probe:
             probe.bind(address)  # only own addresses can be
             return True

@@ -52,11 +52,11 @@ def completion(*, shell: str) -> None:
 
 
 def words_after(line: str, verbs: Mapping[str, Verb], names: Names) -> list[str]:
-    """What may stand where `line` ends; `names`: of a kind, by the URL on the line."""
+    """What may complete `line`; `names`: of a kind, by the URL on the line."""
     typed = line.split()[1:]
     current = "" if line[-1:].isspace() or not typed else typed.pop()
-    found = _candidates(typed, current, verbs, names)
-    return [word for word in found if word.startswith(current)]
+    candidates = _candidates(typed, current, verbs, names)
+    return [word for word in candidates if word.startswith(current)]
 
 
 def live_names(kind: str, url: str | None) -> list[str]:
@@ -68,7 +68,7 @@ def live_names(kind: str, url: str | None) -> list[str]:
             return sorted(load().by_name)
         with connect(url, timeout_s=BROKER_TIMEOUT_S) as client:
             if kind == "group":
-                return [each.group for each in client.groups()]
+                return [group.group for group in client.groups()]
             return [topic.name for topic in client.topics()]
     except (TailraceError, UsageError, OSError):
         return []

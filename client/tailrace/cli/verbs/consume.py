@@ -198,7 +198,7 @@ VERB = Verb(
             metavar="TOPIC",
             nargs="+",
             type=text,
-            help="topics' names; one with *, ? or [] stands for those that match it now: quote it",
+            help="topics' names; one with *, ? or [] means those that match it now: quote it",
             complete="topic",
         ),
         parameter(

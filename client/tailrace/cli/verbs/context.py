@@ -44,10 +44,10 @@ def use(*, context: str, output: str) -> None:
     from tailrace.cli.lib.output import show
 
     contexts = load()
-    found = _found(contexts, context)
+    named_context = _found(contexts, context)
     save(Contexts(context, contexts.by_name))
-    told = f"✓ {context}: {found.url}{_shadow()}"
-    show(output, _document(context, found, is_current=True), told)
+    line = f"✓ {context}: {named_context.url}{_shadow()}"
+    show(output, _document(context, named_context, is_current=True), line)
 
 
 def set_context(
@@ -58,7 +58,7 @@ def set_context(
     ca_file: Path | None,
     output: str,
 ) -> None:
-    """Keep a broker's URL under a name, in place of what the name stood for.
+    """Keep a broker's URL under a name, in place of what the name meant.
 
     The first one is used from then on; others after: tailrace context use
     """
@@ -79,8 +79,8 @@ def set_context(
     save(Contexts(current, {**contexts.by_name, context: made}))
     is_current = current == context
     remedy = _shadow() if is_current else f"; use it: tailrace context use {context}"
-    told = f"✓ {context}: {broker_url}{remedy}"
-    show(output, _document(context, made, is_current=is_current), told)
+    line = f"✓ {context}: {broker_url}{remedy}"
+    show(output, _document(context, made, is_current=is_current), line)
 
 
 def delete(*, context: str, output: str) -> None:
@@ -100,13 +100,13 @@ def delete(*, context: str, output: str) -> None:
 
 def _found(contexts: "Contexts", name: str) -> "Context":
     """TailraceError: there is none of this name."""
-    found = contexts.by_name.get(name)
-    if found is None:
+    named_context = contexts.by_name.get(name)
+    if named_context is None:
         raise TailraceError(
             f"there is no context {shown(name)}{close_to(name, list(contexts.by_name))}. "
             "Those that exist: tailrace context list"
         )
-    return found
+    return named_context
 
 
 def _document(name: str, context: "Context", *, is_current: bool) -> dict[str, object]:

@@ -39,7 +39,7 @@ PARTITIONS_PER_RANGE = 4  # of a topic that its first event creates
 DEMO_PARTITION = 2  # where a broker alone puts the first in such a topic
 
 
-class Place(NamedTuple):
+class DemoPartition(NamedTuple):
     """Where a key is led."""
 
     key: str
@@ -95,7 +95,7 @@ def exit_on_signals() -> None:
 
 
 def _wait_ready(ring: "LocalRing") -> None:
-    """A broker alone that ends before it serves has told why on stderr: nothing is added."""
+    """A broker alone that ends before it serves has written why to stderr: nothing is added."""
     from tailrace.local.broker import BrokerEndedError
 
     try:
@@ -141,21 +141,21 @@ def _voters(ring: "LocalRing") -> set[int]:
 def _welcome(ring: "LocalRing") -> str:
     """The listeners, and two lines to paste."""
     if len(ring.brokers) == 1:
-        place = Place(DEMO_KEYS[0], ring.brokers[0].url, DEMO_PARTITION)
+        demo = DemoPartition(DEMO_KEYS[0], ring.brokers[0].url, DEMO_PARTITION)
         listeners = _listeners(ring.brokers[0])
     else:
         with ring.client() as client:
             details = client.ring()
-        place = place_of_demo(details, [broker.url for broker in ring.brokers])
+        demo = demo_partition(details, [broker.url for broker in ring.brokers])
         listeners = [*_ring_listeners(ring), *(f"  {line}" for line in waiting_lines(details))]
-    path = f"{place.url}/v1/topic/demo"
+    path = f"{demo.url}/v1/topic/demo"
     return "\n".join(
         [
             *listeners,
             "Produce, then read:",
-            f"""  curl -d '{{"origin":"{place.key}"}}' -H 'content-type: application/json' """
-            f"'{path}/messages?partitionKey={place.key}'",
-            f"  curl '{path}/partitions/{place.partition}/records?offset=earliest'",
+            f"""  curl -d '{{"origin":"{demo.key}"}}' -H 'content-type: application/json' """
+            f"'{path}/messages?partitionKey={demo.key}'",
+            f"  curl '{path}/partitions/{demo.partition}/records?offset=earliest'",
             "Ctrl-C ends it, data stays.",
         ]
     )
@@ -188,27 +188,27 @@ def _ring_listeners(ring: "LocalRing") -> list[str]:
     ]
 
 
-def place_of_demo(ring: "RingDetails", urls: Sequence[str]) -> Place:
+def demo_partition(ring: "RingDetails", urls: Sequence[str]) -> DemoPartition:
     """In a topic of the default partitions; `urls` by ordinal; ids are in token order."""
     from tailrace.protocol.murmur3 import token
 
-    ranges = [each for each in ring.ranges if each.state != "sealed"]
-    found = None
+    ranges = [range_ for range_ in ring.ranges if range_.state != "sealed"]
+    first = None
     for key in DEMO_KEYS:
         key_token = token(key.encode())
         index, one = next(
-            (index, each)
-            for index, each in enumerate(ranges)
-            if int(each.start) <= key_token < int(each.end)
+            (index, range_)
+            for index, range_ in enumerate(ranges)
+            if int(range_.start) <= key_token < int(range_.end)
         )
         length = int(one.end) - int(one.start)
         part = (key_token - int(one.start)) * PARTITIONS_PER_RANGE // length
-        place = Place(key, urls[one.leader or 0], index * PARTITIONS_PER_RANGE + part)
+        demo = DemoPartition(key, urls[one.leader or 0], index * PARTITIONS_PER_RANGE + part)
         if one.state == "open":
-            return place
-        found = found or place
-    assert found is not None
-    return found
+            return demo
+        first = first or demo
+    assert first is not None
+    return first
 
 
 def _listed(ordinals: Iterable[int]) -> str:

@@ -16,10 +16,10 @@ def doctor(*, output: str, url: str | None) -> None:
 
     with connect(url) as client:
         checks = [*broker_checks(client), *machine_checks()]
-    width = max(len(each.name) for each in checks)
-    lines = [f"{SIGNS[each.state]} {each.name:{width}}  {each.detail}" for each in checks]
-    show(output, [each._asdict() for each in checks], with_url("\n".join(lines), url))
-    if any(each.state == FAILED for each in checks):
+    width = max(len(check.name) for check in checks)
+    lines = [f"{SIGNS[check.state]} {check.name:{width}}  {check.detail}" for check in checks]
+    show(output, [check._asdict() for check in checks], with_url("\n".join(lines), url))
+    if any(check.state == FAILED for check in checks):
         raise SystemExit(1)
 
 

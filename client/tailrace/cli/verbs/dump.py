@@ -73,15 +73,15 @@ def _show_records(file: Path, opened: BinaryIO, output: str) -> None:
     from tailrace.cli.lib.json_texts import parse_json
     from tailrace.cli.lib.output import show_pages
 
-    found = list(pieces_in(opened, _size_bytes(opened)))
-    whole = takewhile(lambda piece: piece.is_whole, found)
+    pieces = list(pieces_in(opened, _size_bytes(opened)))
+    whole = takewhile(lambda piece: piece.is_whole, pieces)
     batches = (piece for piece in whole if piece.header is not None)
     pages = ([readable(parse_json(line)) for line in lines_in(opened, piece)] for piece in batches)
     try:
         show_pages(output, pages, columns())
     except StoredDataError as error:
         raise TailraceError(f"{file}: {error.detail}: restore it from a copy") from error
-    _raise_when_damaged(file, {_checksum(piece): piece.position for piece in reversed(found)})
+    _raise_when_damaged(file, {_checksum(piece): piece.position for piece in reversed(pieces)})
 
 
 def _piece_document(piece: "Piece") -> Document:

@@ -44,7 +44,7 @@ def list_groups(*, output: str, url: str | None) -> None:
         _age("OLDEST UNREAD", "oldestUnread"),
     ]
     with connect(url) as client:
-        documents = [to_document(each) for each in client.groups()]
+        documents = [to_document(group) for group in client.groups()]
     show(output, documents, as_table(documents, columns))
 
 
@@ -59,8 +59,8 @@ def describe(*, group: str, output: str, url: str | None) -> None:
 
     with connect(url) as client:
         details = client.group(group)
-    consumers = [to_document(each) for each in details.consumers]
-    partitions = [to_document(each) for each in details.partitions]
+    consumers = [to_document(consumer) for consumer in details.consumers]
+    partitions = [to_document(partition) for partition in details.partitions]
     document = {
         **to_document(details.info),
         "assignmentEpoch": details.assignment_epoch,
@@ -127,7 +127,7 @@ def delete(*, group: str, dry_run: bool, output: str, url: str | None) -> None:
 
 def summary_of(moved: "GroupReset") -> str:
     """ "would move 12 partitions back by 188,204 events; group is idle: yes"."""
-    count = sum(each.from_offset != each.to_offset for each in moved.partitions)
+    count = sum(partition.from_offset != partition.to_offset for partition in moved.partitions)
     ways = {"back": moved.moved_back, "forward": moved.moved_forward}
     by = " and ".join(f"{way} by {counted(n, 'event')}" for way, n in ways.items() if n)
     if moved.dry_run:
@@ -229,12 +229,12 @@ def _offsets(word: str) -> Offsets:
     """Of "flights:0=12,1=30"."""
     topic, _, rest = text(word).partition(":")
     entries = [_ENTRY.fullmatch(entry) for entry in rest.split(",")]
-    found = {int(entry[1]): int(entry[2]) for entry in entries if entry}
-    if not topic or len(found) != len(entries):
+    offset_by_partition = {int(entry[1]): int(entry[2]) for entry in entries if entry}
+    if not topic or len(offset_by_partition) != len(entries):
         raise argparse.ArgumentTypeError(
             f"{shown(word)} is not a topic with an offset a partition, like {_OFFSETS_EXAMPLE}"
         )
-    return {topic: found}
+    return {topic: offset_by_partition}
 
 
 def _merged(every: Sequence[Offsets]) -> Offsets:

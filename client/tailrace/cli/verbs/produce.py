@@ -312,7 +312,7 @@ VERB = Verb(
             "--key-separator",
             metavar="SEP",
             type=_separator,
-            help=r"what stands between key and value in each line or EVENT; \t is a tab",
+            help=r"what separates key and value in each line or EVENT; \t is a tab",
         ),
         parameter(
             "--header",

@@ -1,4 +1,4 @@
-"""`tailrace ring` and `tailrace metadata`: what a ring has agreed on, and what is done to it by
+"""`tailrace ring` and `tailrace metadata`: what a ring has committed, and what is done to it by
 hand. What changes it needs its secret, when it has one: TAILRACE_TOKEN.
 """
 
@@ -16,7 +16,7 @@ BROKERS_MAX = 12288  # of the largest ring (docs/ring.md)
 
 
 def status(*, consistent: bool, output: str, url: str | None) -> None:
-    """Show what the ring has agreed on: brokers, ranges, who leads, who votes.
+    """Show the ring's committed state: brokers, ranges, who leads, who votes.
 
     As the broker knows it that is asked, also one that is in no ring yet.
     """
@@ -49,15 +49,15 @@ def accept_loss(*, range_id: int, broker: int, output: str, url: str | None) -> 
     with connect(url) as client:
         after = client.accept_loss(range_id, broker)
     leader = "no broker yet" if after.leader is None else f"broker {after.leader}"
-    told = f"✓ range {after.id}: led by {leader} in epoch {after.epoch}"
-    show(output, to_document(after), told)
+    line = f"✓ range {after.id}: led by {leader} in epoch {after.epoch}"
+    show(output, to_document(after), line)
 
 
 def recover(*, accept_loss: bool, output: str, url: str | None) -> None:
     """Let a voter go on alone when most of them are lost for good.
 
-    Ask the voter with the highest HEIGHT: what only the lost ones knew to be agreed is gone. They
-    must never come back with their old disks.
+    Ask the voter with the highest HEIGHT: what only the lost ones knew to be committed is gone.
+    They must never come back with their old disks.
     """
     from tailrace.cli.lib.output import show
     from tailrace.values import to_document
@@ -70,8 +70,8 @@ def recover(*, accept_loss: bool, output: str, url: str | None) -> None:
     with connect(url) as client:
         ring = client.recover_metadata(accept_loss=True)
     voters = ", ".join(map(str, ring.metadata.voters))
-    told = f"✓ metadata goes on with voter {voters}, term {ring.metadata.term}"
-    show(output, to_document(ring), told)
+    line = f"✓ metadata goes on with voter {voters}, term {ring.metadata.term}"
+    show(output, to_document(ring), line)
 
 
 def ring_text(ring: "RingDetails") -> str:
@@ -99,10 +99,10 @@ def ring_text(ring: "RingDetails") -> str:
 def waiting_lines(ring: "RingDetails") -> list[str]:
     """What to do for each range that waits."""
     return [
-        f"range {each.id} waits for its broker with all its data; without it: tailrace ring "
-        f"accept-loss {each.id} --broker N"
-        for each in ring.ranges
-        if each.state == "waiting"
+        f"range {range_.id} waits for its broker with all its data; without it: tailrace ring "
+        f"accept-loss {range_.id} --broker N"
+        for range_ in ring.ranges
+        if range_.state == "waiting"
     ]
 
 
@@ -112,8 +112,8 @@ def _headline(ring: "RingDetails") -> str:
     return "   ".join(
         [
             f"RING {ring.name}",
-            f"brokers {sum(each.alive for each in ring.registrations)}/{ring.brokers}",
-            f"ranges {sum(each.state != 'sealed' for each in ring.ranges)}",
+            f"brokers {sum(one.alive for one in ring.registrations)}/{ring.brokers}",
+            f"ranges {sum(range_.state != 'sealed' for range_ in ring.ranges)}",
             f"copies {ring.copies}",
             *([] if ring.state == "member" else [f"this broker is {ring.state}"]),
         ]
@@ -157,7 +157,7 @@ def _range_columns() -> "list[Column]":
 
     def token(name: str) -> Column:
         title = name.upper()
-        # The sign has a place of its own, so that the digits stand below each other.
+        # The sign has a place of its own, so that the digits are below each other.
         return Column(
             title, lambda one: one[name] if one[name].startswith("-") else f" {one[name]}"
         )
@@ -184,7 +184,7 @@ STATUS = Verb(
         parameter(
             "--consistent",
             action="store_true",
-            help="with all that was agreed up to now; needs most of the voters",
+            help="with all that was committed up to now; needs most of the voters",
         ),
         OUTPUT,
         URL,

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from tailrace.cli.lib.output import Column
     from tailrace.values import RingStatus
 
-INCARNATION_CHARACTERS = 4  # tells one disk from another; the whole is in -o json
+INCARNATION_CHARACTERS = 4  # distinguishes disks; the whole is in -o json
 
 
 def status(*, output: str, url: str | None) -> None:
@@ -35,7 +35,7 @@ def headline(status: "RingStatus") -> str:
     return "   ".join(
         [
             f"RING {ring.name}",
-            f"brokers {sum(each.alive for each in status.brokers)}/{status.length}",
+            f"brokers {sum(broker.alive for broker in status.brokers)}/{status.length}",
             f"ranges {ring.ranges}",
             f"copies {ring.copies}",
             f"under-replicated {ring.under_replicated}",
@@ -53,7 +53,7 @@ def copies_note(status: "RingStatus") -> list[str]:
 
 
 def short_incarnation(incarnation: str | None) -> str:
-    """Enough of it to tell one disk from another."""
+    """Enough of it to distinguish two disks."""
     from tailrace.cli.lib.output import NONE
 
     return NONE if incarnation is None else incarnation[:INCARNATION_CHARACTERS]
@@ -63,7 +63,7 @@ def _columns() -> "list[Column]":
     from tailrace.cli.lib.output import Column, member
 
     def token(broker: dict[str, str]) -> str:
-        # The sign has a place of its own, so that the digits stand below each other.
+        # The sign has a place of its own, so that the digits are below each other.
         return broker["token"] if broker["token"].startswith("-") else f" {broker['token']}"
 
     return [
@@ -80,7 +80,7 @@ def _columns() -> "list[Column]":
 
 
 def _up(broker: dict[str, Any]) -> str:
-    """Only a broker itself tells since when it is."""
+    """Only a broker itself knows since when it runs."""
     if broker["upSeconds"] is not None:
         from tailrace.cli.lib.output import short_duration
 

@@ -75,7 +75,7 @@ def describe(*, topic: str, output: str, url: str | None) -> None:
 
     with connect(url) as client:
         details = client.topic(topic)
-    partitions = [to_document(each) for each in details.partition_details]
+    partitions = [to_document(partition_detail) for partition_detail in details.partition_details]
     document = {**to_document(details.topic), "partitionDetails": partitions}
     table = as_table(partitions, _partition_columns())
     show(output, document, f"TOPIC {topic}   {_settings_text(details.topic)}\n{table}")
@@ -91,7 +91,7 @@ def alter(
 ) -> None:
     """Change a topic's settings, in force at once; records that are stored stay as they are."""
     if not settings:
-        options = [name for each in _SETTINGS for name in each.option_names]
+        options = [name for setting in _SETTINGS for name in setting.option_names]
         raise UsageError(f"nothing to change: give at least one of {', '.join(options)}")
     if dry_run:
         from tailrace.cli.lib.topic_plans import plan_alter
@@ -121,15 +121,15 @@ def _show_plan(output: str, url: str | None, plan: "Callable[[Client], Plan]") -
     from tailrace.cli.lib.output import show
 
     with connect(url) as client:
-        document, told = plan(client)
-    show(output, document, told)
+        document, text = plan(client)
+    show(output, document, text)
 
 
-def _show_topic(topic: "TopicInfo", output: str, told: str) -> None:
+def _show_topic(topic: "TopicInfo", output: str, text: str) -> None:
     from tailrace.cli.lib.output import show
     from tailrace.values import to_document
 
-    show(output, to_document(topic), f"✓ {topic.name}: {told}")
+    show(output, to_document(topic), f"✓ {topic.name}: {text}")
 
 
 def _settings_text(topic: "TopicInfo") -> str:

@@ -40,8 +40,8 @@ def restore(
             return
         restored = client.restore_topic(topic, new_name=new_name)
     info = restored.topic
-    told = f"✓ {info.name}: restored, {counted(info.partitions, 'partition')}"
-    show(output, to_document(info), told)
+    line = f"✓ {info.name}: restored, {counted(info.partitions, 'partition')}"
+    show(output, to_document(info), line)
 
 
 RESTORE = Verb(

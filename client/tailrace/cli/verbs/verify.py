@@ -43,8 +43,8 @@ def _missing_members(directory: Path, reports: "Sequence[Report]") -> "list[Repo
     from tailrace.cli.lib.inspection import Finding, Report
     from tailrace.local.ring import missing_members
 
-    parents = {directory, *(each.directory.parent for each in reports)}
-    tops = [each for each in parents if each.is_relative_to(directory)]
+    parents = {directory, *(report.directory.parent for report in reports)}
+    tops = [parent for parent in parents if parent.is_relative_to(directory)]
     return [
         Report(
             missing,
@@ -66,14 +66,15 @@ def _missing_members(directory: Path, reports: "Sequence[Report]") -> "list[Repo
 
 def _lines(report: "Report", *, is_named: bool) -> list[str]:
     """A line a finding, then what was looked at; `is_named`: where, too."""
-    found = [
-        f"{'✗' if each.is_bad else '!'} {_where(each)}: {each.text}" for each in report.findings
+    reports = [
+        f"{'✗' if finding.is_bad else '!'} {_where(finding)}: {finding.text}"
+        for finding in report.findings
     ]
     size = size_text(report.size_bytes).replace(".0 ", " ")
     files = counted(report.file_count, "file")
     sign = "✗" if report.bad_count else "✓"
     name = f"{report.directory}: " if is_named else ""
-    return [*found, f"{sign} {name}{files}, {size}, {report.bad_count:,} bad"]
+    return [*reports, f"{sign} {name}{files}, {size}, {report.bad_count:,} bad"]
 
 
 def _where(finding: "Finding") -> str:
@@ -84,17 +85,17 @@ def _where(finding: "Finding") -> str:
 def _document(reports: "Sequence[Report]") -> dict[str, Any]:
     brokers = [
         {
-            "directory": str(each.directory),
-            "files": each.file_count,
-            "bytes": each.size_bytes,
-            "bad": each.bad_count,
+            "directory": str(report.directory),
+            "files": report.file_count,
+            "bytes": report.size_bytes,
+            "bad": report.bad_count,
         }
-        for each in reports
+        for report in reports
     ]
     return {
-        **{name: sum(each[name] for each in brokers) for name in ("files", "bytes", "bad")},
+        **{name: sum(broker[name] for broker in brokers) for name in ("files", "bytes", "bad")},
         "brokers": brokers,
-        "findings": [_finding(each) for report in reports for each in report.findings],
+        "findings": [_finding(finding) for report in reports for finding in report.findings],
     }
 
 

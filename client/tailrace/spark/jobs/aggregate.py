@@ -81,7 +81,7 @@ def start_stream(groups: DataFrame) -> StreamingQuery:
 
 
 def _largest_first(groups: DataFrame) -> DataFrame:
-    """By the first measure, then the next; the value last, so that equals do not change places."""
+    """By the first measure, then the next; the value last, so that equal ones keep their order."""
     return groups.orderBy(*[F.desc(name) for name in groups.columns[1:]], groups.columns[0])
 
 

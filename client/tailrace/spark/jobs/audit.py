@@ -9,7 +9,7 @@ Exit code 0 when that is so, 1 with the findings when not. A topic is compared w
 offsets; Parquet with the checkpoint of the query that writes it, which says where it must end, and
 with the topic, where it must begin: without --topic a partition begins with its first row.
 Columns topic, partition and offset must be there. A key is unordered when its records lie in
-partitions whose offsets overlap, since nothing tells which came first; without a column key that
+partitions whose offsets overlap, since nothing says which came first; without a column key that
 is left out.
 """
 
@@ -31,13 +31,13 @@ from tailrace.spark.audits import (
     summary,
 )
 from tailrace.spark.jobs.session import job_parser, read_topic, run_job
-from tailrace.spark.offsets import Place
+from tailrace.spark.offsets import TopicPartition
 from tailrace.spark.stream_offsets import write_offsets
 from tailrace.sync import Client
 
 FINDINGS_MAX = 20
 FIRST_ROWS_NOTE = (
-    "note: a checkpoint does not tell where a query began, so each partition was checked from its "
+    "note: a checkpoint does not say where a query began, so each partition was checked from its "
     "first row on; give --topic, too, to check from the topic's first record"
 )
 
@@ -74,7 +74,7 @@ def audit(spark: SparkSession, called: argparse.Namespace) -> int:
     counts = _count_partitions(rows)
     findings = compare(counts, expected)
     line = summary(
-        sum(each.rows for each in counts.values()), len(counts.keys() | expected.keys()), findings
+        sum(count.rows for count in counts.values()), len(counts.keys() | expected.keys()), findings
     )
     unordered_count = _count_unordered_keys(rows) if "key" in rows.columns else None
     print(line if unordered_count is None else f"{line} unordered_keys={unordered_count}")
@@ -87,7 +87,7 @@ def audit(spark: SparkSession, called: argparse.Namespace) -> int:
     return 1 if findings or unordered_count else 0
 
 
-def _topic_ranges(called: argparse.Namespace) -> dict[Place, range]:
+def _topic_ranges(called: argparse.Namespace) -> dict[TopicPartition, range]:
     """What the broker says that it holds."""
     with Client(called.url) as client:
         listing = client.offsets([called.topic])
@@ -95,11 +95,11 @@ def _topic_ranges(called: argparse.Namespace) -> dict[Place, range]:
 
 
 def _read_ranges(
-    spark: SparkSession, called: argparse.Namespace, ranges: Mapping[Place, range]
+    spark: SparkSession, called: argparse.Namespace, ranges: Mapping[TopicPartition, range]
 ) -> DataFrame:
     """Exactly these records, whatever is produced meanwhile."""
-    starts = {place: offsets.start for place, offsets in ranges.items()}
-    ends = {place: offsets.stop for place, offsets in ranges.items()}
+    starts = {topic_partition: offsets.start for topic_partition, offsets in ranges.items()}
+    ends = {topic_partition: offsets.stop for topic_partition, offsets in ranges.items()}
     return read_topic(
         spark.read,
         called,
@@ -120,7 +120,7 @@ def _read_parquet(spark: SparkSession, path: str) -> DataFrame:
     return rows
 
 
-def _checkpoint_ranges(spark: SparkSession, path: str) -> dict[Place, range]:
+def _checkpoint_ranges(spark: SparkSession, path: str) -> dict[TopicPartition, range]:
     """What the query has committed; by Spark, so that the folder can be wherever Spark writes."""
     offsets = _read_log(spark, f"{path}/offsets")
     commits = _read_log(spark, f"{path}/commits")
@@ -131,13 +131,13 @@ def _read_log(spark: SparkSession, path: str) -> dict[int, str]:
     """The texts of a checkpoint's folder by their number, which is a batch's."""
     files = spark.read.text(path, wholetext=True).select("value", F.input_file_name())
     return {
-        int(found[1]): text
+        int(match_[1]): text
         for text, name in files.collect()
-        if (found := re.search(r"/(\d+)$", name))
+        if (match_ := re.search(r"/(\d+)$", name))
     }
 
 
-def _count_partitions(rows: DataFrame) -> dict[Place, PartitionCount]:
+def _count_partitions(rows: DataFrame) -> dict[TopicPartition, PartitionCount]:
     counted = rows.groupBy("topic", "partition").agg(
         F.count("*"), F.count_distinct("offset"), F.min("offset"), F.max("offset")
     )

@@ -99,7 +99,7 @@ def test_calls_for_a_topic_that_is_being_created_wait_in_order(tmp_path: Path) -
     asyncio.run(scenario())
 
 
-def test_who_waits_for_a_topic_that_is_not_agreed_on_is_reported(
+def test_who_waits_for_a_topic_that_is_not_committed_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topic_commands, "TOPICS_MAX", 1)
@@ -225,7 +225,7 @@ def test_a_stop_before_the_start_has_ended_is_no_clean_one(tmp_path: Path) -> No
     asyncio.run(scenario())
 
 
-def test_a_data_disk_that_stands_still_does_not_delay_the_metadata(
+def test_a_data_disk_that_hangs_does_not_delay_the_metadata(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
@@ -365,24 +365,24 @@ def test_on_a_ring_of_several_there_are_no_groups_yet(tmp_path: Path) -> None:
                 )
                 for ordinal in range(2)
             ]
-            starting = [asyncio.create_task(each.start()) for each in brokers]
-            await until(lambda: all(each.ring.peers is not None for each in brokers))
+            starting = [asyncio.create_task(broker.start()) for broker in brokers]
+            await until(lambda: all(broker.ring.peers is not None for broker in brokers))
             await brokers[0].ring.found(2)
             await asyncio.gather(*starting)
-            for each in brokers:
+            for broker in brokers:
                 with pytest.raises(NotSupportedError, match="need a ring of one broker"):
-                    await each.groups.register(wanted)
+                    await broker.groups.register(wanted)
                 with pytest.raises(NotSupportedError):
-                    each.groups.views()
-                assert b"tailrace_led_ranges 1.0" in await metrics_text(each, connection_count=0)
+                    broker.groups.views()
+                assert b"tailrace_led_ranges 1.0" in await metrics_text(broker, connection_count=0)
             topic, _ = await brokers[0].create_topic("t", TopicSettings(partitions_per_range=2))
             await until(lambda: brokers[1].topic_count == 1)
             assert len(topic.partitions) == 4
-            for each in brokers:
-                hosted = each.hosted("t")
+            for broker in brokers:
+                hosted = broker.hosted("t")
                 local = [n for n, log in enumerate(hosted.logs) if isinstance(log, PartitionLog)]
                 assert {hosted.partition_of_key(None) for _ in range(6)} == {*local}
-                assert (len(local), each.partition_count) == (2, 2)
+                assert (len(local), broker.partition_count) == (2, 2)
                 keys = [b"%d" % number for number in range(50)]
                 assert {hosted.partition_of_key(key) for key in keys} == {0, 1, 2, 3}
 

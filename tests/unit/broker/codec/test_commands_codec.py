@@ -47,7 +47,7 @@ COMMANDS: list[Command] = [
     Sealed(1, 2, 3, {ONE: (4, 5), TWO: ()}, (Replica(0, 1),)),
     AbortStep(5),
 ]
-STORED = [encode_command(Stamped(2**63 - 1, each)) for each in COMMANDS]
+STORED = [encode_command(Stamped(2**63 - 1, command)) for command in COMMANDS]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=[type(each).__name__ for each in COMMANDS])

@@ -47,7 +47,7 @@ JOINED = Joined(Subscription("c1", "g", ("flights",)), 3, {UUID(int=5): {0: 12}}
 
 
 @given(events)
-def test_every_fact_comes_back(event: GroupEvent) -> None:
+def test_every_group_event_comes_back(event: GroupEvent) -> None:
     encoded = encode_group_event(event)
 
     assert decode_group_event(encoded) == event
@@ -85,13 +85,13 @@ def test_what_may_be_missing_has_a_default() -> None:
     ],
     ids=lambda stored: repr(stored[:40]),
 )
-def test_what_is_no_fact_is_refused(stored: bytes) -> None:
+def test_what_is_no_group_event_is_refused(stored: bytes) -> None:
     with pytest.raises(CorruptBatchError, match="no event of a group"):
         decode_group_event(stored)
 
 
 @given(events, st.data())
-def test_damage_is_refused_or_another_fact(event: GroupEvent, data: st.DataObject) -> None:
+def test_damage_is_refused_or_another_group_event(event: GroupEvent, data: st.DataObject) -> None:
     stored = bytearray(encode_group_event(event))
     index = data.draw(st.integers(0, len(stored) - 1))
     stored[index] = data.draw(st.integers(0, 255))

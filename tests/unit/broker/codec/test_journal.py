@@ -141,11 +141,11 @@ def test_whatever_bit_of_a_frames_header_is_flipped_its_batches_are_read() -> No
     stored = file_of(
         frame_of(SMALL), frame_of(SMALL, LARGE, sequence=8), frame_of(SMALL, sequence=9)
     )
-    whole = [(each.sequence, each.batches) for each in frames_in(stored)]
+    whole = [(frame.sequence, frame.batches) for frame in frames_in(stored)]
     for block in (1, 2, 5):
         for bit in range(FRAME_HEADER_BYTES * 8):
             spoilt = flipped(stored, block * BLOCK + bit // 8, bit % 8)
-            assert [(each.sequence, each.batches) for each in frames_in(spoilt)] == whole
+            assert [(frame.sequence, frame.batches) for frame in frames_in(spoilt)] == whole
 
 
 def test_a_frame_of_a_damaged_header_may_end_with_a_block() -> None:
@@ -202,7 +202,7 @@ def test_behind_a_damaged_header_of_a_batch_a_frame_is_cut() -> None:
         assert (first.is_cut, second.is_cut) == (True, False)
 
 
-def test_the_first_frame_tells_the_journals_id() -> None:
+def test_the_first_frame_reports_the_journals_id() -> None:
     stored = file_of(frame_of(SMALL))
     assert first_frame_id(memoryview(stored)) == ID
     assert first_frame_id(memoryview(flipped(stored, BLOCK + 9))) is None

@@ -56,7 +56,7 @@ def test_headers_are_an_object_or_a_list() -> None:
 def test_times_are_left_as_they_are_written() -> None:
     times: list[int | str] = [1_764_000_000_000_000, "2025-11-24T16:00Z"]
 
-    assert parsed(*({"timestamp": each} for each in times)).timestamps == times
+    assert parsed(*({"timestamp": time_} for time_ in times)).timestamps == times
     assert parsed({}, {"timestamp": None}).timestamps == []
 
 

@@ -77,7 +77,7 @@ def test_a_large_topic_is_cut_into_several_parts(monkeypatch: pytest.MonkeyPatch
 
     slices = list(encode_slices(state))
 
-    assert sum(b"topics" in each for each in slices) >= 12
+    assert sum(b"topics" in slice_ for slice_ in slices) >= 12
     assert decode_state(b"".join(slices)) == state
 
 
@@ -134,7 +134,7 @@ def part(body: bytes) -> bytes:
 
 
 def parts(*bodies: object) -> bytes:
-    return STORED[:8] + b"".join(part(msgpack.encode(each)) for each in bodies)
+    return STORED[:8] + b"".join(part(msgpack.encode(body)) for body in bodies)
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,7 @@ def test_one_id_goes_to_one_of_two_groups_that_register_it_at_once(tmp_path: Pat
                 broker.groups.register(wanted(group="h")),
                 return_exceptions=True,
             )
-            refused = [each for each in outcomes if isinstance(each, ConsumerExistsError)]
+            refused = [outcome for outcome in outcomes if isinstance(outcome, ConsumerExistsError)]
 
             assert len(refused) == 1
 
@@ -344,15 +344,15 @@ def test_a_group_is_moved_published_and_deleted(tmp_path: Path) -> None:
         async with started_broker(tmp_path) as broker:
             await create(broker)
             await append(broker, b"0", b"1", b"2")
-            place = TopicPartition(broker.hosted("t").topic.topic_id, 0)
-            await broker.groups.publish("spark:1", "spark", {place: 2})
+            topic_partition = TopicPartition(broker.hosted("t").topic.topic_id, 0)
+            await broker.groups.publish("spark:1", "spark", {topic_partition: 2})
             await broker.groups.register(wanted())
             await broker.groups.goodbye("c1", Confirmation(), commits=True)
-            await broker.groups.reset("g", {place: 1})
+            await broker.groups.reset("g", {topic_partition: 1})
         async with started_broker(tmp_path) as broker:
             groups = broker.groups
             assert groups.view("spark:1").group.source == "spark"
-            assert groups.view("spark:1").group.positions[place] == 2
+            assert groups.view("spark:1").group.positions[topic_partition] == 2
             await groups.register(wanted())
             got, _ = await take(broker)
             await groups.delete("spark:1")
@@ -372,7 +372,7 @@ def test_a_full_disk_fails_a_commit_and_loses_no_position(tmp_path: Path, disk: 
             await append(broker, b"0")
             await broker.groups.register(wanted())
             _, number = await take(broker)
-            for _ in range(2):  # a save that fails is tried again for who waits
+            for _ in range(2):  # a save that fails is tried again for waiters
                 disk.fail("pwritev", errno.ENOSPC)
             with pytest.raises(DiskFullError):
                 await broker.groups.commit("c1", Confirmation(number))
@@ -460,13 +460,13 @@ def test_a_position_above_a_log_that_lost_its_end_moves_back_at_the_start(
         async with started_broker(tmp_path) as broker:
             await create(broker)
             await append(broker, b"0", b"1")
-            place = TopicPartition(broker.hosted("t").topic.topic_id, 0)
-            await broker.groups.publish("g", "spark", {place: 5})
+            topic_partition = TopicPartition(broker.hosted("t").topic.topic_id, 0)
+            await broker.groups.publish("g", "spark", {topic_partition: 5})
         for _ in range(2):  # the first start stores it
             async with started_broker(tmp_path) as broker:
                 view = broker.groups.view("g")
 
-                assert view.group.positions == view.group.stored == {place: 2}
+                assert view.group.positions == view.group.stored == {topic_partition: 2}
 
     asyncio.run(scenario())
 
@@ -574,7 +574,7 @@ def test_the_log_of_groups_is_compacted_and_says_the_same(
     asyncio.run(scenario())
 
 
-def test_groups_whose_log_nobody_leads_stand_still_and_end_no_start(
+def test_groups_whose_log_nobody_leads_wait_and_end_no_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their range waits for a person; with it the data of all topics."""

@@ -136,7 +136,7 @@ def test_a_free_buffer_that_is_not_much_too_large_will_do() -> None:
         assert (address_of(buffer), len(buffer)) == (first, 2 * SMALLEST_BYTES)
 
 
-# --- the read share -------------------------------------------------------------------------------
+# --- the read quota -------------------------------------------------------------------------------
 
 
 def test_a_pinned_buffer_goes_back_when_the_last_view_of_it_is_gone() -> None:

@@ -16,7 +16,7 @@ from tailrace_broker.model.errors import (
 )
 from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.storage import data_directory
-from tailrace_broker.storage.data_directory import DataDirectory, Restart
+from tailrace_broker.storage.data_directory import DataDirectory, PreviousEnd
 from tests.support.storage.batches import TOPIC_ID
 from tests.support.storage.storage import FaultyDisk
 from tests.support.storage.topics import new_topic
@@ -64,7 +64,7 @@ def test_a_directory_belongs_to_one_ring(tmp_path: Path) -> None:
         directory.belong_to(UUID(int=5))
         directory = reopened(directory, tmp_path)
         assert directory.identity.cluster_id == UUID(int=5)
-    with pytest.raises(CorruptMetadataError, match=r"belongs to the ring .*5, but .*6 agreed"):
+    with pytest.raises(CorruptMetadataError, match=r"the ring .*5, but .*of the ring .*6"):
         directory.belong_to(UUID(int=6))
     directory.close()
 
@@ -112,8 +112,8 @@ def test_each_start_is_reported_with_what_came_before_it(tmp_path: Path) -> None
     directory = DataDirectory(tmp_path)
     starts = directory.identity.starts
 
-    assert [each.loss for each in starts] == ["disk", "process", "clean"]
-    assert len({each.id for each in starts}) == 3
+    assert [start.loss for start in starts] == ["disk", "process", "clean"]
+    assert len({start.id for start in starts}) == 3
     directory.close()
 
 
@@ -143,7 +143,7 @@ def test_of_very_many_starts_the_first_and_every_loss_are_kept(
     meta.write_text(json.dumps(known))
     for _ in range(6):
         boot(tmp_path)
-    starts = [tuple(each) for each in json.loads(meta.read_text())["starts"]]
+    starts = [tuple(start) for start in json.loads(meta.read_text())["starts"]]
 
     assert starts[0] == tuple(known["starts"][0])
     assert [loss for _, loss in starts] == ["disk", "power", "process", "process"]
@@ -154,7 +154,7 @@ def test_of_very_many_starts_the_first_and_every_loss_are_kept(
 ENDS: dict[UUID, list[int | None]] = {TOPIC_ID: [5, None], UUID(int=7): []}
 
 
-def boot(root: Path, *, log_ends: dict[UUID, list[int | None]] | None = None) -> Restart:
+def boot(root: Path, *, log_ends: dict[UUID, list[int | None]] | None = None) -> PreviousEnd:
     """Start and stop, cleanly where the log ends are given; how the one before ended."""
     directory = DataDirectory(root)
     restart = directory.begin_boot()
@@ -220,7 +220,7 @@ def test_the_stop_marker_is_gone_before_anything_is_appended(
     assert not (tmp_path / "data" / "clean-stop.json").exists()
 
 
-# --- what the ring agreed -------------------------------------------------------------------------
+# --- the ring's metadata -------------------------------------------------------------------------
 
 
 def test_metadata_is_not_missed_before_there_was_any(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_metadata_is_not_missed_before_there_was_any(tmp_path: Path) -> None:
 def test_metadata_that_is_lost_is_reported(tmp_path: Path) -> None:
     directory = DataDirectory(tmp_path)
     directory.belong_to(UUID(int=5))
-    with pytest.raises(CorruptMetadataError, match=r"metadata has lost what the ring agreed"):
+    with pytest.raises(CorruptMetadataError, match=r"metadata has lost committed metadata"):
         directory.check_metadata()
 
     (directory.metadata_path / "0-0.snapshot").touch()
@@ -330,7 +330,7 @@ def test_the_trash_holds_no_topic(tmp_path: Path) -> None:
     directory.close()
 
 
-def test_the_disk_is_reported_as_df_tells_it(tmp_path: Path) -> None:
+def test_the_disk_is_reported_as_df_reports_it(tmp_path: Path) -> None:
     directory = DataDirectory(tmp_path)
     disk_bytes = directory.disk_bytes()
     directory.close()

@@ -61,7 +61,7 @@ def test_what_is_old_enough_is_purged_and_the_oldest_of_the_rest_is_reported(
     assert buried(tmp_path) == []
 
 
-def test_a_purged_topic_is_forgotten_before_nothing_tells_of_it(tmp_path: Path) -> None:
+def test_a_purged_topic_is_forgotten_before_nothing_records_it(tmp_path: Path) -> None:
     seen: list[tuple[UUID, list[str]]] = []
     trash = Trash(tmp_path, lambda topic_id: seen.append((topic_id, buried(tmp_path))))
     delete(trash, tmp_path, TOPICS[0], 1)
@@ -121,18 +121,18 @@ def test_interrupted_deletions_are_finished_and_nothing_else_is_touched(
     trash: Trash, tmp_path: Path
 ) -> None:
     marked, living, unknown = TOPICS
-    agreed = new_topic("agreed", TopicSettings(), UUID(int=4))
+    committed = new_topic("committed", TopicSettings(), UUID(int=4))
     trash.mark(marked, 1)
     trash.mark(living, 1)
-    for topic in (unknown, agreed):
+    for topic in (unknown, committed):
         (tmp_path / str(topic.topic_id)).mkdir()
     (tmp_path / "notes").mkdir()
     with capture_logs() as logs:
-        trash.finish_deletions({living.topic_id}, {agreed.topic_id: (agreed, 7)})
+        trash.finish_deletions({living.topic_id}, {committed.topic_id: (committed, 7)})
 
-    assert buried(tmp_path) == [IDS[0], str(agreed.topic_id)]
+    assert buried(tmp_path) == [IDS[0], str(committed.topic_id)]
     assert [(each.deleted.topic, each.deleted.deleted_us) for each in trash.buried()] == [
-        (agreed, 7),
+        (committed, 7),
         (marked, 1),
     ]
     assert [path.name for path in topic_directories(tmp_path)] == IDS[1:]
@@ -147,7 +147,7 @@ def test_interrupted_deletions_are_finished_and_nothing_else_is_touched(
     ]
 
 
-def test_an_agreed_deletion_that_cannot_be_marked_is_left_to_the_next_start(
+def test_a_committed_deletion_that_cannot_be_marked_is_left_to_the_next_start(
     trash: Trash, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (topic, *_) = TOPICS

@@ -25,7 +25,7 @@ def page() -> str:
         [
             "# Command line",
             "",
-            f"{SUMMARY} Made from the code: `tailrace VERB --help` tells the same.",
+            f"{SUMMARY} Made from the code: `tailrace VERB --help` prints the same.",
             "",
             "Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 ended by SIGTERM. "
             "A failure is one sentence on stderr that says what to do.",
@@ -53,7 +53,7 @@ def section(name: str, verb: Verb) -> list[str]:
         f"## tailrace {name}",
         described,
         "",
-        *table([each for each in verb.parameters if each not in COMMON]),
+        *table([parameter for parameter in verb.parameters if parameter not in COMMON]),
         *common(verb),
         "```sh",
         *verb.examples,
@@ -94,8 +94,9 @@ def test_a_verbs_table_fits_its_function(name: str) -> None:
     settings = SETTINGS.get(name, ())
     assert bool(settings) == (wanted.pop("settings", None) is not None)
     made = [
-        each.settings.get("dest") or max(each.names, key=len).lstrip("-").replace("-", "_")
-        for each in verb.parameters
+        parameter.settings.get("dest")
+        or max(parameter.names, key=len).lstrip("-").replace("-", "_")
+        for parameter in verb.parameters
     ]
 
     assert [each for each in made if each not in settings] == list(wanted)

@@ -92,7 +92,7 @@ def test_a_registration_has_what_is_given() -> None:
     assert "Tailrace-Assignment-Epoch" not in most.headers
 
 
-def test_a_sign_of_life_names_the_epoch_that_it_knows() -> None:
+def test_a_heartbeat_names_the_epoch_that_it_knows() -> None:
     request = group_requests.register_request("c1", "g1", ["flights"], assignment_epoch=4)
 
     assert request.headers == {
@@ -287,7 +287,7 @@ def test_a_reset_says_where_to(request_: Request, body: object) -> None:
     assert body_of(request_) == body
 
 
-def test_a_reset_tells_what_it_has_moved() -> None:
+def test_a_reset_reports_what_it_has_moved() -> None:
     document = {
         "group": "g",
         "dryRun": True,

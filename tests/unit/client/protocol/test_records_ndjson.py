@@ -79,7 +79,7 @@ def test_lines_that_name_no_topic_are_of_the_one_that_was_asked() -> None:
 
 
 def test_the_last_line_needs_no_end() -> None:
-    assert [each.value for each in decode_lines(HEAD + b'"key":null,"value":1}')] == [b"1"]
+    assert [line.value for line in decode_lines(HEAD + b'"key":null,"value":1}')] == [b"1"]
 
 
 @pytest.mark.parametrize("value", TRICKY_VALUES)

@@ -268,7 +268,7 @@ def test_a_topic_is_altered_by_what_is_given_and_deleted_by_its_name() -> None:
         requests.parse_deleted(answer({"type": "/v1/problems/topic-not-found"}, status=404))
 
 
-def test_a_topic_of_a_broker_that_tells_fewer_settings_keeps_its_records() -> None:
+def test_a_topic_of_a_broker_that_reports_fewer_settings_keeps_its_records() -> None:
     reported = (
         "name",
         "id",
@@ -456,7 +456,7 @@ def test_a_read_keeps_the_body_and_takes_the_offsets_from_the_headers() -> None:
 
 
 @pytest.mark.parametrize(("text", "children"), [("5,6", (5, 6)), ("", ())])
-def test_a_read_tells_the_epoch_and_that_a_partition_ends_here(
+def test_a_read_reports_the_epoch_and_that_a_partition_ends_here(
     text: str, children: tuple[int, ...]
 ) -> None:
     headers = {
@@ -510,7 +510,7 @@ def test_a_deleted_topic_is_restored_by_name_or_id() -> None:
     assert (renamed.method, renamed.target) == ("POST", "/v1/trash/t/restore?as=%C3%A4+b")
 
 
-def test_deleted_topics_are_read_as_the_broker_tells_them() -> None:
+def test_deleted_topics_are_read_as_the_broker_reports_them() -> None:
     reported = {
         "name": "t",
         "id": "4a0b5b0c-6f0a-4f3f-9f0c-0a1b2c3d4e5f",

@@ -252,7 +252,7 @@ def test_the_parts_of_a_request_go_one_after_the_other_before_what_came_later() 
     assert batching.used_bytes == 0
 
 
-def test_parts_stay_what_they_are_when_others_are_sorted_anew() -> None:
+def test_parts_stay_what_they_are_when_others_are_sorted_again() -> None:
     batching = scattered_request()
     batching.reroute("t", by_key)
     first = taken(batching, 0.5)

@@ -1,4 +1,4 @@
-"""What a consumer asks next, from literal answers: deliveries, removals, assignments, patience."""
+"""What a consumer asks next, from literal answers: deliveries, removals, assignments, timeouts."""
 
 import pytest
 
@@ -178,7 +178,7 @@ def test_a_lost_answer_is_asked_for_again() -> None:
     assert state.poll_parameters()["delivery"] == 7
 
 
-def test_patience_ends_and_begins_anew() -> None:
+def test_the_timeout_ends_and_begins_again() -> None:
     state = with_delivery()
     error = ConnectionFailedError(URL, "refused")
     state.ask("records")
@@ -191,7 +191,7 @@ def test_patience_ends_and_begins_anew() -> None:
     assert state.failed(error, 500.0) > 0
 
 
-def test_an_answer_gives_patience_anew() -> None:
+def test_an_answer_begins_the_timeout_again() -> None:
     state = with_delivery()
     error = ConnectionFailedError(URL, "refused")
     state.failed(error, 100.0)
@@ -200,7 +200,7 @@ def test_an_answer_gives_patience_anew() -> None:
     assert state.failed(error, 100.0 + PATIENCE_S) > 0
 
 
-def test_without_a_broker_from_the_start_there_is_no_patience() -> None:
+def test_without_a_broker_from_the_start_there_is_no_timeout() -> None:
     state = consuming()
     state.ask("records")
 
@@ -209,7 +209,7 @@ def test_without_a_broker_from_the_start_there_is_no_patience() -> None:
 
 
 @pytest.mark.parametrize("kind", [TopicNotFoundError, ProblemError, StaleAssignmentError])
-def test_what_a_retry_does_not_mend_is_raised(kind: type[ProblemError]) -> None:
+def test_what_a_retry_does_not_repair_is_raised(kind: type[ProblemError]) -> None:
     state = ready()
 
     with pytest.raises(kind):
@@ -372,7 +372,7 @@ def test_after_records_it_does_not_wait() -> None:
     assert state.idle_s(100.0) == 0.0
 
 
-def test_a_sign_of_life_is_due_after_a_third_of_the_session() -> None:
+def test_a_heartbeat_is_due_after_a_third_of_the_session() -> None:
     state = consuming(session_ms=3000)
     assert not state.is_sign_due(100.0)
     state.asked(100.0)
@@ -386,7 +386,7 @@ def test_a_sign_of_life_is_due_after_a_third_of_the_session() -> None:
     assert not state.is_sign_due(200.0)  # the next poll comes when more is wanted
 
 
-def test_a_sign_of_life_says_and_keeps_what_was_reported() -> None:
+def test_a_heartbeat_says_and_keeps_what_was_reported() -> None:
     state = with_delivery(1, 2, delivery=7)
 
     assert state.register_parameters()["assignment_epoch"] == 1
@@ -397,7 +397,7 @@ def test_a_sign_of_life_says_and_keeps_what_was_reported() -> None:
     assert state.commit_parameters() == {"delivery": 7, "assignment_epoch": 1}
 
 
-def test_a_sign_of_life_of_a_removed_consumer_drops_what_is_in_hand() -> None:
+def test_a_heartbeat_of_a_removed_consumer_drops_what_is_in_hand() -> None:
     state = with_delivery(1, 2, delivery=7)
     state.take()
 
@@ -424,7 +424,7 @@ def test_a_process_that_slept_while_another_took_its_name_does_not_take_it_back(
     assert state.goodbye_parameters() is None
 
 
-def test_a_sign_of_life_without_an_answer_leaves_it_to_the_next_poll() -> None:
+def test_a_heartbeat_without_an_answer_leaves_it_to_the_next_poll() -> None:
     state = with_delivery(1, 2, delivery=7)
 
     state.sign_failed(ConnectionFailedError(URL, "reset"))
@@ -442,7 +442,7 @@ def test_the_epoch_of_a_description_is_not_the_consumers_own() -> None:
     assert state.poll_parameters()["assignment_epoch"] == 1
 
 
-def test_patience_begins_anew_after_a_commit_that_came_too_late() -> None:
+def test_the_timeout_begins_again_after_a_commit_that_came_too_late() -> None:
     state = with_delivery(1)
     state.take_records()
     state.commit_failed(ConnectionFailedError(URL, "reset"), 0.0)

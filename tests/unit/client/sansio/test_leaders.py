@@ -8,7 +8,7 @@ from tailrace.errors import ConnectionFailedError, UnexpectedAnswerError
 from tailrace.protocol.requests import Answer, Request, produce_records_request, produce_request
 from tailrace.sansio.leaders import (
     HOPS_MAX,
-    PLACES_MAX,
+    RESOURCES_MAX,
     Leaders,
     at_address_of,
     leader_urls,
@@ -176,7 +176,7 @@ def test_events_of_one_key_have_a_place_and_records_with_a_key_each_have_none() 
 
 def test_so_many_places_are_remembered_and_no_more() -> None:
     leaders = Leaders(A)
-    for partition in range(PLACES_MAX + 1):
+    for partition in range(RESOURCES_MAX + 1):
         request = Request("GET", f"/v1/topic/t/partitions/{partition}/records")
         leaders.hops(request).go_on(misdirected(B))
 

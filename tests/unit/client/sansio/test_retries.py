@@ -19,7 +19,7 @@ def test_a_name_s_next_run_does_not_repeat_the_numbers_of_the_last() -> None:
     assert first_sequence("till-7", 7_000) == 7_000
 
 
-def test_pauses_grow_until_patience_ends() -> None:
+def test_pauses_grow_until_the_timeout_ends() -> None:
     retries = Retries(10.0, is_numbered=True, is_patient=True)
     now_s, pauses_s = 0.0, []
     while (pause_s := retries.pause_s(lost(write_attempted=True), now_s)) is not None:
@@ -32,7 +32,7 @@ def test_pauses_grow_until_patience_ends() -> None:
     assert 10.0 - PAUSE_S_MAX < now_s <= 10.0
 
 
-def test_what_a_retry_does_not_mend_is_the_outcome_at_once() -> None:
+def test_what_a_retry_does_not_repair_is_the_outcome_at_once() -> None:
     retries = Retries(10.0, is_numbered=True, is_patient=True)
 
     assert retries.pause_s(refused(404, "topic-not-found", retriable=False), 0.0) is None

@@ -62,8 +62,8 @@ def test_brokers_of_one_host_are_distinguished_by_their_ports() -> None:
     routing.learn_ring(replace(ring("127.0.0.1", "127.0.0.1"), ports=(9250, 9260)))
     routing.learn_topic(TWO_LEADERS, 0.0)
 
-    assert routing.tells_apart("t")
-    assert not routing.tells_apart("u")
+    assert routing.distinguishes_brokers("t")
+    assert not routing.distinguishes_brokers("u")
     assert routing.destination("t", 0) == "http://127.0.0.1:9260"
     routing.forget_topic("t")
     routing.forget_topic("t")
@@ -78,7 +78,7 @@ def test_an_ipv6_address_is_written_as_urls_have_it() -> None:
     assert routing.destination("t", 0) == "https://[::2]"
 
 
-def test_a_broker_that_cannot_be_reached_is_gone_around_until_the_ring_is_learned_anew() -> None:
+def test_a_broker_that_cannot_be_reached_is_gone_around_until_the_ring_is_learned_again() -> None:
     routing = Routing(URL)
     routing.learn_ring(ring("a", "b"))
     routing.learn_topic(TWO_LEADERS, 0.0)
@@ -104,7 +104,7 @@ def test_sealed_partitions_take_no_records_and_damaged_ones_keep_their_tokens() 
     assert [routing.partition_of("t", token) for token in (-1, 0)] == [1, 2]
 
 
-def test_what_is_stale_is_used_until_it_is_learned_anew() -> None:
+def test_what_is_stale_is_used_until_it_is_learned_again() -> None:
     routing = Routing(URL)
     routing.learn_topic(TWO_LEADERS, 0.0)
     routing.expire_topic("t")
@@ -117,7 +117,7 @@ def test_what_is_stale_is_used_until_it_is_learned_anew() -> None:
     assert routing.is_current("t", 1.0)
 
 
-def test_a_refusal_tells_that_others_lead() -> None:
+def test_a_refusal_reports_that_others_lead() -> None:
     moved = ProblemError(type="not-leader", title="no", status=421, retriable=True)
     full = ProblemError(type="disk-full", title="no", status=507)
 

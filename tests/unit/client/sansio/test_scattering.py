@@ -136,7 +136,7 @@ def test_what_others_lead_is_sent_there_and_what_is_stored_is_not_sent_again() -
     assert request.outcome() == [produced(0, 2), produced(1, 1)]
 
 
-def test_a_request_that_was_refused_as_a_whole_is_sent_anew() -> None:
+def test_a_request_that_was_refused_as_a_whole_is_sent_again() -> None:
     request = scattering(learned(Routing(A)), *KEYS)
     for _, _, indices in list(request.requests()):
         request.failed(refused(partition=0), indices)
@@ -204,7 +204,7 @@ def test_another_s_refusal_is_raised_with_what_became_of_the_rest() -> None:
     [refused("disk-full", 507, partition=0), refused(), TailraceError("no")],
     ids=["disk full", "nobody knows which", "no answer"],
 )
-def test_what_another_broker_cannot_mend_is_raised(error: TailraceError) -> None:
+def test_what_another_broker_cannot_repair_is_raised(error: TailraceError) -> None:
     request = scattering(learned(Routing(A)), *KEYS)
     (_, _, first), (_, _, second) = list(request.requests())
     request.stored([produced(0, len(first))])

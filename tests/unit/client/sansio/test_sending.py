@@ -189,7 +189,7 @@ def test_a_retry_has_the_same_number_and_the_next_request_another() -> None:
     assert numbers == [NOW_US, NOW_US, NOW_US + 1]
 
 
-def test_when_patience_ends_what_waited_as_long_is_not_sent_either() -> None:
+def test_when_the_timeout_ends_what_waited_as_long_is_not_sent_either() -> None:
     sender = sending(patience_s=10.0, batch_bytes=1)
     first = send(sender, EARLY, EARLY)  # the second waits for the first
     outcomes = reported(sender.failed(first, lost(), 10.0))
@@ -328,7 +328,7 @@ def test_what_others_lead_is_sent_to_them_under_the_same_number() -> None:
     is_one = sender.aim(again, has_learned=False)
     sent = []
     while (part := sender.take(0.1)) is not None:
-        sent.append((part.url, [each.key for each in part.records], sender.numbered(part)))
+        sent.append((part.url, [record.key for record in part.records], sender.numbered(part)))
         assert sender.aim(part, has_learned=False)
         sender.batching.finish(part)
 

@@ -50,23 +50,23 @@ class MadeUpRing:
             tickets[int(record.token >= 0)].append(record.ticket)
         assert batch.sequence is not None
         produced = []
-        for each in sorted(tickets.keys() & set(partitions)):
-            name = batch.sequence, each
+        for key in sorted(tickets.keys() & set(partitions)):
+            name = batch.sequence, key
             if name in self._known:
                 first = self._known[name]
-                assert first.count == len(tickets[each]), "another request under this number"
+                assert first.count == len(tickets[key]), "another request under this number"
                 produced.append(
-                    Produced(each, first.offset, first.count, "fsync", 1, duplicate=True)
+                    Produced(key, first.offset, first.count, "fsync", 1, duplicate=True)
                 )
             else:
-                stored = Produced(each, len(self.logs[each]), len(tickets[each]), "fsync", 1)
-                self.logs[each] += tickets[each]
+                stored = Produced(key, len(self.logs[key]), len(tickets[key]), "fsync", 1)
+                self.logs[key] += tickets[key]
                 self._known[name] = stored
                 produced.append(stored)
         return produced
 
 
-class Story:
+class Scenario:
     """One producer, and what its callers were reported."""
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ class Story:
 def test_each_record_is_stored_once_and_in_the_order_of_its_key(
     steps: list[tuple[str, Any]],
 ) -> None:
-    scenario = Story()
+    scenario = Scenario()
     for name, value in [("leaders", [0, 1]), *steps]:
         if name == "time":
             scenario.now_s += value

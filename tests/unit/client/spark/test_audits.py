@@ -57,7 +57,7 @@ def test_the_summary_adds_up() -> None:
     assert summary(5, 2, findings).endswith("gaps=6 duplicates=1")
 
 
-def test_a_checkpoint_tells_what_its_committed_batches_have_read() -> None:
+def test_a_checkpoint_reports_what_its_committed_batches_have_read() -> None:
     logs = {
         7: log_of('{"t": {"0": 10}}'),
         8: log_of('{"t": {"0": 30, "1": 5}}'),

@@ -51,7 +51,7 @@ def test_what_a_retry_does_not_cure_is_raised_at_once() -> None:
     assert asked == ["http://a:9250"]
 
 
-def test_each_round_waits_twice_as_long_and_tells_why(
+def test_each_round_waits_twice_as_long_and_reports_why(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     client = PatientClient(URLS[:1], retry_count=3, retry_interval_s=0.0001)

@@ -170,8 +170,8 @@ def at_times(
         partitions,
         first_offsets={
             time_ms * 1000: {
-                (each.topic, each.partition): offset
-                for each, offset in zip(partitions, offsets, strict=True)
+                (partition.topic, partition.partition): offset
+                for partition, offset in zip(partitions, offsets, strict=True)
             }
             for time_ms, offsets in first_by_time_ms.items()
         },
@@ -235,7 +235,11 @@ ranges_of_one_topic = st.lists(
 
 
 def records_of(ranges: list[OffsetRange]) -> list[tuple[int, int]]:
-    return [(each.partition, offset) for each in ranges for offset in range(each.start, each.end)]
+    return [
+        (range_.partition, offset)
+        for range_ in ranges
+        for offset in range(range_.start, range_.end)
+    ]
 
 
 @given(ranges_of_one_topic, st.integers(1, 40), st.integers(1, 500))

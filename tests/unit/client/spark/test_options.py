@@ -149,7 +149,7 @@ def test_a_strategy_says_what_is_done_without_a_record_so_late(
 
 
 @pytest.mark.parametrize("read", [Read.BATCH, Read.STREAM])
-def test_the_documentation_tells_every_option_and_of_what_it_is_one(read: Read) -> None:
+def test_the_documentation_describes_every_option_and_of_what_it_is_one(read: Read) -> None:
     _, _, section = DOCUMENT.read_text().partition("## Options of reads\n")
     rows = re.findall(r"^\| (`.*?) \|.*?\| (.*) \|$", section.partition("\n## ")[0], re.MULTILINE)
     other = {Read.BATCH: "stream only.", Read.STREAM: "batch only."}[read]

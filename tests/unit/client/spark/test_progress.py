@@ -14,7 +14,7 @@ def source_of(end: Any, latest: Any) -> dict[str, Any]:
     return {"endOffset": end, "latestOffset": latest}
 
 
-def test_a_line_tells_batch_rate_lag_and_time() -> None:
+def test_a_line_reports_batch_rate_lag_and_time() -> None:
     source = source_of({"flights": {"0": 10, "1": 5}}, {"flights": {"0": 1210, "1": 9}})
 
     line = progress_line(progress_of(source))

@@ -241,7 +241,7 @@ def test_a_generation_that_is_gone_unread_is_a_loss() -> None:
     ]
 
 
-def test_a_topic_that_was_made_anew_with_fewer_partitions_is_a_loss() -> None:
+def test_a_topic_that_was_made_again_with_fewer_partitions_is_a_loss() -> None:
     reached = reach(options_of(), offsets_of(100, 50), Listing([listed(0)]))
 
     assert reached.losses == ["t/1 is gone, and was read up to 50"]
@@ -296,7 +296,7 @@ def test_a_limit_is_shared_in_proportion_and_each_gets_one(
     assert limited(reached, records_max) == offsets_of(*end)
 
 
-def test_the_batch_that_tells_where_a_query_starts_reads_nothing() -> None:
+def test_the_first_batch_of_a_query_reads_nothing() -> None:
     assert plan_batch(options_of(), {}, offsets_of(100), Listing([listed(0)])) == Plan([], [])
 
 

@@ -62,11 +62,11 @@ class StreamMachine(RuleBasedStateMachine):
     def split(self, data: st.DataObject, child_count: int) -> None:
         self.seal([data.draw(self.open_ids())], child_count)
 
-    @precondition(lambda self: sum(not each.is_sealed for each in self.partitions) > 1)
+    @precondition(lambda self: sum(not partition.is_sealed for partition in self.partitions) > 1)
     @rule(data=st.data())
     def join(self, data: st.DataObject) -> None:
         first = data.draw(self.open_ids())
-        self.seal([first, data.draw(self.open_ids().filter(lambda each: each != first))], 1)
+        self.seal([first, data.draw(self.open_ids().filter(lambda id_: id_ != first))], 1)
 
     @rule(data=st.data())
     def forget(self, data: st.DataObject) -> None:
@@ -89,7 +89,7 @@ class StreamMachine(RuleBasedStateMachine):
         end = limited(reached, records_max)
         plan = plan_batch(OPTIONS, start, end, listing)
         assert plan.losses == []
-        count = sum(each.record_count for each in plan.ranges)
+        count = sum(range_.record_count for range_ in plan.ranges)
         assert count <= records_max + len(plan.ranges)
         assert bool(count) == bool(reached.record_count)
         self.read(plan.ranges)
@@ -100,7 +100,7 @@ class StreamMachine(RuleBasedStateMachine):
     def run_again(self) -> None:
         """What Spark does after a crash: the same offsets, a later listing."""
         for start, end, ranges in self.batches[-REPLAYS:]:
-            if not any(self.partitions[each.partition].is_removed for each in ranges):
+            if not any(self.partitions[range_.partition].is_removed for range_ in ranges):
                 assert plan_batch(OPTIONS, start, end, self.listing()).ranges == ranges
 
     @invariant()
@@ -122,17 +122,17 @@ class StreamMachine(RuleBasedStateMachine):
         self.partitions += [Partition(first_offset, tuple(parents)) for _ in range(child_count)]
 
     def read(self, ranges: list[OffsetRange]) -> None:
-        for each in ranges:
-            partition = self.partitions[each.partition]
-            assert each.start == partition.read_to, "nothing skipped, nothing again"
+        for range_ in ranges:
+            partition = self.partitions[range_.partition]
+            assert range_.start == partition.read_to, "nothing skipped, nothing again"
             parents = [self.partitions[index] for index in partition.parents]
             assert all(parent.read_to == parent.end for parent in parents), "parents first"
-        for each in ranges:
-            self.partitions[each.partition].read_to = each.end
+        for range_ in ranges:
+            self.partitions[range_.partition].read_to = range_.end
 
     def open_ids(self) -> st.SearchStrategy[int]:
         return st.sampled_from(
-            [index for index, each in enumerate(self.partitions) if not each.is_sealed]
+            [index for index, partition in enumerate(self.partitions) if not partition.is_sealed]
         )
 
     def listing(self) -> Listing:
@@ -143,15 +143,15 @@ class StreamMachine(RuleBasedStateMachine):
                     partition=index,
                     range_id=index,
                     epoch=1,
-                    first_offset=each.first_offset,
-                    log_start=each.first_offset,
-                    high_watermark=each.end,
-                    log_end=each.end,
-                    state="sealed" if each.is_sealed else "open",
-                    parents=each.parents,
+                    first_offset=partition.first_offset,
+                    log_start=partition.first_offset,
+                    high_watermark=partition.end,
+                    log_end=partition.end,
+                    state="sealed" if partition.is_sealed else "open",
+                    parents=partition.parents,
                 )
-                for index, each in enumerate(self.partitions)
-                if not each.is_removed
+                for index, partition in enumerate(self.partitions)
+                if not partition.is_removed
             ]
         )
 

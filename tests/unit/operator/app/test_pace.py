@@ -7,7 +7,7 @@ def pace() -> Pace:
     return Pace(Intervals(waiting_s=1.0, resync_s=30.0, retry_s_max=60.0))
 
 
-def test_after_a_change_it_looks_again_at_once() -> None:
+def test_after_a_change_it_reconciles_again_at_once() -> None:
     assert pace().next_s(Outcome.CHANGED, "a", 0) == 0
 
 

@@ -1,4 +1,4 @@
-"""The operator's settings, and that their page tells of each."""
+"""The operator's settings, and that their page describes each."""
 
 import re
 from pathlib import Path

@@ -10,7 +10,7 @@ from tailrace_operator.app.workers import Workers
 
 
 class Finds:
-    """Looks at nothing: all but `there` has gone."""
+    """Observes nothing: all but `there` has gone."""
 
     def __init__(self, *there: str) -> None:
         self.there = there
@@ -33,7 +33,7 @@ def topic(name: str, *, created: int) -> dict[str, Any]:
     }
 
 
-def reported(*, there: tuple[str, ...], tell: Callable[[Workers], None]) -> str | None:
+def reported(*, there: tuple[str, ...], notify: Callable[[Workers], None]) -> str | None:
     """Who has the younger one's topic, when all workers have looked."""
 
     async def scenario() -> str | None:
@@ -42,7 +42,7 @@ def reported(*, there: tuple[str, ...], tell: Callable[[Workers], None]) -> str 
             working = cast("asyncio.TaskGroup", Started(tasks))
             intervals = Intervals(waiting_s=1, resync_s=1000, retry_s_max=1)
             workers = Workers(working, cast("Reconciler", Finds(*there)), intervals)
-            tell(workers)
+            notify(workers)
             for _ in range(10):
                 await asyncio.sleep(0)
             holder = workers.taken_by(Key("Topic", "ns", "younger"), None)
@@ -74,8 +74,8 @@ def both(workers: Workers) -> None:
 
 
 def test_the_older_resource_has_the_topic() -> None:
-    assert reported(there=("older", "younger"), tell=both) == "older"
+    assert reported(there=("older", "younger"), notify=both) == "older"
 
 
 def test_a_resource_that_went_without_being_reported_of_has_nothing() -> None:
-    assert reported(there=("younger",), tell=both) is None
+    assert reported(there=("younger",), notify=both) is None

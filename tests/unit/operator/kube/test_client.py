@@ -20,7 +20,7 @@ class Knows(Kube):
         assert (method, path) == ("GET", "/apis/monitoring.coreos.com/v1")
         if self.plurals is None:
             raise NotFoundError("the server could not find the requested resource", status=404)
-        return {"resources": [{"name": each} for each in self.plurals]}
+        return {"resources": [{"name": plural} for plural in self.plurals]}
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_the_volume_is_as_the_spec_says() -> None:
     }
 
 
-def test_no_class_is_another_thing_than_the_default() -> None:
+def test_no_class_differs_from_the_default() -> None:
     no_class, default = (
         made({"storage": storage})[STATEFUL_SET]["spec"]["volumeClaimTemplates"][0]["spec"]
         for storage in ({"storageClassName": ""}, {})
@@ -189,13 +189,13 @@ def test_a_produce_creates_no_topic_unless_the_spec_says_so(
     assert Settings().auto_create_topics is creates  # type: ignore[call-arg]
 
 
-def test_every_name_that_the_environment_refers_to_stands_before_it() -> None:
+def test_every_name_that_the_environment_refers_to_is_before_it() -> None:
     names = [each["name"] for each in container_of()["env"]]
 
     assert names.index("POD_NAME") < names.index("TAILRACE_ADVERTISED_HOST")
 
 
-def test_other_settings_are_another_revision_of_the_pod() -> None:
+def test_other_settings_are_a_new_revision_of_the_pod() -> None:
     hashes = {
         pod_of({"settings": settings})["metadata"]["annotations"]["tailrace.dev/settings-hash"]
         for settings in ({}, {"ioThreads": 4}, {"ioThreads": 8})
@@ -215,9 +215,9 @@ def test_the_ports_between_brokers_are_for_brokers_of_this_ring() -> None:
     policy = made()[ChildName("NetworkPolicy", "events")]["spec"]
     everyone, brokers = policy["ingress"]
 
-    assert [each["port"] for each in everyone["ports"]] == [9250, 9251, 9252, 9253]
+    assert [port["port"] for port in everyone["ports"]] == [9250, 9251, 9252, 9253]
     assert "from" not in everyone
-    assert [each["port"] for each in brokers["ports"]] == [9255, 9256]
+    assert [port["port"] for port in brokers["ports"]] == [9255, 9256]
     assert brokers["from"] == [{"podSelector": {"matchLabels": selector_labels("events")}}]
 
 
@@ -228,10 +228,10 @@ def test_clients_find_ready_brokers_and_brokers_find_all() -> None:
 
     assert clients["spec"]["type"] == "LoadBalancer"
     assert clients["metadata"]["annotations"]["lb"] == "internal"
-    assert [each["port"] for each in clients["spec"]["ports"]] == [9250, 9251, 9252]
+    assert [port["port"] for port in clients["spec"]["ports"]] == [9250, 9251, 9252]
     assert brokers["spec"]["clusterIP"] == "None"
     assert brokers["spec"]["publishNotReadyAddresses"] is True
-    assert [each["port"] for each in brokers["spec"]["ports"]] == [9250, 9251, 9252, 9253, 9255]
+    assert [port["port"] for port in brokers["spec"]["ports"]] == [9250, 9251, 9252, 9253, 9255]
 
 
 def test_a_whole_ring_can_spare_one_broker_and_no_other_ring_any() -> None:
@@ -248,10 +248,10 @@ def test_a_whole_ring_can_spare_one_broker_and_no_other_ring_any() -> None:
         replace(whole, pods=whole.pods[1:]),
         replace(whole, founded=None),
     ]
-    budgets = [children(each)[ChildName("PodDisruptionBudget", "events")]["spec"] for each in rings]
+    budgets = [children(ring)[ChildName("PodDisruptionBudget", "events")]["spec"] for ring in rings]
 
-    assert {each["unhealthyPodEvictionPolicy"] for each in budgets} == {"AlwaysAllow"}
-    assert [each["maxUnavailable"] for each in budgets] == [1, 0, 0, 0, 0, 0, 0]
+    assert {budget["unhealthyPodEvictionPolicy"] for budget in budgets} == {"AlwaysAllow"}
+    assert [budget["maxUnavailable"] for budget in budgets] == [1, 0, 0, 0, 0, 0, 0]
 
 
 def test_the_secret_has_no_text_yet_and_will_never_be_another() -> None:
@@ -262,7 +262,7 @@ def test_the_secret_has_no_text_yet_and_will_never_be_another() -> None:
     assert "data" not in manifest
 
 
-def test_the_applied_hash_tells_what_was_asked_for() -> None:
+def test_the_applied_hash_reports_what_was_asked_for() -> None:
     child = ChildName("Service", "events")
     hashes = [
         made({"service": service})[child]["metadata"]["annotations"][APPLIED_HASH]

@@ -84,7 +84,7 @@ def test_the_secret_is_made_first() -> None:
     assert action_of(cluster) == CreateSecret(secret_manifest(cluster))
 
 
-def test_a_secret_that_is_gone_is_not_made_anew_for_a_ring() -> None:
+def test_a_secret_that_is_gone_is_not_made_again_for_a_ring() -> None:
     cluster = replace(settled().observed(), has_secret=False)
 
     action = blocked(cluster)
@@ -126,7 +126,7 @@ def test_a_broker_is_placed_in_its_zone_while_a_person_has_to_act() -> None:
     "change",
     [{"settings": {"cacheSize": "10Gi"}}, {"resources": {"limits": {"memory": "100Mi"}}}],
 )
-def test_a_ring_that_runs_is_mended_and_its_pods_stay_when_its_memory_would_not_fit(
+def test_a_ring_that_runs_is_repaired_and_its_pods_stay_when_its_memory_would_not_fit(
     change: dict[str, Any],
 ) -> None:
     world = settled()
@@ -285,7 +285,7 @@ def test_each_pod_is_placed_in_the_zone_of_its_class() -> None:
     world = World({"zones": ["a", "b", "c"]})
     actions = world.settle()
 
-    assert [each for each in actions if isinstance(each, PlacePod)] == [
+    assert [action for action in actions if isinstance(action, PlacePod)] == [
         PlacePod(0, "a"),
         PlacePod(1, "b"),
         PlacePod(2, "c"),
@@ -302,7 +302,7 @@ def unfounded(*answered: int, running: tuple[int, ...] = (0, 1, 2)) -> Cluster:
     for ordinal in running:
         world.step_pod(ordinal)
     cluster = world.observed()
-    brokers = tuple(each for each in ring_of(cluster).brokers if each.ordinal in answered)
+    brokers = tuple(broker for broker in ring_of(cluster).brokers if broker.ordinal in answered)
     return replace(cluster, ring=replace(ring_of(cluster), brokers=brokers))
 
 
@@ -315,7 +315,7 @@ def test_a_ring_is_not_founded_before_all_its_brokers_run_and_answer(
     assert action_of(unfounded(*answered, running=running)) is None
 
 
-def test_founding_is_noted_before_it_is_done() -> None:
+def test_bootstrap_is_noted_before_it_is_done() -> None:
     cluster = unfounded(0, 1, 2)
 
     assert action_of(cluster) == RecordFounding(3, None)
@@ -352,7 +352,7 @@ def test_a_ring_that_is_found_on_volumes_is_adopted(founded: Founded | None) -> 
     assert action_of(quiet) == RecordFounding(3, "ring-1")
 
 
-def test_a_ring_whose_size_nobody_tells_is_not_adopted_yet() -> None:
+def test_a_ring_whose_size_nobody_reports_is_not_adopted_yet() -> None:
     cluster = replace(settled().observed(), founded=None)
     cluster = replace(cluster, ring=replace(ring_of(cluster), broker_count=None))
 
@@ -546,5 +546,5 @@ def test_a_bad_image_from_the_start_is_healed_too() -> None:
 
     world.settle()
 
-    assert world.founding_count == 1
+    assert world.bootstrap_count == 1
     assert all(pod.is_ready for pod in world.pods.values())

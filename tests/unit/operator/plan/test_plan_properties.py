@@ -63,7 +63,7 @@ def events_of() -> st.SearchStrategy[Event]:
     )
 
 
-@settings(max_examples=20)  # each is a scenario of some hundred looks
+@settings(max_examples=20)  # each is a scenario of some hundred passes
 @given(
     st.sampled_from([1, 3]),
     st.booleans(),
@@ -100,7 +100,7 @@ def test_it_arrives_at_what_the_spec_says(
     assert {claim.requested_bytes for claim in world.claims.values()} == {30 * 2**30}
     is_owned = world.spec.get("deletionPolicy") == "Delete"
     assert {bool(claim.owners) for claim in world.claims.values()} == {is_owned}
-    assert world.founding_count == 1
+    assert world.bootstrap_count == 1
     assert world.status["phase"] == "Ready"
     assert world.status["founded"] == {"brokers": broker_count, "clusterId": "ring-1"}
 
@@ -136,7 +136,7 @@ def test_a_ring_is_never_founded_over_another(events: list[Event], is_retained: 
     world = World()
     world.settle()
     again = World(disks=world.disks if is_retained else {}, claims=world.claims)
-    again.founding_count = 1
+    again.bootstrap_count = 1
     for event in events:
         event(again)
     again.change(image=IMAGE)
@@ -144,7 +144,7 @@ def test_a_ring_is_never_founded_over_another(events: list[Event], is_retained: 
     actions = again.settle()
 
     assert not is_retained or not any(isinstance(action, Found) for action in actions)
-    assert again.founding_count == (1 if is_retained else 2)
+    assert again.bootstrap_count == (1 if is_retained else 2)
     assert again.observed().founded is not None
 
 
@@ -165,5 +165,5 @@ def test_restarts_go_through_the_ring_and_end_with_the_leader() -> None:
 
     actions = world.settle()
 
-    assert [each.ordinal for each in actions if isinstance(each, RestartBroker)] == [1, 2, 0]
+    assert [action.ordinal for action in actions if isinstance(action, RestartBroker)] == [1, 2, 0]
     assert ChildName("ConfigMap", "events-settings") in world.children

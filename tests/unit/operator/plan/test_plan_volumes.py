@@ -29,18 +29,18 @@ def test_volumes_grow_one_by_one() -> None:
 
     actions = world.settle()
 
-    assert [each for each in actions if isinstance(each, GrowClaim)] == [
+    assert [action for action in actions if isinstance(action, GrowClaim)] == [
         GrowClaim(f"data-events-{ordinal}", "20Gi") for ordinal in range(3)
     ]
 
 
 def owned(actions: list[ClusterAction]) -> list[tuple[str, bool]]:
-    return [(each.name, each.is_owned) for each in actions if isinstance(each, OwnClaim)]
+    return [(action.name, action.is_owned) for action in actions if isinstance(action, OwnClaim)]
 
 
 def test_volumes_belong_to_the_cluster_while_they_are_to_go_with_it() -> None:
     world = settled(deletionPolicy="Delete")
-    uids = [[each["uid"] for each in claim.owners] for claim in world.claims.values()]
+    uids = [[owner["uid"] for owner in claim.owners] for claim in world.claims.values()]
     assert uids == [[OWNER.uid]] * 3
 
     world.change(deletionPolicy="Retain")
@@ -53,7 +53,7 @@ def test_volumes_are_owned_before_there_is_anything_on_them() -> None:
     actions = World({"deletionPolicy": "Delete"}).settle()
 
     assert actions.index(RecordFounding(3, None)) > max(
-        index for index, each in enumerate(actions) if isinstance(each, OwnClaim)
+        index for index, action in enumerate(actions) if isinstance(action, OwnClaim)
     )
 
 
@@ -88,7 +88,7 @@ def test_other_owners_of_a_volume_stay_its_owners() -> None:
     world.change(deletionPolicy="Delete")
 
     world.settle()
-    assert [each["uid"] for each in world.claims[1].owners] == ["set", OWNER.uid]
+    assert [owner["uid"] for owner in world.claims[1].owners] == ["set", OWNER.uid]
     world.change(deletionPolicy="Retain")
     world.settle()
     assert world.claims[1].owners == (stateful_set,)
@@ -141,11 +141,11 @@ def test_volumes_that_cannot_grow_block_with_the_remedy(
 def test_volumes_that_cannot_grow_keep_no_broker_from_its_new_template() -> None:
     world = settled()
     world.claims = {
-        ordinal: replace(each, is_expandable=False) for ordinal, each in world.claims.items()
+        ordinal: replace(claim, is_expandable=False) for ordinal, claim in world.claims.items()
     }
     world.change(storage={"size": "20Gi"}, settings={"ioThreads": 4})
 
     restarts = [each for each in world.settle() if isinstance(each, RestartBroker)]
 
-    assert [each.ordinal for each in restarts] == [1, 2, 0]
+    assert [restart.ordinal for restart in restarts] == [1, 2, 0]
     assert blocked(world.observed()).reason == "VolumesCannotGrow"

@@ -252,11 +252,11 @@ def test_volumes_that_grow_are_reported_and_those_that_cannot() -> None:
 
 
 def test_what_blocks_is_in_the_column_and_its_remedy_in_the_conditions() -> None:
-    action = Blocked("NameTaken", "Service events is another's; delete it")
+    action = Blocked("NameTaken", "Service events belongs to someone else; delete it")
 
     status = status_of(settled(), action)
 
-    assert status["phase"] == "Blocked: Service events is another's"
+    assert status["phase"] == "Blocked: Service events belongs to someone else"
     assert condition(status, "Degraded") == ("True", *_reported(action))
     assert condition(status, "Progressing") == ("False", *_reported(action))
     assert condition(status, "Ready") == ("False", *_reported(action))

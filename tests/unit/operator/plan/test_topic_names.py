@@ -19,8 +19,8 @@ def topic(name: str, *, created: int = 0, uid: str = "", **spec: Any) -> dict[st
 
 def names_of(*documents: dict[str, Any]) -> TopicNames:
     names = TopicNames()
-    for each in documents:
-        names.note("ns", each["metadata"]["name"], each)
+    for document in documents:
+        names.note("ns", document["metadata"]["name"], document)
     return names
 
 

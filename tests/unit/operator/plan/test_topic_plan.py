@@ -155,7 +155,7 @@ class RingOfTopics:
         spec = parse_topic_spec({"spec": {"cluster": "events", **self.spec}})
         return Topic(owner, spec, {}, self.has_finalizer, None, live)
 
-    def carry_out(self, action: TopicAction) -> None:
+    def execute(self, action: TopicAction) -> None:
         match action:
             case CreateTopic(_, settings):
                 assert self.live is None
@@ -177,7 +177,7 @@ class RingOfTopics:
             action = next_topic_action(self.observed())
             if action is None:
                 return
-            self.carry_out(action)
+            self.execute(action)
         raise AssertionError("it goes on for ever")
 
 

@@ -38,7 +38,7 @@ def status_of(
 
 
 def ready(status: dict[str, Any]) -> tuple[str, str, str]:
-    found = next(each for each in status["conditions"] if each["type"] == "Ready")
+    found = next(condition for condition in status["conditions"] if condition["type"] == "Ready")
     return found["status"], found["reason"], found["message"]
 
 
@@ -57,7 +57,7 @@ def test_a_topic_that_is_served() -> None:
         "size": "0",
         "partitions": [{"id": 0, **partition}, {"id": 1, **partition}],
     }
-    assert [each["type"] for each in conditions] == ["Ready", "ReconciliationPaused"]
+    assert [condition["type"] for condition in conditions] == ["Ready", "ReconciliationPaused"]
 
 
 def test_a_topic_that_keeps_all_says_so() -> None:
@@ -158,7 +158,7 @@ def test_a_condition_keeps_the_time_of_its_last_change() -> None:
 
     assert status_of(replace(topic, status=before), now=LATER) == before
     changed = status_of(replace(topic, status=before), error="x", now=LATER)
-    assert [each["lastTransitionTime"] for each in changed["conditions"]] == [LATER, NOW]
+    assert [condition["lastTransitionTime"] for condition in changed["conditions"]] == [LATER, NOW]
 
 
 def test_a_pause_is_reported() -> None:

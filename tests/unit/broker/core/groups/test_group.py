@@ -142,7 +142,7 @@ def test_what_another_consumer_holds_by_now_is_not_sent() -> None:
     tried = Tried()
     tried.join("a", "b")
     poll_number = tried.begin("a")
-    (tp,) = (each.tp for each in tried.group.fetch_ranges("a", {"t": tried.topic}))
+    (tp,) = (range_.tp for range_ in tried.group.fetch_ranges("a", {"t": tried.topic}))
 
     tried.group.owners[tp] = "b"
     assert tried.group.deliver("b", tried.begin("b"), {tp: (0, 5)}) is not None

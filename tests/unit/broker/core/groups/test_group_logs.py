@@ -88,7 +88,7 @@ def test_a_damaged_partition_is_read_from_its_start() -> None:
     assert tried.starts("a") == {0: (0, None)}
 
 
-def test_a_topic_that_is_made_anew_is_read_from_its_start() -> None:
+def test_a_topic_that_is_made_again_is_read_from_its_start() -> None:
     tried = Tried(ONE)
     tried.join("a", on_new_group="startFromLatest")
 
@@ -354,7 +354,7 @@ def test_a_name_of_spark_that_consumers_had_taken_is_published_again() -> None:
     assert (tried.group.source, tried.position(0)) == ("spark", 12)
 
 
-def test_a_deleted_group_begins_anew() -> None:
+def test_a_deleted_group_begins_again() -> None:
     tried = Tried(ONE)
     tried.join("a")
     tried.group.fit(place_of(0), 30, 100)

@@ -90,9 +90,9 @@ class GroupMachine(RuleBasedStateMachine):
     def save(self) -> None:
         self.world.save()
 
-    @rule(fact_count=st.integers(1, 4))
-    def store(self, fact_count: int) -> None:
-        self.world.store(fact_count)
+    @rule(event_count=st.integers(1, 4))
+    def store(self, event_count: int) -> None:
+        self.world.store(event_count)
 
     @rule(choice=choices)
     def reset(self, choice: int) -> None:

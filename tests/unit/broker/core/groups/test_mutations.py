@@ -68,7 +68,7 @@ def answer_of_an_older_poll_sent(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def delivery_numbers_begin_anew_with_each_boot(patch: pytest.MonkeyPatch) -> None:
+def delivery_numbers_begin_again_with_each_boot(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(module, "_TERM_SHIFT", 0)
 
 
@@ -78,16 +78,24 @@ def child_served_before_its_parents(patch: pytest.MonkeyPatch) -> None:
 
 def child_served_before_its_second_parent(patch: pytest.MonkeyPatch) -> None:
     def after_any_parent(self: Group, topic: Topic) -> list[Partition]:
-        done = {each.partition for each in topic.partitions if self._is_done(topic, each)}
-        return [each for each in topic.partitions if not each.parents or done & {*each.parents}]
+        done = {
+            partition.partition for partition in topic.partitions if self._is_done(topic, partition)
+        }
+        return [
+            partition
+            for partition in topic.partitions
+            if not partition.parents or done & {*partition.parents}
+        ]
 
     patch.setattr(Group, "_readable", after_any_parent)
 
 
 def child_of_an_empty_parent_served_before_its_grandparents(patch: pytest.MonkeyPatch) -> None:
     def after_its_parents(self: Group, topic: Topic) -> list[Partition]:
-        done = {each.partition for each in topic.partitions if self._is_done(topic, each)}
-        return [each for each in topic.partitions if done >= {*each.parents}]
+        done = {
+            partition.partition for partition in topic.partitions if self._is_done(topic, partition)
+        }
+        return [partition for partition in topic.partitions if done >= {*partition.parents}]
 
     patch.setattr(Group, "_readable", after_its_parents)
 
@@ -103,16 +111,16 @@ def latest_evaluated_again_when_consumers_come_back(patch: pytest.MonkeyPatch) -
         if not self.members:
             self.positions, self.stored = {}, {}
 
-    def join_anew(self: Group, *args: Any) -> Any:
+    def join_again(self: Group, *args: Any) -> Any:
         forget(self)
         return join(self, *args)
 
-    def joined_anew(self: Group, event: Any, now_us: int) -> None:
+    def joined_again(self: Group, event: Any, now_us: int) -> None:
         forget(self)
         joined(self, event, now_us)
 
-    patch.setattr(Group, "join", join_anew)
-    patch.setattr(Group, "_apply_joined", joined_anew)
+    patch.setattr(Group, "join", join_again)
+    patch.setattr(Group, "_apply_joined", joined_again)
 
 
 def starts_not_stored(patch: pytest.MonkeyPatch) -> None:
@@ -227,7 +235,7 @@ def redelivery_takes_what_is_new_along(patch: pytest.MonkeyPatch) -> None:
     fetch_ranges = Group.fetch_ranges
 
     def all_pieces(self: Group, name: str, topics: Any) -> Any:
-        return [each._replace(end=None) for each in fetch_ranges(self, name, topics)]
+        return [range_._replace(end=None) for range_ in fetch_ranges(self, name, topics)]
 
     patch.setattr(Group, "_deliver_again", again)
     patch.setattr(Group, "fetch_ranges", all_pieces)
@@ -239,7 +247,7 @@ MUTATIONS: list[tuple[Mutation, int]] = [
     (position_moved_on_delivery, 0),
     (withdrawn_delivery_stays_open, 10),
     (answer_of_an_older_poll_sent, 10),
-    (delivery_numbers_begin_anew_with_each_boot, 1),
+    (delivery_numbers_begin_again_with_each_boot, 1),
     (child_served_before_its_parents, 0),
     (child_served_before_its_second_parent, 0),
     (child_of_an_empty_parent_served_before_its_grandparents, 12),
@@ -259,7 +267,7 @@ MUTATIONS: list[tuple[Mutation, int]] = [
 ]
 
 
-def tell(seed: int) -> None:
+def run_scenario(seed: int) -> None:
     """A scenario of a group."""
     world, chance = GroupWorld(), Random(seed)
     for _ in range(STEP_COUNT):
@@ -269,7 +277,7 @@ def tell(seed: int) -> None:
 
 def test_a_group_without_a_mutation_holds() -> None:
     for seed in range(3):
-        tell(seed)
+        run_scenario(seed)
 
 
 @pytest.mark.timeout(30)
@@ -282,7 +290,7 @@ def test_a_mutation_is_found(
     mutation(monkeypatch)
     for seed in range(first_seed, first_seed + SEED_COUNT):
         try:
-            tell(seed)
+            run_scenario(seed)
         except AssertionError as error:
             print(f"seed {seed}: {error}")
             return

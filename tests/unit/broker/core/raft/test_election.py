@@ -33,7 +33,7 @@ FIRST = BlockId(1, 1)
 
 
 def kept(effects: list[RaftEffect]) -> list[object]:
-    return [record for each in effects if isinstance(each, Keep) for record in each.records]
+    return [record for effect in effects if isinstance(effect, Keep) for record in effect.records]
 
 
 def append(
@@ -420,7 +420,7 @@ def test_a_killed_leader_is_followed_by_another_within_moments() -> None:
     assert world.now_ms - killed_ms <= TIMING.heartbeat_ms
 
 
-def test_a_leader_whose_disk_stands_still_gives_way() -> None:
+def test_a_leader_whose_disk_hangs_gives_way() -> None:
     """The others agree on what it proposes, but it applies nothing."""
     world = World()
     world.elect(0)
@@ -442,19 +442,19 @@ def test_a_leader_whose_disk_stands_still_gives_way() -> None:
     assert world[0].leader == world.leader.disk.id
 
 
-def test_a_follower_whose_disk_stands_still_is_silent_and_does_not_stand() -> None:
+def test_a_follower_whose_disk_hangs_is_silent_and_does_not_stand() -> None:
     world = World()
     world.elect(0)
     world.settle()
     node = world.nodes[2]
     first = world[0].head
     node.step(Received(append(1, block(1, 2, first), parent=first, commit=first)))
-    sign_of_life = append(1, parent=first, commit=first)
+    heartbeat = append(1, parent=first, commit=first)
     world.now_ms += TIMING.disk_stall_ms
-    assert len(sent(node.step(Received(sign_of_life)))) == 1
+    assert len(sent(node.step(Received(heartbeat)))) == 1
 
     world.now_ms += 1
-    assert sent(node.step(Received(sign_of_life))) == []
+    assert sent(node.step(Received(heartbeat))) == []
     assert world.rules["disk.silent"] == 1
     world.now_ms = world[2].wake_at_ms
     assert sent(node.step(Woken())) == []

@@ -185,7 +185,7 @@ def test_a_new_disk_reserves_its_files_first(disk: Disk) -> None:
     actions = log.prepare()
     assert kept == Kept()
     assert actions[:2] == [Reserve(FIRST, LOG_BYTES), Reserve(SECOND, LOG_BYTES)]
-    assert [type(each) for each in actions[2:]] == [Write]
+    assert [type(action) for action in actions[2:]] == [Write]
     assert log.prepare() == []
     assert log.snapshot_name is None
     disk.do(actions)
@@ -358,7 +358,7 @@ def test_a_lost_frame_is_reported(disk: Disk, log: MetadataLog) -> None:
         disk.do(log.keep([Term(term)]))
     frame = disk.files[SECOND][3 * BLOCK_BYTES : 4 * BLOCK_BYTES]
     disk.put(SECOND, 2 * BLOCK_BYTES, frame + bytes(BLOCK_BYTES))
-    with pytest.raises(CorruptMetadataError, match="stands at 8192"):
+    with pytest.raises(CorruptMetadataError, match="is at 8192"):
         disk.start()
 
 
@@ -378,7 +378,7 @@ def test_a_missing_snapshot_is_reported(disk: Disk, log: MetadataLog) -> None:
 
 def test_another_snapshot_under_its_name_is_reported(disk: Disk, log: MetadataLog) -> None:
     disk.files["0-0.snapshot"] = b"".join(encode_snapshot(BlockId(3, 3), VOTERS, ()))
-    with pytest.raises(CorruptMetadataError, match="another one's"):
+    with pytest.raises(CorruptMetadataError, match="a different one"):
         disk.start()
 
 

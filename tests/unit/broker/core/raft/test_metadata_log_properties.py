@@ -104,7 +104,7 @@ def written(stored: bytes, position: int, contents: bytes) -> bytes:
 
 
 def torn(stored: bytes, position: int, contents: bytes, share: float, generator: Random) -> bytes:
-    """What stands there when some sectors of a write have arrived."""
+    """The bytes there when some sectors of a write have arrived."""
     sectors = b""
     for start in range(0, len(contents), SECTOR_BYTES):
         source, offset = (contents, 0) if generator.random() < share else (stored, position)
@@ -121,10 +121,14 @@ class Model:
 
     def kept(self) -> Kept:
         def last(kind: type[Record], otherwise: Record) -> Record:
-            return next((each for each in self.records[::-1] if type(each) is kind), otherwise)
+            return next(
+                (record for record in self.records[::-1] if type(record) is kind), otherwise
+            )
 
         base = self.snapshot.id if self.snapshot else NOTHING
-        blocks = {each.block.id: each.block for each in self.records if isinstance(each, Stored)}
+        blocks = {
+            record.block.id: record.block for record in self.records if isinstance(record, Stored)
+        }
         term, head, commit, reserved = (
             last(Term, Term(0)),
             last(Head, Head(base)),
@@ -216,7 +220,9 @@ class Broker:
         records: list[Record] = [kept.term, *map(Stored, rest), Head(base), Commit(base)]
         self.later = Model(Snapshot(base, VOTERS, b"state"), records)
         actions = self.log.begin_compaction(base, records)
-        reported = self.model.with_([each for each in records if not isinstance(each, Stored)])
+        reported = self.model.with_(
+            [record for record in records if not isinstance(record, Stored)]
+        )
         self.change(actions, reported, stops=stops)
 
     def end_compaction(self, *, stops: bool) -> None:

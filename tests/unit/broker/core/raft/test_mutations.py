@@ -138,7 +138,7 @@ def test_a_bug_that_walks_seldom_meet_is_found(
 
 
 def _come_back_with_a_dead_branch() -> None:
-    """What it has at a height is another block than the leader's, which only the leader has."""
+    """What it has at a height differs from the leader's, which only the leader has."""
     world = World()
     world.elect(0)
     world.settle()

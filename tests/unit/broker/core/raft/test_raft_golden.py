@@ -20,9 +20,9 @@ WIPED = disk_id(2, 2)
 def election() -> str:
     world = World()
     trace = Trace(world)
-    trace.tell("Three empty disks that have been founded together. Broker 0 hears no leader.")
+    trace.say("Three empty disks that have been founded together. Broker 0 hears no leader.")
     world.elect(0)
-    trace.tell("Broker 0 is killed; the others are reported so by their connections.")
+    trace.say("Broker 0 is killed; the others are reported so by their connections.")
     world.nodes[0].stop()
     for ordinal in (1, 2):
         world.lose_connection(ordinal, 0)
@@ -37,7 +37,7 @@ def election() -> str:
             world.settle()
     world.cut.clear()
     trace.resume()
-    trace.tell("It comes back, does not hear the leader, and would like to lead: nobody minds it.")
+    trace.say("It comes back, does not hear the leader, and would like to lead: nobody minds it.")
     world.settle()
     return trace.text
 
@@ -46,7 +46,7 @@ def dead_branch() -> str:
     world = World()
     world.elect(0)
     trace = Trace(world)
-    trace.tell(
+    trace.say(
         "Broker 0 leads in term 1. It keeps a command that it can send to nobody, and is killed."
     )
     world.cut |= {(0, 1), (0, 2)}
@@ -54,11 +54,11 @@ def dead_branch() -> str:
     world.settle()
     world.nodes[0].stop()
     world.cut.clear()
-    trace.tell("Broker 1 is elected, and another command goes where the first one was.")
+    trace.say("Broker 1 is elected, and another command goes where the first one was.")
     world.elect(1)
     world.propose(1, b"won")
     world.settle()
-    trace.tell("Broker 0 comes back with its branch, which ends where another block is agreed.")
+    trace.say("Broker 0 comes back with its branch, which ends where another block is committed.")
     world.nodes[0].start()
     world.now_ms = world[1].wake_at_ms
     world.nodes[1].step(Woken())
@@ -71,13 +71,13 @@ def joint_change() -> str:
     world.elect()
     world.add(MemoryDisk(B))
     trace = Trace(world)
-    trace.tell("Broker 0 votes alone. Broker 1 is empty and asks to be fed.")
+    trace.say("Broker 0 votes alone. Broker 1 is empty and asks to be fed.")
     world.follow(world.nodes[1])
     world.settle()
-    trace.tell("It is caught up: both are to vote. Until that is agreed both majorities count.")
+    trace.say("It is caught up: both are to vote. Until that is committed both majorities count.")
     world.change_voters(0, A, B)
     world.settle()
-    trace.tell("Broker 0 is to vote no more: it leads until that is agreed.")
+    trace.say("Broker 0 is to vote no more: it leads until that is committed.")
     world.change_voters(0, B)
     world.settle()
     return trace.text
@@ -87,12 +87,12 @@ def wiped_voter() -> str:
     world = World()
     world.elect(0)
     trace = Trace(world)
-    trace.tell("Broker 2 has lost its disk: what speaks for it now is no voter, and knows nothing.")
+    trace.say("Broker 2 has lost its disk: what speaks for it now is no voter, and knows nothing.")
     world.add(MemoryDisk(WIPED))
     world.now_ms += TIMING.heartbeat_ms
     world.nodes[0].step(Woken())
     world.settle()
-    trace.tell("It is caught up, and takes the place of the disk that it had.")
+    trace.say("It is caught up, and takes the place of the disk that it had.")
     world.change_voters(0, A, B, WIPED)
     world.settle()
     return trace.text

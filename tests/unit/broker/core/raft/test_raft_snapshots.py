@@ -141,7 +141,7 @@ def test_a_snapshot_is_in_force_when_it_is_on_disk() -> None:
     assert world[3].applied == INITIAL_ID
 
 
-def test_who_takes_slices_on_a_disk_that_stands_still_is_silent() -> None:
+def test_who_takes_slices_on_a_disk_that_hangs_is_silent() -> None:
     world = World()
     node = world.add(MemoryDisk(D))
     first = SnapshotSlice(1, A, INITIAL_ID, Configuration((A, B, C)), 0, 3, b"x", 1)
@@ -166,7 +166,7 @@ def test_an_empty_snapshot_is_one_slice() -> None:
     assert node.applied == world.nodes[0].applied
 
 
-def test_a_snapshot_of_blocks_that_are_there_only_tells_that_they_are_committed(
+def test_a_snapshot_of_blocks_that_are_there_only_reports_that_they_are_committed(
     world: World,
 ) -> None:
     second, third = block(1, 2, FIRST), block(1, 3, BlockId(1, 2))

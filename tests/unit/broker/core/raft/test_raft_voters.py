@@ -158,7 +158,7 @@ def test_a_learner_that_falls_silent_is_forgotten(world: World) -> None:
     assert world.rules["learner.forgotten"] == 1
 
 
-def test_a_wiped_disk_is_another_voter(world: World) -> None:
+def test_a_wiped_disk_is_a_new_voter(world: World) -> None:
     """Its broker is fed by what speaks for it now; the old one still counts against majorities."""
     wiped = disk_id(2, 2)
     world.add(MemoryDisk(wiped))

@@ -11,7 +11,7 @@ from tailrace_broker.codec.commands import decode_command, encode_command
 from tailrace_broker.codec.ring_snapshot import decode_state, encode_slices
 from tailrace_broker.core.ring import commands as ring_commands
 from tailrace_broker.core.ring.commands import apply_command
-from tests.support.ring.ring_scenario import Scenario, tell
+from tests.support.ring.ring_scenario import Scenario, run_scenario
 
 seeds = st.integers(0, 2**32)
 
@@ -19,7 +19,7 @@ seeds = st.integers(0, 2**32)
 @settings(max_examples=20)
 @given(seeds)
 def test_the_rules_hold_in_any_scenario(seed: int) -> None:
-    assert tell(seed).sent
+    assert run_scenario(seed).sent
 
 
 @settings(max_examples=10)
@@ -28,13 +28,13 @@ def test_the_rules_hold_when_a_command_comes_again_that_is_forgotten(seed: int) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ring_commands, "RECENT_MAX", 10)
 
-        assert len(tell(seed).state.recent) <= 10
+        assert len(run_scenario(seed).state.recent) <= 10
 
 
 @settings(max_examples=10)
 @given(seeds)
 def test_the_same_commands_make_the_same_state(seed: int) -> None:
-    scenario, again = tell(seed, 150), tell(seed, 150)
+    scenario, again = run_scenario(seed, 150), run_scenario(seed, 150)
 
     assert scenario.state == again.state
     assert list(scenario.state.recent.items()) == list(again.state.recent.items())
@@ -43,7 +43,7 @@ def test_the_same_commands_make_the_same_state(seed: int) -> None:
 @settings(max_examples=10)
 @given(seeds, st.integers(0, 300))
 def test_a_state_comes_back_from_its_snapshot_and_goes_on_the_same(seed: int, steps: int) -> None:
-    scenario = tell(seed, steps)
+    scenario = run_scenario(seed, steps)
 
     restored = decode_state(b"".join(encode_slices(scenario.state)))
 
@@ -56,7 +56,7 @@ def test_a_state_comes_back_from_its_snapshot_and_goes_on_the_same(seed: int, st
 @settings(max_examples=10)
 @given(seeds)
 def test_commands_come_back_from_the_log(seed: int) -> None:
-    for stamped in tell(seed, 100).sent:
+    for stamped in run_scenario(seed, 100).sent:
         assert decode_command(encode_command(stamped)) == stamped
 
 
@@ -65,7 +65,7 @@ def test_every_rule_is_met_in_some_scenario() -> None:
     """A rule that never fires is untested."""
     met: Counter[str] = Counter()
     for seed in range(60):
-        met += tell(seed).applied
+        met += run_scenario(seed).applied
 
     assert met.keys() >= {
         "AbortStep",

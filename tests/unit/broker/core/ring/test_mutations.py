@@ -21,7 +21,7 @@ from tailrace_broker.model.ring_state import (
     Replica,
     RingState,
 )
-from tests.support.ring.ring_scenario import tell
+from tests.support.ring.ring_scenario import run_scenario
 
 SEED_COUNT = 100
 
@@ -416,7 +416,7 @@ MUTATIONS = list(mutations())
 
 def test_a_ring_without_a_mutation_holds() -> None:
     for seed in range(5):
-        assert tell(seed).sent
+        assert run_scenario(seed).sent
 
 
 @pytest.mark.timeout(30)
@@ -425,7 +425,7 @@ def test_a_mutation_is_found(mutation: Mutation, monkeypatch: pytest.MonkeyPatch
     mutation(monkeypatch)
     for seed in range(SEED_COUNT):
         try:
-            tell(seed)
+            run_scenario(seed)
         except (AssertionError, KeyError) as error:
             print(f"seed {seed}: {error!r:.300}")
             return

@@ -110,7 +110,7 @@ def test_every_reference_leads_to_a_schema_and_every_schema_is_referred_to(page:
 def test_an_operation_has_the_parameters_of_its_route(page: Any, route: Route) -> None:
     operation = operation_of(page, route)
     assert operation.keys() <= OPERATION_MEMBERS
-    described = {each["name"]: each for each in operation["parameters"]}
+    described = {parameter["name"]: parameter for parameter in operation["parameters"]}
     in_headers = {field.encode_name: field for field in msgspec.structs.fields(route.headers)}
     in_target = {field.encode_name: field for field in msgspec.structs.fields(route.parameters)}
     known = in_target | in_headers
@@ -158,5 +158,7 @@ def test_an_operation_has_the_problems_of_its_route(page: Any, route: Route) -> 
         reported = re.findall(r"^`([a-z-]+)`: ", answer["description"], re.MULTILINE)
         if int(status) >= 400:
             assert reported
-            known_slugs = {each.slug for each in PROBLEMS.values() if str(each.status) == status}
+            known_slugs = {
+                problem.slug for problem in PROBLEMS.values() if str(problem.status) == status
+            }
             assert set(reported) <= known_slugs

@@ -24,22 +24,22 @@ from tailrace_broker.model.errors import (
 )
 from tailrace_broker.model.group import TopicPartition
 from tailrace_broker.model.topic import TopicSettings
-from tailrace_broker.net.api.poll_reads import Bounds, Part, elements, lines, read_parts
-from tailrace_broker.net.broker import GroupPoll, PartitionLog
+from tailrace_broker.net.api.poll_reads import Part, PollBounds, elements, lines, read_parts
+from tailrace_broker.net.broker import GroupPoll, OpenLog
 from tests.support.broker.brokers import started_broker
 from tests.support.storage.storage import MEBIBYTE, Appends, until
 
 # A batch has three events of so many bytes, and takes nearly so many.
 EVENT_BYTES = 1_000
 BATCH_BYTES = 3_300
-UNBOUNDED = Bounds(16 * MEBIBYTE, 2**31, is_text=False)
+UNBOUNDED = PollBounds(16 * MEBIBYTE, 2**31, is_text=False)
 TEXT = UNBOUNDED._replace(is_text=True)
 UNREADABLE: list[type[TailraceError]] = [CorruptPartitionError, ReadFailedError]
 GONE: list[type[TailraceError]] = [OffsetOutOfRangeError, TopicNotFoundError]
 
 
 class Logs:
-    """Three partitions with four batches of three events each, and a read share of their own."""
+    """Three partitions with four batches of three events each, and a read quota of their own."""
 
     def __init__(self, broker: LocalBroker, read_bytes: int) -> None:
         self._hosted = broker.hosted("t")
@@ -48,17 +48,17 @@ class Logs:
 
     def fetch_range(
         self, partition: int = 0, start: int = 0, end: int | None = None
-    ) -> tuple[FetchRange, PartitionLog]:
+    ) -> tuple[FetchRange, OpenLog]:
         topic = self._hosted.topic
-        place = TopicPartition(topic.topic_id, partition)
-        found = FetchRange(topic, topic.partitions[partition], place, start, end)
+        topic_partition = TopicPartition(topic.topic_id, partition)
+        found = FetchRange(topic, topic.partitions[partition], topic_partition, start, end)
         return found, self.log(partition)
 
-    def log(self, partition: int) -> PartitionLog:
+    def log(self, partition: int) -> OpenLog:
         return self._hosted.log_of(partition)
 
     async def read(
-        self, fetch_ranges: Sequence[tuple[FetchRange, PartitionLog]], bounds: Bounds = UNBOUNDED
+        self, fetch_ranges: Sequence[tuple[FetchRange, OpenLog]], bounds: PollBounds = UNBOUNDED
     ) -> list[Part]:
         poll = GroupPoll("c", 1, fetch_ranges, is_assigned=True, epoch=1, confirmed=0)
         return await read_parts(self.memory, self.lease, poll, bounds)
@@ -67,7 +67,7 @@ class Logs:
 class FailingLog:
     """A log whose reads fail from an offset on."""
 
-    def __init__(self, log: PartitionLog, error: TailraceError, offset: int = 0) -> None:
+    def __init__(self, log: OpenLog, error: TailraceError, offset: int = 0) -> None:
         self._log = log
         self._error = error
         self._offset = offset
@@ -81,7 +81,7 @@ class FailingLog:
 
 
 def failing(
-    fetch_range: tuple[FetchRange, PartitionLog], error: TailraceError, offset: int = 0
+    fetch_range: tuple[FetchRange, OpenLog], error: TailraceError, offset: int = 0
 ) -> tuple[FetchRange, Any]:
     return fetch_range[0], FailingLog(fetch_range[1], error, offset)
 
@@ -142,7 +142,7 @@ def test_all_there_is_is_read_of_each_piece(tmp_path: Path) -> None:
     ],
 )
 def test_the_bounds_are_of_all_pieces_together(
-    tmp_path: Path, bounds: Bounds, expected: list[int]
+    tmp_path: Path, bounds: PollBounds, expected: list[int]
 ) -> None:
     async def scenario(logs: Logs) -> None:
         parts = await logs.read([logs.fetch_range(partition) for partition in range(3)], bounds)
@@ -154,7 +154,7 @@ def test_the_bounds_are_of_all_pieces_together(
 
 @pytest.mark.parametrize("bounds", [TEXT, UNBOUNDED])
 def test_what_was_delivered_before_is_read_again_whatever_the_bounds_are(
-    tmp_path: Path, bounds: Bounds
+    tmp_path: Path, bounds: PollBounds
 ) -> None:
     async def scenario(logs: Logs) -> None:
         fetch_ranges = [logs.fetch_range(0, 1, 8), logs.fetch_range(1, 3, 6)]

@@ -69,7 +69,7 @@ VIEW = RingView(
 )
 
 
-class ToldRing:
+class FixedRing:
     """Knows what it was reported; keeps what it was asked for."""
 
     def __init__(self, state: RingState | None, view: RingView) -> None:
@@ -114,7 +114,7 @@ async def disk_bytes() -> tuple[int, int]:
 def broker_of(state: RingState | None, view: RingView = VIEW) -> Any:
     """Broker 0, ready."""
     return SimpleNamespace(
-        ring=ToldRing(state, view),
+        ring=FixedRing(state, view),
         ring_secret="s",
         client_view=ClientView("a", 9251, 9252, "demo"),
         address_of=lambda ordinal: ("a", 9250 + 10 * ordinal),
@@ -158,7 +158,7 @@ def described(broker: Any, *, consistent: bool = False) -> Any:
 # --- GET /v1/ring ---------------------------------------------------------------------------------
 
 
-def test_the_ring_is_described_as_it_is_agreed_and_as_it_is_heard() -> None:
+def test_the_ring_is_described_as_it_is_committed_and_as_it_is_heard() -> None:
     reported = described(broker_of(LED))
 
     assert reported["name"] == "demo"
@@ -195,7 +195,7 @@ def test_the_ring_is_described_as_it_is_agreed_and_as_it_is_heard() -> None:
 def test_ranges_are_in_token_order_and_their_tokens_are_texts() -> None:
     ranges = described(broker_of(LED))["ranges"]
 
-    assert [each["start"] for each in ranges] == [str(broker_token(each)) for each in range(3)]
+    assert [range_["start"] for range_ in ranges] == [str(broker_token(each)) for each in range(3)]
     assert ranges[2]["end"] == str(2**63)
     assert ranges[1] == {
         "id": 1,
@@ -217,7 +217,7 @@ def test_a_range_says_what_it_waits_for() -> None:
     fenced = replace(LED.brokers[0], is_fenced=True)
 
     def states(state: RingState) -> list[str]:
-        return [each["state"] for each in described(broker_of(state))["ranges"]]
+        return [range_["state"] for range_ in described(broker_of(state))["ranges"]]
 
     assert states(state_of()) == ["leaderless"] * 3
     assert states(replace(LED, ranges=ranges)) == ["leaderless", "waiting", "sealed"]
@@ -383,7 +383,7 @@ def test_who_does_not_may_not_but_where_there_is_none(header: bytes) -> None:
 # --- GET /v1/brokers ------------------------------------------------------------------------------
 
 
-def test_brokers_are_all_there_and_only_this_one_tells_all() -> None:
+def test_brokers_are_all_there_and_only_this_one_reports_all() -> None:
     reported = answer(status.brokers, broker_of(LED))
     own, other, away = reported["brokers"]
 
@@ -424,7 +424,7 @@ def test_brokers_lead_and_hold_partitions_of_users_topics() -> None:
     ranges = {**LED.ranges, 1: replace(LED.ranges[1], leader=None)}
     reported = answer(status.brokers, broker_of(replace(LED, ranges=ranges)))
 
-    assert [(each["leads"], each["replicates"]) for each in reported["brokers"]] == [
+    assert [(broker["leads"], broker["replicates"]) for broker in reported["brokers"]] == [
         (4, 4),
         (0, 4),
         (4, 4),

@@ -46,7 +46,7 @@ def test_a_connection_that_comes_when_the_broker_ends_is_closed(tmp_path: Path) 
 def test_a_deletion_goes_to_its_end_when_the_peer_has_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was agreed is done, whoever waits for it."""
+    """A committed change is applied, whoever waits for it."""
     disk = FaultyDisk(monkeypatch, spares_metadata=True)
 
     async def scenario() -> None:
@@ -132,7 +132,7 @@ async def broker_with_a_mebibyte(
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    """Nothing tells a test when a transport has sent something."""
+    """Nothing notifies a test when a transport has sent something."""
     async with asyncio.timeout(1):
         while not is_so():  # noqa: ASYNC110
             await asyncio.sleep(0)

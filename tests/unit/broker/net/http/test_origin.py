@@ -81,8 +81,8 @@ def test_the_broker_s_own_pages_and_other_clients_are_served(headers: dict[str, 
 @pytest.mark.parametrize("headers", [[b"http://127.0.0.1:9250"] * 2, [b"null", b""]])
 def test_two_origins_are_those_of_no_page(headers: list[bytes]) -> None:
     exchange = exchange_of()
-    for each in headers:
-        HEADERS[b"origin"](exchange, each)
+    for header in headers:
+        HEADERS[b"origin"](exchange, header)
         HEADERS[b"sec-fetch-site"](exchange, b"same-origin")
 
     assert exchange.fetch_site == b"same-origin, same-origin"

@@ -167,7 +167,7 @@ def test_after_a_clean_stop_nothing_was_in_a_missing_file(
     check_journal(journal, inventory, boot=3, is_clean=False)
 
 
-def test_who_has_made_the_inventory_anew_is_asked_when_the_journal_is_gone_too(
+def test_who_has_made_the_inventory_again_is_asked_when_the_journal_is_gone_too(
     tmp_path: Path, journal: Path
 ) -> None:
     inventory = Inventory(tmp_path / INVENTORY_FILE, KnownFiles())
@@ -188,7 +188,7 @@ def test_who_has_made_the_inventory_anew_is_asked_when_the_journal_is_gone_too(
 
 
 @pytest.mark.parametrize("is_clean", [False, True])
-def test_an_inventory_that_was_made_anew_learns_which_files_the_journal_has(
+def test_an_inventory_that_was_made_again_learns_which_files_the_journal_has(
     tmp_path: Path, journal: Path, is_clean: bool
 ) -> None:
     inventory = Inventory(tmp_path / INVENTORY_FILE, KnownFiles())
@@ -203,7 +203,7 @@ def test_an_inventory_that_was_made_anew_learns_which_files_the_journal_has(
 # --- the file itself ------------------------------------------------------------------------------
 
 
-def test_a_missing_inventory_is_refused_and_can_be_made_anew(tmp_path: Path) -> None:
+def test_a_missing_inventory_is_refused_and_can_be_made_again(tmp_path: Path) -> None:
     DataDirectory(tmp_path).close()
     path = tmp_path / "data" / INVENTORY_FILE
     path.unlink()

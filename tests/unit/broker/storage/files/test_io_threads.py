@@ -106,7 +106,7 @@ def test_completions_that_come_together_wake_the_loop_once() -> None:
                 io.submit(lambda: None, lambda *_: None)
             last = asyncio.ensure_future(io.run(worked.set))
             await asyncio.sleep(0)
-            assert worked.wait(WAIT_S)  # the loop stands still until all has been done
+            assert worked.wait(WAIT_S)  # the loop is blocked until all has been done
             await last
         assert len(wake_ups) <= 2
 

@@ -72,7 +72,7 @@ def test_damage_that_a_start_passes_over_is_found(files: LogFiles) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("end_offset", "tells another end than that of its segment, offset 2"),
+        ("end_offset", "has another end than its segment, offset 2"),
         ("last_epoch", "the head does not fit the batches of its segment"),
     ],
 )

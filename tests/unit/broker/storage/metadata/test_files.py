@@ -498,7 +498,7 @@ def test_a_damaged_log_keeps_the_broker_from_starting(tmp_path: Path) -> None:
     stored = bytearray(path.read_bytes())
     stored[BLOCK_BYTES + 60] ^= 1
     path.write_bytes(stored)
-    with pytest.raises(CorruptMetadataError, match=r"0\.blocks: what stands at 4096 .* move the"):
+    with pytest.raises(CorruptMetadataError, match=r"0\.blocks: what is at 4096 .* move the"):
         restarted(tmp_path)
     path.unlink()
     path.mkdir()

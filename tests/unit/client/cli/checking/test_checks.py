@@ -28,7 +28,10 @@ STATUS = RingStatus(
 
 
 def checks_of(status: RingStatus, skew_us: int = 0) -> dict[str, Check]:
-    return {each.name: each for each in ring_checks(URL, status, skew_us=skew_us, damaged={})}
+    return {
+        ring_check.name: ring_check
+        for ring_check in ring_checks(URL, status, skew_us=skew_us, damaged={})
+    }
 
 
 def of_broker(**changed: object) -> dict[str, Check]:
@@ -39,7 +42,7 @@ def of_broker(**changed: object) -> dict[str, Check]:
 def test_a_healthy_broker_is_all_ok() -> None:
     checks = checks_of(STATUS)
 
-    assert {each.state for each in checks.values()} == {OK}
+    assert {check.state for check in checks.values()} == {OK}
     assert list(checks) == [
         "broker",
         "version",

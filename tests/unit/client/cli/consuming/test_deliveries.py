@@ -127,7 +127,7 @@ def test_no_more_is_asked_for_than_is_wanted() -> None:
     with opened(broker, follow=True) as consumer:
         assert list(consumer.slices(3)) == [b"1\n2\n", b"3\n"]
 
-    assert [each["max_records"] for each in broker.parameters] == [2, 1]
+    assert [parameter["max_records"] for parameter in broker.parameters] == [2, 1]
     assert broker.calls[-2:] == ["commit 12", "goodbye 12"]
 
 
@@ -181,7 +181,7 @@ def test_a_consumer_that_was_removed_registers_again_and_prints_nothing_twice(
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time, which stands still; and slices of one short line."""
+    """The time, which does not advance; and slices of one short line."""
     now_s = [1000.0]
     monkeypatch.setattr("tailrace.cli.consuming.deliveries.time.monotonic", lambda: now_s[0])
     monkeypatch.setattr(deliveries, "SLICE_BYTES", 1)
@@ -190,8 +190,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def take_slowly(slices: Iterable[bytes], printed: list[bytes], clock: list[float]) -> None:
     """Print each; it takes a session."""
-    for each in slices:
-        printed.append(each)
+    for slice_ in slices:
+        printed.append(slice_)
         clock[0] += SESSION_MS / 1000
 
 

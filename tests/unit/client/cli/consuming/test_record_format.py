@@ -23,7 +23,7 @@ RECORD = Record("flights", 3, 1702, TIME_US, b"SFO", b'{"a": 1}', (("trace", b"\
         (r"\\n\r\0", b"\\n\r\0"),
     ],
 )
-def test_a_directive_stands_for_what_the_record_has(format_: str, printed: bytes) -> None:
+def test_a_directive_prints_what_the_record_has(format_: str, printed: bytes) -> None:
     assert record_format(format_).render(RECORD) == printed
 
 

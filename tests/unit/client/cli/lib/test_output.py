@@ -27,7 +27,7 @@ def yaml_of(value: object) -> str:
 
 
 def read_scalar(text: str) -> object:
-    """What stands behind "name: " or "- "."""
+    """The text behind "name: " or "- "."""
     return text if re.fullmatch(r"[A-Za-z][\w./-]*", text) and not is_word(text) else read(text)
 
 

@@ -14,7 +14,7 @@ class Terminal(io.StringIO):
 
 
 def progress(stream: io.StringIO, total: int | None, *, is_wanted: bool = True) -> Progress:
-    """Its clock goes on by 0.6 s with each look at it."""
+    """Its clock advances by 0.6 s whenever it is read."""
     times_s = itertools.count(100.0, 0.6)
     return Progress(total, is_wanted=is_wanted, stream=stream, clock_s=lambda: next(times_s))
 

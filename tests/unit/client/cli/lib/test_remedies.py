@@ -36,6 +36,6 @@ def test_a_url_is_quoted_for_the_shell() -> None:
 
 def test_every_verb_that_has_the_option_is_known() -> None:
     for name, verb in VERBS.items():
-        has_url = any("--url" in each.names for each in verb.parameters)
+        has_url = any("--url" in parameter.names for parameter in verb.parameters)
 
         assert (with_url(f"tailrace {name}", URL) != f"tailrace {name}") == has_url, name

@@ -54,7 +54,7 @@ def test_contexts_are_kept_for_their_owner_alone(folder: Path) -> None:
     assert load() == contexts
     assert contexts.used == PROD
     assert stat.S_IMODE((folder / "contexts.json").stat().st_mode) == 0o600
-    assert [each.name for each in folder.iterdir()] == ["contexts.json"]
+    assert [path.name for path in folder.iterdir()] == ["contexts.json"]
 
 
 def test_a_file_that_others_could_read_is_theirs_no_longer(folder: Path) -> None:

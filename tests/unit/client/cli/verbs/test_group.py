@@ -1,4 +1,4 @@
-"""What `tailrace group reset` takes and tells."""
+"""The options and the output of `tailrace group reset`."""
 
 import argparse
 import json

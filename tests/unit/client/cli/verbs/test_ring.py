@@ -222,7 +222,7 @@ STATUS = RingStatus(
 )
 
 
-class ToldClient:
+class RoutedClient:
     """Broker 1 answers for itself; broker 2 does not."""
 
     url = "http://127.0.0.1:9250"
@@ -230,14 +230,14 @@ class ToldClient:
     def __init__(self, url: str = url) -> None:
         self._url = url
 
-    def __enter__(self) -> "ToldClient":
+    def __enter__(self) -> "RoutedClient":
         return self
 
     def __exit__(self, *_: object) -> None:
         pass
 
-    def twin(self, url: str, *, timeout_s: float) -> "ToldClient":
-        return ToldClient(url)
+    def twin(self, url: str, *, timeout_s: float) -> "RoutedClient":
+        return RoutedClient(url)
 
     def brokers(self) -> Any:
         if self._url != "http://127.0.0.1:9260":
@@ -246,12 +246,12 @@ class ToldClient:
 
 
 def test_each_broker_that_can_be_reached_describes_itself() -> None:
-    client: Any = ToldClient()
+    client: Any = RoutedClient()
     reported = filled_in(client, STATUS)
     alone = replace(STATUS, brokers=STATUS.brokers[:1])
 
-    assert [each.up_seconds for each in reported.brokers] == [5, 9, None]
-    assert [is_own(each) for each in reported.brokers] == [True, True, False]
+    assert [broker.up_seconds for broker in reported.brokers] == [5, 9, None]
+    assert [is_own(broker) for broker in reported.brokers] == [True, True, False]
     assert filled_in(client, alone) is alone
     assert filled_in(client, replace(STATUS, ports=())).brokers == STATUS.brokers
 
@@ -273,11 +273,13 @@ def test_of_one_copy_in_a_ring_of_several_it_is_said_what_that_means() -> None:
     assert copies_note(replace(STATUS, length=1)) == []
 
 
-def test_the_doctor_tells_of_brokers_that_do_not_answer_and_nothing_else_of_them() -> None:
+def test_the_doctor_names_brokers_that_do_not_answer_and_nothing_else_of_them() -> None:
     own = row(0, up_seconds=5)
     checks = {
-        each.name: each
-        for each in ring_checks("", replace(STATUS, brokers=(own, row(1))), skew_us=0, damaged={})
+        ring_check.name: ring_check
+        for ring_check in ring_checks(
+            "", replace(STATUS, brokers=(own, row(1))), skew_us=0, damaged={}
+        )
     }
 
     assert checks["ring"].state == FAILED
@@ -343,7 +345,7 @@ def test_a_number_that_leaves_a_broker_out_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("said", [2, 5])
-def test_a_number_that_the_brokers_have_not_agreed_on_is_refused(tmp_path: Path, said: int) -> None:
+def test_a_number_that_the_brokers_have_not_committed_is_refused(tmp_path: Path, said: int) -> None:
     """Also when a disk was wiped, which says nothing."""
     begin(with_data(tmp_path, json.dumps({"brokers": said})), "2")
     (tmp_path / "0" / RING_FILE).write_text("damaged")
@@ -358,16 +360,20 @@ def test_a_number_that_the_brokers_have_not_agreed_on_is_refused(tmp_path: Path,
 def test_the_brokers_number_is_kept_with_their_data(tmp_path: Path) -> None:
     ring = LocalRing(tmp_path, broker_count=2, port=free_ring_port())
     ring._prepare()
-    for agreed, error in ((None, None), (3, "says 2 brokers, but the ring is one of 3"), (2, None)):
-        answers = AnsweringClient(SimpleNamespace(brokers=agreed))
+    for committed, error in (
+        (None, None),
+        (3, "says 2 brokers, but the ring is one of 3"),
+        (2, None),
+    ):
+        answers = AnsweringClient(SimpleNamespace(brokers=committed))
         with patch.object(ring, "client", return_value=answers):
             if error is not None:
                 with pytest.raises(TailraceError, match=error):
-                    ring._note_agreed()
+                    ring._note_committed()
             else:
-                ring._note_agreed()
+                ring._note_committed()
         kept = [(tmp_path / name / RING_FILE).exists() for name in ("0", "1")]
-        assert kept == [agreed == 2] * 2
+        assert kept == [committed == 2] * 2
     assert begun_with(tmp_path) == 2
 
 
@@ -489,7 +495,7 @@ def test_a_broker_s_own_directory_is_not_that_of_a_ring(tmp_path: Path, broker_c
 
     with pytest.raises(TailraceError, match="0 is a broker's own directory: choose another with"):
         LocalRing(tmp_path / "0", broker_count=broker_count, port=9250)._prepare()
-    assert [each.name for each in (tmp_path / "0").iterdir()] == ["data"]
+    assert [path.name for path in (tmp_path / "0").iterdir()] == ["data"]
 
 
 @pytest.mark.parametrize("text", ["", "two words", "sécret", "\n"])
@@ -524,7 +530,7 @@ def test_the_demo_has_a_key_for_every_range_that_is_led(broker_count: int) -> No
         ]
         details = ring_of(ranges=ranges)
 
-        place = dev.place_of_demo(details, urls)
+        place = dev.demo_partition(details, urls)
 
         assert place.url == urls[led]
         assert place.partition // dev.PARTITIONS_PER_RANGE == led
@@ -535,7 +541,7 @@ def test_the_demo_has_a_key_where_no_range_is_led() -> None:
     bounds = {"start": str(-(2**63)), "end": str(2**63)}
     details = ring_of(ranges=[RANGE | bounds | {"leader": None, "state": "waiting"}])
 
-    assert dev.place_of_demo(details, ["url"]) == ("SFO", "url", dev.DEMO_PARTITION)
+    assert dev.demo_partition(details, ["url"]) == ("SFO", "url", dev.DEMO_PARTITION)
 
 
 def test_local_rings_are_as_large_and_far_apart_as_the_command_says() -> None:
