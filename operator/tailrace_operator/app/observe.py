@@ -70,7 +70,7 @@ async def observe_cluster(
         default_image=default_image,
         has_secret=text is not None,
         has_service_monitors=has_service_monitors,
-        children=present,
+        children=found,
         pods=seen_pods,
         former_pods=pods_of(owner.name, [pod for pod in pods if pod not in own_pods]),
         claims=await _claims(abilities, claims_of(owner.name, claims)),

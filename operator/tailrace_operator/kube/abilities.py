@@ -36,8 +36,8 @@ class Abilities:
             resource = await self._kube.find("StorageClass", storage_class)
         except ForbiddenError:  # a role for some namespaces only: the API says it when it is asked
             return True
-        self._classes[storage_class] = found is not None
-        return found is not None and found.get("allowVolumeExpansion") is True
+        self._classes[storage_class] = resource is not None
+        return resource is not None and resource.get("allowVolumeExpansion") is True
 
     async def _ask(self, key: str, ask: Callable[[], Awaitable[bool]]) -> bool:
         now_s = time.monotonic()

@@ -128,7 +128,7 @@ def _pod_problem(status: Document, conditions: Mapping[str, Document]) -> str | 
             before = f" (ended by {ended['reason']})" if ended.get("reason") else ""
             if waiting["reason"] in _IMAGE:
                 waiting = {**waiting, "reason": "ImagePullBackOff"}
-            return _told(waiting) + before
+            return _message_of(waiting) + before
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
         return _message_of(scheduled)
@@ -190,7 +190,7 @@ def claim_of(
         requested_bytes=_bytes(spec["resources"]["requests"].get("storage")),
         capacity_bytes=_bytes((status.get("capacity") or {}).get("storage")),
         is_expandable=is_expandable,
-        problem=_told(failed[0]) if failed else _no_class(spec, status, has_class=has_class),
+        problem=_message_of(failed[0]) if failed else _no_class(spec, status, has_class=has_class),
         owners=tuple(metadata.get("ownerReferences") or ()),
         version=metadata["resourceVersion"],
         volume=spec.get("volumeName", ""),

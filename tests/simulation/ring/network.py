@@ -142,12 +142,6 @@ class Network:
         """This direction takes so much longer; 0: no longer."""
         self._slow_us[sender, receiver, port] = delay_us
 
-    def reset(self, one: int, other: int) -> None:
-        """All connections of two brokers are reset, though both are well."""
-        for ordinal, gone in ((one, other), (other, one)):
-            for endpoint in self._at.get(ordinal, []):
-                self._tell(endpoint, gone)
-
     def reset(self, one: Endpoint, other: Endpoint) -> None:
         """Their connections end, though both are there."""
         self._tell(one, other.ordinal)

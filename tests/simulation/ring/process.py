@@ -13,7 +13,6 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from tailrace_broker.core.node.applied import Identity as ProcessIdentity
-from tailrace_broker.core.node.applied import state_at
 from tailrace_broker.core.node.control import Control, ControlTiming
 from tailrace_broker.core.node.events import (
     Answer,
@@ -268,12 +267,8 @@ class Process:
         identity = self.disk.identity
         mine = DiskId(self.ordinal, identity.incarnation)
         replicas = self._around.replicas
-        state = None if replicas is None else state_at(kept)
-        ends = () if state is None else recovered_ends(self.disk.logs, state)
-        damaged = damaged_ranges(self.disk, state)
-        self._damaged = {*self.disk.damaged}
         self.control = Control(
-            ProcessIdentity(mine, identity.boot, identity.starts, ends, damaged),
+            ProcessIdentity(mine, identity.boot, identity.starts),
             kept,
             self._around.timing,
             self._generator,
@@ -291,9 +286,13 @@ class Process:
         self.step(Woken())
 
     def _recover(self) -> None:
-        if self.is_alive:
-            self.is_recovered = True
-            self.step(Recovered())
+        if not self.is_alive:
+            return
+        self.is_recovered = True
+        state = None if self.control is None or self.shell is None else self.control.state
+        ends = () if state is None else recovered_ends(self.disk.logs, state)
+        self._damaged = {*self.disk.damaged}
+        self.step(Recovered(ends, damaged_ranges(self.disk, state)))
 
     def _identify(self, identity: Identity, then: Callable[[], None]) -> None:
         self._files.act([Identify(identity)], then)

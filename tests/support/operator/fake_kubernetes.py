@@ -1,4 +1,4 @@
-"""A Kubernetes API for tests: a real HTTP server that keeps objects, and notifies watchers.
+"""A Kubernetes API for tests: a real HTTP server that keeps objects, and tells who watches.
 
 As the real one it has namespaces, labels, versions of objects, a generation of each spec, statuses
 of their own, finalizers, server-side apply (fields that are not applied any more go, those of
@@ -23,7 +23,7 @@ from tailrace_operator.plan.names import FIELD_MANAGER, RESOURCES, Resource
 
 HOST = "127.0.0.1"
 CREATED = "2026-01-01T00:00:{:02d}Z"
-# Kinds with a status subresource.
+# Kinds whose status is changed by itself only.
 _WITH_STATUS = {"StreamCluster", "Topic"}
 # Lists that server-side apply merges by a field of their items.
 _ITEM_NAMES = {
@@ -66,12 +66,11 @@ class FakeKubernetes:
     """The API's objects and who watches them; `served` gives it a port."""
 
     calls: list[Call] = field(default_factory=list)
-    objects: dict[ObjectKey, dict[str, Any]] = field(default_factory=dict)
+    objects: dict[Place, dict[str, Any]] = field(default_factory=dict)
     on_change: list[Callable[[], None]] = field(default_factory=list)
     groups: set[str] = field(
         default_factory=lambda: (
-            {resource.group_version for resource in RESOURCES.values()}
-            - {"monitoring.coreos.com/v1"}
+            {each.group_version for each in RESOURCES.values()} - {"monitoring.coreos.com/v1"}
             | {"apiextensions.k8s.io/v1"}
         )
     )
@@ -84,7 +83,7 @@ class FakeKubernetes:
     def __post_init__(self) -> None:
         self.is_cut_off = asyncio.Event()
         self._versions = count(1)
-        self._log: list[tuple[int, str, dict[str, Any]]] = []  # of changes, for watchers
+        self._log: list[tuple[int, str, dict[str, Any]]] = []  # of changes, for who watches
         self._changed = asyncio.Event()
         self._called = asyncio.Event()
         self._applied: dict[Place, Any] = {}
@@ -96,7 +95,7 @@ class FakeKubernetes:
         return f"http://{HOST}:{self.port}"
 
     def find(self, kind: str, name: str, namespace: str = "ns") -> dict[str, Any] | None:
-        """The object as it is."""
+        """The object as it is, to look at."""
         return self.objects.get((kind, namespace, name))
 
     def get(self, kind: str, name: str, namespace: str = "ns") -> dict[str, Any]:
@@ -105,18 +104,18 @@ class FakeKubernetes:
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         """In the order in which they were made."""
-        return [each for key, each in list(self.objects.items()) if key[0] == kind]
+        return [each for place, each in list(self.objects.items()) if place[0] == kind]
 
     def put(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
         """As a person's `kubectl apply`, or a controller's change of a status."""
         new = copy.deepcopy(dict(manifest))
         new.setdefault("apiVersion", RESOURCES[new["kind"]].group_version)
         new["metadata"].setdefault("namespace", "ns")
-        key = _key(new)
-        old = self.objects.get(key)
+        place = _place(new)
+        old = self.objects.get(place)
         if old is None:
-            return self._added(key, new)
-        return self._changed_to(key, old, {**old, **new, "metadata": {**old["metadata"]}})
+            return self._added(place, new)
+        return self._changed_to(place, old, {**old, **new, "metadata": {**old["metadata"]}})
 
     def edit(self, kind: str, name: str, change: Mapping[str, Any], namespace: str = "ns") -> None:
         """A merge patch of all of it, the status too."""
@@ -247,7 +246,7 @@ class FakeKubernetes:
         request: web.Request,
         subresource: str | None,
     ) -> Any:
-        key = (kind, namespace or "", call.name or "")
+        place = (kind, namespace or "", call.name or "")
         if call.verb == "create":
             return self._create(kind, namespace or "", body)
         if call.verb == "list":
@@ -265,15 +264,15 @@ class FakeKubernetes:
             }
         is_apply = "apply-patch" in request.headers.get("Content-Type", "")
         if call.verb == "patch" and is_apply:
-            return self._apply(key, body)
-        old = self.objects.get(key)
+            return self._apply(place, body)
+        old = self.objects.get(place)
         if old is None:
             raise RefusedError(404, "NotFound", f'{call.resource} "{call.name}" not found')
         if call.verb == "get":
             return old
         if call.verb == "delete":
             _check(old, body.get("preconditions", {}))
-            self._deleted(key, has_orphans=body.get("propagationPolicy") == "Orphan")
+            self._deleted(place, has_orphans=body.get("propagationPolicy") == "Orphan")
             return {"kind": "Status", "status": "Success"}
         _check(old, body.get("metadata", {}))
         if request.query.get("dryRun") == "All":
@@ -284,30 +283,30 @@ class FakeKubernetes:
         metadata = body["metadata"]
         if "name" not in metadata:
             metadata["name"] = f"{metadata.pop('generateName')}{next(self._versions)}"
-        key = (kind, namespace, metadata["name"])
-        if key in self.objects:
+        place = (kind, namespace, metadata["name"])
+        if place in self.objects:
             raise RefusedError(409, "AlreadyExists", f'{kind} "{metadata["name"]}" already exists')
-        return self._added(key, body)
+        return self._added(place, body)
 
-    def _apply(self, key: ObjectKey, body: dict[str, Any]) -> dict[str, Any]:
-        old = self.objects.get(key)
-        before = self._applied.get(key)
-        self._applied[key] = copy.deepcopy(body)
+    def _apply(self, place: Place, body: dict[str, Any]) -> dict[str, Any]:
+        old = self.objects.get(place)
+        before = self._applied.get(place)
+        self._applied[place] = copy.deepcopy(body)
         if old is None:
             # The role of who applies what is not there has to allow both.
-            resource = RESOURCES[key[0]]
-            self.calls.append(Call("create", _api_group(resource), resource.plural, key[2]))
-            return self._added(key, body)
+            resource = RESOURCES[place[0]]
+            self.calls.append(Call("create", _api_group(resource), resource.plural, place[2]))
+            return self._added(place, body)
         _check_ports(old, body)
         cleaned = _without(old, before, body) if before is not None else old
         return self._changed_to(place, old, _applied(cleaned, body))
 
     def _patched(
-        self, key: ObjectKey, old: dict[str, Any], body: dict[str, Any], *, is_status: bool
+        self, place: Place, old: dict[str, Any], body: dict[str, Any], *, is_status: bool
     ) -> dict[str, Any]:
         if is_status:
             body = {"status": body.get("status", {})}
-        elif key[0] in _WITH_STATUS:
+        elif place[0] in _WITH_STATUS:
             body = {name: each for name, each in body.items() if name != "status"}
         metadata = dict(body.get("metadata", {}))
         metadata.pop("resourceVersion", None)
@@ -321,27 +320,27 @@ class FakeKubernetes:
     def _version(self) -> int:
         return self._log[-1][0] if self._log else 0
 
-    def _added(self, key: ObjectKey, body: Mapping[str, Any]) -> dict[str, Any]:
-        if key[1] in self.ending:
+    def _added(self, place: Place, body: Mapping[str, Any]) -> dict[str, Any]:
+        if place[1] in self.ending:
             raise RefusedError(
                 403,
                 "Forbidden",
-                f'{key[0]} "{key[2]}" is forbidden: unable to create new content in namespace '
-                f"{key[1]} because it is being terminated",
+                f'{place[0]} "{place[2]}" is forbidden: unable to create new content in namespace '
+                f"{place[1]} because it is being terminated",
                 cause="NamespaceTerminating",
             )
         number = next(self._versions)
         new = _defaulted(place[0], copy.deepcopy(dict(body)))
         new["metadata"] |= {
-            "namespace": key[1],
+            "namespace": place[1],
             "uid": f"uid-{number}",
             "generation": 1,
             "creationTimestamp": CREATED.format(min(number, 59)),
         }
-        if key[0] in _WITH_STATUS:
+        if place[0] in _WITH_STATUS:
             new.setdefault("spec", {})
-        self.objects[key] = new
-        self._notify("ADDED", new)
+        self.objects[place] = new
+        self._tell("ADDED", new)
         return new
 
     def _changed_to(self, place: Place, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
@@ -350,17 +349,17 @@ class FakeKubernetes:
             return old
         if new.get("spec") != old.get("spec"):
             new["metadata"] = {**new["metadata"], "generation": old["metadata"]["generation"] + 1}
-        self.objects[key] = new
-        self._notify("MODIFIED", new)
+        self.objects[place] = new
+        self._tell("MODIFIED", new)
         return new
 
-    def _deleted(self, key: ObjectKey, *, has_orphans: bool) -> None:
-        old = self.objects[key]
+    def _deleted(self, place: Place, *, has_orphans: bool) -> None:
+        old = self.objects[place]
         if old["metadata"].get("finalizers"):
             metadata = {**old["metadata"], "deletionTimestamp": CREATED.format(59)}
-            self._changed_to(key, old, {**old, "metadata": metadata})
+            self._changed_to(place, old, {**old, "metadata": metadata})
             return
-        self._gone(key)
+        self._gone(place)
         uid = old["metadata"]["uid"]
         for other, each in list(self.objects.items()):
             references = each["metadata"].get("ownerReferences", [])
@@ -383,7 +382,7 @@ class FakeKubernetes:
         self._applied.pop(place, None)
         self._tell("DELETED", self.objects.pop(place))
 
-    def _notify(self, kind_of_change: str, document: dict[str, Any]) -> None:
+    def _tell(self, kind_of_change: str, document: dict[str, Any]) -> None:
         version = next(self._versions)
         document["metadata"]["resourceVersion"] = str(version)
         self._log.append((version, kind_of_change, copy.deepcopy(document)))
@@ -398,10 +397,9 @@ class FakeKubernetes:
 
     def _listed(self, kind: str, namespace: str | None, selector: str) -> list[dict[str, Any]]:
         return [
-            resource
-            for resource in self.of_kind(kind)
-            if namespace in (None, resource["metadata"]["namespace"])
-            and _selects(selector, resource)
+            each
+            for each in self.of_kind(kind)
+            if namespace in (None, each["metadata"]["namespace"]) and _selects(selector, each)
         ]
 
     async def _next_change(self) -> None:
@@ -413,10 +411,10 @@ class FakeKubernetes:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         with suppress(ConnectionResetError):
-            await self._send_changes(request, response, kind, namespace)
+            await self._tell_changes(request, response, kind, namespace)
         return response
 
-    async def _send_changes(
+    async def _tell_changes(
         self,
         request: web.Request,
         response: web.StreamResponse,
@@ -450,14 +448,14 @@ def _api_group(resource: Resource) -> str:
 
 
 def _discovery(parts: list[str], groups: set[str]) -> dict[str, Any] | None:
-    """What kinds there are; None: the path differs."""
+    """What kinds there are; None: the path is another."""
     match parts:
         case ["version"]:
             return {"major": "1", "minor": "36"}
         case ["api"]:
             return {"versions": ["v1"]}
         case ["apis"]:
-            named = sorted(group for group in groups if "/" in group)
+            named = sorted(each for each in groups if "/" in each)
             return {"groups": [_group(*each.split("/")) for each in named]}
         case ["api", version]:
             return _resources(version)
@@ -478,11 +476,7 @@ def _group(name: str, version: str) -> dict[str, Any]:
 
 
 def _resources(group_version: str) -> dict[str, Any]:
-    known = {
-        kind: resource
-        for kind, resource in RESOURCES.items()
-        if resource.group_version == group_version
-    }
+    known = {kind: each for kind, each in RESOURCES.items() if each.group_version == group_version}
     if group_version == "v1":
         known["Namespace"] = Resource(group_version, "namespaces", is_namespaced=False)
     if group_version.startswith("apiextensions"):
@@ -506,8 +500,8 @@ def _resources(group_version: str) -> dict[str, Any]:
 def _kind(group_version: str, plural: str) -> str | None:
     found = (
         kind
-        for kind, resource in RESOURCES.items()
-        if (resource.group_version, resource.plural) == (group_version, plural)
+        for kind, each in RESOURCES.items()
+        if (each.group_version, each.plural) == (group_version, plural)
     )
     return next(found, None)
 
@@ -520,7 +514,7 @@ def _verb(request: web.Request, name: str | None) -> str:
     return {"POST": "create", "PATCH": "patch", "DELETE": "delete"}[request.method]
 
 
-def _key(document: Mapping[str, Any]) -> ObjectKey:
+def _place(document: Mapping[str, Any]) -> Place:
     metadata = document["metadata"]
     return (document["kind"], metadata["namespace"], metadata["name"])
 
@@ -534,10 +528,10 @@ def _check(old: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
 def _check_ports(old: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """A Service's ports are merged by their numbers: one of another number stays, with its name."""
     if wanted["kind"] == "Service":
-        numbers = {port["name"]: port["port"] for port in wanted["spec"]["ports"]}
-        for port in old["spec"]["ports"]:
-            if numbers.get(port["name"], port["port"]) != port["port"]:
-                raise RefusedError(422, "Invalid", f"Duplicate value: {port['name']}")
+        numbers = {each["name"]: each["port"] for each in wanted["spec"]["ports"]}
+        for each in old["spec"]["ports"]:
+            if numbers.get(each["name"], each["port"]) != each["port"]:
+                raise RefusedError(422, "Invalid", f"Duplicate value: {each['name']}")
 
 
 def _selects(selector: str, document: Mapping[str, Any]) -> bool:

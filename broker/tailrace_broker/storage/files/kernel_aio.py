@@ -51,7 +51,7 @@ class KernelAio:
             ctypes.c_long(getevents_call), self._context, one, one, self._event, no_wait,
         )  # fmt: skip
         self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._done: Written | None = None
+        self._done: OnWritten | None = None
         self.writes_since_s: float | None = None  # when the write under way began, monotonic
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._eventfd, self._on_event)

@@ -122,7 +122,7 @@ class InspectedDisk:
             text = (
                 "is missing or empty, which somebody has accepted: the next start goes on "
                 "without it"
-                if name in found.accepted
+                if name in missing.accepted
                 else "is missing or empty; the broker was stopped, so it held nothing that is not "
                 "elsewhere"
             )

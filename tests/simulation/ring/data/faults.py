@@ -98,9 +98,10 @@ class ResetLink(Happening):
     other: int
 
     def happen(self, world: World) -> None:
-        if self.other != self.ordinal:
+        one, other = world.newest(self.ordinal), world.newest(self.other)
+        if one is not None and other is not None and one is not other:
             world.faults["false reset"] += 1
-            world.network.reset(self.ordinal, self.other)
+            world.network.reset(one, other)
 
 
 @dataclass(frozen=True, slots=True)

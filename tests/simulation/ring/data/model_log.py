@@ -19,6 +19,7 @@ Crash = Literal["process", "power"]
 WRITE_US = (50, 3000)
 SLOW_WRITE_US = 60_000
 SLOW_WRITES = 0.02
+CLOSE_US = 5000
 
 
 class Entry(NamedTuple):
@@ -44,7 +45,13 @@ class _Operation(NamedTuple):
 class ModelLog:
     """Entries at offsets `start` and on; those below `durable` survive a loss of power."""
 
-    def __init__(self, schedule: Schedule, generator: random.Random) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        generator: random.Random,
+        slowness_us: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`slowness_us`: how much longer everything takes now."""
         self.start = 0
         self.entries: list[Entry] = []
         self.durable = 0
@@ -53,6 +60,7 @@ class ModelLog:
         self._leftover: list[Entry] = []
         self._schedule = schedule
         self._random = generator
+        self._slowness_us = slowness_us
         self._operations: deque[_Operation] = deque()
         self._life = 0
 
@@ -104,11 +112,30 @@ class ModelLog:
 
         self._schedule.after(self._delay_us(), done)
 
+    def close(self, then: Callable[[], None]) -> None:
+        """When nothing is under way any more, and all is durable."""
+        life = self._life
+
+        def closed() -> None:
+            if life == self._life:
+                self.close(then)
+
+        if self._operations:
+            self._schedule.after(CLOSE_US, closed)
+        else:
+            self.flush(lambda end: then())
+
     def set_start(self, start: int) -> None:
         """Remove what is before; at once, and durably."""
         self._base_epoch = self.epoch_before(start)
         del self.entries[: start - self.start]
         self.start, self.durable = start, max(start, self.durable)
+
+    def damage(self, offset: int) -> None:
+        """A recovery finds that nothing from there on can be read, and sets it aside."""
+        del self.entries[offset - self.start :]
+        self._leftover = []
+        self.durable = min(self.durable, self.end)
 
     def crashed(self, crash: Crash) -> None:
         """Leave on the disk what a crash may leave."""
@@ -128,12 +155,6 @@ class ModelLog:
             left = left[: self._random.randint(min(durable_count, len(left)), len(left))]
         self.entries, self._leftover = left, []
         self.durable = self.end  # a recovery flushes what it finds
-
-    def damage(self, end: int) -> None:
-        """What is at that offset and behind it is set aside; nothing of it is under way."""
-        assert not self._operations, "recovered first"
-        del self.entries[max(0, end - self.start) :]
-        self.durable = self.end
 
     def recovered(self) -> LogEnds:
         """The ends as a new process finds them."""
@@ -192,6 +213,7 @@ class ModelLog:
         return list(entries[: self._random.randint(0, len(entries))])
 
     def _delay_us(self) -> int:
+        slowness_us = self._slowness_us()
         if self._random.random() < SLOW_WRITES:
-            return self._random.randrange(SLOW_WRITE_US)
-        return self._random.randrange(*WRITE_US)
+            return slowness_us + self._random.randrange(SLOW_WRITE_US)
+        return slowness_us + self._random.randrange(*WRITE_US)

@@ -113,7 +113,7 @@ def following() -> Process:
     for range_id, key in KEYS.items():
         process.open(key, range_id)
     process.apply(STATE)
-    session = process.replicas.ranges[0].follower._session
+    session = process.replicas.ranges[0].follower.session
     process.hear(Cuts(0, 1, session, (LogCut(KEY, 0, 0, False, 0, 0),)))
     assert process.replicas.ranges[0].follower.is_following
     return process
@@ -388,7 +388,7 @@ def test_a_suspected_broker_is_to_leave_the_isr_where_this_process_leads() -> No
 
 def test_a_follower_appends_cuts_and_reports_by_range() -> None:
     process = following()
-    session = process.replicas.ranges[0].follower._session
+    session = process.replicas.ranges[0].follower.session
     batches = Batches(0, 1, session, KEY, 0, (Run(1, 0, 2),), 0, 0)
 
     assert process.hear(batches) == [Append(batches)]
@@ -396,7 +396,7 @@ def test_a_follower_appends_cuts_and_reports_by_range() -> None:
     report = Reported(0, 1, session, B, (LogReport(KEY, 2, 2),))
     assert process.wrote(Run(1, 0, 2)) == [SendPeer(0, report)]
     process.apply(takeover(STATE, C))
-    session = process.replicas.ranges[0].follower._session
+    session = process.replicas.ranges[0].follower.session
     cut = LogCut(KEY, 1, 1, False, 0, 0)
     assert process.hear(Cuts(0, 2, session, (cut,))) == [Cut(cut)]
     assert [type(each) for each in process.of(CutDone(KEY))] == [SendPeer]
