@@ -30,7 +30,7 @@ def test_no_broker_is_restarted_whose_volume_is_being_deleted(kubernetes: Kubern
     assert warnings(kubernetes) == ["VolumeDeleting"]
 
 
-def test_why_pods_do_not_run_is_told_once(kubernetes: Kubernetes) -> None:
+def test_why_pods_do_not_run_is_reported_once(kubernetes: Kubernetes) -> None:
     kubernetes.apply(QUOTA)
     kubernetes.apply(stream_cluster(image="registry.invalid/tailrace:none"))
     kubernetes.until(lambda: "exceeded quota" in phase(kubernetes), "STATUS names the quota")

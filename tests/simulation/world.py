@@ -99,6 +99,8 @@ class SimulatedIo(IoThreads):
         self._loop = asyncio.get_running_loop()
         self._generator = generator
         self._waiting: list[tuple[Callable[[], Any], Done]] = []
+        self._threads = []  # no write is seen to stall
+        self.full_at_s = None
 
     @property
     def is_busy(self) -> bool:

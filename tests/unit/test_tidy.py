@@ -49,7 +49,7 @@ MORE_PLAIN_WORDS = {
 }
 # The words above, where they are a name of the protocol or of a public API, or of Python's.
 NAMES = re.compile(
-    r'notagreed\w*|not.agreed|founding-under-way|"founding"|patience_s|plan\.facts|_raw\.tell'
+    r'notagreed\w*|not.agreed|founding-under-way|"founding"|`founding`|patience_s|plan\.facts|_raw\.tell'
 )
 # The next change to a file of these replaces its words, and takes its folder out of this list.
 LATER_FOLDERS = (

@@ -187,7 +187,7 @@ class LocalBroker:
                 await self._io.run(partial(self._directory.end_boot, log_ends, first_offsets))
 
     def _watch_disk(self) -> None:
-        """Tell the ring how the disk does, again and again."""
+        """Report the health of the disk to the ring, again and again."""
         self.ring.set_health(self._disk_watch.health())
         loop = asyncio.get_running_loop()
         self._watch_timer = loop.call_later(WATCH_SECONDS, self._watch_disk)
@@ -201,7 +201,7 @@ class LocalBroker:
     async def _belong(self) -> None:
         """The directory has the ring, and the starts that the ring does not know, if there is one.
 
-        CorruptMetadataError: the disk is another ring's.
+        CorruptMetadataError: the disk belongs to a different ring.
         """
         directory, run = self._directory, self._io.run
         state, registration = self.ring.state, self.ring.registration

@@ -7,7 +7,7 @@ from tailrace_broker.core.node.events import Health
 
 # A write that is older has stalled (`diskStallMs`).
 DISK_STALL_SECONDS = 10.0
-# A disk that had no room for a write is full for so long.
+# A disk that had no room for a write is full for this long.
 FULL_SECONDS = 10.0
 
 

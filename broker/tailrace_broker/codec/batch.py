@@ -45,7 +45,7 @@ _BEHIND_CRC = struct.Struct("<" + HEADER.format.removeprefix("<IHHI"))
 assert (_BEFORE_CRC.size, _BEHIND_CRC.size) == (8, HEADER_BYTES - 12)
 # A batch up to here is one buffer: to copy it costs less than to handle its parts.
 _JOINED_BYTES_MAX = 4096
-_NONE = Codec.NONE  # an enum's member costs a look-up each time
+_NONE = Codec.NONE  # an enum's member costs a dictionary access each time
 _CODECS = (Codec.NONE, Codec.LZ4, Codec.ZSTD)
 # zstd's contexts that nobody uses; see `_taken`.
 _zstd_compressors: list[ZstdCompressor] = []
@@ -157,7 +157,7 @@ def stamp_batch(body: BatchBody, place: BatchPlace) -> StoredBatch:
 
 @cache
 def _before_crc(flags: int) -> tuple[bytes, int]:
-    """What stands before a header's checksum, and the checksum of that: few flags are in use."""
+    """Return the bytes before a header's checksum, and their checksum: few flags are in use."""
     before = _BEFORE_CRC.pack(BATCH_MAGIC, FORMAT_VERSION, flags)
     return before, crc32c(before)
 

@@ -191,7 +191,7 @@ class RingNode:
     # --- life ---
 
     async def start(self) -> None:
-        """Take part in agreeing: vote, and apply what is agreed. `state` is the disk's at first.
+        """Vote, and apply what is committed. `state` is the disk's at first.
 
         A broker without peers founds a ring of one. CorruptMetadataError, StorageFailedError,
         PortInUseError, NotAgreedError.

@@ -145,8 +145,14 @@ class LocalTopics:
         self._state, self._applied_count = state, count
 
     def _recovered(self) -> Recovered:
-        """By range what the logs hold, and where they lack what was committed."""
-        ends: dict[int, RangeEnd] = {}
+        """By range what the logs hold, also of one without logs; where they lack committed data."""
+        assert self._state is not None
+        ordinal = self._directory.identity.ordinal
+        ends = {
+            owner.id: RangeEnd(owner.id, NO_EPOCH, 0)
+            for owner in self._state.ranges.values()
+            if ordinal in owner.replicas and not owner.is_sealed
+        }
         damaged: set[int] = set()
         for hosted in self.all_hosted():
             for partition, log in zip(hosted.topic.partitions, hosted.logs, strict=True):
@@ -154,7 +160,7 @@ class LocalTopics:
                     continue
                 range_id = partition.range_id
                 if isinstance(log, PartitionLog):
-                    known = ends.get(range_id, RangeEnd(range_id, NO_EPOCH, 0))
+                    known = ends[range_id]
                     last_epoch = log.end_of_epoch(partition.epoch).epoch or NO_EPOCH
                     epoch = max(known.last_epoch, last_epoch)
                     ends[range_id] = RangeEnd(range_id, epoch, known.end + log.log_end)

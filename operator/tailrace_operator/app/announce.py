@@ -89,12 +89,12 @@ def warning(document: Document, before: Document) -> tuple[Announcement, str] | 
     degraded, known = (by_type(each).get("Degraded", {}) for each in (document["status"], before))
     if degraded.get("status") != "True" or degraded["reason"] not in WARNED:
         return None
-    told = (degraded["reason"], subject(degraded["message"]))
-    if known.get("status") == "True" and (known["reason"], subject(known["message"])) == told:
+    seen = (degraded["reason"], subject(degraded["message"]))
+    if known.get("status") == "True" and (known["reason"], subject(known["message"])) == seen:
         return None
     metadata = document["metadata"]
-    number = digest([metadata["uid"], *told, degraded["lastTransitionTime"]])
-    announced = Announcement(told[0], "Wait", degraded["message"], is_warning=True)
+    number = digest([metadata["uid"], *seen, degraded["lastTransitionTime"]])
+    announced = Announcement(seen[0], "Wait", degraded["message"], is_warning=True)
     return announced, f"{metadata['name']}.{number}"
 
 

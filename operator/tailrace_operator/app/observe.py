@@ -137,7 +137,7 @@ async def _together(*calls: Awaitable[Any]) -> list[Any]:
 
 
 async def _pod_refusal(kube: Kube, cluster: Cluster, stateful_set: Document | None) -> str | None:
-    """Asked only when a pod is missing: nothing but Events tells why."""
+    """Asked only when a pod is missing: only Events say why."""
     if stateful_set is None or len(wanted_pods(cluster)) >= broker_count(cluster):
         return None
     fields = {"regarding.uid": stateful_set["metadata"]["uid"]}

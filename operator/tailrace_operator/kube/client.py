@@ -174,7 +174,7 @@ class Kube:
         is_dry_run: bool = False,
     ) -> Document:
         """Merge into an object, or into its status; ConflictError when `patch` names another
-        `metadata.resourceVersion` than it has. A dry run only tells what it would be.
+        `metadata.resourceVersion` than it has. A dry run only returns what it would be.
         """
         return await self._call(
             "patch",

@@ -1,6 +1,6 @@
 """How the API server writes the wanted spec of a StatefulSet: asked by a dry run.
 
-What is known to be as wanted is not asked again, until either is another.
+What is known to be as wanted is not asked again, until either differs.
 """
 
 from tailrace_operator.kube.client import ForbiddenError, InvalidError, Kube, NotFoundError
@@ -35,7 +35,7 @@ class StoredSpecs:
                 is_dry_run=True,
             )
         except (ForbiddenError, InvalidError, NotFoundError):
-            return None  # an admission policy, for one; who applies it is told why
+            return None  # an admission policy, for one; whoever applies it gets the reason
         stored = mutable_spec(answer)
         if stored == mutable_spec(live):
             self._same[key] = pair

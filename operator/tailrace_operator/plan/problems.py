@@ -22,7 +22,7 @@ from tailrace_operator.plan.observed import ChildName, Cluster
 # All is served with them: with fewer copies, or in volumes as large as before.
 HARMLESS = frozenset({"UnderReplicated", "VolumesCannotGrow"})
 INTERNAL_ERROR = "InternalError"  # of the operator itself, about this resource
-# Those that a person should hear of; others end by themselves most of the time.
+# Those that a person should hear of; others end without help most of the time.
 WARNED = frozenset(
     {
         "DataAtRisk",

@@ -93,7 +93,7 @@ def budget(kube: FakeKubernetes) -> int:
 # --- pods -----------------------------------------------------------------------------------------
 
 
-def test_a_quota_that_keeps_pods_away_is_told_once() -> None:
+def test_a_quota_that_keeps_pods_away_is_reported_once() -> None:
     async def scenario() -> None:
         async with fake_cluster() as (kube, brokers, nodes):
             nodes.refusal = QUOTA
@@ -114,7 +114,7 @@ def test_a_quota_that_keeps_pods_away_is_told_once() -> None:
     run_scenario(scenario())
 
 
-def test_an_image_that_cannot_be_pulled_is_told_once_whatever_the_kubelet_calls_it() -> None:
+def test_an_image_that_cannot_be_pulled_is_reported_once_whatever_the_kubelet_calls_it() -> None:
     async def scenario() -> None:
         async with fake_cluster() as (kube, brokers, nodes):
             nodes.waiting = {"reason": "ErrImagePull", "message": "no such image"}
@@ -138,12 +138,12 @@ def test_an_image_that_cannot_be_pulled_is_told_once_whatever_the_kubelet_calls_
 # --- the ring -------------------------------------------------------------------------------------
 
 
-def test_data_at_risk_is_told_of_the_ring_and_of_its_topics() -> None:
+def test_data_at_risk_is_reported_of_the_ring_and_of_its_topics() -> None:
     async def scenario() -> None:
         async with fake_cluster() as (kube, brokers, _):
             put_cluster(kube)
             put_topic(kube)
-            # Nobody looks again by itself within this test.
+            # No pass runs without a change within this test.
             settings = operator_settings(brokers.url_pattern, resync_seconds=600)
             async with running_operator(kube, settings):
                 await kube.until(lambda: is_all_ready(kube))
@@ -276,7 +276,7 @@ def test_a_bad_field_holds_up_no_other_of_the_same_patch() -> None:
     run_scenario(scenario())
 
 
-def test_what_is_made_again_is_told_and_what_is_made_first_is_not() -> None:
+def test_what_is_made_again_is_reported_and_what_is_made_first_is_not() -> None:
     async def scenario() -> None:
         async with fake_cluster() as (kube, brokers, _):
             put_cluster(kube)

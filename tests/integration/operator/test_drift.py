@@ -103,7 +103,7 @@ def test_a_broker_that_died_while_the_template_was_edited_comes_back_to_the_want
     run_scenario(scenario())
 
 
-def test_a_ring_whose_template_a_policy_refuses_is_told_and_never_restarted() -> None:
+def test_a_ring_whose_template_a_policy_refuses_is_reported_and_never_restarted() -> None:
     async def scenario() -> None:
         async with fake_cluster() as (kube, brokers, nodes):
             put_cluster(kube)

@@ -158,7 +158,7 @@ def test_a_broker_whose_connection_is_reset_and_that_takes_another_is_there() ->
 
 
 def test_a_broker_that_does_not_answer_a_redial_is_noticed() -> None:
-    """Its process stands still: the kernel takes the connection."""
+    """Its process is suspended: the kernel takes the connection."""
 
     async def scenario(mesh: Mesh) -> None:
         one = await mesh.join(1)

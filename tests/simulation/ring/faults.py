@@ -11,7 +11,7 @@ from functools import partial
 from tailrace_broker.core.node.events import Answer, Applied, ControlEffect
 from tailrace_broker.core.raft.events import Keep, Send
 from tailrace_broker.core.replication import events as replication_events
-from tailrace_broker.core.replication.range_events import BeganLeading, RangeEffect, Submit
+from tailrace_broker.core.replication.range_events import BeganLeading, ProposeCommand, RangeEffect
 from tailrace_broker.model.agreement import Commit
 from tailrace_broker.model.messages import Append, AppendAnswered, VoteAnswered
 from tests.simulation.ring.disk import Crash
@@ -58,7 +58,7 @@ DATA_EFFECTS: dict[str, Matches] = {
     "cut": _does(replication_events.Cut),
     "feed": _does(replication_events.Feed),
     "lead": _does(BeganLeading),
-    "submit": _does(Submit),
+    "submit": _does(ProposeCommand),
 }
 
 

@@ -290,7 +290,7 @@ class Process:
             return
         self.is_recovered = True
         state = None if self.control is None or self.shell is None else self.control.state
-        ends = () if state is None else recovered_ends(self.disk.logs, state)
+        ends = () if state is None else recovered_ends(self.ordinal, self.disk.logs, state)
         self._damaged = {*self.disk.damaged}
         self.step(Recovered(ends, damaged_ranges(self.disk, state)))
 

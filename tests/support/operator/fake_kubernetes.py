@@ -1,4 +1,4 @@
-"""A Kubernetes API for tests: a real HTTP server that keeps objects, and tells who watches.
+"""A Kubernetes API for tests: a real HTTP server that keeps objects, and notifies watchers.
 
 As the real one it has namespaces, labels, versions of objects, a generation of each spec, statuses
 of their own, finalizers, server-side apply (fields that are not applied any more go, those of
@@ -23,7 +23,7 @@ from tailrace_operator.plan.names import FIELD_MANAGER, RESOURCES, Resource
 
 HOST = "127.0.0.1"
 CREATED = "2026-01-01T00:00:{:02d}Z"
-# Kinds whose status is changed by itself only.
+# Kinds with a status subresource.
 _WITH_STATUS = {"StreamCluster", "Topic"}
 # Lists that server-side apply merges by a field of their items.
 _ITEM_NAMES = {
@@ -83,7 +83,7 @@ class FakeKubernetes:
     def __post_init__(self) -> None:
         self.is_cut_off = asyncio.Event()
         self._versions = count(1)
-        self._log: list[tuple[int, str, dict[str, Any]]] = []  # of changes, for who watches
+        self._log: list[tuple[int, str, dict[str, Any]]] = []  # of changes, for watchers
         self._changed = asyncio.Event()
         self._called = asyncio.Event()
         self._applied: dict[Place, Any] = {}
@@ -95,7 +95,7 @@ class FakeKubernetes:
         return f"http://{HOST}:{self.port}"
 
     def find(self, kind: str, name: str, namespace: str = "ns") -> dict[str, Any] | None:
-        """The object as it is, to look at."""
+        """The object as it is."""
         return self.objects.get((kind, namespace, name))
 
     def get(self, kind: str, name: str, namespace: str = "ns") -> dict[str, Any]:
@@ -340,7 +340,7 @@ class FakeKubernetes:
         if place[0] in _WITH_STATUS:
             new.setdefault("spec", {})
         self.objects[place] = new
-        self._tell("ADDED", new)
+        self._notify("ADDED", new)
         return new
 
     def _changed_to(self, place: Place, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
@@ -350,7 +350,7 @@ class FakeKubernetes:
         if new.get("spec") != old.get("spec"):
             new["metadata"] = {**new["metadata"], "generation": old["metadata"]["generation"] + 1}
         self.objects[place] = new
-        self._tell("MODIFIED", new)
+        self._notify("MODIFIED", new)
         return new
 
     def _deleted(self, place: Place, *, has_orphans: bool) -> None:
@@ -380,9 +380,9 @@ class FakeKubernetes:
 
     def _gone(self, place: Place) -> None:
         self._applied.pop(place, None)
-        self._tell("DELETED", self.objects.pop(place))
+        self._notify("DELETED", self.objects.pop(place))
 
-    def _tell(self, kind_of_change: str, document: dict[str, Any]) -> None:
+    def _notify(self, kind_of_change: str, document: dict[str, Any]) -> None:
         version = next(self._versions)
         document["metadata"]["resourceVersion"] = str(version)
         self._log.append((version, kind_of_change, copy.deepcopy(document)))
@@ -411,10 +411,10 @@ class FakeKubernetes:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         with suppress(ConnectionResetError):
-            await self._tell_changes(request, response, kind, namespace)
+            await self._send_changes(request, response, kind, namespace)
         return response
 
-    async def _tell_changes(
+    async def _send_changes(
         self,
         request: web.Request,
         response: web.StreamResponse,
@@ -448,7 +448,7 @@ def _api_group(resource: Resource) -> str:
 
 
 def _discovery(parts: list[str], groups: set[str]) -> dict[str, Any] | None:
-    """What kinds there are; None: the path is another."""
+    """What kinds there are; None: the path differs."""
     match parts:
         case ["version"]:
             return {"major": "1", "minor": "36"}

@@ -82,7 +82,7 @@ class FakeNodes:
         self.kube.edit("StatefulSet", name, {"status": status})
 
     def _refuse(self, owner: dict[str, Any], pod: str, message: str) -> None:
-        """As the controller tells it: one Event, with the time of the last."""
+        """As the controller reports it: one Event, with the time of the last."""
         name = f"{pod}.refused"
         if self.kube.find("Event", name) is None:
             note = f"create Pod {pod} in StatefulSet events failed error: {message}"

@@ -39,7 +39,7 @@ class StateApplied:
 
 @dataclass(frozen=True, slots=True)
 class LogOpened:
-    """The log is open: recovered at the start, or made after `OpenLog`."""
+    """The log is open: recovered at the start, or made after `NeedLog`."""
 
     log: LogKey
     ends: LogEnds
@@ -69,7 +69,7 @@ RangesEvent = (
 
 
 @dataclass(frozen=True, slots=True)
-class OpenLog:
+class NeedLog:
     """Open the log, or make it; then `LogOpened`, when nothing of it is under way."""
 
     log: LogKey
@@ -105,14 +105,14 @@ class SendPeer:
 
 
 @dataclass(frozen=True, slots=True)
-class Submit:
+class ProposeCommand:
     """Ask the ring for this command, unless the same is under way."""
 
     command: ChangeIsr | Lead
 
 
 RangeEffect = (
-    OpenLog | RemoveLog | BeganLeading | EndedLeading | SendPeer | Submit
+    NeedLog | RemoveLog | BeganLeading | EndedLeading | SendPeer | ProposeCommand
     | Feed | Advance | Append | Cut | Advanced | SetLogStart | ReportLost
 )  # fmt: skip
 

@@ -41,11 +41,11 @@ from tailrace_broker.core.replication.range_events import (
     BeganLeading,
     EndedLeading,
     LogEvent,
-    OpenLog,
+    NeedLog,
+    ProposeCommand,
     RangeEffect,
     RemoveLog,
     SendPeer,
-    Submit,
 )
 from tailrace_broker.model.commands import Lead
 from tailrace_broker.model.replication import (
@@ -148,7 +148,7 @@ class RangeReplica:
         for key, rules in logs.items():
             known = before.get(key)
             if known is None:
-                effects.append(OpenLog(key))
+                effects.append(NeedLog(key))
             elif key in self.ends and known[:2] != rules[:2]:
                 altered = LogAltered(key, rules.is_synced, rules.min_isr)
                 effects += self._to_both(altered, now_ms)
@@ -262,12 +262,12 @@ class RangeReplica:
             case SendFollower(ordinal, message):
                 return SendPeer(ordinal, message)
             case Propose(command):
-                return Submit(command)
+                return ProposeCommand(command)
             case GiveUpEpoch(epoch):
                 assert self.view is not None
                 me = self.view.range.leader
                 assert me is not None
-                return Submit(Lead(self._range_id, epoch, me.ordinal, me.registration))
+                return ProposeCommand(Lead(self._range_id, epoch, me.ordinal, me.registration))
             case Feed() | Advance() | SetLogStart():
                 return effect
             case _:

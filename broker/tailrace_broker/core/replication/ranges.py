@@ -4,7 +4,7 @@ The shell feeds it applied states, messages, what the disk has completed, suspic
 executes the effects in their order, each with the range that it belongs to. It does nothing before
 the process is registered. Roles change in the step that applies a state.
 
-Every log that a registered process needs is asked for with `OpenLog`, unless it was opened before:
+Every log that a registered process needs is asked for with `NeedLog`, unless it was opened before:
 a shell reports what it has recovered before the first state, and asks no disk for it again.
 """
 
@@ -30,8 +30,8 @@ from tailrace_broker.core.replication.range_events import (
     HeardPeer,
     LinkBroke,
     LogOpened,
+    NeedLog,
     OfRange,
-    OpenLog,
     RangeEffect,
     RangesEvent,
     StateApplied,
@@ -139,7 +139,7 @@ class RangeReplicas:
         for range_id, logs in wanted.items():
             replica = self.ranges[range_id]
             for each in replica.want(logs, now_ms):
-                if isinstance(each, OpenLog) and each.log in self._recovered:
+                if isinstance(each, NeedLog) and each.log in self._recovered:
                     ends = self._recovered.pop(each.log)
                     effects += self._of(range_id, replica.add(each.log, ends, now_ms))
                 else:

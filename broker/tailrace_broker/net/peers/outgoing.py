@@ -30,7 +30,7 @@ _log = structlog.get_logger()
 
 
 class OutgoingPeer:
-    """Frames on their way to the broker `ordinal`. Dials by itself; after a failure not at once.
+    """Frames on their way to the broker `ordinal`. Dials when needed; after a failure not at once.
 
     A connection that ends says little: it is dialled again, and the broker is unreachable when
     that is refused, or unanswered for `REDIAL_SECONDS`.

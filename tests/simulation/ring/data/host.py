@@ -37,18 +37,19 @@ from tailrace_broker.core.replication.range_events import (
     HeardPeer,
     LinkBroke,
     LogOpened,
+    NeedLog,
     OfRange,
-    OpenLog,
+    ProposeCommand,
     RangesEvent,
     RemoveLog,
     SendPeer,
     StateApplied,
-    Submit,
 )
 from tailrace_broker.core.replication.ranges import RangeReplicas, logs_of
 from tailrace_broker.model.commands import Command
 from tailrace_broker.model.replication import Batches, LogKey, Restart, Run, ToFollower, ToLeader
 from tailrace_broker.model.ring_state import RangeEnd, Replica, RingState
+from tailrace_broker.model.topic import NO_EPOCH
 from tests.simulation.ring.data.model_log import Entry, ModelLog
 from tests.simulation.ring.schedule import US_PER_MS, Schedule
 
@@ -209,7 +210,7 @@ class Host:
 
     def produce(self, key: LogKey, value: int, size_bytes: int) -> bool:
         """Begin to write a batch, as leader; False: it cannot now."""
-        run = self.ranges.hand_out(key, 1)
+        run = self.ranges.hand_out(key, 1) if self.is_alive else None
         if run is None:
             return False
         ends = self.hosted[key].ends
@@ -343,7 +344,7 @@ class Host:
                 self.hosted[key].log.set_start(start)
             case ReportLost(key, cut_end):
                 self._around.stopped(self, key, cut_end)
-            case Submit(command):
+            case ProposeCommand(command):
                 self._around.ask(self, command)
             case BeganLeading():
                 machine = self.ranges.ranges[range_id].leader
@@ -355,7 +356,7 @@ class Host:
                 for key, hosted in self.hosted.items():
                     if hosted.range_id == range_id:
                         self._waiting.pop(key, None)
-            case OpenLog(key):
+            case NeedLog(key):
                 self._open(key)
             case RemoveLog(key):
                 self._logs.pop(key, None)
@@ -396,15 +397,19 @@ class Host:
         self._around.send(self, feed.ordinal, batches, entries)
 
 
-def recovered_ends(logs: Logs, state: RingState) -> tuple[RangeEnd, ...]:
+def recovered_ends(ordinal: int, logs: Logs, state: RingState) -> tuple[RangeEnd, ...]:
     """What a registration says of each range: of its logs the last epoch, and the sum of ends."""
-    ends: dict[int, RangeEnd] = {}
+    ends = {
+        owner.id: RangeEnd(owner.id, NO_EPOCH, 0)
+        for owner in state.ranges.values()
+        if ordinal in owner.replicas
+    }
     topics = [*state.topics.values(), *(each.topic for each in state.deleted.values())]
     for topic in topics:
         for key, range_id in logs_of(topic):
             log = logs.get(key)
             if log is not None:
-                known = ends.get(range_id, RangeEnd(range_id, 0, 0))
+                known = ends.get(range_id, RangeEnd(range_id, NO_EPOCH, 0))
                 epoch = max(known.last_epoch, log.last_epoch)
                 ends[range_id] = RangeEnd(range_id, epoch, known.end + log.end)
     return tuple(ends.values())

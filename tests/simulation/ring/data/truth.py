@@ -156,7 +156,8 @@ class Truth:
         """Invariant 2 again: what is read now is what was read before, at any replica."""
         hosted = host.hosted[key]
         read = self._read.get(key, {})
-        for offset in range(hosted.log.start, hosted.ends.high_watermark):
+        # A log that begins again does so here before its disk does.
+        for offset in range(hosted.ends.start, hosted.ends.high_watermark):
             entry = _entry(hosted.log, offset)
             value = None if entry is None else entry.value
             if value is None or value != read.get(offset, value):

@@ -43,7 +43,7 @@ def test_a_disk_that_had_no_room_is_full_for_a_while() -> None:
     assert watch.health(is_stopping=True) == Health(is_stopping=True)
 
 
-def test_a_broker_tells_the_ring_of_a_write_that_does_not_end(
+def test_a_broker_reports_a_write_that_does_not_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And that it has ended."""

@@ -62,7 +62,7 @@ def test_what_is_wanted_and_there_has_not_drifted() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_the_first_path_that_is_another_is_reported(wanted: Any, live: Any, path: str) -> None:
+def test_the_first_path_that_differs_is_reported(wanted: Any, live: Any, path: str) -> None:
     found = drift(wanted, live)
 
     assert found is not None

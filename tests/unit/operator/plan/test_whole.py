@@ -19,7 +19,7 @@ POD = ("spec", "template", "spec")
 def changed(world: World, child: ChildName, path: tuple[str | int, ...], value: Any) -> None:
     """Somebody sets a field of a live object."""
     *parents, name = path
-    part: Any = json.loads(json.dumps(world.children[child]))  # no part of it stands in two places
+    part: Any = json.loads(json.dumps(world.children[child]))  # no part of it is there twice
     world.children[child] = part
     for each in parents:
         part = part.setdefault(each, {}) if isinstance(part, dict) else part[each]

@@ -122,7 +122,7 @@ def test_data_is_lost_when_all_that_had_it_are_back_without_it(
     assert ring_of(ring, (), None).lost == lost
 
 
-def test_a_disk_that_is_lost_is_told() -> None:
+def test_a_disk_that_is_lost_is_reported() -> None:
     ring = a_ring(a_range(in_sync(1, ghost=True), state="waiting"))
     ring = replace(ring, registrations=(registration(1, loss="disk"),))
 

@@ -469,7 +469,7 @@ def test_a_follower_whose_disk_hangs_is_silent_and_does_not_stand() -> None:
     assert world[2].role == "candidate"
 
 
-def test_a_follower_whose_data_stands_still_is_silent_and_gives_no_vote() -> None:
+def test_a_follower_whose_data_stalls_is_silent_and_gives_no_vote() -> None:
     """Its metadata has nothing to write."""
     world = World()
     world.elect(0)

@@ -25,14 +25,14 @@ from tailrace_broker.core.replication.range_events import (
     HeardPeer,
     LinkBroke,
     LogOpened,
+    NeedLog,
     OfRange,
-    OpenLog,
+    ProposeCommand,
     RangeEffect,
     RangesEvent,
     RemoveLog,
     SendPeer,
     StateApplied,
-    Submit,
 )
 from tailrace_broker.core.replication.ranges import RangeReplicas, logs_of
 from tailrace_broker.model.commands import (
@@ -154,8 +154,8 @@ def test_logs_that_were_not_recovered_are_asked_for() -> None:
 
     effects = process.do(StateApplied(STATE, A))
 
-    asked = [each.effect for each in effects if isinstance(each.effect, OpenLog)]
-    assert asked == [OpenLog(KEYS[1]), OpenLog(KEYS[2])]
+    asked = [each.effect for each in effects if isinstance(each.effect, NeedLog)]
+    assert asked == [NeedLog(KEYS[1]), NeedLog(KEYS[2])]
 
 
 def test_only_ranges_of_which_there_is_a_replica_are_held() -> None:
@@ -173,7 +173,7 @@ def test_a_log_of_a_new_topic_is_opened_while_the_range_is_led() -> None:
     state = with_topic(STATE, "more", partitions=1)
     new = next(key for key, range_id in logs_of(state.topics["more"]) if range_id == 0)
 
-    assert process.apply(state) == [OpenLog(new)]
+    assert process.apply(state) == [NeedLog(new)]
     assert process.replicas.hand_out(new, 1) is None
     assert process.open(new) == []
     assert process.replicas.hand_out(new, 1) == Run(1, 0, 1)
@@ -237,7 +237,7 @@ def test_a_range_that_has_other_replicas_is_not_led_any_more() -> None:
     assert process.replicas.ranges.keys() == {1, 2}
     assert process.replicas.range_of(KEY) is None
 
-    assert process.apply(STATE) == [OpenLog(KEY)]
+    assert process.apply(STATE) == [NeedLog(KEY)]
     assert process.open() == [BeganLeading(1)]
 
 
@@ -276,7 +276,7 @@ def test_after_a_failed_write_the_epoch_is_given_up_and_nothing_is_handed_out() 
     process = leading()
     process.replicas.hand_out(KEY, 1)
 
-    assert process.of(WriteFailed(KEY)) == [Submit(Lead(0, 1, 0, 1))]
+    assert process.of(WriteFailed(KEY)) == [ProposeCommand(Lead(0, 1, 0, 1))]
     assert process.replicas.hand_out(KEY, 1) is None
     assert process.replicas.leads(0) is None
 
@@ -360,7 +360,7 @@ def test_who_joined_the_isr_counts_when_that_is_applied() -> None:
     process.apply(replace(STATE, ranges={**STATE.ranges, 0: alone}))
     joined(process, B)
     effects = joined(process, C)
-    assert effects == [Submit(ChangeIsr(0, 1, alone.version, (A, B, C)))]
+    assert effects == [ProposeCommand(ChangeIsr(0, 1, alone.version, (A, B, C)))]
 
     process.apply(STATE)
 
@@ -380,7 +380,9 @@ def test_a_suspected_broker_is_to_leave_the_isr_where_this_process_leads() -> No
 
     effects = process.do(Suspected(1))
 
-    assert effects == [OfRange(0, 1, Submit(ChangeIsr(0, 1, STATE.ranges[0].version, (A, C))))]
+    assert effects == [
+        OfRange(0, 1, ProposeCommand(ChangeIsr(0, 1, STATE.ranges[0].version, (A, C))))
+    ]
 
 
 # --- following ---

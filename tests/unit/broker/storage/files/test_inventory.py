@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
-from tailrace.wire import INVENTORY_FILE
+from tailrace.wire import INVENTORY_FILE, JOURNAL_BLOCK_BYTES
 from tailrace_broker.codec.journal import JournalFileHeader, encode_file_header
 from tailrace_broker.codec.metadata import KnownFiles, decode_inventory
 from tailrace_broker.model.errors import CorruptMetadataError, StorageFailedError
@@ -106,7 +106,8 @@ def journal(inventory: Inventory, tmp_path: Path) -> Path:
     (tmp_path / "journal").mkdir()
     for name in NAMES:
         inventory.add_journal_file(name)
-    (tmp_path / "journal" / NAMES[1]).touch()
+    stored = encode_file_header(JournalFileHeader(1, 9, 1)).ljust(2 * JOURNAL_BLOCK_BYTES, b"\0")
+    (tmp_path / "journal" / NAMES[1]).write_bytes(stored)
     return tmp_path / "journal"
 
 
@@ -144,7 +145,7 @@ def test_the_loss_of_a_part_is_accepted_of_one_round_of_a_file(
 ) -> None:
     header = JournalFileHeader(boot=1, journal_id=9, first_sequence=7)
     path, marker = journal / "0.journal", journal / "0.journal.lost"
-    stored = encode_file_header(header).ljust(4096, b"x")
+    stored = encode_file_header(header).ljust(2 * JOURNAL_BLOCK_BYTES, b"x")
     (marker if is_renamed else path).write_bytes(stored)
     marker.touch()
     for _ in range(2):
