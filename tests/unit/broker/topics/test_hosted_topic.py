@@ -26,7 +26,7 @@ from tailrace_broker.model.errors import (
     SupersededError,
 )
 from tailrace_broker.model.ring_state import RangeEnd, Replica
-from tailrace_broker.model.topic import Partition, TopicSettings
+from tailrace_broker.model.topic import NO_EPOCH, Partition, TopicSettings
 from tailrace_broker.node import ring
 from tailrace_broker.storage.files.direct_file import BLOCK_BYTES
 from tailrace_broker.storage.log.rescued_tail import save_rescued
@@ -277,7 +277,7 @@ def test_a_registration_names_the_ranges_in_which_a_start_found_damage(
     async def scenario() -> None:
         killed = Killed(tmp_path)
         await killed.make()
-        assert registered.pop() == Recovered()
+        assert registered.pop() == Recovered((RangeEnd(0, NO_EPOCH, 0),))
         async with started_broker(killed.root) as broker:
             assert broker.damaged_count == 1
             (recovered,) = registered
