@@ -146,7 +146,8 @@ class LocalTopics:
 
     def _recovered(self) -> Recovered:
         """By range what the logs hold, also of one without logs; where they lack committed data."""
-        assert self._state is not None
+        if self._state is None:
+            return Recovered()  # this broker is in no ring yet
         ordinal = self._directory.identity.ordinal
         ends = {
             owner.id: RangeEnd(owner.id, NO_EPOCH, 0)
