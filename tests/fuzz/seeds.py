@@ -35,6 +35,8 @@ from tailrace_broker.codec.producers import (
     encode_checkpoint,
     encode_table,
 )
+from tailrace_broker.codec.replication import FRAME_HEADER as REPLICATION_HEADER
+from tailrace_broker.codec.replication import encode_head
 from tailrace_broker.model.agreement import (
     COMMAND,
     Block,
@@ -44,6 +46,17 @@ from tailrace_broker.model.agreement import (
     Snapshot,
 )
 from tailrace_broker.model.messages import Append, Bootstrapped, Digest, Hint
+from tailrace_broker.model.replication import (
+    Batches,
+    Cuts,
+    EpochStart,
+    LogCut,
+    LogKey,
+    LogStanding,
+    Run,
+    Standing,
+)
+from tailrace_broker.model.ring_state import Replica
 from tailrace_broker.net.peers.handshake import (
     NONCE_BYTES,
     PROOF_BYTES,
@@ -100,6 +113,7 @@ CHECKPOINT = encode_checkpoint(
 )
 PEER_DISK = DiskId(1, UUID(int=2))
 PEER_BLOCK = Block(BlockId(2, 5), BlockId(1, 4), COMMAND, b"command")
+PEER_LOG = LogKey(UUID(int=7), 3)
 PEER_MESSAGES = [
     encode_frame(message)[FRAME_HEADER.size :]
     for message in (
@@ -108,6 +122,14 @@ PEER_MESSAGES = [
         Bootstrapped(
             PEER_DISK, UUID(int=3), Snapshot(BlockId(0, 0), Configuration((PEER_DISK,)), b"state")
         ),
+    )
+]
+REPLICATION_HEADS = [
+    encode_head(message)[REPLICATION_HEADER.size :]
+    for message in (
+        Standing(1, 5, 2, Replica(2, 9), (LogStanding(PEER_LOG, 0, 10, (EpochStart(4, 0),)),)),
+        Cuts(1, 5, 2, (LogCut(PEER_LOG, 8, 4, False, 8, 0),)),
+        Batches(1, 5, 2, PEER_LOG, 4, (Run(5, 10, 20),), 10, 0),
     )
 ]
 PEER_HANDSHAKES = [

@@ -12,6 +12,7 @@ from crc32c import crc32c
 from tailrace.arrow.batches import decode_batches
 from tailrace.errors import TailraceError as ClientError
 from tailrace.wire import HEADER, HEADER_BYTES, BatchHeader
+from tailrace_broker.codec import replication
 from tailrace_broker.codec.batch import decompress_payload, stamp_batch, verify_batch
 from tailrace_broker.codec.journal import JournalFileHeader, read_file_header, read_frames
 from tailrace_broker.codec.metadata import (
@@ -43,6 +44,7 @@ from tests.fuzz.seeds import (
     PEER_HANDSHAKES,
     PEER_MESSAGES,
     PRODUCER_BATCH,
+    REPLICATION_HEADS,
     REQUESTS,
     SEGMENTS,
     golden,
@@ -132,6 +134,25 @@ def _read_peer_message(data: bytes) -> None:
         assert list(FrameReader().feed(encode_frame(message))) == [message]
 
 
+def _read_replication_head(data: bytes) -> None:
+    """Of a leader or a follower: as a head, and as a stream. What is read can be sent on."""
+    sizes = replication.FRAME_HEADER.pack(len(data), 0, 0)[:8]
+    with suppress(BrokerError):
+        _replication_messages(data)
+    for message in _replication_messages(sizes + crc32c(sizes + data).to_bytes(4, "little") + data):
+        assert _replication_messages(replication.encode_head(message)) == [message]
+
+
+def _replication_messages(stream: bytes) -> list[replication.Message]:
+    reader, messages = replication.FrameParser(), []
+    while stream:
+        room = reader.buffer()
+        part, stream = stream[: len(room)], stream[len(room) :]
+        room[: len(part)] = part
+        messages += [frame.message for frame in reader.received(len(part))]
+    return messages
+
+
 def _shake_hands(data: bytes) -> None:
     """Nobody gets in who does not know the secret."""
     nonce = bytes(NONCE_BYTES)
@@ -187,6 +208,7 @@ TARGETS = [
     Target("log-start", [LOG_START], _declared(decode_log_start)),
     Target("clean-stop", [CLEAN_STOP], _declared(decode_clean_stop)),
     Target("peer-message", PEER_MESSAGES, _declared(_read_peer_message)),
+    Target("replication-head", REPLICATION_HEADS, _declared(_read_replication_head)),
     Target("peer-handshake", PEER_HANDSHAKES, _declared(_shake_hands)),
     Target("dump-segment", SEGMENTS, _declared(_dump_segment)),
     Target("dump-journal", [JOURNAL], _declared(_dump_journal)),

@@ -137,5 +137,14 @@ class Restart(NamedTuple):
     session: int
 
 
+# --- about the connection ---
+
+
+class Credit(NamedTuple):
+    """A follower takes so many more bytes of batches."""
+
+    size_bytes: int
+
+
 ToLeader = Standing | Reported
 ToFollower = Cuts | Batches | Heartbeat | Restart

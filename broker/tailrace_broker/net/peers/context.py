@@ -7,7 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from tailrace_broker.net.peers.handshake import NONCE_BYTES, Handshake, PeerIdentity, Side
+from tailrace_broker.net.peers.handshake import (
+    NONCE_BYTES,
+    Handshake,
+    PeerIdentity,
+    Purpose,
+    Side,
+)
 
 HANDSHAKE_SECONDS = 2.0
 # Of one kind, about one peer.
@@ -45,6 +51,7 @@ class PeerContext:
     secret: bytes
     cluster_id: Callable[[], UUID | None]
     loop: asyncio.AbstractEventLoop
+    purpose: Purpose = Purpose.PEER
     counters: PeerCounters = field(default_factory=PeerCounters)
     open: set[asyncio.Transport] = field(default_factory=set)
     is_closed: bool = False
@@ -59,6 +66,7 @@ class PeerContext:
             secret=self.secret,
             nonce=secrets.token_bytes(NONCE_BYTES),
             wanted=wanted,
+            purpose=self.purpose,
         )
 
     def may_log(self, peer: object, reason: str) -> bool:

@@ -6,10 +6,10 @@ Both show that they know the ring secret, without sending it:
     acceptor -> dialler    greeting, proof
     dialler  -> acceptor   proof, then frames (`codec/peer.py`)
 
-Greeting, 56 bytes, little-endian: magic `TRLH`, version u16, ordinal u16, cluster id 16 B (zeros:
-none yet), nonce 32 B. Proof, 32 bytes: HMAC-SHA256, keyed by the secret, over a label that says who
-gives it, the dialler's greeting and the acceptor's. The nonces make each proof good for one
-connection, the labels for one direction. Without a secret the key is empty.
+Greeting, 56 bytes, little-endian: magic 4 B (of the `Purpose`), version u16, ordinal u16, cluster
+id 16 B (zeros: none yet), nonce 32 B. Proof, 32 bytes: HMAC-SHA256, keyed by the secret, over a
+label that names purpose and side, the dialler's greeting and the acceptor's. The nonces make each
+proof good for one connection, the labels for one direction. Without a secret the key is empty.
 
 Frames are neither encrypted nor authenticated beyond that: the network between brokers is trusted
 not to change what passes.
@@ -23,7 +23,6 @@ from uuid import UUID
 
 from tailrace_broker.model.errors import HandshakeError
 
-MAGIC = b"TRLH"
 VERSION = 1
 NONCE_BYTES = 32
 PROOF_BYTES = 32
@@ -32,11 +31,28 @@ GREETING = struct.Struct("<4sHH16s32s")
 _NO_CLUSTER = bytes(16)
 
 
+class Purpose(Enum):
+    """What a connection is for: its magic, and the first part of the label of a proof."""
+
+    PEER = b"TRLH", b"tailrace peer 1 "
+    REPLICATION = b"TRLR", b"tailrace replication 1 "
+
+    @property
+    def magic(self) -> bytes:
+        """The first bytes of a greeting."""
+        return self.value[0]
+
+    @property
+    def label(self) -> bytes:
+        """What the side is appended to."""
+        return self.value[1]
+
+
 class Side(Enum):
     """Who a broker is in a connection; the value goes into its proof."""
 
-    DIALLER = b"tailrace peer 1 dialler"
-    ACCEPTOR = b"tailrace peer 1 acceptor"
+    DIALLER = b"dialler"
+    ACCEPTOR = b"acceptor"
 
 
 class PeerIdentity(NamedTuple):
@@ -57,6 +73,7 @@ class Handshake:
         secret: bytes,
         nonce: bytes,
         wanted: int | None = None,
+        purpose: Purpose = Purpose.PEER,
     ) -> None:
         """`nonce`: fresh random bytes; `wanted`: the ordinal that a dialler expects to meet."""
         assert len(nonce) == NONCE_BYTES
@@ -66,7 +83,8 @@ class Handshake:
         self._me = me
         self._secret = secret
         self._wanted = wanted
-        self._mine = _greeting(me, nonce)
+        self._purpose = purpose
+        self._mine = _greeting(purpose, me, nonce)
         self._theirs = b""
         self._received = bytearray()
 
@@ -86,7 +104,7 @@ class Handshake:
         answer = b""
         if not self.is_greeted and len(self._received) >= GREETING.size:
             theirs = self._take(GREETING.size)
-            _check_protocol(theirs)
+            _check_protocol(self._purpose, theirs)
             self._theirs = theirs
             if self._side is Side.ACCEPTOR:
                 answer = self._mine + self._proof(Side.ACCEPTOR)
@@ -115,7 +133,8 @@ class Handshake:
         greetings = [self._mine, self._theirs]
         if self._side is Side.ACCEPTOR:
             greetings.reverse()
-        return hmac.digest(self._secret, b"".join([side.value, *greetings]), "sha256")
+        label = self._purpose.label + side.value
+        return hmac.digest(self._secret, b"".join([label, *greetings]), "sha256")
 
     def _check_proof(self, proof: bytes) -> None:
         other = Side.ACCEPTOR if self._side is Side.DIALLER else Side.DIALLER
@@ -151,14 +170,14 @@ class Handshake:
             )
 
 
-def _greeting(me: PeerIdentity, nonce: bytes) -> bytes:
+def _greeting(purpose: Purpose, me: PeerIdentity, nonce: bytes) -> bytes:
     cluster = _NO_CLUSTER if me.cluster_id is None else me.cluster_id.bytes
-    return GREETING.pack(MAGIC, VERSION, me.ordinal, cluster, nonce)
+    return GREETING.pack(purpose.magic, VERSION, me.ordinal, cluster, nonce)
 
 
-def _check_protocol(greeting: bytes) -> None:
+def _check_protocol(purpose: Purpose, greeting: bytes) -> None:
     magic, version, *_ = GREETING.unpack(greeting)
-    if magic != MAGIC:
+    if magic != purpose.magic:
         raise HandshakeError(
             "it does not speak as brokers do with each other; check TAILRACE_PEER_HOST and the "
             "ports",

@@ -1,11 +1,8 @@
 """To one other broker: a connection that is dialled when there is something to send."""
 
 import asyncio
-import errno
-import socket
 from collections import deque
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
@@ -14,6 +11,7 @@ import structlog
 from tailrace_broker.model.errors import HandshakeError
 from tailrace_broker.net.peers.context import HANDSHAKE_SECONDS, PeerContext
 from tailrace_broker.net.peers.handshake import Side
+from tailrace_broker.net.peers.sockets import is_refused, open_connection
 
 CONNECT_SECONDS = 1.0
 # After a connection has ended: a broker that is there takes another one within this time.
@@ -158,7 +156,8 @@ class OutgoingPeer:
         host, port = self._address_of(self.ordinal)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                await self._open(host, port)
+                opened = partial(_OutgoingConnection, self._context, self)
+                await open_connection(self._context.loop, host, port, opened)
         except OSError as error:  # a timeout as well
             self._back_off()
             if self._context.may_log(self.ordinal, "unreachable"):
@@ -166,26 +165,11 @@ class OutgoingPeer:
                 _log.warning(
                     "peer.unreachable", peer=self.ordinal, host=host, port=port, error=reason
                 )
-            if _is_refused(error):
+            if is_refused(error):
                 self._end_redial()
                 self._on_unreachable(self.ordinal)
         finally:
             self._dial = None
-
-    async def _open(self, host: str, port: int) -> None:
-        """Connect to the first of the name's addresses that takes it.
-
-        A name goes into no `create_connection`: of one that is cancelled uvloop leaves the lookup
-        behind, and nobody hears of its failure but the loop, for which it is a bug that ends us.
-        """
-        loop = self._context.loop
-        *others, last = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        opened = partial(_OutgoingConnection, self._context, self)
-        for *_, address in others:
-            with suppress(OSError):
-                await loop.create_connection(opened, str(address[0]), port)
-                return
-        await loop.create_connection(opened, str(last[4][0]), port)
 
     def _back_off(self) -> None:
         self._is_dialled = False
@@ -268,8 +252,3 @@ class _OutgoingConnection(asyncio.Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-
-
-def _is_refused(error: OSError) -> bool:
-    """Somebody said no. With several addresses the loop joins their errors into one text."""
-    return isinstance(error, ConnectionError) or f"[Errno {errno.ECONNREFUSED}]" in str(error)

@@ -7,9 +7,7 @@ it.
 """
 
 import asyncio
-import errno
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -17,15 +15,12 @@ from uuid import UUID
 import structlog
 
 from tailrace_broker.codec.peer import encode_frame
-from tailrace_broker.model.errors import CorruptFrameError, InvalidSettingError, PortInUseError
+from tailrace_broker.model.errors import CorruptFrameError
 from tailrace_broker.model.messages import Message
 from tailrace_broker.net.peers.context import PeerContext, PeerCounters
 from tailrace_broker.net.peers.incoming import IncomingConnection, IncomingPeers
 from tailrace_broker.net.peers.outgoing import OutgoingPeer
-
-BACKLOG = 256
-# At the stop: long enough that what was sent last leaves.
-CLOSE_SECONDS_MAX = 1.0
+from tailrace_broker.net.peers.sockets import close_all, listen_for_brokers, port_of
 
 _log = structlog.get_logger()
 
@@ -76,20 +71,10 @@ class Peers:
 
         PortInUseError, InvalidSettingError.
         """
-        try:
-            self._server = await self._context.loop.create_server(
-                partial(IncomingConnection, self._incoming), host, port, backlog=BACKLOG
-            )
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise PortInUseError(
-                    f"port {port} on {host}, for other brokers, is in use; stop what listens "
-                    "there, or choose another base port (TAILRACE_PORT)"
-                ) from error
-            raise InvalidSettingError(
-                f"TAILRACE_HOST: cannot listen on {host}, port {port}: {error.strerror}"
-            ) from error
-        return int(self._server.sockets[0].getsockname()[1])
+        self._server = await listen_for_brokers(
+            self._context.loop, partial(IncomingConnection, self._incoming), host, port
+        )
+        return port_of(self._server)
 
     def send(self, ordinal: int, message: Message) -> None:
         """Send at the end of this turn of the loop, or never. One message may go to several."""
@@ -116,14 +101,7 @@ class Peers:
         context.is_closed = True
         for peer in self._outgoing.values():
             await peer.stop_dialling()
-        for transport in list(context.open):
-            transport.close()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_SECONDS_MAX):
-                await context.all_closed()
-        for transport in context.open:
-            transport.abort()
-        await asyncio.sleep(0)  # they close in the loop's next turn
+        await close_all(context)
 
     def _flush(self) -> None:
         peers = list(self._to_flush.values())
