@@ -47,7 +47,7 @@ _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 _decoders: list[msgspec.msgpack.Decoder[Any]] = [msgspec.msgpack.Decoder(each) for each in _TYPES]
 
 
-class Frame(NamedTuple):
+class LinkFrame(NamedTuple):
     """A message, with the stored batches of `Batches`."""
 
     message: Message
@@ -87,7 +87,7 @@ class FrameParser:
         """Return where the next bytes go; never empty."""
         return self._buffer[self._end :] if self._message is None else self._payload[self._filled :]
 
-    def received(self, count: int) -> list[Frame]:
+    def received(self, count: int) -> list[LinkFrame]:
         """Return the frames that are whole with these bytes.
 
         CorruptFrameError: what follows cannot be read, and the connection is of no more use.
@@ -98,13 +98,13 @@ class FrameParser:
         self._filled += count
         if self._filled < len(self._payload):
             return []
-        frame = Frame(self._message, self._payload)
+        frame = LinkFrame(self._message, self._payload)
         self._message = None
         return [frame]
 
-    def _take(self) -> list[Frame]:
+    def _take(self) -> list[LinkFrame]:
         """Take the frames out of the buffer, and move the rest to its start."""
-        frames: list[Frame] = []
+        frames: list[LinkFrame] = []
         start = 0
         while self._end - start >= FRAME_HEADER.size:
             head_start = start + FRAME_HEADER.size
@@ -122,7 +122,7 @@ class FrameParser:
             if start > self._end:
                 self._begin_payload(message, head_end, payload_bytes)
                 return frames
-            frames.append(Frame(message, memoryview(bytes(self._buffer[head_end:start]))))
+            frames.append(LinkFrame(message, memoryview(bytes(self._buffer[head_end:start]))))
         self._make_room(start, 0)
         return frames
 

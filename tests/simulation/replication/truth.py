@@ -35,8 +35,11 @@ class Truth:
         check(known == host.name, f"5: range, epoch {epoch} are led by {known} and {host.name}")
         self._open = [each for each in self._open if each[0].is_alive]
         self._open.append((host, led))
-        if led.machine.epoch in host.view(led.range_id).range.lossy_epochs:
-            self._forget(host, led)
+        earlier = [each for owner, each in self._leaders if owner == led.range_id]
+        last = max((each for each in earlier if each < led.machine.epoch), default=0)
+        lossy = host.view(led.range_id).range.lossy_epochs
+        if any(last < each <= led.machine.epoch for each in lossy):
+            self._forget(host, led)  # the leader of a lossy epoch may die before it opens
         for (key, offset), (value, in_epoch) in self._acknowledged.items():
             hosted = host.hosted.get(key)
             if hosted is None or hosted.range_id != led.range_id:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import uvloop
 
-from tailrace_broker.codec.replication import Frame
+from tailrace_broker.codec.replication import LinkFrame
 from tailrace_broker.model.replication import Batches, LogKey, Run, ToFollower, ToLeader
 from tailrace_broker.net.replication.link import Link
 from tailrace_broker.net.replication.links import ReplicationLinks
@@ -49,7 +49,7 @@ class LinkedBroker:
             spawn=spawn,
         )
 
-    def on_leader(self, link: Link, ordinal: int, frame: Frame) -> None:
+    def on_leader(self, link: Link, ordinal: int, frame: LinkFrame) -> None:
         message: Any = frame.message
         self.from_leaders.put_nowait(FromLeader(ordinal, message, bytes(frame.payload), link))
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import structlog
 
-from tailrace_broker.codec.replication import Frame
+from tailrace_broker.codec.replication import LinkFrame
 from tailrace_broker.model.errors import CorruptFrameError
 from tailrace_broker.model.replication import Reported, Standing
 from tailrace_broker.net.peers.context import PeerContext
@@ -25,7 +25,7 @@ _log = structlog.get_logger()
 class LeaderUser(Protocol):
     """Gets what leaders send, on the event loop."""
 
-    def on_leader(self, link: Link, ordinal: int, frame: Frame) -> None:
+    def on_leader(self, link: Link, ordinal: int, frame: LinkFrame) -> None:
         """A leader's message. `link.consumed` follows when its batches are written or dropped."""
 
     def on_link_changed(self, ordinal: int) -> None:
@@ -100,7 +100,7 @@ class FollowedLeader:
             _log.info("leader.connected", peer=ordinal)
         self._user.on_link_changed(ordinal)
 
-    def received(self, link: Link, frame: Frame) -> None:
+    def received(self, link: Link, frame: LinkFrame) -> None:
         """Hand on what the leader sends. CorruptFrameError: it is no leader's message."""
         if isinstance(frame.message, Standing | Reported):
             raise CorruptFrameError("a leader sends a follower's message")

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol, cast
 
 import structlog
 
-from tailrace_broker.codec.replication import Frame, FrameParser, Message, encode_head
+from tailrace_broker.codec.replication import FrameParser, LinkFrame, Message, encode_head
 from tailrace_broker.model.errors import CorruptFrameError, HandshakeError
 from tailrace_broker.model.replication import Credit
 from tailrace_broker.net.peers.context import HANDSHAKE_SECONDS, PeerContext
@@ -39,7 +39,7 @@ class LinkOwner(Protocol):
     def established(self, link: "Link", ordinal: int) -> None:
         """The handshake has ended well; `ordinal` is the broker at the other end."""
 
-    def received(self, link: "Link", frame: Frame) -> None:
+    def received(self, link: "Link", frame: LinkFrame) -> None:
         """A frame has arrived. The batches of it count as under way until `link.consumed`."""
 
     def lost(self, link: "Link", error: Exception | None) -> None:
@@ -222,7 +222,7 @@ class Link(asyncio.BufferedProtocol):
             self._take(self._reader.received(len(part)))
             rest = rest[len(part) :]
 
-    def _take(self, frames: Sequence[Frame]) -> None:
+    def _take(self, frames: Sequence[LinkFrame]) -> None:
         for frame in frames:
             self._context.counters.frames_received += 1
             if isinstance(frame.message, Credit):

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Protocol
 from uuid import UUID
 
-from tailrace_broker.codec.replication import Frame
+from tailrace_broker.codec.replication import LinkFrame
 from tailrace_broker.model.errors import CorruptFrameError
 from tailrace_broker.model.replication import Reported, Standing, ToFollower, ToLeader
 from tailrace_broker.net.peers.context import PeerContext, PeerCounters
@@ -116,7 +116,7 @@ class _Followers:
         if previous is not None:
             previous.abort()
 
-    def received(self, link: Link, frame: Frame) -> None:
+    def received(self, link: Link, frame: LinkFrame) -> None:
         """Hand on what the follower sends. CorruptFrameError: it is no follower's message."""
         message, ordinal = frame.message, link.ordinal
         assert ordinal is not None

@@ -15,8 +15,8 @@ from tailrace_broker.codec.replication import (
     BUFFER_BYTES,
     FRAME_HEADER,
     HEAD_BYTES_MAX,
-    Frame,
     FrameParser,
+    LinkFrame,
     Message,
     encode_head,
 )
@@ -81,7 +81,7 @@ def encode(message: Message, payload: bytes = b"") -> bytes:
     return encode_head(message, len(payload)) + payload
 
 
-def feed(reader: FrameParser, stream: bytes, *, step: int | None = None) -> Iterator[Frame]:
+def feed(reader: FrameParser, stream: bytes, *, step: int | None = None) -> Iterator[LinkFrame]:
     """As a socket does: what fits, at most `step` bytes at a time."""
     while stream:
         room = reader.buffer()
