@@ -1,5 +1,6 @@
 """The input of `tailrace produce`: a file that is there as a whole, or a pipe that may pause."""
 
+import math
 import os
 import select
 import stat
@@ -98,6 +99,8 @@ class LiveInput(Input):
     ) -> None:
         self.is_terminal = os.isatty(descriptor)
         self._descriptor = descriptor
+        self._poll = select.poll()  # unlike select(2), of any descriptor
+        self._poll.register(descriptor, select.POLLIN)
         self._interrupts = interrupts
         self._linger_s = linger_s
         self._read = bytearray()
@@ -143,7 +146,7 @@ class LiveInput(Input):
         return self._cut(len(self._read) if self._has_ended else end, BATCH_BYTES)
 
     def _is_readable(self, wait_s: float | None) -> bool:
-        return bool(select.select([self._descriptor], [], [], wait_s)[0])
+        return bool(self._poll.poll(None if wait_s is None else math.ceil(wait_s * 1000)))
 
     def _cut(self, end: int, batch_bytes: int) -> list[bytes]:
         """Take lines, as `read_batches` does of a file; -1: all of them."""

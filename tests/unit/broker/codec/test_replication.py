@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -110,6 +111,16 @@ def test_a_frame_byte_for_byte() -> None:
     head = b"\x06\x91\x05"
     sizes = b"\x03\0\0\0" + b"\0\0\0\0"
     assert stream == sizes + crc32c(sizes + head).to_bytes(4, "little") + head
+
+
+def test_the_documents_name_every_message_by_its_tag() -> None:
+    document = (Path(__file__).parents[4] / "docs" / "protocol.md").read_text()
+    text = document.partition("\n## Between a leader and its followers\n")[2].partition("\n## ")[0]
+    reported = re.findall(r"^\| (\d+) \| ([A-Z]\w+) \|", text, re.MULTILINE)
+
+    kinds = (Standing, Reported, Cuts, Batches, Heartbeat, Restart, Credit)
+    assert reported == [(str(tag), kind.__name__) for tag, kind in enumerate(kinds)]
+    assert encode_head(Credit(1))[FRAME_HEADER.size] == kinds.index(Credit)
 
 
 def test_a_payload_of_its_own_memory_is_not_copied() -> None:
