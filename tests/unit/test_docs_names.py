@@ -22,7 +22,7 @@ OF_OTHERS = {"IdGenerator", "OnHostUp", "OwnerReferencesPermissionEnforcement", 
 DECISIONS = ROOT / "docs" / "decisions"
 DECISION = re.compile(
     r"# (?P<number>\d{3}) (?P<title>.+)\n\n"
-    r"- Status: (?P<status>accepted|superseded by \[\d{3}\]\([\w.-]+\))(?:[:;].*)?\n"
+    r"- Status: (?P<status>proposed|accepted|superseded by \[\d{3}\]\([\w.-]+\))(?:[:;].*)?\n"
     r"- Date: (?P<date>\d{4}-\d\d-\d\d)\n\n"
 )
 
