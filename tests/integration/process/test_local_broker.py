@@ -87,6 +87,6 @@ def test_what_is_in_a_directorys_way_is_named_before_anything_starts(
     (tmp_path / "link").symlink_to("nowhere")
     (tmp_path / "circle").symlink_to("circle")
     broker = LocalBroker(tmp_path / path, port=free_port_base())
-    with pytest.raises(DataDirectoryError, match=f"(?i){reason}.* choose another one"):
+    with pytest.raises(DataDirectoryError, match=f"(?i){reason}.* choose another for the data"):
         broker.start()
     assert not broker.is_running()
