@@ -21,7 +21,7 @@ def decode_configuration(payload: bytes) -> Configuration:
     """The voters that a block puts in force; CorruptMetadataError when it names none."""
     try:
         configuration = _DECODER.decode(payload)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptMetadataError(f"a block of voters cannot be read: {error}") from error
     if not configuration.voters:
         raise CorruptMetadataError("a block of voters names none")

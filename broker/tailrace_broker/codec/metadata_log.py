@@ -101,7 +101,7 @@ def decode_records(name: str, frame: Frame) -> tuple[Record, ...]:
     """Return the records of a whole frame; CorruptMetadataError."""
     try:
         return _decode_records(frame.records)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise damaged(name, f"the frame at {frame.position} cannot be read: {error}") from error
 
 
@@ -136,7 +136,7 @@ def decode_snapshot(name: str, stored: bytes) -> Snapshot:
         raise damaged(name, "it is shorter than it says")
     try:
         snapshot_id, configuration = _decode_place(stored[_SNAPSHOT.size : start])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise damaged(name, f"it cannot be read: {error}") from error
     return Snapshot(snapshot_id, configuration, stored[start:end])
 

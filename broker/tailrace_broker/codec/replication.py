@@ -161,7 +161,7 @@ def _decode_head(sizes: memoryview, head: memoryview, crc: int) -> Message:
         raise CorruptFrameError(f"a frame holds a message of type {tag}, which is not known here")
     try:
         message: Message = _decoders[tag].decode(head[1:])
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptFrameError(
             f"a frame holds no message that this version knows: {error}"
         ) from error

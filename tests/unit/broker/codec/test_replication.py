@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import get_args
 from uuid import UUID
 
 import pytest
@@ -38,14 +39,15 @@ from tailrace_broker.model.replication import (
     Run,
     Standing,
 )
-from tailrace_broker.model.ring_state import Replica
+from tailrace_broker.model.ring_state import Cause, Replica
 
 KEY = LogKey(UUID(int=7), 3)
 BATCHES = Batches(1, 5, 2, KEY, 4, (Run(5, 10, 20),), 10, 0)
 
 counts = st.integers(0, 2**62)
 keys = st.builds(LogKey, st.uuids(), st.integers(0, 2**31))
-replicas = st.builds(Replica, st.integers(0, 12_287), counts)
+causes = st.sampled_from((None, *get_args(Cause)))
+replicas = st.builds(Replica, st.integers(0, 12_287), counts, st.booleans(), causes, counts)
 starts = st.lists(st.builds(EpochStart, counts, counts), max_size=3).map(tuple)
 standings = st.builds(LogStanding, keys, counts, counts, starts)
 reports = st.builds(LogReport, keys, counts, counts)
@@ -163,6 +165,9 @@ def framed(head: bytes, payload_bytes: int = 0) -> bytes:
     return sizes + crc32c(sizes + head).to_bytes(4, "little") + head
 
 
+CAUSE_NOT_UTF_8 = b"\x00\x95\x01\x01\x01\x95\x01\x01\xc2\xa1\xee\x00\x90"
+
+
 @pytest.mark.parametrize(
     ("stream", "detail"),
     [
@@ -174,6 +179,7 @@ def framed(head: bytes, payload_bytes: int = 0) -> bytes:
         (framed(b"\x07\x91\x05"), "a message of type 7, which is not known here"),
         (framed(b"\x06\x91"), "no message that this version knows"),
         (framed(b"\x06\x91\xa1x"), "no message that this version knows"),
+        (framed(CAUSE_NOT_UTF_8), "no message that this version knows"),
         (framed(b"\x06" + b"\x91" * 100_000), "no message that this version knows"),
     ],
 )
