@@ -1,6 +1,7 @@
 """Fixtures that tests share (what they make is in `fixtures.py`), and the time that kinds get."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ settings.register_profile("local", deadline=None, max_examples=30)
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
 settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+# A shell that runs the tests in the background has them ignore Ctrl-C, which some tests send.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Measuring coverage doubles a test's time, and the tests beside the properties of these folders
 # show the measured packages whole. What runs the same lines hundreds of times does so unmeasured.
