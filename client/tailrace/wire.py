@@ -80,6 +80,8 @@ __all__ = [
     "INTEGER_US_MIN",
     "INVENTORY_FILE",
     "JOURNAL_BLOCK_BYTES",
+    "JOURNAL_CUT",
+    "JOURNAL_CUT_MAGIC",
     "JOURNAL_FILE_HEADER",
     "JOURNAL_FILE_MAGIC",
     "JOURNAL_FRAME_HEADER",
@@ -235,14 +237,18 @@ DAMAGE_LOSS = struct.Struct("<qqq")
 
 JOURNAL_FILE_MAGIC = int.from_bytes(b"TRLK", "little")
 JOURNAL_FRAME_MAGIC = int.from_bytes(b"TRLJ", "little")
-JOURNAL_VERSION = 1
+JOURNAL_CUT_MAGIC = int.from_bytes(b"TRLC", "little")
+JOURNAL_VERSION = 2
 # magic, version, CRC-32C of all else, boot of the journal, its id, sequence of the first frame
 JOURNAL_FILE_HEADER = struct.Struct("<IH2xIIQQ")
-# magic, version, CRC-32C of all else, frame bytes, journal id, sequence, durable sequence, batches
+# magic, version, CRC-32C of all else, frame bytes, journal id, sequence, durable sequence, entries
 JOURNAL_FRAME_HEADER = struct.Struct("<IH2xIIQQQI4x")
+# magic, CRC-32C of all behind it, topic id, partition, end offset
+JOURNAL_CUT = struct.Struct("<II16sI4xq8x")
 
 assert JOURNAL_FILE_HEADER.size == 32
 assert JOURNAL_FRAME_HEADER.size == 48
+assert JOURNAL_CUT.size == 48
 
 
 def align_up(size_bytes: int, alignment_bytes: int) -> int:

@@ -87,7 +87,7 @@ def journal_file(frames: Sequence[Sequence[bytes]]) -> bytes:
             journal_id=JOURNAL_ID,
             sequence=sequence,
             durable_sequence=sequence,
-            batch_count=len(batches),
+            entry_count=len(batches),
         )
         frame = b"".join([head, *batches])
         stored += frame.ljust(align_up(frame_bytes, JOURNAL_BLOCK_BYTES), b"\0")

@@ -144,7 +144,7 @@ def test_of_a_damaged_journal_all_is_served_but_what_cannot_be_read(killed: Runn
     killed.kill()
     *_, path = sorted((data_of(killed) / "journal").glob("*.journal"))
     with path.open("rb") as file:
-        batches = [piece for frame in frames_in(file) for piece in frame.batches]
+        batches = [piece for frame in frames_in(file) for piece in frame.entries if piece.header]
     flip(path, batches[-3].position + 20, 0)
 
     assert f"touch {path}.lost" in refusal_of(killed)

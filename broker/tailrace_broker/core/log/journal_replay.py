@@ -4,6 +4,9 @@ Frames are taken in the order of their sequence, files as a ring. A frame that i
 or never synced, unless a later one of the same boot says that it was durable: then records are
 lost that were acknowledged. When its batches are still known, their partitions are damaged; else
 the journal is. What a later boot says counts for nothing: it took for the end what it found.
+
+A cut takes out what stands in frames before its own. It outlives them: of the ring's files the
+oldest is the next that is used.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -102,6 +105,8 @@ def plan_replay(rounds: Sequence[JournalRound], accepted: Collection[int] = ()) 
     )
     replay.missing = next(missing, None)
     for frame, each in frames:
+        for topic_id, partition, end_offset in frame.cuts:
+            _cut(replay, (topic_id, partition), end_offset)
         for header, stored in frame.batches:
             key = header.topic_id, header.partition
             batch = JournaledBatch(header, stored, each.file_index)
@@ -111,6 +116,13 @@ def plan_replay(rounds: Sequence[JournalRound], accepted: Collection[int] = ()) 
                 key = header.topic_id, header.partition
                 replay.damaged.setdefault(key, []).append(header)
     return replay
+
+
+def _cut(replay: JournalReplay, key: LogKey, end_offset: int) -> None:
+    """Take out what an earlier frame has of this log above its cut, and what it has lost there."""
+    batches, damaged = replay.batches.get(key, []), replay.damaged.get(key, [])
+    batches[:] = [each for each in batches if each.end_offset <= end_offset]
+    damaged[:] = [each for each in damaged if each.end_offset <= end_offset]
 
 
 def _durable_sequences(rounds: Sequence[JournalRound]) -> dict[int, int]:
@@ -139,9 +151,9 @@ def _flaws(
                     each.file_index, position, expected, is_missing=True,
                     is_durable=expected < durable,
                 )  # fmt: skip
-            if frame.is_cut or frame.damaged or frame.is_walked:
+            if frame.is_broken_off or frame.damaged or frame.is_walked:
                 yield FrameFlaw(
-                    each.file_index, frame.position, frame.sequence, is_missing=frame.is_cut,
+                    each.file_index, frame.position, frame.sequence, is_missing=frame.is_broken_off,
                     is_durable=frame.sequence < durable,
                 )  # fmt: skip
             position = align_up(frame.position + frame.size_bytes, JOURNAL_BLOCK_BYTES)

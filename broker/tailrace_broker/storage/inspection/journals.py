@@ -14,19 +14,19 @@ from tailrace_broker.core.log.journal_replay import (
 )
 from tailrace_broker.model.errors import CorruptBatchError, CorruptMetadataError
 from tailrace_broker.storage.inspection.findings import Finding, refused
-from tailrace_broker.storage.inspection.pieces import Piece, batch_at
+from tailrace_broker.storage.inspection.pieces import Piece, batch_at, cut_at
 from tailrace_broker.storage.journal.recovery import JournalFiles, read_journal
 
 
 class FrameView(NamedTuple):
-    """One frame of a journal file, or what is left of it; then `batches` may be missing some."""
+    """One frame of a journal file, or what is left of it; then `entries` may be missing some."""
 
     position: int
     size_bytes: int
     sequence: int
     durable_sequence: int
     is_whole: bool
-    batches: Sequence[Piece]
+    entries: Sequence[Piece]
 
 
 def frames_in(file: BinaryIO) -> Iterator[FrameView]:
@@ -50,13 +50,13 @@ def frames_in(file: BinaryIO) -> Iterator[FrameView]:
             frame.sequence,
             frame.durable_sequence,
             frame.sequence not in damaged,
-            list(_batches(file, frame.position, frame.position + frame.size_bytes)),
+            list(_entries(file, frame.position, frame.position + frame.size_bytes)),
         )
         for frame in frames
     ]
     known = {view.sequence for view in views}
     views += [
-        FrameView(flaw.position, JOURNAL_BLOCK_BYTES, flaw.sequence, 0, is_whole=False, batches=())
+        FrameView(flaw.position, JOURNAL_BLOCK_BYTES, flaw.sequence, 0, is_whole=False, entries=())
         for flaw in flaws
         if flaw.sequence not in known
     ]
@@ -106,12 +106,14 @@ def _blamed(paths: Sequence[Path], error: CorruptMetadataError) -> Finding:
     return refused(path, error.detail, 0)
 
 
-def _batches(file: BinaryIO, start: int, end: int) -> Iterator[Piece]:
-    """The batches of a frame, up to the first whose header is damaged."""
+def _entries(file: BinaryIO, start: int, end: int) -> Iterator[Piece]:
+    """The batches and cuts of a frame, up to the first whose head is damaged."""
     position = start + FRAME_HEADER_BYTES
     while position < end:
-        piece = batch_at(file, position, end) or Piece(
-            "damage", position, end - position, is_whole=False
+        piece = (
+            cut_at(file, position)
+            or batch_at(file, position, end)
+            or Piece("damage", position, end - position, is_whole=False)
         )
         yield piece
         position += piece.size_bytes

@@ -1,10 +1,19 @@
-"""Everything that is in a segment file, whatever it holds: total, without a decision."""
+"""Everything that is in a segment or a frame, whatever it holds: total, without a decision."""
 
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
-from tailrace.wire import BATCH_MAGIC, HEADER_BYTES, PAD_HEADER, PAD_MAGIC, BatchHeader, Flag
+from tailrace.wire import (
+    BATCH_MAGIC,
+    HEADER_BYTES,
+    JOURNAL_CUT,
+    PAD_HEADER,
+    PAD_MAGIC,
+    BatchHeader,
+    Flag,
+)
 from tailrace_broker.codec.batch import decompress_payload, read_header, verify_batch
+from tailrace_broker.codec.journal import JournalCut, read_cut
 from tailrace_broker.codec.records import column_lines, cut_columns
 from tailrace_broker.codec.segment import read_pad
 from tailrace_broker.model.errors import CorruptBatchError
@@ -14,7 +23,7 @@ _MAGICS = frozenset({BATCH_MAGIC, PAD_MAGIC})
 
 
 class Piece(NamedTuple):
-    """The content of a position: `kind` is batch, pad, zeros or damage.
+    """The content of a position: `kind` is batch, pad, zeros or damage; in a journal also cut.
 
     `header`: of a batch, right by its own checksum; `is_whole`: all of the piece is.
     """
@@ -24,6 +33,7 @@ class Piece(NamedTuple):
     size_bytes: int
     is_whole: bool
     header: BatchHeader | None = None
+    cut: JournalCut | None = None
 
 
 def pieces_in(file: BinaryIO, size_bytes: int, start: int = 0) -> Iterator[Piece]:
@@ -53,6 +63,12 @@ def batch_at(file: BinaryIO, position: int, end: int) -> Piece | None:
     except CorruptBatchError:
         is_whole = False
     return Piece("batch", position, header.batch_bytes, is_whole, header)
+
+
+def cut_at(file: BinaryIO, position: int) -> Piece | None:
+    """A cut in a frame of a journal."""
+    cut = read_cut(memoryview(_read_at(file, position, JOURNAL_CUT.size)))
+    return cut and Piece("cut", position, JOURNAL_CUT.size, is_whole=True, cut=cut)
 
 
 def lines_in(file: BinaryIO, piece: Piece) -> list[bytes]:

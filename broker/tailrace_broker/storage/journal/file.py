@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Protocol
 
 from tailrace.wire import JOURNAL_BLOCK_BYTES
-from tailrace_broker.codec.batch import StoredBatch
 from tailrace_broker.codec.journal import JournalFileHeader, encode_file_header
 from tailrace_broker.model.errors import TailraceError
 from tailrace_broker.storage.files.direct_file import DirectFile, translated_errors
@@ -16,20 +15,32 @@ JOURNAL_FILES = 4
 _ZEROS = memoryview(mmap.mmap(-1, 1024 * 1024))
 
 
-class JournaledLog(SpillingLog, Protocol):
-    """What the journal asks of a log."""
+class JournalEntry(Protocol):
+    """A batch, or a cut."""
 
-    def take_for_journal(self) -> Sequence[StoredBatch]:
-        """What it has to append now; nothing when it went another way."""
+    @property
+    def buffers(self) -> tuple[bytes | memoryview, ...]:
+        """Its bytes, one buffer after the other."""
+
+
+class JournalWriter(Protocol):
+    """Whoever has something for a frame."""
+
+    def take_for_journal(self) -> Sequence[JournalEntry]:
+        """What it has to write now; nothing when it went another way."""
 
     @property
     def is_synced(self) -> bool:
-        """Its appends are durable when they are acknowledged."""
+        """What it writes is durable when it is acknowledged."""
 
     def on_journaled(
         self, file: "JournalFile", error: TailraceError | None, *, is_durable: bool
     ) -> None:
         """What it gave is in this file, or failed."""
+
+
+class JournaledLog(JournalWriter, SpillingLog, Protocol):
+    """What the journal asks of a log."""
 
     def set_aside(self, done: Callable[[TailraceError | None], None]) -> None:
         """Its segment cannot be written: keep its pending tail where it harms no other log."""

@@ -19,7 +19,6 @@ from time import perf_counter
 import structlog
 
 from tailrace.wire import JOURNAL_BLOCK_BYTES, align_up
-from tailrace_broker.codec.batch import StoredBatch
 from tailrace_broker.codec.journal import (
     FRAME_HEADER_BYTES,
     JournalFileHeader,
@@ -31,7 +30,11 @@ from tailrace_broker.storage.files.direct_file import translated
 from tailrace_broker.storage.files.inventory import Inventory
 from tailrace_broker.storage.files.io_threads import IoThreads
 from tailrace_broker.storage.files.kernel_aio import KernelAio, address_of
-from tailrace_broker.storage.journal.file import JournaledLog, JournalFile
+from tailrace_broker.storage.journal.file import (
+    JournalEntry,
+    JournalFile,
+    JournalWriter,
+)
 from tailrace_broker.storage.journal.spiller import Spiller
 
 # A frame takes logs until it has so many bytes.
@@ -79,15 +82,15 @@ class Journal:
         self._memory = mmap.mmap(-1, FRAME_BYTES_MAX + 2 * LOG_BYTES_MAX)
         self._buffer = memoryview(self._memory)
         self._address = address_of(self._memory)
-        self._ready: dict[JournaledLog, None] = {}
+        self._ready: dict[JournalWriter, None] = {}
         self._is_busy = False
         # What a power failure may take, until a flush: the last such frame of each file.
         self._unflushed: dict[JournalFile, int] = {}
         self._first_unflushed: int | None = None
         self._is_debug = _levels.isEnabledFor(logging.DEBUG)
 
-    def add(self, log: JournaledLog) -> None:
-        """Ask the log soon what it has to append."""
+    def add(self, log: JournalWriter) -> None:
+        """Ask soon what is to be written."""
         self._ready[log] = None
         if not self._is_busy:
             self._is_busy = True
@@ -114,20 +117,20 @@ class Journal:
 
     def _write_frame(self) -> None:
         """Fill a frame with what the logs have; write it, here or in the next file."""
-        taken: list[JournaledLog] = []
-        position, batch_count, durable = FRAME_HEADER_BYTES, 0, False
+        taken: list[JournalWriter] = []
+        position, entry_count, durable = FRAME_HEADER_BYTES, 0, False
         while self._ready and position < FRAME_BYTES_MAX:
             ready, self._ready = self._ready, {}  # one by one would search the gaps of the others
             for log in ready:
                 if position >= FRAME_BYTES_MAX:
                     self._ready[log] = None
                     continue
-                batches = log.take_for_journal()
-                if batches:
+                entries = log.take_for_journal()
+                if entries:
                     taken.append(log)
-                    batch_count += len(batches)
+                    entry_count += len(entries)
                     durable = durable or log.is_synced
-                    position = self._fill(batches, position)
+                    position = self._fill(entries, position)
         if not taken:
             self._is_busy = False
             return
@@ -137,7 +140,7 @@ class Journal:
             journal_id=self._journal_id,
             sequence=self._sequence,
             durable_sequence=self._sequence if first_unflushed is None else first_unflushed,
-            batch_count=batch_count,
+            entry_count=entry_count,
         )
         padded_bytes = align_up(position, JOURNAL_BLOCK_BYTES)
         self._buffer[position:padded_bytes] = _ZEROS[: padded_bytes - position]
@@ -147,11 +150,11 @@ class Journal:
         else:
             self._begin_round(write)
 
-    def _fill(self, batches: Sequence[StoredBatch], position: int) -> int:
-        """Copy batches behind `position`; where they end."""
+    def _fill(self, entries: Sequence[JournalEntry], position: int) -> int:
+        """Copy entries behind `position`; where they end."""
         buffer = self._buffer
-        for batch in batches:
-            for part in batch.buffers:
+        for entry in entries:
+            for part in entry.buffers:
                 end = position + len(part)
                 buffer[position:end] = part
                 position = end
@@ -159,7 +162,7 @@ class Journal:
 
     def _submit(
         self,
-        taken: Sequence[JournaledLog],
+        taken: Sequence[JournalWriter],
         size_bytes: int,
         durable: bool,
         error: TailraceError | None,
@@ -184,7 +187,7 @@ class Journal:
 
     def _on_written(
         self,
-        taken: Sequence[JournaledLog],
+        taken: Sequence[JournalWriter],
         size_bytes: int,
         durable: bool,
         started_s: float,

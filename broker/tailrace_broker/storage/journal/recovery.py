@@ -102,7 +102,7 @@ def read_journal(paths: Sequence[Path], *, is_direct: bool) -> JournalFiles:
     replay = plan_replay(rounds, accepted)
     newest, frames = contents[replay.last_used], rounds[replay.last_used].frames
     has_torn_end = has_traces(newest, journal_id, replay.next_sequence) or (
-        bool(frames) and (bool(frames[-1].damaged) or frames[-1].is_cut)
+        bool(frames) and (bool(frames[-1].damaged) or frames[-1].is_broken_off)
     )
     return JournalFiles(
         paths, contents, headers, accepted, rounds, journal_id, replay, has_torn_end

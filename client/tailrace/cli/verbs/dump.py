@@ -26,8 +26,8 @@ def dump(*, file: Path, records: bool, output: str) -> None:
     """Show what is in a segment (.log), its index (.idx), a .journal or damage, checksums verified.
 
     Batches and pads one a line, or with --records the records. Reads the file as it is, also
-    while a broker writes it. Of a journal file its present round: frames, each before its batches.
-    Needs the broker's packages.
+    while a broker writes it. Of a journal file its present round: frames, each before its batches
+    and cuts. Needs the broker's packages.
     """
     show = _SHOWN_BY.get(file.suffix or file.name)
     if show is None:
@@ -96,7 +96,7 @@ def _piece_document(piece: "Piece") -> Document:
 
 
 def _frame_documents(opened: BinaryIO) -> Iterator[Document]:
-    """Frames, each before its batches."""
+    """Frames, each before its batches and cuts."""
     from tailrace.cli.lib.inspection import frames_in
 
     for frame in frames_in(opened):
@@ -108,11 +108,14 @@ def _frame_documents(opened: BinaryIO) -> Iterator[Document]:
             "bytes": frame.size_bytes,
             "checksum": OK if frame.is_whole else BAD,
         }
-        for piece in frame.batches:
+        for piece in frame.entries:
             document = _piece_document(piece)
-            if piece.header is not None:
-                document["topicId"] = str(UUID(bytes=piece.header.topic_id))
-                document["partition"] = piece.header.partition
+            log = piece.header or piece.cut
+            if log is not None:
+                document["topicId"] = str(UUID(bytes=log.topic_id))
+                document["partition"] = log.partition
+            if piece.cut is not None:
+                document["endOffset"] = piece.cut.end_offset
             yield document
 
 
@@ -268,6 +271,7 @@ def _journal_columns() -> "list[Column]":
         _column("TOPIC ID", "topicId"),
         _column("PARTITION", "partition"),
         *_batch_columns(),
+        _column("CUT AT", "endOffset"),
         _column("CHECKSUM", "checksum"),
     ]
 

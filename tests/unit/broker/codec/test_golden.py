@@ -20,7 +20,9 @@ from tailrace_broker.codec.damage import decode_damage, encode_damage
 from tailrace_broker.codec.groups import decode_group_event, encode_group_event
 from tailrace_broker.codec.journal import (
     FRAME_HEADER_BYTES,
+    JournalCut,
     JournalFileHeader,
+    encode_cut,
     encode_file_header,
     encode_frame_header,
     read_file_header,
@@ -193,12 +195,14 @@ CLEAN_STOP = CleanStop(
 )
 LOG_START = LogStart(BASE_OFFSET, BASE_OFFSET - 7, epoch_before=4, append_time_before_us=TIME_US)
 JOURNAL = JournalFileHeader(boot=7, journal_id=2**64 - 3, first_sequence=BASE_OFFSET)
-# The batches of each frame, and up to which sequence all were durable.
+# The entries of each frame, and up to which sequence all were durable.
 FRAMES = [
     (["batch_json.bin", "batch_nulls.bin"], BASE_OFFSET),
     (["batch_lz4.bin"], BASE_OFFSET),
     (["batch_producer_table.bin"], BASE_OFFSET + 2),
+    (["cut"], BASE_OFFSET + 3),
 ]
+CUT = JournalCut(TOPIC_ID.bytes, PARTITION, BASE_OFFSET + 1)
 OTHER_SETTINGS = TopicSettings(
     partitions_per_range=1,
     json_check=False,
@@ -232,16 +236,18 @@ def write_batch(body: BatchBody) -> bytes:
 
 
 def write_journal() -> bytes:
-    """A file of three frames, and a block behind them that was never used."""
+    """A file of four frames, and a block behind them that was never used."""
     stored = encode_file_header(JOURNAL).ljust(JOURNAL_BLOCK_BYTES, b"\0")
     for sequence, (names, durable_sequence) in enumerate(FRAMES, start=BASE_OFFSET):
-        contents = b"".join(write_batch(BATCHES[name][1]) for name in names)
+        contents = b"".join(
+            encode_cut(CUT) if name == "cut" else write_batch(BATCHES[name][1]) for name in names
+        )
         header = encode_frame_header(
             frame_bytes=FRAME_HEADER_BYTES + len(contents),
             journal_id=JOURNAL.journal_id,
             sequence=sequence,
             durable_sequence=durable_sequence,
-            batch_count=len(names),
+            entry_count=len(names),
         )
         stored += header + contents
         stored += bytes(-len(stored) % JOURNAL_BLOCK_BYTES)
@@ -354,10 +360,12 @@ def test_the_journal_holds_what_was_written() -> None:
     frames = read_frames(stored, JOURNAL.journal_id, JOURNAL.first_sequence)
 
     assert header == JOURNAL
-    assert [frame.sequence - BASE_OFFSET for frame in frames] == [0, 1, 2]
+    assert [frame.sequence - BASE_OFFSET for frame in frames] == [0, 1, 2, 3]
     for frame, (names, durable_sequence) in zip(frames, FRAMES, strict=True):
         assert frame.durable_sequence == durable_sequence
-        assert [bytes(batch) for _, batch in frame.batches] == [golden(name) for name in names]
+        batches = [golden(name) for name in names if name != "cut"]
+        assert [bytes(batch) for _, batch in frame.batches] == batches
+        assert frame.cuts == ((CUT,) if "cut" in names else ())
 
 
 def test_an_index_of_many_entries_is_read() -> None:

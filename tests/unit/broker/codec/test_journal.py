@@ -7,16 +7,19 @@ import pytest
 from tailrace.wire import JOURNAL_BLOCK_BYTES, JOURNAL_FILE_HEADER, align_up
 from tailrace_broker.codec.journal import (
     FRAME_HEADER_BYTES,
+    JournalCut,
     JournalFileHeader,
     JournalFrame,
+    encode_cut,
     encode_file_header,
     encode_frame_header,
     first_frame_id,
     has_traces,
+    read_cut,
     read_file_header,
     read_frames,
 )
-from tests.support.storage.batches import Event, batch_of, forged_batch
+from tests.support.storage.batches import PARTITION, TOPIC_ID, Event, batch_of, forged_batch
 
 ID = 2**63 + 5
 HEADER = JournalFileHeader(boot=3, journal_id=ID, first_sequence=7)
@@ -25,6 +28,7 @@ NOISE = Random(9)
 SMALL = batch_of([Event(b"1")])
 OTHER = batch_of([Event(b"2")], partition=4, base_offset=9, high_watermark=9)
 LARGE = batch_of([Event(NOISE.randbytes(9_000))])
+CUT = JournalCut(TOPIC_ID.bytes, PARTITION, 2**40)
 
 
 def frame_of(
@@ -37,7 +41,7 @@ def frame_of(
         journal_id=journal_id,
         sequence=sequence,
         durable_sequence=durable,
-        batch_count=len(batches) if count < 0 else count,
+        entry_count=len(batches) if count < 0 else count,
     )
     stored = frame + contents
     return stored.ljust(align_up(len(stored), BLOCK), b"\0")
@@ -194,12 +198,12 @@ def test_a_frame_whose_batches_cannot_be_reported_is_none() -> None:
         assert frames_in(file_of(frame)) == []
 
 
-def test_behind_a_damaged_header_of_a_batch_a_frame_is_cut() -> None:
+def test_behind_a_damaged_header_of_a_batch_a_frame_is_broken_off() -> None:
     damaged_header = flipped(frame_of(SMALL, OTHER), FRAME_HEADER_BYTES + len(SMALL) + 20)
     for frame in (damaged_header, frame_of(SMALL, count=2)):
         first, second = frames_in(file_of(frame, frame_of(OTHER, sequence=8)))
         assert [bytes(batch) for _, batch in first.batches] == [SMALL]
-        assert (first.is_cut, second.is_cut) == (True, False)
+        assert (first.is_broken_off, second.is_broken_off) == (True, False)
 
 
 def test_the_first_frame_reports_the_journals_id() -> None:
@@ -262,3 +266,39 @@ def test_frames_that_can_be_read_are_no_traces() -> None:
 
     assert not has_traces(memoryview(stored), ID, 9)
     assert not has_traces(memoryview(b""), ID, 8)
+
+
+# --- cuts -----------------------------------------------------------------------------------------
+
+
+def test_a_cut_comes_back_among_the_batches_of_its_frame() -> None:
+    stored = file_of(frame_of(SMALL, encode_cut(CUT), OTHER), frame_of(SMALL, sequence=8))
+    first, second = frames_in(stored)
+
+    assert (first.cuts, second.cuts) == ((CUT,), ())
+    assert [bytes(batch) for _, batch in first.batches] == [SMALL, OTHER]
+    assert not first.is_broken_off
+    assert b"".join(CUT.buffers) == encode_cut(CUT)
+
+
+def test_every_flipped_bit_of_a_cut_is_noticed() -> None:
+    raw = encode_cut(CUT)
+    for bit in range(len(raw) * 8):
+        spoilt = flipped(raw, bit // 8, bit % 8)
+        assert read_cut(memoryview(spoilt)) is None
+        (frame,) = frames_in(file_of(frame_of(SMALL, spoilt)))
+        assert frame.is_broken_off
+    assert read_cut(memoryview(raw[:-1])) is None
+
+
+def test_a_frame_that_is_broken_off_keeps_the_cut_before() -> None:
+    (frame,) = frames_in(file_of(frame_of(encode_cut(CUT), flipped(SMALL, 20))))
+
+    assert (frame.is_broken_off, frame.cuts, frame.batches) == (True, (CUT,), [])
+
+
+def test_a_cut_is_read_from_a_frame_whose_header_is_damaged() -> None:
+    stored = file_of(frame_of(encode_cut(CUT), SMALL))
+    (frame,) = frames_in(flipped(stored, BLOCK + 40))
+
+    assert (frame.is_walked, frame.cuts, len(frame.batches)) == (True, (CUT,), 1)

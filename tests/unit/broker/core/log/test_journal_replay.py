@@ -6,7 +6,7 @@ import pytest
 
 from tailrace.wire import BatchHeader
 from tailrace_broker.codec.batch import read_header
-from tailrace_broker.codec.journal import JournalFileHeader, JournalFrame
+from tailrace_broker.codec.journal import JournalCut, JournalFileHeader, JournalFrame
 from tailrace_broker.core.log.journal_replay import JournalReplay, JournalRound, plan_replay
 from tests.support.storage.batches import PARTITION, TOPIC_ID, Event, batch_of
 
@@ -14,10 +14,19 @@ KEY = (TOPIC_ID.bytes, PARTITION)
 
 
 def header_of(
-    base_offset: int, partition: int = PARTITION, topic_id: UUID = TOPIC_ID
+    base_offset: int,
+    partition: int = PARTITION,
+    topic_id: UUID = TOPIC_ID,
+    *,
+    count: int = 1,
+    epoch: int = 1,
 ) -> BatchHeader:
     stored = batch_of(
-        [Event(b"1")], base_offset=base_offset, partition=partition, topic_id=topic_id
+        [Event(b"1")] * count,
+        base_offset=base_offset,
+        partition=partition,
+        topic_id=topic_id,
+        epoch=epoch,
     )
     return read_header(memoryview(stored))
 
@@ -152,7 +161,7 @@ def test_what_an_earlier_boot_says_still_proves_its_own() -> None:
 
 
 def test_of_a_frame_that_is_cut_something_is_missing_when_it_was_durable() -> None:
-    cut = frame(6)._replace(is_cut=True)
+    cut = frame(6)._replace(is_broken_off=True)
     for durable, missing in ((6, None), (7, (0, 6))):
         replay = plan_replay([round_of(0, 5, frame(5), cut, frame(7, durable)), *UNUSED[1:]])
         assert replay.missing == missing
@@ -190,3 +199,49 @@ def test_a_damaged_batch_in_a_file_whose_head_is_gone_says_nothing() -> None:
     rounds = [round_of(0, None, frame(2, damaged=True)), round_of(1, 9, frame(9, 9)), *UNUSED[2:]]
 
     assert plan_replay(rounds).damaged == {}
+
+
+# --- cuts -----------------------------------------------------------------------------------------
+
+
+def written(sequence: int, base_offset: int, end_offset: int, epoch: int) -> JournalFrame:
+    header = header_of(base_offset, count=end_offset - base_offset, epoch=epoch)
+    return JournalFrame(sequence, 0, [(header, memoryview(b""))], [])
+
+
+def cut(sequence: int, end_offset: int, partition: int = PARTITION) -> JournalFrame:
+    cuts = (JournalCut(TOPIC_ID.bytes, partition, end_offset),)
+    return JournalFrame(sequence, 0, [], [], cuts=cuts)
+
+
+def offsets_and_epochs(*frames: JournalFrame) -> list[tuple[int, int, int]]:
+    replay = plan_replay([round_of(0, 1, *frames), *UNUSED[1:]])
+    batches = replay.batches.get(KEY, [])
+    return [(each.header.base_offset, each.end_offset, each.header.epoch) for each in batches]
+
+
+def test_a_cut_is_executed_in_its_place() -> None:
+    stale, new = written(2, 95, 100, epoch=7), written(4, 95, 98, epoch=8)
+    first = written(1, 90, 95, epoch=7)
+
+    assert offsets_and_epochs(first, stale, cut(3, 95), new) == [(90, 95, 7), (95, 98, 8)]
+
+
+def test_a_cut_without_a_successor_erases_too() -> None:
+    frames = [written(1, 90, 95, epoch=7), written(2, 95, 100, epoch=7), cut(3, 95)]
+
+    assert offsets_and_epochs(*frames) == [(90, 95, 7)]
+    assert offsets_and_epochs(cut(1, 95)) == []
+
+
+def test_a_cut_is_of_one_partition() -> None:
+    frames = [written(1, 90, 95, epoch=7), cut(2, 0, PARTITION + 1)]
+
+    assert offsets_and_epochs(*frames) == [(90, 95, 7)]
+
+
+def test_what_was_damaged_and_is_cut_is_of_no_interest() -> None:
+    frames = [frame(1), frame(2, damaged=True), cut(3, 2)._replace(durable_sequence=3)]
+    replay = plan_replay([round_of(0, 1, *frames), *UNUSED[1:]])
+
+    assert (replay.damaged[KEY], replayed(replay)) == ([], [(1, 0)])

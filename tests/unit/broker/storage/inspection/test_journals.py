@@ -2,11 +2,14 @@
 
 import io
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from tailrace_broker.codec.journal import (
+    JournalCut,
     JournalFileHeader,
+    encode_cut,
     encode_file_header,
     encode_frame_header,
 )
@@ -29,7 +32,7 @@ def frame(
         journal_id=journal_id,
         sequence=sequence,
         durable_sequence=sequence if durable is None else durable,
-        batch_count=len(batches),
+        entry_count=len(batches),
     )
     return filled(head + b"".join(batches))
 
@@ -80,10 +83,20 @@ def test_a_journal_is_shown_frame_by_frame() -> None:
         (THIRD, 7, True),
     ]
     assert first.size_bytes == 48 + len(BATCHES[0]) + len(BATCHES[1])
-    assert [piece.position for piece in first.batches] == [
+    assert [piece.position for piece in first.entries] == [
         FIRST + 48,
         FIRST + 48 + len(BATCHES[0]),
     ]
+
+
+def test_a_cut_is_shown_among_the_batches_of_its_frame() -> None:
+    cut = JournalCut(UUID(int=1).bytes, 3, 95)
+    (found,) = frames_in(
+        io.BytesIO(journal_of(5, frame(5, BATCHES[0], encode_cut(cut), BATCHES[1])))
+    )
+
+    assert [piece.kind for piece in found.entries] == ["batch", "cut", "batch"]
+    assert (found.is_whole, found.entries[1].cut) == (True, cut)
 
 
 def test_what_an_older_round_has_left_is_not_shown() -> None:
