@@ -7,6 +7,7 @@ the event loop when large; offsets, epochs and times are stamped later without t
 import struct
 from collections.abc import Callable, Iterable
 from functools import cache
+from itertools import pairwise
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
@@ -209,6 +210,21 @@ def verify_batch(stored: memoryview, position: int = 0) -> BatchHeader:
     if any(stored[body_end:end]):
         raise CorruptBatchError(f"batch at {position}: fill is not zero")
     return header
+
+
+def verified_batches(stored: memoryview) -> list[StoredBatch]:
+    """Whole batches, back to back, as views of `stored`. CorruptBatchError."""
+    batches: list[StoredBatch] = []
+    position = 0
+    while position < len(stored):
+        header = verify_batch(stored, position)
+        table_end = position + HEADER_BYTES + header.producer_table_bytes
+        end = position + header.batch_bytes
+        parts = (position, position + HEADER_BYTES, table_end, end)
+        buffers = tuple(stored[start:stop] for start, stop in pairwise(parts))
+        batches.append(StoredBatch(header, buffers))
+        position = end
+    return batches
 
 
 def decompress_payload(header: BatchHeader, stored: memoryview, position: int = 0) -> memoryview:

@@ -35,6 +35,13 @@ class RecordedDamage(NamedTuple):
         """Return the loss where a segment ends."""
         return next((loss for loss in self.losses if loss.first_offset == end_offset), None)
 
+    def cut(self, end_offset: int) -> "RecordedDamage":
+        """Of a log that ends here now: what was at later offsets is of no interest."""
+        if self.proven_end <= end_offset:
+            return self
+        kept = tuple(each for each in self.losses if each.end_offset <= end_offset)
+        return RecordedDamage(end_offset, 0, kept)
+
     def with_loss(self, loss: Loss) -> "RecordedDamage":
         """Add this loss, behind which the log goes on."""
         others = (each for each in self.losses if each.first_offset != loss.first_offset)

@@ -12,6 +12,7 @@
 <root>/data/<topic id>/<partition id>/
     <base offset>.log                             segments, `.idx` beside finished ones
     log-start.json                                when retention has moved it (`storage.log_trim`)
+    <end offset>.cut                              while it is cut there (`storage.segments.cut`)
     producers                                     what they sent (`storage.producer_recovery`)
     journaled.batches                             out of the journal (`storage.rescued_tail`)
 """

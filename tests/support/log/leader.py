@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tailrace_broker.codec.batch import BatchBody, StoredBatch, compress_columns, stamp_batches
 from tailrace_broker.core.log.leader_appends import LeaderAppends
 from tailrace_broker.core.log.producers import Producer
-from tailrace_broker.core.log.replica_tail import LogEnd, LogId, ReplicaTail
+from tailrace_broker.core.log.replica_tail import LogId, ReplicaTail
 from tailrace_broker.core.log.tail_events import (
     FLUSH_BEGUN,
     JOURNAL_TURN,
@@ -20,6 +20,7 @@ from tailrace_broker.core.log.tail_events import (
     Fail,
     Flush,
     Flushed,
+    LogEnd,
     Spill,
     Spilled,
     TailEffect,

@@ -115,6 +115,7 @@ class SimulatedDisk:
         self.time = 0
         self.is_dead = False
         self.under_way: list[int] = []  # times at which a write is
+        self.removed: list[int] = []  # times at which a file was
         self._generator = random.Random(f"disk {seed}")
         self._calls_left: int | None = None
         self._nodes: list[Node] = []
@@ -373,6 +374,8 @@ class SimulatedDisk:
 
     def _name(self, naming: Naming) -> None:
         self._namings.append(naming)
+        if naming.new is None:
+            self.removed.append(naming.began)
         for entry in naming.entries:
             self._namings_of[entry].append(naming)
             self._nodes[entry[0]].unsynced.append(naming)

@@ -4,7 +4,7 @@ The follower names an epoch of its own, the leader answers with the end of that 
 (KIP-101), or of the largest below it that it has (KIP-279).
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import NamedTuple
@@ -32,6 +32,11 @@ def joined(parts: Iterable[Sequence[EpochStart]]) -> list[EpochStart]:
         for epoch, offset in part:
             note_epoch(starts, epoch, offset)
     return starts
+
+
+def cut_epochs(starts: Sequence[EpochStart], end_offset: int) -> list[EpochStart]:
+    """Return those of a log that is cut at `end_offset`."""
+    return list(starts[: bisect_left(starts, end_offset, key=attrgetter("offset"))])
 
 
 def trim_epochs(starts: Sequence[EpochStart], log_start: int) -> list[EpochStart]:

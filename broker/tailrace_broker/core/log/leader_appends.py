@@ -24,12 +24,16 @@ from tailrace_broker.core.log.tail_events import (
     STOP_LINGER,
     Acknowledge,
     Closing,
+    CommitsAlone,
+    CutEnded,
+    CutNotBegun,
     EpochEnded,
     Fail,
     FlushBegun,
     Flushed,
     FlushFailed,
     GiveUpEpoch,
+    HighWatermarkMoved,
     JournalTurn,
     LingerOver,
     Refused,
@@ -181,7 +185,9 @@ class LeaderAppends:
                 return []
             case EpochEnded():
                 return self._end_epoch(event)
-            case FlushBegun():
+            case HighWatermarkMoved() | CommitsAlone():
+                return [*self.tail.step(event), *self._committed(), *self._go_on()]
+            case FlushBegun() | CutNotBegun() | CutEnded():
                 return self.tail.step(event)
             case _:
                 assert_never(event)

@@ -58,6 +58,8 @@ class SegmentState:
     entries: list[IndexEntry] = field(default_factory=list)
     epochs: list[EpochStart] = field(default_factory=list)  # of this segment, its first included
     is_behind_damage: bool = False  # the epoch of what stood before the end is not known
+    # The largest that a header notes, as far as headers were read.
+    high_watermark: int = field(default=0, compare=False)
 
     def add(self, header: BatchHeader) -> None:
         """Take a batch that stands at `position`; an index entry every 64 KiB."""
@@ -77,6 +79,7 @@ class SegmentState:
         self.last_append_time_us = header.append_time_us
         self.largest_timestamp_us = max(self.largest_timestamp_us, header.largest_timestamp_us)
         self.position += header.batch_bytes
+        self.high_watermark = max(self.high_watermark, header.high_watermark)
         self.is_behind_damage = False
 
     def pass_over(self, resumption: "Resumption") -> None:
@@ -97,6 +100,7 @@ class SegmentState:
             self.last_epoch,
             self.last_append_time_us,
             is_behind_damage=self.is_behind_damage or base_offset > self.end_offset,
+            high_watermark=self.high_watermark,
         )
 
 
@@ -117,6 +121,7 @@ class LogScan:
     state: SegmentState
     ended: bool = False
     windows: ProducerWindows | None = None  # that learn what its producers sent
+    limit: int | None = None  # where the next segment begins: what is behind was cut
 
     def feed(self, window: memoryview, *, is_last: bool) -> int:
         """Take the batches and pads of `window`, which starts at `state.position`.
@@ -143,6 +148,9 @@ class LogScan:
             if pad_bytes <= len(rest):
                 self.state.position += pad_bytes
             return pad_bytes
+        if self.state.end_offset == self.limit:
+            self.ended = True
+            return 0
         if len(rest) < HEADER_BYTES:
             return HEADER_BYTES
         with suppress(CorruptBatchError):

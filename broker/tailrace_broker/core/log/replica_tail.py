@@ -1,13 +1,14 @@
 """The end of one replica's log: how far it is written, durable and committed. A machine.
 
-Three ends, which never fall:
+Three ends, which fall only with a cut:
 
 - the written end: a write there has returned;
 - the durable end: a power failure cannot take what is below;
 - the high watermark: what is below is committed, and can be read.
 
-On a ring with one copy the high watermark is this replica's own counted end: the durable end of an
-`fsync` topic, the written end of a `written` topic. At most one write is in flight.
+A replica that commits alone moves the high watermark to its own counted end: the durable end of an
+`fsync` topic, the written end of a `written` topic. Else the range's leader says what is committed.
+At most one write or cut is in flight.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,13 @@ from tailrace.wire import BatchHeader
 from tailrace_broker.codec.batch import BatchPlace
 from tailrace_broker.codec.segment import EpochStart
 from tailrace_broker.core.log.appends import GROUP_BYTES_MAX
-from tailrace_broker.core.log.epochs import EpochEnd, end_of_epoch, note_epoch, trim_epochs
+from tailrace_broker.core.log.epochs import (
+    EpochEnd,
+    cut_epochs,
+    end_of_epoch,
+    note_epoch,
+    trim_epochs,
+)
 from tailrace_broker.core.log.producers import ProducerWindows
 from tailrace_broker.core.log.tail_events import (
     ASK_JOURNAL,
@@ -28,13 +35,18 @@ from tailrace_broker.core.log.tail_events import (
     AskJournal,
     AskSegment,
     Closing,
+    CommitsAlone,
+    CutEnded,
+    CutNotBegun,
     EpochEnded,
     Flush,
     FlushBegun,
     Flushed,
     FlushFailed,
+    HighWatermarkMoved,
     JournalTurn,
     LingerOver,
+    LogEnd,
     Publish,
     Refused,
     SegmentTurn,
@@ -62,26 +74,14 @@ class LogId(NamedTuple):
     partition: int
 
 
-class LogEnd(NamedTuple):
-    """The written end: where the next batch goes, and what it follows."""
-
-    offset: int
-    epoch: int
-    append_time_us: int
-
-    @classmethod
-    def behind(cls, header: BatchHeader) -> "LogEnd":
-        """After this batch."""
-        return cls(header.end_offset, header.epoch, header.append_time_us)
-
-
 class ReplicaTail:
     """One write is in flight, or none. `windows` is None until a producer is known."""
 
     __slots__ = (
-        "_epochs", "_id", "_needs_cut", "_spill_at_bytes", "_unflushed_bytes", "_unflushed_end",
-        "_waits_for_spill", "durable_end", "end", "high_watermark", "is_writing", "orphaned",
-        "owes_sync", "pending_bytes", "settings", "stuck", "windows",
+        "_epochs", "_flush_end_max", "_needs_cut", "_spill_at_bytes", "_unflushed_bytes",
+        "_unflushed_end", "_waits_for_spill", "commits_alone", "durable_end", "end",
+        "high_watermark", "id", "is_writing", "orphaned", "owes_sync", "pending_bytes", "settings",
+        "stuck", "windows",
     )  # fmt: skip
 
     def __init__(
@@ -94,15 +94,22 @@ class ReplicaTail:
         pending_bytes: int = 0,
         sealed_end: int | None = None,
         epochs: Sequence[EpochStart] = (),
+        committed_end: int | None = None,
     ) -> None:
-        """As recovered: all of it is durable, and committed up to `sealed_end` if there is one."""
-        self._id = id
+        """As recovered: all of it is durable, and committed up to `sealed_end` if there is one.
+
+        `committed_end`: this replica does not commit alone, and knows so much to be committed.
+        """
+        self.id = id
         self.end = end
         self._epochs = list(epochs)
         self.settings = settings
         self.windows = windows
         self.pending_bytes = pending_bytes  # in the journal and in memory, not in the segment
         self.durable_end = self.high_watermark = end.offset if sealed_end is None else sealed_end
+        self.commits_alone = committed_end is None
+        if committed_end is not None:
+            self.high_watermark = committed_end
         self.is_writing = False
         # Appends came while the topic was `fsync`: their offsets count when they are durable.
         self.owes_sync = False
@@ -112,6 +119,7 @@ class ReplicaTail:
         self.stuck: TailraceError | None = None
         self._unflushed_end = 0  # of the last write that was not durable
         self._unflushed_bytes = 0  # written since the last flush began
+        self._flush_end_max: int | None = None  # what a cut has left of the flush under way
         self._needs_cut = False
         self._waits_for_spill = False
         self._spill_at_bytes = SPILL_BYTES
@@ -144,7 +152,7 @@ class ReplicaTail:
         end = self.end
         assert epoch >= end.epoch, (epoch, end.epoch)
         return BatchPlace(
-            *self._id,
+            *self.id,
             epoch,
             end.epoch,
             end.offset,
@@ -184,7 +192,7 @@ class ReplicaTail:
             case Spilled():
                 return self._on_spilled(event)
             case FlushBegun():
-                self._unflushed_bytes = 0
+                self._unflushed_bytes, self._flush_end_max = 0, None
                 return []
             case Flushed():
                 return self._on_flushed(event.end_offset)
@@ -194,6 +202,16 @@ class ReplicaTail:
             case JournalTurn() | SegmentTurn():  # whoever asked for it does not lead any more
                 self.is_writing = False
                 return []
+            case CommitsAlone():
+                self.commits_alone = event.is_alone
+                return self._advance()
+            case HighWatermarkMoved():
+                return self._commit(event.high_watermark)
+            case CutNotBegun():
+                self.is_writing = False
+                return []
+            case CutEnded():
+                return self._on_cut(event)
             case FlushFailed() | LingerOver() | Closing() | Refused() | EpochEnded():
                 return []
             case _:
@@ -257,14 +275,41 @@ class ReplicaTail:
         return [Flush(0 if self.is_synced else self.settings.flush_ms)]
 
     def _advance(self) -> list[TailEffect]:
-        """Move the high watermark to the counted end of this replica, the only one."""
+        """Move the high watermark to the counted end of this replica, if that is what counts."""
         counted_end = self.durable_end if self.is_synced else self.end.offset
-        if counted_end <= self.high_watermark:
+        if counted_end <= self.high_watermark or not self.commits_alone:
             return []
         self.high_watermark = counted_end
         return [WAKE_READERS]
 
+    def _commit(self, high_watermark: int) -> list[TailEffect]:
+        """Move the high watermark as the leader says, as far as the log goes here."""
+        assert not self.commits_alone
+        high_watermark = min(high_watermark, self.end.offset)
+        if high_watermark <= self.high_watermark:
+            return []
+        self.high_watermark = high_watermark
+        return [WAKE_READERS]
+
+    def _on_cut(self, cut: CutEnded) -> list[TailEffect]:
+        """End where the log ends now. What was being flushed above says nothing of what follows."""
+        assert self.is_writing
+        self.is_writing = False
+        self.end, end_offset = cut.end, cut.end.offset
+        self._epochs = [] if cut.is_reset else cut_epochs(self._epochs, end_offset)
+        self.windows = cut.windows
+        self.pending_bytes, self._needs_cut = cut.pending_bytes, cut.needs_cut
+        self._spill_at_bytes = SPILL_BYTES
+        self._unflushed_end = min(self._unflushed_end, end_offset)
+        was_max = end_offset if self._flush_end_max is None else self._flush_end_max
+        self._flush_end_max = min(was_max, end_offset)
+        self.durable_end = end_offset if cut.is_durable else min(self.durable_end, end_offset)
+        self.high_watermark = end_offset if cut.is_reset else min(self.high_watermark, end_offset)
+        return []
+
     def _on_flushed(self, end_offset: int) -> list[TailEffect]:
+        if self._flush_end_max is not None:
+            end_offset, self._flush_end_max = min(end_offset, self._flush_end_max), None
         if end_offset < self._unflushed_end:
             self.durable_end = max(self.durable_end, end_offset)
             return [*(self._ask_flush() if self.is_synced else ()), *self._advance()]

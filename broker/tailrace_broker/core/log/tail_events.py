@@ -8,11 +8,47 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tailrace.wire import BatchHeader
 from tailrace_broker.codec.batch import BatchBody, BatchPlace, StoredBatch
 from tailrace_broker.codec.columns import RecordColumns
-from tailrace_broker.model.append_outcome import OnAppended
+from tailrace_broker.core.log.producers import ProducerWindows
+from tailrace_broker.model.append_outcome import (
+    CutFailed,
+    CutOutcome,
+    CutRefused,
+    OnAppended,
+    OnCut,
+)
 from tailrace_broker.model.errors import TailraceError
 from tailrace_broker.model.topic import TopicSettings
+
+
+class LogEnd(NamedTuple):
+    """The written end: where the next batch goes, and what it follows."""
+
+    offset: int
+    epoch: int
+    append_time_us: int
+
+    @classmethod
+    def behind(cls, header: BatchHeader) -> "LogEnd":
+        """After this batch."""
+        return cls(header.end_offset, header.epoch, header.append_time_us)
+
+
+class CutLog(NamedTuple):
+    """Cut a follower's log at `end`, behind a batch of `epoch`.
+
+    `is_reset`: nothing before is kept either: the log is empty, and goes on at `end`.
+    `may_lose`: the range has recorded a loss, so that `end` may be below the high watermark.
+    """
+
+    end: int
+    epoch: int
+    is_reset: bool
+    may_lose: bool
+    done: OnCut
+
 
 # --- in ---
 
@@ -108,6 +144,43 @@ class EpochEnded:
     refusal: TailraceError | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class CommitsAlone:
+    """`is_alone`: what this replica counts is committed. Else `HighWatermarkMoved` says what is."""
+
+    is_alone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HighWatermarkMoved:
+    """All below is committed, as the range's leader says; of it this replica may lack the end."""
+
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class CutNotBegun:
+    """The cut has changed nothing."""
+
+    outcome: CutRefused | CutFailed
+
+
+@dataclass(frozen=True, slots=True)
+class CutEnded:
+    """The log ends at `end` now; with `error` that is not as asked for, or not durable.
+
+    `is_durable`: all that is left is. `windows`: what is remembered of what is left.
+    """
+
+    end: LogEnd
+    windows: ProducerWindows | None
+    pending_bytes: int
+    needs_cut: bool
+    is_durable: bool
+    is_reset: bool
+    error: TailraceError | None = None
+
+
 TailEvent = (
     JournalTurn
     | SegmentTurn
@@ -122,6 +195,10 @@ TailEvent = (
     | Closing
     | Refused
     | EpochEnded
+    | CommitsAlone
+    | HighWatermarkMoved
+    | CutNotBegun
+    | CutEnded
 )
 
 # --- out ---
@@ -146,6 +223,12 @@ class Write(NamedTuple):
     contents: Sequence[RecordColumns | BatchBody]
     first: BatchPlace
     is_durable: bool
+
+
+class WriteStored(NamedTuple):
+    """Write these batches as they are, where `Write` would write."""
+
+    batches: Sequence[StoredBatch]
 
 
 class Publish(NamedTuple):
@@ -206,10 +289,27 @@ class GiveUpEpoch:
     epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class CutNow:
+    """Cut the log, and report `CutNotBegun` or `CutEnded`."""
+
+    cut: CutLog
+
+
+class AnswerCut(NamedTuple):
+    """The cut has ended."""
+
+    done: OnCut
+    outcome: CutOutcome
+
+
 TailEffect = (
     AskJournal
     | AskSegment
     | Write
+    | WriteStored
+    | CutNow
+    | AnswerCut
     | Publish
     | WakeReaders
     | Flush

@@ -73,6 +73,20 @@ class Inventory:
             ordered = {each: dict(sorted(newest[each].items())) for each in newest}
             self._save(replace(self._known, newest_segments=ordered))
 
+    def cut_segments(self, topic_id: UUID, partition: int, base_offset: int | None) -> None:
+        """Later ones of the partition are being removed; None: all are."""
+        with self._lock:
+            newest = dict(self._known.newest_segments.get(topic_id, {}))
+            known = newest.pop(partition, None)
+            if base_offset is not None and known is not None:
+                newest[partition] = min(known, base_offset)
+            if newest.get(partition) == known:
+                return
+            others = {**self._known.newest_segments, topic_id: dict(sorted(newest.items()))}
+            if not newest:
+                del others[topic_id]
+            self._save(replace(self._known, newest_segments=others))
+
     def forget_topic(self, topic_id: UUID) -> None:
         """Its data is being removed."""
         with self._lock:

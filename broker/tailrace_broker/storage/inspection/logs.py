@@ -40,6 +40,7 @@ class NotedRepairs:
 
     def __init__(self) -> None:
         self.torn: list[tuple[Path, int, int]] = []  # file, position, bytes
+        self.cut_end: int | None = None  # what is there goes
 
     def save_index(self, path: Path, index: SegmentIndex) -> None:
         """An index is compared with its segment elsewhere."""
@@ -56,6 +57,10 @@ class NotedRepairs:
         for each in pending:
             state.add(each.header)
         state.position = align_up(state.position, BLOCK_BYTES)
+
+    def finish_cut(self, end_offset: int) -> None:
+        """Note where: the recovery reads as if it were done."""
+        self.cut_end = end_offset
 
     def cut(self, file: DirectFile, state: SegmentState, torn_bytes: int) -> None:
         """Note where the log is cut."""
@@ -88,7 +93,7 @@ def check_log(
         *_damage_findings(log, recorded),
         *_torn_findings(log, repairs),
         *_lost_end_findings(place, evidence, log),
-        *_file_findings(place, log),
+        *_file_findings(place, log, repairs.cut_end),
     ]
 
 
@@ -146,15 +151,18 @@ def _lost_end_findings(
     yield finding
 
 
-def _file_findings(place: LogPlace, log: RecoveredLog) -> Iterator[Finding]:
-    """Return findings that a start passes over."""
+def _file_findings(place: LogPlace, log: RecoveredLog, cut_end: int | None) -> Iterator[Finding]:
+    """Return findings that a start passes over.
+
+    `cut_end`: the segment there is not begun yet.
+    """
     reported: dict[Path, set[int]] = {}
     for damage in (*log.damages, *log.losses):
         reported.setdefault(damage.path, set()).add(damage.position)
     append_time_us = 0
     for state in log.segments:
         path = segment_path(place.directory, state.base_offset)
-        if not path.exists():
+        if not path.exists() or state.base_offset == cut_end:
             continue
         is_last = state is log.segments[-1]
         walk = SegmentWalk(path, state, append_time_us, is_last=is_last)

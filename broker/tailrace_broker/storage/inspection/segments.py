@@ -63,12 +63,21 @@ class SegmentWalk:
             return None
 
     def _pieces(self, file: BinaryIO) -> Iterator[Piece]:
-        """Yield the pieces; of the last segment only those before the log's end."""
-        end_position = self._state.position if self._is_last else None
+        """Yield the pieces; of the last segment only those before the log's end.
+
+        Behind a cut there may be batches that are not of the log any more.
+        """
+        end_position = self._state.position
         for piece in pieces_in(file, os.fstat(file.fileno()).st_size):
-            if end_position is not None and piece.position >= end_position:
+            if piece.position >= end_position and (self._is_last or piece.header is not None):
+                return
+            if piece.position == end_position and self._is_cut(piece):
                 return
             yield piece
+
+    def _is_cut(self, piece: Piece) -> bool:
+        """A cut ends the file with the block: of a batch there only a part may be left."""
+        return piece.position % BLOCK_BYTES != 0 and piece.kind == "damage"
 
     def _flaws(self, piece: Piece) -> Iterator[str]:
         end_position = piece.position + piece.size_bytes

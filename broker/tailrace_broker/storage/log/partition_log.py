@@ -22,7 +22,14 @@ from tailrace_broker.codec.segment import INDEX_INTERVAL_BYTES, find_time
 from tailrace_broker.core.log.epochs import EpochEnd
 from tailrace_broker.core.log.producers import Producer, ProducerWindows
 from tailrace_broker.core.log.recovery import SegmentState
-from tailrace_broker.model.append_outcome import OnAppended
+from tailrace_broker.core.log.tail_events import CutLog
+from tailrace_broker.model.append_outcome import (
+    CutOutcome,
+    LogIsCut,
+    Misfit,
+    OnAppended,
+    OnCut,
+)
 from tailrace_broker.model.damage import Damage, LostEnd
 from tailrace_broker.model.errors import (
     CorruptBatchError,
@@ -54,7 +61,7 @@ class PartitionLog:
     """The log of one partition."""
 
     __slots__ = (
-        "_gone", "_resources", "_start", "_tail", "_waiters", "lost_end", "place", "role",
+        "_gone", "_resources", "_tail", "_waiters", "lost_end", "place", "role",
         "segments",
     )  # fmt: skip
 
@@ -80,7 +87,6 @@ class PartitionLog:
         self.place = place
         self.segments = segments
         first_offset = segments[0].base_offset
-        self._start = start or LogStart(first_offset, first_offset, NO_EPOCH, 0)
         self._resources = resources
         self._tail = LogTail(
             place,
@@ -88,14 +94,13 @@ class PartitionLog:
             resources,
             settings,
             role,
+            start or LogStart(first_offset, first_offset, NO_EPOCH, 0),
             pending=pending,
             windows=windows,
             sealed_end=sealed_end,
             on_advanced=self._wake_waiters,
             on_sealed=partial(resources.on_sealed, self),
         )
-        if self.log_start > first_offset:
-            self._tail.replica.trim(self.log_start)
         self.role = role
         role.add(self)
         self._waiters: set[asyncio.Future[None]] | None = None
@@ -121,7 +126,7 @@ class PartitionLog:
     @property
     def log_start(self) -> int:
         """What is below it is gone for readers, whatever the first segment holds."""
-        return self._start.log_start
+        return self._tail.start.log_start
 
     @property
     def log_end(self) -> int:
@@ -207,6 +212,54 @@ class PartitionLog:
     ) -> None:
         """Append a batch that is compressed and checked already. `done` is called when stored."""
         self._tail.append_records(body, done, producer)
+
+    # --- following ---
+
+    def append_stored(self, batches: Sequence[StoredBatch], done: OnAppended) -> Misfit | None:
+        """Append verified batches, unchanged, as their leader sent them; or say why they misfit.
+
+        `done` is called when they are written, in the order of the calls. They are durable then if
+        the topic is `fsync`; else below `durable_end`.
+        """
+        return self._tail.append_stored(batches, done)
+
+    def cut(
+        self,
+        end: int,
+        epoch: int,
+        done: OnCut,
+        *,
+        is_reset: bool = False,
+        may_lose: bool = False,
+    ) -> None:
+        """Cut the log at the end of a batch of `epoch`; `done` is called when that is durable.
+
+        `is_reset`: nothing before is kept either. `may_lose`: it may be below the high watermark.
+        Writes under way end first; appends that come later wait. A cut that failed must be repeated
+        before anything is appended.
+        """
+
+        def on_cut(outcome: CutOutcome) -> None:
+            if isinstance(outcome, LogIsCut):
+                if is_reset:
+                    self._tail.start = LogStart(end, end, epoch, 0)
+                self._resources.quarantine.cut(self, -1 if is_reset else end)
+            done(outcome)
+
+        self._tail.cut(CutLog(end, epoch, is_reset, may_lose, on_cut))
+
+    def commit(self, high_watermark: int) -> None:
+        """All below is committed, as the range's leader says; here as far as the log goes."""
+        self._tail.commit(high_watermark)
+
+    @property
+    def durable_end(self) -> int:
+        """No loss of power takes what is below."""
+        return self._tail.replica.durable_end
+
+    def on_durable(self, report: Callable[[], None]) -> None:
+        """Call this when a flush has ended."""
+        self._tail.on_durable = report
 
     # --- reading ---
 
@@ -361,11 +414,11 @@ class PartitionLog:
         log_start = min(log_start, segments[-1].end_offset)
         if log_start <= self.log_start:
             return
-        start, count = log_start_in(segments, self._start, log_start)
+        start, count = log_start_in(segments, self._tail.start, log_start)
         if count:
             await self._tail.save_producers()
         await io.run(partial(save_log_start, directory, start, self._resources.write_file))
-        self._start = start
+        self._tail.start = start
         self._tail.replica.trim(log_start)
         removed = [self._path_of(state) for state in segments[:count]]
         del segments[:count]
@@ -408,7 +461,7 @@ class PartitionLog:
             state,
             self._resources.pool,
             offset=offset,
-            end_offset=self.high_watermark,
+            end_offset=min(self.high_watermark, state.end_offset),  # behind it may be what was cut
             max_bytes=max_bytes,
         )
         try:
@@ -438,7 +491,7 @@ class PartitionLog:
                 state,
                 self._resources.pool,
                 timestamp_us=timestamp_us,
-                end_offset=end_offset,
+                end_offset=min(end_offset, state.end_offset),
             ),
             state,
             first_offset,

@@ -44,6 +44,15 @@ class PendingTail:
             if end_offset <= rest_offset:
                 del self._file_ends[file], file.pending[self._log]
 
+    def cut(self, end_offset: int) -> None:
+        """What ends above is in the log no more."""
+        count = bisect_right(self.batches, end_offset, key=_end_offset)
+        dropped, self.batches = self.batches[count:], self.batches[:count]
+        self.size_bytes -= sum(batch.header.batch_bytes for batch in dropped)
+        for file, file_end in self._file_ends.items():
+            self._file_ends[file] = min(file_end, end_offset)
+        self.drop_below(self.batches[0].header.base_offset if self.batches else end_offset)
+
     def release(self) -> None:
         """The journal need not keep any of it: it is safe elsewhere."""
         for file in self._file_ends:

@@ -56,6 +56,22 @@ def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> None:
         write_file_atomically(directory / PRODUCERS, encode_checkpoint(checkpoint))
 
 
+def replace_checkpoint_above(directory: Path, end_offset: int, checkpoint: Checkpoint) -> None:
+    """Replace one that says what was above this offset, where the log was cut.
+
+    Durable on return. The log will be there again, with other records.
+    DiskFullError, StorageFailedError, ReadFailedError.
+    """
+    path = directory / PRODUCERS
+    with translated_errors(path, ReadFailedError), suppress(FileNotFoundError):
+        try:
+            if decode_checkpoint(path.read_bytes()).end_offset <= end_offset:
+                return
+        except CorruptBatchError:
+            return  # it says nothing
+        write_file_atomically(path, encode_checkpoint(checkpoint))
+
+
 class ProducerRecovery:
     """Beside the recovery of a log: `begin`, then `windows.replay` of what is scanned, then `end`.
 
@@ -140,7 +156,8 @@ class ProducerRecovery:
                 with window_at(file, self._pool, position, window_bytes) as window:
                     if len(window) < wanted_bytes:
                         raise CorruptBatchError(f"{path} ends at byte {position + len(window)}")
-                    taken_bytes, wanted_bytes = self._replay_window(window)
+                    before_the_end = window[: state.position - position]  # behind: what was cut
+                    taken_bytes, wanted_bytes = self._replay_window(before_the_end)
                 position += taken_bytes
 
     def _replay_window(self, window: memoryview) -> tuple[int, int]:

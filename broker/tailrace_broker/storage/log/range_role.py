@@ -6,7 +6,8 @@ So a change of the role is one change, in one turn of the event loop, whatever i
 from collections.abc import Callable
 from typing import Protocol
 
-from tailrace_broker.model.errors import TailraceError
+from tailrace_broker.model.errors import NoLeaderError, TailraceError
+from tailrace_broker.storage.segments.writer import LogPlace
 
 # Makes the error that says who serves a partition instead: of a topic's name, and the partition.
 Elsewhere = Callable[[str, int], TailraceError]
@@ -16,36 +17,71 @@ class LogInRange(Protocol):
     """What a role asks of a log."""
 
     def on_role_changed(self) -> None:
-        """`RangeRole.epoch` or `RangeRole.elsewhere` has changed."""
+        """`RangeRole.epoch` or another attribute of it has changed."""
 
 
 class RangeRole:
     """`epoch`: this process leads the range in it; None: it takes no appends.
 
     `elsewhere`: None when this process serves the range's partitions, at least to readers.
+    `commits_alone`: it has the only copy. Else `PartitionLog.commit` says what is committed.
     """
 
-    __slots__ = ("_given_up", "_logs", "_on_given_up", "elsewhere", "epoch")
+    __slots__ = ("_given_up", "_logs", "_on_given_up", "commits_alone", "elsewhere", "epoch")
 
     def __init__(
         self,
         epoch: int | None,
         elsewhere: Elsewhere | None = None,
         *,
+        commits_alone: bool = True,
         on_given_up: Callable[[int], None],
     ) -> None:
         """`on_given_up` is called once with each epoch that this process can lead in no more."""
         self.epoch = epoch
         self.elsewhere = elsewhere
+        self.commits_alone = commits_alone
         self._on_given_up = on_given_up
         self._given_up: int | None = None
         self._logs: dict[LogInRange, None] = {}
 
-    def change(self, epoch: int | None, elsewhere: Elsewhere | None = None) -> None:
+    def change(
+        self,
+        epoch: int | None,
+        elsewhere: Elsewhere | None = None,
+        *,
+        commits_alone: bool = True,
+    ) -> None:
         """Be this from now on. O(logs); those with appends under way answer them."""
-        self.epoch, self.elsewhere = epoch, elsewhere
+        self.epoch, self.elsewhere, self.commits_alone = epoch, elsewhere, commits_alone
         for log in list(self._logs):
             log.on_role_changed()
+
+    def refusal(self, place: LogPlace) -> TailraceError:
+        """The error of appends that this process does not take."""
+        if self.elsewhere is not None:
+            return self.elsewhere(place.topic, place.partition)
+        return NoLeaderError(
+            f'partition {place.partition} of topic "{place.topic}" takes no more events: range '
+            f"{place.range_id} is sealed; try again",
+            topic=place.topic,
+            partition=place.partition,
+            range=place.range_id,
+        )
+
+    def interrupted(self, place: LogPlace, *, is_deposed: bool) -> TailraceError:
+        """What becomes of appends whose write the end of the epoch has overtaken."""
+        error: TailraceError = NoLeaderError(
+            f"the leader's epoch has ended while it wrote to partition {place.partition} of topic "
+            f'"{place.topic}": the events may be stored; send them again',
+            topic=place.topic,
+            partition=place.partition,
+            range=place.range_id,
+        )
+        if is_deposed:
+            error = self.refusal(place)
+        error.write_attempted = True
+        return error
 
     def give_up(self, epoch: int) -> None:
         """A log of the range must not append in this epoch any more."""

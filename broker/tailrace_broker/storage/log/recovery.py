@@ -42,6 +42,7 @@ from tailrace_broker.storage.log.damage_file import load_damage
 from tailrace_broker.storage.log.producer_recovery import ProducerRecovery
 from tailrace_broker.storage.log.repairs import DiskRepairs, Repairs
 from tailrace_broker.storage.log.trim import load_log_start, log_start_in
+from tailrace_broker.storage.segments.cut import unfinished_cut
 from tailrace_broker.storage.segments.scan import (
     Behind,
     ends_with_damage,
@@ -195,6 +196,7 @@ class _Recovery:
     damages: list[Damage] = field(default_factory=list)
     losses: list[Damage] = field(default_factory=list)
     lost_end: LostEnd | None = None
+    cut_end: int | None = None  # of a cut that was not finished
 
     def recover(
         self, moved_start: LogStart | None, producers: ProducerRecovery | None
@@ -220,7 +222,8 @@ class _Recovery:
         if producers is not None:
             producers.begin(self.segments)
         windows = None if producers is None else producers.windows
-        pending = self._recover_end(windows, has_file=bool(kept))
+        has_file = bool(kept) and kept[-1] != self.cut_end  # else it is empty
+        pending = self._recover_end(windows, has_file=has_file)
         if producers is not None:
             damages = [*self.damages, *self.losses]
             windows = producers.end(self.segments, [*self.written, *pending], damages)
@@ -264,6 +267,12 @@ class _Recovery:
             names = {path.name for path in directory.iterdir()}
         segments = {int(name[:-4]) for name in names if SEGMENT_NAME.fullmatch(name)}
         indexes = {int(name[:-4]) for name in names if INDEX_NAME.fullmatch(name)}
+        self.cut_end = unfinished_cut(names)
+        if self.cut_end is not None:
+            self.repairs.finish_cut(self.cut_end)
+            segments = {each for each in segments if each < self.cut_end}
+            indexes = {each for each in indexes if each < self.cut_end}
+            segments |= {self.cut_end} if segments else set()
         for base_offset in indexes - segments:
             if base_offset >= first_segment:
                 index = read_index(self._path(base_offset).with_suffix(".idx"))
@@ -293,7 +302,10 @@ class _Recovery:
         self.has_lost_segments = True
 
     def _follow_on(self, base_offset: int) -> None:
-        """Go on with the segment of this offset; offsets between it and the one before are lost."""
+        """Go on with the segment of this offset.
+
+        Offsets between it and the one before are lost, unless all are below the log start.
+        """
         before = self.segments[-1]
         if base_offset < before.end_offset:
             raise self.place.damaged(
@@ -303,20 +315,23 @@ class _Recovery:
         state = before.follow_on(base_offset)
         if before.base_offset == base_offset:  # the log begins with it
             self.segments.clear()
-        elif base_offset > before.end_offset:
+        elif base_offset > max(before.end_offset, self.log_start):
             path = self._path(before.base_offset)
             self.losses.append(Damage(path, before.position, before.end_offset, base_offset))
         self.segments.append(state)
 
     def _recover_finished(self, state: SegmentState, next_offset: int) -> None:
-        """A segment that another follows: from its index file, or from a scan."""
+        """A segment that another follows, where it ends: from its index file, or from a scan."""
         path = self._path(state.base_offset)
         index_path = path.with_suffix(".idx")
         index = read_index(index_path)
         with translated_errors(path):
             size_bytes = path.stat().st_size
-        known = (next_offset, size_bytes)
-        fits = index is not None and (index.end_offset, index.segment_bytes) == known
+        fits = (
+            index is not None
+            and index.end_offset == next_offset
+            and index.segment_bytes <= size_bytes  # a cut may have left something behind
+        )
         if index is not None and fits and self.repairs.trusts_indexes:
             state.end_offset = index.end_offset
             state.last_epoch = index.last_epoch
@@ -325,7 +340,7 @@ class _Recovery:
             state.position = index.segment_bytes
             state.entries, state.epochs = index.entries, index.epochs
             return
-        scan = LogScan(self.place.topic_id, self.place.partition, state)
+        scan = LogScan(self.place.topic_id, self.place.partition, state, limit=next_offset)
         with closing(DirectFile.open(path, is_direct=self.is_direct)) as file:
             scan_segment(file, scan, self.pool)
             damage_count = len(self.damages)

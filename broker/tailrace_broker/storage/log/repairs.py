@@ -28,6 +28,7 @@ from tailrace_broker.storage.files.direct_file import (
 from tailrace_broker.storage.files.inventory import Inventory
 from tailrace_broker.storage.log.damage_file import save_damage
 from tailrace_broker.storage.log.trim import remove_segments, save_log_start
+from tailrace_broker.storage.segments.cut import finish_cut
 from tailrace_broker.storage.segments.open_segments import OpenSegments
 from tailrace_broker.storage.segments.writer import LogPlace, SegmentWriter, segment_path
 
@@ -54,6 +55,9 @@ class Repairs(Protocol):
         self, segments: list[SegmentState], pending: Sequence[JournaledBatch]
     ) -> None:
         """Write batches of the journal to the last of these segments, and add them to its state."""
+
+    def finish_cut(self, end_offset: int) -> None:
+        """Do what is left of a cut of the log's segments."""
 
     def cut(self, file: DirectFile, state: SegmentState, torn_bytes: int) -> None:
         """End the log on a block boundary with nothing behind it.
@@ -112,6 +116,10 @@ class DiskRepairs:
                 batches = pending[start : start + _BATCHES_PER_WRITE]
                 stored = [StoredBatch(each.header, (each.stored,)) for each in batches]
                 writer.write(stored, is_durable=True)
+
+    def finish_cut(self, end_offset: int) -> None:
+        """See Repairs."""
+        finish_cut(self._place.directory, end_offset, is_direct=self._is_direct)
 
     def cut(self, file: DirectFile, state: SegmentState, torn_bytes: int) -> None:
         """Cut away what a torn write left."""

@@ -50,6 +50,22 @@ def load_rescued(directory: Path) -> list[JournaledBatch]:
         return _batches_in(path)
 
 
+def cut_rescued(
+    directory: Path, end_offset: int, write_file: Callable[[Path, bytes], None]
+) -> None:
+    """Take out what ends above; durable on return. DiskFullError, StorageFailedError."""
+    path = directory / RESCUED
+    if not path.exists():
+        return
+    with translated_errors(path):
+        batches = _batches_in(path)
+    kept = [bytes(each.stored) for each in batches if each.end_offset <= end_offset]
+    if not kept:
+        remove_rescued(directory)
+    elif len(kept) < len(batches):
+        write_file(path, b"".join(kept))
+
+
 def remove_rescued(directory: Path) -> None:
     """They are in the segments. StorageFailedError."""
     path = directory / RESCUED

@@ -15,14 +15,22 @@ from pathlib import Path
 from time import perf_counter
 from typing import assert_never
 
-from tailrace_broker.codec.batch import BatchBody, StoredBatch, compress_columns, stamp_batches
+from tailrace_broker.codec.batch import (
+    BatchBody,
+    BatchPlace,
+    StoredBatch,
+    compress_columns,
+    stamp_batches,
+)
 from tailrace_broker.codec.columns import RecordColumns
+from tailrace_broker.codec.metadata import LogStart
 from tailrace_broker.core.log.appends import GROUP_BYTES_MAX
 from tailrace_broker.core.log.epochs import joined, note_epoch
+from tailrace_broker.core.log.follower_appends import FollowerAppends
 from tailrace_broker.core.log.leader_appends import LeaderAppends
 from tailrace_broker.core.log.producers import Producer, ProducerWindows
 from tailrace_broker.core.log.recovery import SegmentState
-from tailrace_broker.core.log.replica_tail import LogEnd, LogId, ReplicaTail
+from tailrace_broker.core.log.replica_tail import LogId, ReplicaTail
 from tailrace_broker.core.log.tail_events import (
     CLOSING,
     FLUSH_BEGUN,
@@ -30,14 +38,22 @@ from tailrace_broker.core.log.tail_events import (
     LINGER_OVER,
     SEGMENT_TURN,
     Acknowledge,
+    AnswerCut,
     AskJournal,
     AskSegment,
+    CommitsAlone,
+    CutEnded,
+    CutLog,
+    CutNotBegun,
+    CutNow,
     EpochEnded,
     Fail,
     Flush,
     Flushed,
     FlushFailed,
     GiveUpEpoch,
+    HighWatermarkMoved,
+    LogEnd,
     Publish,
     Refused,
     SettingsAltered,
@@ -50,21 +66,30 @@ from tailrace_broker.core.log.tail_events import (
     WakeReaders,
     Write,
     WriteFailed,
+    WriteStored,
     Written,
 )
-from tailrace_broker.model.append_outcome import Appended, AppendFailed, OnAppended
-from tailrace_broker.model.errors import NoLeaderError, TailraceError
+from tailrace_broker.model.append_outcome import (
+    Appended,
+    AppendFailed,
+    CutRefused,
+    Misfit,
+    MisfitReason,
+    OnAppended,
+)
+from tailrace_broker.model.errors import NotReadyError, TailraceError
 from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.storage.files.turns import Turns
 from tailrace_broker.storage.journal.file import JournalFile
 from tailrace_broker.storage.journal.spiller import SpillPart
 from tailrace_broker.storage.log.batch_cache import RecentBatches
+from tailrace_broker.storage.log.cutting import CutParts, Cutting
 from tailrace_broker.storage.log.pending_tail import PendingTail
 from tailrace_broker.storage.log.producer_recovery import save_checkpoint
 from tailrace_broker.storage.log.range_role import RangeRole
 from tailrace_broker.storage.log.rescued_tail import save_rescued
 from tailrace_broker.storage.log.resources import LogResources
-from tailrace_broker.storage.segments.writer import LogPlace, SegmentWriter
+from tailrace_broker.storage.segments.writer import LogPlace, SegmentWriter, segment_path
 
 # From here on LZ4 and CRC run in an I/O thread, so that the event loop stays free.
 INLINE_COMPRESS_BYTES_MAX = 256 * 1024
@@ -74,9 +99,10 @@ class LogTail:
     """An idle one has no file, no timer, no task."""
 
     __slots__ = (
-        "_frame", "_gone", "_idle", "_leader", "_linger", "_on_advanced", "_on_sealed", "_place",
-        "_resources", "_role", "_segments", "_unflushed_paths", "_write", "_writer", "is_open",
-        "pending", "recent", "replica", "turns",
+        "_follower", "_frame", "_gone", "_idle", "_leader", "_linger",
+        "_on_advanced", "_on_sealed", "_place", "_resources", "_role", "_segments",
+        "_unflushed_paths", "_write", "_writer", "is_open", "on_durable", "pending", "recent",
+        "replica", "start", "turns",
     )  # fmt: skip
 
     def __init__(
@@ -86,6 +112,7 @@ class LogTail:
         resources: LogResources,
         settings: TopicSettings,
         role: RangeRole,
+        start: LogStart,
         *,
         pending: Sequence[tuple[StoredBatch, JournalFile | None]],
         windows: ProducerWindows | None,
@@ -106,10 +133,12 @@ class LogTail:
         state = segments[-1]
         end = LogEnd(state.end_offset, state.last_epoch, state.last_append_time_us)
         epochs = joined(segment.epochs for segment in segments)
+        committed_end = max(start.log_start, state.high_watermark)
         for batch, file in pending:
             self.pending.add([batch], file)
             note_epoch(epochs, batch.header.epoch, batch.header.base_offset)
             end = LogEnd.behind(batch.header)
+            committed_end = max(committed_end, batch.header.high_watermark)
         self.replica = ReplicaTail(
             LogId(place.topic_id, place.range_id, place.partition),
             end,
@@ -118,9 +147,14 @@ class LogTail:
             pending_bytes=self.pending.size_bytes,
             sealed_end=sealed_end,
             epochs=epochs,
+            committed_end=None if role.commits_alone else min(committed_end, end.offset),
         )
+        self.replica.trim(start.log_start)
+        self.start = start  # changed by who has the turn
         self._role = role
         self._leader: LeaderAppends | None = None  # from the first append of a role on
+        self._follower: FollowerAppends | None = None  # likewise, of a role that follows
+        self.on_durable: Callable[[], None] | None = None  # called when a flush has ended
         self._write: Write | None = None  # what the machine has decided in this turn
         self._frame: Sequence[StoredBatch] = ()  # what is being written to the journal
         self._linger: asyncio.TimerHandle | None = None
@@ -173,41 +207,85 @@ class LogTail:
         if self._gone is not None:
             done(AppendFailed(self._gone))
         elif epoch is None:
-            done(AppendFailed(self._refusal()))
+            done(AppendFailed(self._role.refusal(self._place)))
+        elif self._follower is not None and not self._follower.may_end:
+            done(AppendFailed(NotReadyError("writes of the role before are under way")))
         else:
+            self._follower = None
             self._leader = LeaderAppends(self.replica, epoch)
         return self._leader
 
-    def _refusal(self) -> TailraceError:
-        """Why this process takes no appends."""
-        place, elsewhere = self._place, self._role.elsewhere
-        if elsewhere is not None:
-            return elsewhere(place.topic, place.partition)
-        return NoLeaderError(
-            f'partition {place.partition} of topic "{place.topic}" takes no more events: range '
-            f"{place.range_id} is sealed; try again",
-            topic=place.topic,
-            partition=place.partition,
-            range=place.range_id,
-        )
+    # --- for followers ---
 
-    def _interrupted(self, refusal: TailraceError | None) -> TailraceError:
-        """What becomes of appends whose write the end of the epoch has overtaken."""
-        place = self._place
-        error = refusal or NoLeaderError(
-            f"the leader's epoch has ended while it wrote to partition {place.partition} of topic "
-            f'"{place.topic}": the events may be stored; send them again',
-            topic=place.topic,
-            partition=place.partition,
-            range=place.range_id,
+    def append_stored(self, batches: Sequence[StoredBatch], done: OnAppended) -> Misfit | None:
+        """Append verified batches as they are. `done` is called when they are written."""
+        follower = self._follow()
+        if follower is None:
+            return Misfit(MisfitReason.CLOSED, "this process leads the range")
+        effects = follower.append(batches, done)
+        if isinstance(effects, Misfit):
+            return effects
+        self._execute(effects)
+        return None
+
+    def cut(self, cut: CutLog) -> None:
+        """Cut the log once the writes under way have ended; appends that come later wait."""
+        follower = self._follow()
+        if follower is None:
+            cut.done(CutRefused("this process leads the range"))
+        else:
+            self._execute(follower.cut(cut))
+
+    def _follow(self) -> FollowerAppends | None:
+        """Begin to take batches of a leader; None: this process is one itself."""
+        if self._leader is not None:
+            return None
+        if self._follower is None:
+            self._follower = FollowerAppends(self.replica)
+            if self._gone is not None:
+                self._follower.step(Refused(self._gone))
+        return self._follower
+
+    def commit(self, high_watermark: int) -> None:
+        """All below is committed, as the leader says."""
+        self._step(HighWatermarkMoved(high_watermark))
+
+    def _cut_now(self, cut: CutLog) -> None:
+        parts = CutParts(
+            self._place,
+            lambda: self.start,
+            self._segments,
+            self._resources,
+            self.turns,
+            self.pending,
+            self.replica.windows,
+            self._needs_cut,
+            is_repeated=self._follower is not None and self._follower.is_half_cut,
         )
-        error.write_attempted = True
-        return error
+        self.recent = None  # what is evicted of it later must not be what comes now
+        Cutting(cut, parts, self._on_cut).begin()
+
+    def _on_cut(self, event: CutNotBegun | CutEnded) -> None:
+        if isinstance(event, CutEnded) and not event.needs_cut:
+            self._writer = None  # the last segment may be another
+        self._keep_unflushed(self._unflushed_paths or ())
+        self._step(event)
+
+    def _keep_unflushed(self, paths: Iterable[Path]) -> None:
+        """These segments are not durable; those that a cut has removed are of no interest."""
+        written = (state.base_offset for state in self._segments if state.position)
+        kept = set(paths) & {segment_path(self._place.directory, offset) for offset in written}
+        self._unflushed_paths = kept or None
 
     # --- for the log ---
 
     def on_role_changed(self) -> None:
         """Answer the appends of the epoch that has ended, in the same turn of the event loop."""
+        self._answer_epoch()
+        if self._role.commits_alone != self.replica.commits_alone:
+            self._step(CommitsAlone(self._role.commits_alone))
+
+    def _answer_epoch(self) -> None:
         leader, epoch = self._leader, self._role.epoch
         if leader is None:
             return
@@ -216,8 +294,8 @@ class LogTail:
             self._leader = None  # the next append begins with another
         if not is_idle:
             is_deposed = epoch is None
-            attempted = self._interrupted(self._refusal() if is_deposed else None)
-            refusal = self._refusal() if is_deposed else None
+            attempted = self._role.interrupted(self._place, is_deposed=is_deposed)
+            refusal = self._role.refusal(self._place) if is_deposed else None
             self._execute(leader.step(EpochEnded(attempted, epoch, refusal), 0))
 
     def refuse(self, reason: TailraceError) -> None:
@@ -306,15 +384,18 @@ class LogTail:
         def saved(_: None, error: TailraceError | None) -> None:
             if error is None:
                 self.pending.release()
+            self.turns.end()
             done(error)
 
-        self._resources.io.submit(self.setting_aside(), saved)
+        def begin() -> None:
+            self._resources.io.submit(self.setting_aside(), saved)
+
+        self.turns.take(begin)  # a cut changes that file too
 
     def setting_aside(self) -> Callable[[], None]:
         """For an I/O thread."""
         contents = [batch.contents() for batch in self.pending.batches]
-        write_file = self._resources.write_file
-        return partial(save_rescued, self._place.directory, contents, write_file)
+        return partial(save_rescued, self._place.directory, contents, self._resources.write_file)
 
     def begin_flush(self) -> tuple[int, Sequence[Path]]:
         """The end of what is written, and the segments that were written since the last flush."""
@@ -325,10 +406,12 @@ class LogTail:
     def on_flushed(self, end_offset: int) -> None:
         """All below is durable."""
         self._step(Flushed(end_offset))
+        if self.on_durable is not None:
+            self.on_durable()
 
     def on_flush_failed(self, paths: Sequence[Path], error: TailraceError) -> None:
         """These segments, or the journal, could not be synced; it is tried again."""
-        self._unflushed_paths = {*paths, *(self._unflushed_paths or ())}
+        self._keep_unflushed({*paths, *(self._unflushed_paths or ())})
         self._step(FlushFailed(error))
 
     # --- the machine ---
@@ -336,7 +419,7 @@ class LogTail:
     def _step(self, event: TailEvent) -> None:
         leader = self._leader
         if leader is None:
-            self._execute(self.replica.step(event))
+            self._execute((self._follower or self.replica).step(event))
         else:
             self._execute(leader.step(event, self._resources.now_us()))
         if self._idle is not None and self._is_idle:
@@ -364,6 +447,12 @@ class LogTail:
                     resources.journal.add(self)
                 case Write():
                     self._write = effect
+                case WriteStored():
+                    self._frame = effect.batches
+                case CutNow():
+                    self._cut_now(effect.cut)
+                case AnswerCut():
+                    effect.done(effect.outcome)
                 case AskSegment():
                     resources.io.call_soon(partial(self.turns.take, self._write_segment))
                 case Flush():
@@ -415,27 +504,40 @@ class LogTail:
     def _write_segment(self) -> None:
         """It has the turn: write a group behind what is pending."""
         self._step(SEGMENT_TURN)
-        write = self._taken()
-        if write is None:
+        write, stored = self._taken(), self._frame
+        if write is not None:
+            contents = write.contents
+            if sum(len(part.payload) for part in contents) <= INLINE_COMPRESS_BYTES_MAX:
+                contents = self._compressed(contents)
+            stamped = partial(self._stamped, contents, write.first)
+            self._put(stamped, is_durable=write.is_durable)
+        elif stored:
+            self._frame = ()
+            self._put(lambda: stored, is_durable=self.replica.is_synced)
+        else:
             self.turns.end()
-            return
-        contents = write.contents
-        if sum(len(part.payload) for part in contents) <= INLINE_COMPRESS_BYTES_MAX:
-            contents = self._compressed(contents)
+
+    def _stamped(
+        self, contents: Sequence[RecordColumns | BatchBody], first: BatchPlace
+    ) -> list[StoredBatch]:
+        return stamp_batches(self._compressed(contents), first)
+
+    def _put(self, make: Callable[[], Sequence[StoredBatch]], *, is_durable: bool) -> None:
+        """Write what `make` returns, in an I/O thread, behind what is pending."""
         pending = list(self.pending.batches)
         # What the journal gives up for it must be safe.
-        is_durable = write.is_durable or bool(pending)
+        is_durable = is_durable or bool(pending)
         segment_count, started_s = len(self._segments), perf_counter()
         written_paths: set[Path] = set()
 
-        def write_all() -> list[StoredBatch]:
-            batches = stamp_batches(self._compressed(contents), write.first)
+        def write_all() -> Sequence[StoredBatch]:
+            batches = make()
             path = self._segment_writer().write([*pending, *batches], is_durable=is_durable)
             if not is_durable:
                 written_paths.add(path)
             return batches
 
-        def done(batches: list[StoredBatch], error: TailraceError | None) -> None:
+        def done(batches: Sequence[StoredBatch], error: TailraceError | None) -> None:
             self._count_write(error, started_s)
             if written_paths:  # not in the thread: a flush under way has not seen it
                 self._unflushed_paths = written_paths | (self._unflushed_paths or set())

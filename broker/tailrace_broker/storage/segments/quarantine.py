@@ -85,6 +85,13 @@ class Quarantine:
                 return _unreadable(log.place, loss.path, loss.first_offset, loss.end_offset)
         return None
 
+    def cut(self, log: Log, end_offset: int) -> None:
+        """The log ends there now."""
+        for known in (self._by_log, self._losses):
+            kept = [each for each in known.pop(log, ()) if each.end_offset <= end_offset]
+            if kept:
+                known[log] = kept
+
     def forget(self, log: Log) -> None:
         """It is closed."""
         self._by_log.pop(log, None)

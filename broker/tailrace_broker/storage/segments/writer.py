@@ -163,7 +163,11 @@ class SegmentWriter:
         )
         self._segments.append(
             SegmentState(
-                state.end_offset, state.end_offset, state.last_epoch, state.last_append_time_us
+                state.end_offset,
+                state.end_offset,
+                state.last_epoch,
+                state.last_append_time_us,
+                high_watermark=state.high_watermark,
             )
         )
 

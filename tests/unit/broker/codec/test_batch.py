@@ -15,9 +15,11 @@ from tailrace_broker.codec.batch import (
     decompress_payload,
     read_header,
     stamp_batch,
+    verified_batches,
     verify_batch,
 )
 from tailrace_broker.codec.columns import RecordColumns
+from tailrace_broker.codec.producers import TableEntry, encode_table
 from tailrace_broker.model.errors import CorruptBatchError
 from tests.support.storage.batches import (
     PARTITION,
@@ -282,3 +284,26 @@ def test_a_small_batch_is_one_buffer(value_bytes: int, buffer_count: int) -> Non
 
     assert len(batch.buffers) == buffer_count
     assert verify_batch(batch.contents()) == batch.header
+
+
+# --- batches back to back -------------------------------------------------------------------------
+
+
+def test_batches_of_a_message_are_views_of_it() -> None:
+    table = encode_table([TableEntry(bytes(16), 7, 0, 1)])
+    first = b"".join(stamp_batch(body_of([Event(b"1")], producer_table=table), place_of()).buffers)
+    second = batch_of([Event(b"2")], base_offset=1, previous_epoch=1)
+    found = verified_batches(memoryview(first + second))
+
+    assert [bytes(each.contents()) for each in found] == [first, second]
+    assert [bytes(each.buffers[1]) for each in found] == [table, b""]
+    assert verified_batches(memoryview(b"")) == []
+
+
+@pytest.mark.parametrize("position", [20, 200])
+def test_a_message_with_a_damaged_batch_is_refused(position: int) -> None:
+    stored = bytearray(batch_of([Event(b"1")]) + batch_of([Event(bytes(range(200)))]))
+    stored[-position] ^= 1
+    for damaged in (stored, stored[:-16]):
+        with pytest.raises(CorruptBatchError):
+            verified_batches(memoryview(bytes(damaged)))

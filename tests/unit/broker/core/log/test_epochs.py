@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from tailrace_broker.codec.segment import EpochStart
 from tailrace_broker.core.log.epochs import (
     EpochEnd,
+    cut_epochs,
     end_of_epoch,
     joined,
     note_epoch,
@@ -69,6 +70,17 @@ def test_epochs_end_where_the_records_say(log: list[tuple[int, int]], data: st.D
 
     known = [epoch for epoch in epochs if epoch <= asked]
     assert found == EpochEnd(max(known, default=None), len(known))
+
+
+@given(batches, st.data())
+def test_a_cut_log_has_the_epochs_of_what_is_left(
+    log: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    kept = data.draw(st.integers(0, len(log)))
+    starts, _ = starts_of(log)
+    left, epochs = starts_of(log[:kept])
+
+    assert cut_epochs(starts, len(epochs)) == left
 
 
 @given(batches, st.integers(0, 12))

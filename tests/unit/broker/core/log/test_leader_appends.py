@@ -23,6 +23,7 @@ from tailrace_broker.core.log.tail_events import (
     Flush,
     FlushFailed,
     GiveUpEpoch,
+    LogEnd,
     Refused,
     SettingsAltered,
     StartLinger,
@@ -68,7 +69,7 @@ def test_what_comes_while_a_write_is_in_flight_joins_the_next() -> None:
 
 
 def test_a_batch_is_stamped_with_the_epoch_of_the_role_and_the_committed_end() -> None:
-    leader = Leader(end=replica_tail.LogEnd(7, 2, 9_000_000_000_000_000), epoch=3)
+    leader = Leader(end=LogEnd(7, 2, 9_000_000_000_000_000), epoch=3)
     leader.event("a")
     leader.batch("b", [b"1"], is_compressed=True)
     leader.turn()

@@ -444,3 +444,22 @@ def test_what_was_given_up_does_not_come_back_behind_damage() -> None:
 
     assert resume_journal(END, [given_up, *new], 12) == new
     assert resume_journal(END, [given_up, stored(6, epoch=2)], 12) == []
+
+
+# --- cuts -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [2, 4, 6])
+def test_a_segment_ends_where_the_next_one_begins(limit: int) -> None:
+    scan = LogScan(TOPIC_ID, PARTITION, SegmentState(0, 0), limit=limit)
+    scan.feed(memoryview(THREE_WRITES.stored), is_last=True)
+    end = max(each.end for each in THREE_WRITES.pieces if each.end_offset == limit)
+
+    assert (scan.ended, scan.state.end_offset, scan.state.position) == (True, limit, end)
+
+
+def test_the_largest_high_watermark_of_the_headers_is_known() -> None:
+    state = scan_of(THREE_WRITES.stored).state
+
+    assert state.high_watermark == state.follow_on(8).high_watermark
+    assert 0 < state.high_watermark < 8

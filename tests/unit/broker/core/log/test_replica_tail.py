@@ -4,7 +4,7 @@ import pytest
 
 from tailrace_broker.codec.segment import EpochStart
 from tailrace_broker.core.log.epochs import EpochEnd
-from tailrace_broker.core.log.replica_tail import LogEnd, LogId, ReplicaTail
+from tailrace_broker.core.log.replica_tail import LogId, ReplicaTail
 from tailrace_broker.core.log.tail_events import (
     CLOSING,
     JOURNAL_TURN,
@@ -14,6 +14,7 @@ from tailrace_broker.core.log.tail_events import (
     Flush,
     Flushed,
     FlushFailed,
+    LogEnd,
     Publish,
     Refused,
     SettingsAltered,

@@ -225,3 +225,14 @@ def test_a_journal_without_an_identity_is_data(tmp_path: Path) -> None:
 
     with pytest.raises(CorruptMetadataError, match=r"meta\.json is missing, but the directory"):
         DataDirectory(tmp_path)
+
+
+def test_a_cut_lowers_the_newest_segment(inventory: Inventory, tmp_path: Path) -> None:
+    inventory.add_segments([(TOPIC_ID, 1, 9), (TOPIC_ID, 2, 9), (OTHER_ID, 0, 7)])
+    for base_offset in (5, 7, 5):
+        inventory.cut_segments(TOPIC_ID, 1, base_offset)
+    inventory.cut_segments(TOPIC_ID, 2, None)
+    inventory.cut_segments(TOPIC_ID, 3, 4)
+    inventory.cut_segments(OTHER_ID, 0, None)
+
+    assert stored(tmp_path) == KnownFiles((), {TOPIC_ID: {1: 5}})

@@ -94,3 +94,26 @@ def test_the_first_batch_with_a_record_of_a_time_is_found(
 ) -> None:
     wanted: Any = None if found is None else BATCHES[found]
     assert tail.find_time(timestamp_us) is wanted
+
+
+@pytest.mark.parametrize(
+    ("end", "held"), [(6, [True, True, False]), (4, [True, True, False]), (0, [False] * 3)]
+)
+def test_a_cut_drops_what_ends_above(
+    tail: PendingTail, journal: list[JournalFile], end: int, held: list[bool]
+) -> None:
+    tail.cut(end)
+    kept = BATCHES[: end // 2]
+    assert (tail.batches, tail.size_bytes, holders(journal)) == (kept, len(kept) * SIZE, held)
+    tail.drop_below(end)
+    assert holders(journal) == [False] * 3
+
+
+def test_what_follows_a_cut_is_held_by_its_own_file(
+    tail: PendingTail, journal: list[JournalFile]
+) -> None:
+    tail.drop_below(2)
+    tail.cut(4)
+    tail.add([batch(4)], journal[2])
+    tail.drop_below(4)
+    assert holders(journal) == [False, False, True]

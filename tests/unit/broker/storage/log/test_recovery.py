@@ -220,7 +220,7 @@ def test_a_log_whose_end_is_below_its_start_begins_again_there(files: LogFiles) 
     start = LogStart(7, 7, 1, TIME_US, is_behind_damage=True)
     for _ in range(2):
         log = files.recovered()
-        assert (log.start, log.lost_end) == (start, None)
+        assert (log.start, log.lost_end, log.losses) == (start, None, [])
         assert [(each.base_offset, each.end_offset) for each in log.segments] == [(7, 7)]
         assert segments_of(files) == []
 
