@@ -127,6 +127,11 @@ class DataDirectory:
                 write_file_atomically(self._identity_path, encode_identity(identity))
                 self.identity = identity
 
+    @property
+    def has_lost_power(self) -> bool:
+        """Since the last start that the ring knows, whose logs were recovered."""
+        return any(start.loss not in ("clean", "process") for start in self.identity.starts[1:])
+
     def belong_to(self, cluster_id: UUID) -> None:
         """The disk belongs to this ring from now on.
 

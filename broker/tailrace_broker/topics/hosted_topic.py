@@ -213,6 +213,8 @@ async def _open_log(
             if partition.is_sealed
             else replayed.exact_end(topic.topic_id, partition.partition),
             is_journal_lossy=replayed.replay.is_lossy,
+            headers_prove=roles.of(partition.range_id).commits_alone
+            or not directory.has_lost_power,
             now_us=resources.now_us(),
         )
         recovered = await io.run(recover)

@@ -234,6 +234,7 @@ class LogFiles:
                 damaged=evidence.damaged,
                 exact_end=evidence.exact_end,
                 is_journal_lossy=evidence.is_journal_lossy,
+                headers_prove=evidence.headers_prove,
             )
         except CorruptPartitionError:
             assert noted is None

@@ -85,6 +85,9 @@ class LogEvidence(NamedTuple):
     `journaled`: its batches in the journal. `damaged`: those that the journal held durably and
     that are damaged there. `exact_end`: it ended there, as a clean stop or its seal says.
     `is_journal_lossy`: somebody has accepted that some of the journal is lost.
+    `headers_prove`: what a batch's header says was committed was durable here. Of several copies
+    that need not be: a follower can take two batches in one write, and lose the first with the
+    power.
     """
 
     first_offset: int
@@ -93,6 +96,7 @@ class LogEvidence(NamedTuple):
     damaged: Sequence[BatchHeader] = ()
     exact_end: int | None = None
     is_journal_lossy: bool = False
+    headers_prove: bool = True
     is_start_known: bool = True
 
 
@@ -107,6 +111,7 @@ def recover_log(
     damaged: Sequence[BatchHeader] = (),
     exact_end: int | None = None,
     is_journal_lossy: bool = False,
+    headers_prove: bool = True,
     now_us: int = 0,
 ) -> RecoveredLog:
     """On disk nothing follows the segments afterwards, unless the log is damaged there.
@@ -122,6 +127,7 @@ def recover_log(
         damaged,
         exact_end,
         is_journal_lossy=is_journal_lossy,
+        headers_prove=headers_prove,
     )
     producers = ProducerRecovery(place.directory, pool, is_direct=is_direct, now_us=now_us)
     repairs = DiskRepairs(place, pool, inventory, is_direct=is_direct)
@@ -403,7 +409,8 @@ class _Recovery:
     def _pending(self, state: SegmentState, behind: Behind) -> list[JournaledBatch]:
         """Return the batches that the journal adds, and note how far all was durable."""
         pending, journal_end = follow_journal(state, self.evidence.journaled)
-        self.durable_end = max(self.durable_end, behind.durable_end, journal_end)
+        if self.evidence.headers_prove:
+            self.durable_end = max(self.durable_end, behind.durable_end, journal_end)
         return pending
 
     def _is_damaged(self, state: SegmentState, pending: Sequence[JournaledBatch]) -> bool:

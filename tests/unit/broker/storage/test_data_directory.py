@@ -187,6 +187,23 @@ def test_a_kernel_that_has_booted_since_is_a_loss_of_power(tmp_path: Path) -> No
         known = json.loads(meta.read_text())
 
 
+def test_a_loss_of_power_counts_until_the_ring_knows_a_later_start(tmp_path: Path) -> None:
+    """Until then no start may have recovered the logs."""
+    boot(tmp_path)
+    meta = tmp_path / "data" / "meta.json"
+    boot(tmp_path)
+    known = json.loads(meta.read_text())
+    meta.write_text(json.dumps({**known, "kernelBootId": "another"}))
+    boot(tmp_path)
+    directory = DataDirectory(tmp_path)
+    found = [directory.begin_boot().kind, directory.has_lost_power]
+    directory.keep_starts_from(directory.identity.starts[-1].id)
+    found.append(directory.has_lost_power)
+    directory.close()
+
+    assert found == ["process", True, False]
+
+
 @pytest.mark.parametrize("stored", [b"", b"{", b'{"boot":1,"logEnds":{},"version":2}', b"\0" * 50])
 def test_a_stop_marker_that_cannot_be_read_counts_as_none(tmp_path: Path, stored: bytes) -> None:
     boot(tmp_path, log_ends=ENDS)

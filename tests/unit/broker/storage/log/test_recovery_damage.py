@@ -131,6 +131,19 @@ def test_behind_a_lost_write_the_log_goes_on(files: LogFiles, behind: bytes) -> 
     assert offsets_of(files) == ([0, 2], [range(1, 2)])
 
 
+def test_where_headers_prove_nothing_the_log_ends_at_a_hole(files: LogFiles) -> None:
+    """Of several copies: what a header says is committed may have been durable elsewhere only."""
+    stored = written(files, [[b"a"]], [[b"b"]], [[b"c"]])
+    files.write_segment(stored[:BLOCK_BYTES] + bytes(BLOCK_BYTES) + stored[2 * BLOCK_BYTES :])
+    evidence = LogEvidence(0, journaled=[journaled(3, 3)], headers_prove=False)
+
+    found = files.recover_as(files.place, evidence)
+
+    assert (found.damages, found.losses, found.lost_end) == ([], [], None)
+    assert (found.segments[-1].end_offset, found.pending) == (1, [])
+    assert files.segment().stat().st_size == BLOCK_BYTES, "nothing is behind the end"
+
+
 def test_several_damages_are_each_passed_over(files: LogFiles) -> None:
     written(files, *[[[b"%d" % number]] for number in range(8)])
     for number in (0, 3, 4):
