@@ -9,7 +9,7 @@ import asyncio
 import os
 import random
 import selectors
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -101,6 +101,7 @@ class SimulatedIo(IoThreads):
         self._waiting: list[tuple[Callable[[], Any], Done]] = []
         self._threads = []  # no write is seen to stall
         self.full_at_s = None
+        self.with_room = lambda work: work()  # unless a broker has a trash to empty
 
     @property
     def is_busy(self) -> bool:
@@ -159,22 +160,28 @@ class World:
         self, live: Callable[[SimulatedBroker, SimulatedIo], Coroutine[Any, Any, None]]
     ) -> bool:
         """One life: start, `live`, stop. False when it was killed on the way."""
+        return self._run(lambda: self._live(live))
+
+    def run_life(self, whole_life: Callable[[SimulatedIo], Coroutine[Any, Any, None]]) -> bool:
+        """One life of a process that is no whole broker. False when it was killed on the way."""
+        return self._run(lambda: self.outlive(whole_life))
+
+    def _run(self, live: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
         self.life += 1
         with self.disk.recording(), asyncio.Runner(loop_factory=VirtualLoop) as runner:
-            ended = runner.run(self._live(live))
+            ended = runner.run(live())
             self.started_us = runner.run(_now(self)) + 1
         return ended
 
     async def _live(
         self, live: Callable[[SimulatedBroker, SimulatedIo], Coroutine[Any, Any, None]]
     ) -> bool:
-        io = SimulatedIo(self.generator)
         tasks: set[asyncio.Future[Any]] = set()
 
         def spawn(work: Coroutine[Any, Any, None]) -> None:
             tasks.add(asyncio.ensure_future(work))
 
-        async def whole_life() -> None:
+        async def whole_life(io: SimulatedIo) -> None:
             directory = DataDirectory(self.disk.root)
             SimulatedBroker.world = self
             settings = Settings.model_construct(None, data_dir=self.disk.root, **SETTINGS)
@@ -184,7 +191,16 @@ class World:
             await broker.stop()
             directory.close()
 
-        main = asyncio.ensure_future(whole_life())
+        return await self.outlive(whole_life, tasks)
+
+    async def outlive(
+        self,
+        whole_life: Callable[[SimulatedIo], Coroutine[Any, Any, None]],
+        tasks: Collection[asyncio.Future[Any]] = (),
+    ) -> bool:
+        """Run a process to its end; False when it was killed on the way, with its tasks."""
+        io = SimulatedIo(self.generator)
+        main = asyncio.ensure_future(whole_life(io))
         await asyncio.wait([main, io.died], return_when=asyncio.FIRST_COMPLETED)
         if self.disk.is_dead:
             main.cancel()

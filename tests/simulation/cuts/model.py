@@ -1,0 +1,145 @@
+"""What a follower's log may be after a crash, by what its leader asked for and was told.
+
+Writes and cuts end in the order in which they were asked for. Those that were reported count. Of
+what was under way any first part may be done, and of the next one a part: the first batches of a
+write; of a cut, the log down to anywhere above its end, or all of it. A loss of power takes any
+tail of what was not durable besides.
+"""
+
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tests.simulation.world import Violation
+
+
+class ModelBatch(NamedTuple):
+    """A batch that a leader sent."""
+
+    base_offset: int
+    end_offset: int
+    epoch: int
+    stored: bytes
+    sequence: int
+
+
+@dataclass(slots=True)
+class Operation:
+    """Append `batches`, or (None) cut at `end`."""
+
+    batches: Sequence[ModelBatch] | None
+    end: int = 0
+    epoch: int = 0
+    is_reset: bool = False
+
+
+@dataclass(slots=True)
+class ModelLog:
+    """`batches` from `start` on: all that was reported. `under_way`: what was not."""
+
+    start: int = 0
+    base_epoch: int = 0  # of the batch before `start`
+    start_max: int = 0  # a trim to here has begun
+    batches: list[ModelBatch] = field(default_factory=list)
+    durable_end: int = 0
+    under_way: list[Operation] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        """Behind the last batch."""
+        return self.batches[-1].end_offset if self.batches else self.start
+
+    @property
+    def last_epoch(self) -> int:
+        """Of the last batch."""
+        return self.batches[-1].epoch if self.batches else self.base_epoch
+
+    def expected(self) -> "ModelLog":
+        """The log once all that is under way is done."""
+        log = deepcopy(self)
+        for operation in self.under_way:
+            log.apply(operation)
+        return log
+
+    def apply(self, operation: Operation) -> None:
+        """Do it."""
+        if operation.batches is not None:
+            self.batches += operation.batches
+            return
+        if operation.is_reset:
+            self.batches, self.start, self.base_epoch = [], operation.end, operation.epoch
+            self.start_max = self.durable_end = operation.end
+        self.batches = [each for each in self.batches if each.end_offset <= operation.end]
+        self.durable_end = min(self.durable_end, operation.end)
+
+    # --- notes ---
+
+    def asked(self, operation: Operation) -> None:
+        """It may be done from now on."""
+        self.under_way.append(operation)
+
+    def done(self, count: int) -> None:
+        """So many of those under way are."""
+        for _ in range(count):
+            self.apply(self.under_way.pop(0))
+
+    def flushed(self, end: int) -> None:
+        """No loss of power takes what is below."""
+        self.durable_end = max(self.durable_end, min(end, self.end))
+
+    def trimming(self, start: int) -> None:
+        """What is below may go."""
+        self.start_max = max(self.start_max, start)
+
+    # --- after a crash ---
+
+    def check(self, found: "ModelLog", *, lost_power: bool) -> None:
+        """Violation: it is nothing that a crash may leave."""
+        reasons = []
+        for state, least, is_exact in self._states():
+            reason = _difference(state, least, is_exact, found, lost_power=lost_power)
+            if reason is None:
+                return
+            reasons.append(reason)
+        raise Violation("; or ".join(reasons))
+
+    def _states(self) -> Iterator[tuple["ModelLog", int, bool]]:
+        """What may be there, a prefix of it down to an end at least; or all of it."""
+        state = deepcopy(self)
+        for operation in (*self.under_way, None):
+            if operation is None:
+                yield state, state.end, True
+                return
+            if operation.batches is not None:
+                least, longer = state.end, deepcopy(state)
+                longer.apply(operation)
+                yield longer, least, False
+            elif operation.is_reset:
+                yield deepcopy(state), state.start, False
+            else:
+                yield deepcopy(state), min(operation.end, state.end), False
+            state.apply(operation)
+
+
+def _difference(
+    state: ModelLog, least: int, is_exact: bool, found: ModelLog, *, lost_power: bool
+) -> str | None:
+    """Why `found` is not this state, or a part of it."""
+    if not min(state.start, state.start_max) <= found.start <= max(state.start, state.start_max):
+        return f"it starts at {found.start}, not at {state.start} to {state.start_max}"
+    if lost_power:
+        least = min(least, max(state.durable_end, state.start))
+    expected = [each for each in state.batches if each.end_offset > found.start]
+    count = len(found.batches)
+    if found.batches != expected[:count]:
+        wrong = next(
+            (ours for ours, theirs in zip(found.batches, expected, strict=False) if ours != theirs),
+            found.batches[min(len(expected), count - 1)],
+        )
+        return f"offset {wrong.base_offset} of epoch {wrong.epoch} should not be there"
+    if found.end < max(least, found.start):
+        return f"it ends at {found.end}, before {least}"
+    if is_exact and not lost_power and found.end != max(state.end, found.start):
+        return f"it ends at {found.end}, not at {state.end}"
+    return None

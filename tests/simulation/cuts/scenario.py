@@ -1,0 +1,128 @@
+"""A follower's scenario under one seed: lives, each ended by a stop, a kill, or a loss of power."""
+
+import os
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tailrace_broker.core.log import replica_tail
+from tailrace_broker.storage.journal import journal
+from tests.simulation.cuts.model import ModelLog
+from tests.simulation.cuts.replica import (
+    FRAME_BYTES_MAX,
+    LARGE_GROUP_BYTES,
+    SPILL_BYTES,
+    History,
+    Replica,
+    ScriptedLeader,
+)
+from tests.simulation.world import SimulatedIo, World
+from tests.support.storage.simulated_disk import SimulatedDisk
+
+# 200 take about a minute on a slow machine.
+SEEDS = range(int(os.environ.get("SEEDS", "20")) * 10)
+LIVES = 2
+LOSSES_OF_POWER = 2
+IMAGES_ASIDE = 2
+ACTIONS_MAX = 30
+CHANGES_BEFORE_A_KILL_MAX = 100
+
+
+@dataclass
+class FollowerWorld(World):
+    """A disk and its time, over several lives of a follower.
+
+    `lost_power`: since a process has looked at what is there.
+    """
+
+    lost_power: bool = False
+
+    def live(self, history: History, action_count: int) -> bool:
+        """One life. False when it was killed."""
+
+        async def whole_life(io: SimulatedIo) -> None:
+            replica = Replica(self, history, io)
+            resources = await replica.open(lost_power=self.lost_power)
+            await replica.check([*history.now], lost_power=self.lost_power)
+            self.lost_power = False
+            sequence = 1000 * self.life
+            epoch = max(log.last_epoch for log in history.now) + 1
+            leader = ScriptedLeader(replica, epoch, sequence)
+            await leader.use(action_count)
+            for log in replica.logs:
+                await log.close()
+            if await resources.flusher.flush_all():
+                for partition in range(len(replica.logs)):
+                    history.note(partition, lambda model: model.flushed(model.end))
+            resources.close()
+
+        return self.run_life(whole_life)
+
+
+@dataclass
+class Scenario:
+    """Everything that happens follows from `seed`; it fits into `directory`."""
+
+    seed: int
+    directory: Path
+    monkeypatch: pytest.MonkeyPatch
+    image_count: int = 0
+
+    def __post_init__(self) -> None:
+        self.generator = random.Random(self.seed)
+        ids = random.Random(f"ids {self.seed}")
+        self.monkeypatch.setattr(os, "urandom", ids.randbytes)
+        self.monkeypatch.setattr(journal, "FRAME_BYTES_MAX", FRAME_BYTES_MAX)
+        self.monkeypatch.setattr(replica_tail, "SPILL_BYTES", SPILL_BYTES)
+        self.monkeypatch.setattr(replica_tail, "LARGE_GROUP_BYTES", LARGE_GROUP_BYTES)
+
+    def run(self) -> None:
+        """Violation when the disk is not what it may be."""
+        root = self.directory / "disk"
+        root.mkdir()
+        before: list[ModelLog] | None = None
+        life = 0
+        for _ in range(LOSSES_OF_POWER):
+            world, history = self._world(root, before, life)
+            for _ in range(LIVES):
+                self._live(world, history)
+            for _ in range(IMAGES_ASIDE):
+                self._look_at(world, history)
+            before, root = self._lose_power(world, history)
+            life = world.life
+
+    def _world(
+        self, root: Path, before: list[ModelLog] | None, life: int
+    ) -> tuple[FollowerWorld, History]:
+        disk = SimulatedDisk(root, self.seed)
+        world = FollowerWorld(disk, self.generator, life=life, lost_power=before is not None)
+        return world, History(disk.tick, before)
+
+    def _live(self, world: FollowerWorld, history: History) -> None:
+        if self.generator.random() < 0.6:
+            world.disk.kill_after(self.generator.randrange(CHANGES_BEFORE_A_KILL_MAX))
+        world.live(history, self.generator.randrange(ACTIONS_MAX))
+
+    def _look_at(self, world: FollowerWorld, history: History) -> None:
+        """What a loss of power leaves, and once more when it comes during the recovery."""
+        before, root = self._lose_power(world, history)
+        aside, history = self._world(root, before, world.life)
+        self._live(aside, history)
+        before, root = self._lose_power(aside, history)
+        aside, history = self._world(root, before, aside.life)
+        aside.live(history, 0)
+
+    def _lose_power(self, world: FollowerWorld, history: History) -> tuple[list[ModelLog], Path]:
+        """Any time may be the last, one within a write or between removals most of all."""
+        disk = world.disk
+        time = self.generator.randint(0, disk.time)
+        if disk.under_way and self.generator.random() < 0.5:
+            time = self.generator.choice(disk.under_way)
+        elif disk.removed and self.generator.random() < 0.7:
+            time = self.generator.choice(disk.removed)
+        self.image_count += 1
+        root = self.directory / f"image{self.image_count}"
+        disk.image(time, self.generator, root)
+        return history.at(time), root
