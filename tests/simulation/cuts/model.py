@@ -7,8 +7,7 @@ tail of what was not durable besides.
 """
 
 from collections.abc import Iterator, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tests.simulation.world import Violation
@@ -20,7 +19,7 @@ class ModelBatch(NamedTuple):
     base_offset: int
     end_offset: int
     epoch: int
-    stored: bytes
+    digest: bytes  # of what is stored
     sequence: int
 
 
@@ -57,10 +56,14 @@ class ModelLog:
 
     def expected(self) -> "ModelLog":
         """The log once all that is under way is done."""
-        log = deepcopy(self)
+        log = self.copy()
         for operation in self.under_way:
             log.apply(operation)
         return log
+
+    def copy(self) -> "ModelLog":
+        """Another that changes on its own."""
+        return replace(self, batches=list(self.batches), under_way=list(self.under_way))
 
     def apply(self, operation: Operation) -> None:
         """Do it."""
@@ -92,6 +95,19 @@ class ModelLog:
         """What is below may go."""
         self.start_max = max(self.start_max, start)
 
+    def trimmed(self, start: int) -> None:
+        """What is below is gone."""
+        kept = [each for each in self.batches if each.end_offset > start]
+        gone = self.batches[: len(self.batches) - len(kept)]
+        self.base_epoch = max((each.epoch for each in gone), default=0)
+        self.start, self.batches = start, kept
+
+    def recovered(self, found: "ModelLog") -> None:
+        """After a crash this is all, durably."""
+        self.start, self.start_max, self.base_epoch = found.start, found.start_max, found.base_epoch
+        self.batches, self.durable_end = list(found.batches), found.durable_end
+        self.under_way = []
+
     # --- after a crash ---
 
     def check(self, found: "ModelLog", *, lost_power: bool) -> None:
@@ -106,19 +122,19 @@ class ModelLog:
 
     def _states(self) -> Iterator[tuple["ModelLog", int, bool]]:
         """What may be there, a prefix of it down to an end at least; or all of it."""
-        state = deepcopy(self)
+        state = self.copy()
         for operation in (*self.under_way, None):
             if operation is None:
                 yield state, state.end, True
                 return
             if operation.batches is not None:
-                least, longer = state.end, deepcopy(state)
+                least, longer = state.end, state.copy()
                 longer.apply(operation)
                 yield longer, least, False
             elif operation.is_reset:
-                yield deepcopy(state), state.start, False
+                yield state.copy(), state.start, False
             else:
-                yield deepcopy(state), min(operation.end, state.end), False
+                yield state.copy(), min(operation.end, state.end), False
             state.apply(operation)
 
 

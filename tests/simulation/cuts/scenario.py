@@ -3,21 +3,16 @@
 import os
 import random
 from dataclasses import dataclass
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
 
 import pytest
 
-from tailrace_broker.core.log import replica_tail
-from tailrace_broker.storage.journal import journal
+from tailrace_broker.storage.files.direct_file import sync_file_system
+from tests.simulation.cuts.leader import ScriptedLeader
 from tests.simulation.cuts.model import ModelLog
-from tests.simulation.cuts.replica import (
-    FRAME_BYTES_MAX,
-    LARGE_GROUP_BYTES,
-    SPILL_BYTES,
-    History,
-    Replica,
-    ScriptedLeader,
-)
+from tests.simulation.cuts.replica import Disk, History, Replica, check_recovered, make_small
 from tests.simulation.world import SimulatedIo, World
 from tests.support.storage.simulated_disk import SimulatedDisk
 
@@ -43,19 +38,24 @@ class FollowerWorld(World):
         """One life. False when it was killed."""
 
         async def whole_life(io: SimulatedIo) -> None:
-            replica = Replica(self, history, io)
+            data = self.disk.root / "data"
+            replica = Replica(Disk(data, io), history)
             resources = await replica.open(lost_power=self.lost_power)
-            await replica.check([*history.now], lost_power=self.lost_power)
+            await io.run(partial(sync_file_system, data))
+            found = await replica.found()
+            check_recovered(history.now, found, lost_power=self.lost_power)
+            for partition, model in enumerate(found):
+                history.note(partition, methodcaller("recovered", model))
             self.lost_power = False
             sequence = 1000 * self.life
             epoch = max(log.last_epoch for log in history.now) + 1
-            leader = ScriptedLeader(replica, epoch, sequence)
+            leader = ScriptedLeader(replica, self.generator, epoch, sequence)
             await leader.use(action_count)
             for log in replica.logs:
                 await log.close()
             if await resources.flusher.flush_all():
-                for partition in range(len(replica.logs)):
-                    history.note(partition, lambda model: model.flushed(model.end))
+                for partition, log in enumerate(replica.logs):
+                    history.note(partition, methodcaller("flushed", log.log_end))
             resources.close()
 
         return self.run_life(whole_life)
@@ -74,9 +74,7 @@ class Scenario:
         self.generator = random.Random(self.seed)
         ids = random.Random(f"ids {self.seed}")
         self.monkeypatch.setattr(os, "urandom", ids.randbytes)
-        self.monkeypatch.setattr(journal, "FRAME_BYTES_MAX", FRAME_BYTES_MAX)
-        self.monkeypatch.setattr(replica_tail, "SPILL_BYTES", SPILL_BYTES)
-        self.monkeypatch.setattr(replica_tail, "LARGE_GROUP_BYTES", LARGE_GROUP_BYTES)
+        make_small(self.monkeypatch)
 
     def run(self) -> None:
         """Violation when the disk is not what it may be."""
