@@ -414,6 +414,9 @@ class Raft:
             leading.slice_taken(message)
 
     def _refuse_stale(self, disk: DiskId, refusal: AppendAnswered | VoteAnswered) -> None:
+        if self._state.is_disk_stalled and isinstance(refusal, AppendAnswered):
+            self._state.rules["disk.silent"] += 1  # an answer to a leader is a heartbeat
+            return
         self._state.rules["stale.refused"] += 1
         self._state.send_term(disk.ordinal, refusal)
 

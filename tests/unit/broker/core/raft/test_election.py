@@ -488,6 +488,21 @@ def test_a_follower_whose_data_stalls_is_silent_and_gives_no_vote() -> None:
     assert [type(each) for each in sent(node.write())] == [VoteAnswered]
 
 
+def test_a_broker_whose_data_stalls_answers_no_leader_of_an_older_term() -> None:
+    world = World()
+    world.elect(0)
+    world.settle()
+    node, head = world.nodes[2], world[0].head
+    node.step(Received(append(2, parent=head, commit=head)))
+    node.write()
+    late = append(1, parent=head, commit=head)
+    assert len(sent(node.step(Received(late)))) == 1
+
+    world[2].note_data(is_stalled=True)
+    assert sent(node.step(Received(late))) == []
+    assert world.rules["disk.silent"] == 1
+
+
 def test_who_votes_alone_waits_for_its_disk() -> None:
     world = World(1)
     world.elect()
