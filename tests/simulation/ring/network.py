@@ -170,12 +170,14 @@ class Network:
         if len(living) == 1:
             return living[0]
         route = (sender.number, ordinal)
-        if self._random.random() < TURNS_TO_THE_OTHER:
-            self._routes.pop(route, None)
-        chosen = next((each for each in living if each.number == self._routes.get(route)), None)
-        if chosen is None:
-            chosen = self._random.choice(living)
-            self._routes[route] = chosen.number
+        turns = self._random.random() < TURNS_TO_THE_OTHER
+        before = next((each for each in living if each.number == self._routes.get(route)), None)
+        if before is not None and not turns:
+            return before
+        chosen = self._random.choice(living)
+        self._routes[route] = chosen.number
+        if before is not None and chosen is not before:
+            self._lose(sender, before, "data")  # a connection has one other end
         return chosen
 
     def _is_cut(self, sender: Endpoint, receiver: int, port: Port) -> bool:
