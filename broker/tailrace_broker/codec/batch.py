@@ -123,6 +123,14 @@ def compress_columns(
     )
 
 
+def compressed(contents: Iterable[RecordColumns | BatchBody], codec: Codec) -> list[BatchBody]:
+    """Compress what is not compressed yet; each with its producer table."""
+    return [
+        part if isinstance(part, BatchBody) else compress_columns(part, part.producer_table, codec)
+        for part in contents
+    ]
+
+
 def stamp_batch(body: BatchBody, place: BatchPlace) -> StoredBatch:
     """Put a body at its offset: the header, and the whole batch as buffers."""
     payload, table = body.payload, body.producer_table

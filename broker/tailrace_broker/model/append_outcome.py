@@ -10,11 +10,13 @@ from tailrace_broker.model.errors import TailraceError
 class Appended(NamedTuple):
     """`offset`: of the request's first record.
 
-    `is_duplicate`: the same request of a producer had stored these records before.
+    `is_duplicate`: the same request of a producer had stored these records before. `copies`: so
+    many brokers have them, as the topic's durability asks for.
     """
 
     offset: int
     is_duplicate: bool = False
+    copies: int = 1
 
 
 class AppendFailed(NamedTuple):

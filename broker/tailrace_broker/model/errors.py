@@ -43,6 +43,7 @@
     │   ├── TooManyConnectionsError
     │   ├── NotLeaderError
     │   ├── NoLeaderError
+    │   ├── NotEnoughReplicasError
     │   ├── BrokerUnreachableError
     │   ├── NotAgreedError          the brokers could not agree in time; they still may
     │   └── NotReadyError
@@ -264,6 +265,13 @@ class NoLeaderError(OverloadError):
     """No broker leads the partition now; members `topic`, `partition`, `range`.
 
     With `write_attempted` the leader's epoch has ended while it wrote.
+    """
+
+
+class NotEnoughReplicasError(OverloadError):
+    """Too few of the partition's replicas answer; members `topic`, `partition`, `range`.
+
+    With `write_attempted` it is written here, and is committed when they are back.
     """
 
 

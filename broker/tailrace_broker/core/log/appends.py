@@ -102,7 +102,7 @@ class EventsAppend:
         if isinstance(outcome, Appended) and len(self._events) > 1:
             assert not outcome.is_duplicate
             for offset, (_, _, _, done) in enumerate(self._events, start=outcome.offset):
-                done(Appended(offset))
+                done(outcome._replace(offset=offset))
         else:
             for _, _, _, done in self._events:
                 done(outcome)

@@ -78,8 +78,9 @@ class ReplicaTail:
     """One write is in flight, or none. `windows` is None until a producer is known."""
 
     __slots__ = (
-        "_epochs", "_flush_end_max", "_needs_cut", "_spill_at_bytes", "_unflushed_bytes",
+        "_flush_end_max", "_needs_cut", "_spill_at_bytes", "_unflushed_bytes",
         "_unflushed_end", "_waits_for_spill", "commits_alone", "durable_end", "end",
+        "epochs",
         "high_watermark", "id", "is_writing", "orphaned", "owes_sync", "pending_bytes", "settings",
         "stuck", "windows",
     )  # fmt: skip
@@ -102,7 +103,7 @@ class ReplicaTail:
         """
         self.id = id
         self.end = end
-        self._epochs = list(epochs)
+        self.epochs = list(epochs)
         self.settings = settings
         self.windows = windows
         self.pending_bytes = pending_bytes  # in the journal and in memory, not in the segment
@@ -141,11 +142,11 @@ class ReplicaTail:
 
     def end_of_epoch(self, epoch: int) -> EpochEnd:
         """Return the largest epoch up to this one, and where it ends: for a follower's cut."""
-        return end_of_epoch(self._epochs, self.end.offset, epoch)
+        return end_of_epoch(self.epochs, self.end.offset, epoch)
 
     def trim(self, log_start: int) -> None:
         """The log begins here now."""
-        self._epochs = trim_epochs(self._epochs, log_start)
+        self.epochs = trim_epochs(self.epochs, log_start)
 
     def next_place(self, epoch: int, now_us: int) -> BatchPlace:
         """Return where and when the next batch goes, in this epoch."""
@@ -235,7 +236,7 @@ class ReplicaTail:
         for batch in batches:
             header = batch.header
             size_bytes += header.batch_bytes
-            note_epoch(self._epochs, header.epoch, header.base_offset)
+            note_epoch(self.epochs, header.epoch, header.base_offset)
             if header.producer_table_bytes:
                 self._remember(header, batch.buffers[1])
         if not written.is_durable:
@@ -296,7 +297,7 @@ class ReplicaTail:
         assert self.is_writing
         self.is_writing = False
         self.end, end_offset = cut.end, cut.end.offset
-        self._epochs = [] if cut.is_reset else cut_epochs(self._epochs, end_offset)
+        self.epochs = [] if cut.is_reset else cut_epochs(self.epochs, end_offset)
         self.windows = cut.windows
         self.pending_bytes, self._needs_cut = cut.pending_bytes, cut.needs_cut
         self._spill_at_bytes = SPILL_BYTES

@@ -126,9 +126,9 @@ class Closing:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Each append from now on fails with `reason`; those under way go on."""
+    """Each append from now on fails with `reason`, None: with none; those under way go on."""
 
-    reason: TailraceError
+    reason: TailraceError | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +320,9 @@ TailEffect = (
     | Fail
     | GiveUpEpoch
 )
+
+# What replication is told of a leader's write: it begins; it has ended well, or failed.
+OwnWrite = Write | Written | WriteFailed
 
 # One object of each that says nothing but its name.
 JOURNAL_TURN, SEGMENT_TURN = JournalTurn(), SegmentTurn()

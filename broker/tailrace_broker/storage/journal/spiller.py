@@ -4,6 +4,7 @@ A file of the journal may hold something of thousands of logs. All are written, 
 durable by one call for the file system, which costs little more than the sync of one file.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -64,6 +65,16 @@ class Spiller:
     def spill(self, log: SpillingLog, done: SpillDone) -> None:
         """Spill one log."""
         self._take_turns([log], done)
+
+    async def spilled(self, log: SpillingLog, is_done: Callable[[], bool]) -> TailraceError | None:
+        """Spill one log until that is done; or why it is not."""
+        while True:
+            outcome: asyncio.Future[TailraceError | None]
+            outcome = asyncio.get_running_loop().create_future()
+            self.spill(log, partial(_tell, outcome))
+            error = await outcome
+            if error is not None or is_done():
+                return error
 
     def spill_all(self, logs: Sequence[SpillingLog], done: SpillDone) -> None:
         """Spill them all; `done` with the first error, once all have ended."""
@@ -152,3 +163,9 @@ class Spiller:
         except StoredDataError as error:
             return error
         return None
+
+
+def _tell(outcome: "asyncio.Future[TailraceError | None]", error: TailraceError | None) -> None:
+    """Unless nobody waits any more."""
+    if not outcome.cancelled():
+        outcome.set_result(error)

@@ -18,11 +18,11 @@ from typing import TypeVar
 from tailrace_broker.codec.batch import BatchBody, StoredBatch
 from tailrace_broker.codec.columns import RecordColumns
 from tailrace_broker.codec.metadata import LogStart
-from tailrace_broker.codec.segment import INDEX_INTERVAL_BYTES, find_time
-from tailrace_broker.core.log.epochs import EpochEnd
+from tailrace_broker.codec.segment import INDEX_INTERVAL_BYTES, EpochStart, find_time
+from tailrace_broker.core.log.epochs import EpochEnd, joined
 from tailrace_broker.core.log.producers import Producer, ProducerWindows
 from tailrace_broker.core.log.recovery import SegmentState
-from tailrace_broker.core.log.tail_events import CutLog
+from tailrace_broker.core.log.tail_events import CutLog, OwnWrite
 from tailrace_broker.model.append_outcome import (
     CutOutcome,
     LogIsCut,
@@ -61,7 +61,8 @@ class PartitionLog:
     """The log of one partition."""
 
     __slots__ = (
-        "_gone", "_resources", "_tail", "_waiters", "lost_end", "place", "role",
+        "_gone", "_resources", "_tail", "_waiters", "lost_end", "on_trimmed",
+        "place", "role",
         "segments",
     )  # fmt: skip
 
@@ -103,6 +104,7 @@ class PartitionLog:
         )
         self.role = role
         role.add(self)
+        self.on_trimmed: Callable[[int], None] | None = None  # gets the new log start
         self._waiters: set[asyncio.Future[None]] | None = None
         self._gone: TailraceError | None = None
         self.lost_end = lost_end
@@ -187,6 +189,10 @@ class PartitionLog:
         self._tail.on_role_changed()
         self._wake_waiters()
 
+    def on_shortage(self) -> None:
+        """Answer appends that cannot be committed now."""
+        self._tail.on_shortage()
+
     # --- appending ---
 
     def append_event(
@@ -261,6 +267,34 @@ class PartitionLog:
         """Call this when a flush has ended."""
         self._tail.on_durable = report
 
+    def on_own_write(self, report: Callable[[OwnWrite], None]) -> None:
+        """Call this when a write of this process as leader begins, and when it has ended."""
+        self._tail.on_own_write = report
+
+    def epochs(self) -> tuple[int, Sequence[EpochStart]]:
+        """Return the epoch of the batch before the log start, and those from there on."""
+        before = [
+            each.epoch
+            for each in joined(segment.epochs for segment in self.segments)
+            if each.offset < self.log_start
+        ]
+        return before[-1] if before else self._tail.start.epoch_before, self._tail.replica.epochs
+
+    def read_recent(self, offset: int, max_bytes: int) -> list[StoredBatch]:
+        """As `read`, also above the high watermark; none: they are not in memory."""
+        tail = self._tail
+        recent = tail.recent.read(offset, max_bytes) if tail.recent is not None else None
+        return recent or tail.pending.read(offset, max_bytes)
+
+    async def read_written(self, offset: int, max_bytes: int) -> list[StoredBatch]:
+        """As `read`, also above the high watermark, for followers."""
+        if self._gone:
+            raise self._gone
+        if not self.log_start <= offset < self.log_end:
+            raise self._out_of_range(offset)
+        found = self.read_recent(offset, max_bytes)
+        return found or await self._read_from_disk(offset, max_bytes, self.log_end)
+
     # --- reading ---
 
     async def read(self, offset: int, max_bytes: int) -> list[StoredBatch]:
@@ -273,14 +307,12 @@ class PartitionLog:
         if self.lost_end is not None and offset >= self.high_watermark:
             raise self.lost_end_error(self.lost_end)
         self._check_range(offset)
-        if offset == self.high_watermark:
+        if offset >= self.high_watermark:
             return []
-        tail = self._tail
-        recent = tail.recent.read(offset, max_bytes) if tail.recent is not None else None
-        batches = recent or tail.pending.read(offset, max_bytes)
+        batches = self.read_recent(offset, max_bytes)
         if not batches:
-            return await self._read_from_disk(offset, max_bytes)
-        while batches[-1].header.end_offset > self.high_watermark:
+            return await self._read_from_disk(offset, max_bytes, self.high_watermark)
+        while batches and batches[-1].header.end_offset > self.high_watermark:
             batches.pop()
         return batches
 
@@ -424,6 +456,8 @@ class PartitionLog:
         del segments[:count]
         self._tail.forget_unflushed(removed)
         self._resources.files.forget(*removed)
+        if self.on_trimmed is not None:
+            self.on_trimmed(log_start)
         await io.run(partial(remove_segments, removed))
 
     def _wake_waiters(self) -> None:
@@ -433,12 +467,17 @@ class PartitionLog:
                 waiter.set_result(None)
 
     def _check_range(self, offset: int) -> None:
-        if not self.log_start <= offset <= self.high_watermark:
-            raise OffsetOutOfRangeError(
-                f"offset {offset} is not in [{self.log_start}, {self.high_watermark}]",
-                logStart=self.log_start,
-                highWatermark=self.high_watermark,
-            )
+        """A new leader may not know yet how far its log was committed."""
+        end = self.high_watermark if self.role.commits_alone else self.log_end
+        if not self.log_start <= offset <= end:
+            raise self._out_of_range(offset)
+
+    def _out_of_range(self, offset: int) -> OffsetOutOfRangeError:
+        return OffsetOutOfRangeError(
+            f"offset {offset} is not in [{self.log_start}, {self.high_watermark}]",
+            logStart=self.log_start,
+            highWatermark=self.high_watermark,
+        )
 
     def lost_end_error(self, lost: LostEnd) -> CorruptPartitionError:
         """The error of reads behind the end, and of appends."""
@@ -447,7 +486,9 @@ class PartitionLog:
     def _path_of(self, state: SegmentState) -> Path:
         return segment_path(self.place.directory, state.base_offset)
 
-    async def _read_from_disk(self, offset: int, max_bytes: int) -> list[StoredBatch]:
+    async def _read_from_disk(
+        self, offset: int, max_bytes: int, end_offset: int
+    ) -> list[StoredBatch]:
         lost = self._resources.quarantine.loss_error(self, offset)
         if lost is not None:
             raise lost
@@ -461,7 +502,7 @@ class PartitionLog:
             state,
             self._resources.pool,
             offset=offset,
-            end_offset=min(self.high_watermark, state.end_offset),  # behind it may be what was cut
+            end_offset=min(end_offset, state.end_offset),  # behind it may be what was cut
             max_bytes=max_bytes,
         )
         try:

@@ -6,7 +6,7 @@ So a change of the role is one change, in one turn of the event loop, whatever i
 from collections.abc import Callable
 from typing import Protocol
 
-from tailrace_broker.model.errors import NoLeaderError, TailraceError
+from tailrace_broker.model.errors import NoLeaderError, NotEnoughReplicasError, TailraceError
 from tailrace_broker.storage.segments.writer import LogPlace
 
 # Makes the error that says who serves a partition instead: of a topic's name, and the partition.
@@ -19,15 +19,22 @@ class LogInRange(Protocol):
     def on_role_changed(self) -> None:
         """`RangeRole.epoch` or another attribute of it has changed."""
 
+    def on_shortage(self) -> None:
+        """There is a shortage of replicas, or none any more."""
+
 
 class RangeRole:
     """`epoch`: this process leads the range in it; None: it takes no appends.
 
     `elsewhere`: None when this process serves the range's partitions, at least to readers.
     `commits_alone`: it has the only copy. Else `PartitionLog.commit` says what is committed.
+    `copies`: in-sync replicas, without which nothing is committed.
     """
 
-    __slots__ = ("_given_up", "_logs", "_on_given_up", "commits_alone", "elsewhere", "epoch")
+    __slots__ = (
+        "_given_up", "_logs", "_on_given_up", "_shortage", "commits_alone", "copies", "elsewhere",
+        "epoch",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -41,6 +48,8 @@ class RangeRole:
         self.epoch = epoch
         self.elsewhere = elsewhere
         self.commits_alone = commits_alone
+        self.copies = 1
+        self._shortage: str | None = None
         self._on_given_up = on_given_up
         self._given_up: int | None = None
         self._logs: dict[LogInRange, None] = {}
@@ -53,9 +62,31 @@ class RangeRole:
         commits_alone: bool = True,
     ) -> None:
         """Be this from now on. O(logs); those with appends under way answer them."""
+        self._shortage = None
         self.epoch, self.elsewhere, self.commits_alone = epoch, elsewhere, commits_alone
         for log in list(self._logs):
             log.on_role_changed()
+
+    def note_shortage(self, shortage: str | None) -> None:
+        """Refuse appends for this reason, and give up those that wait; None: take them again."""
+        if self._shortage is None and shortage is None:
+            return
+        self._shortage = shortage
+        for log in list(self._logs):
+            log.on_shortage()
+
+    def shortage(self, place: LogPlace, *, is_attempted: bool) -> TailraceError | None:
+        """Return why appends cannot be committed now; None: they can."""
+        if self._shortage is None:
+            return None
+        error = NotEnoughReplicasError(
+            f'partition {place.partition} of topic "{place.topic}": {self._shortage}',
+            topic=place.topic,
+            partition=place.partition,
+            range=place.range_id,
+        )
+        error.write_attempted = is_attempted
+        return error
 
     def refusal(self, place: LogPlace) -> TailraceError:
         """The error of appends that this process does not take."""
@@ -63,7 +94,7 @@ class RangeRole:
             return self.elsewhere(place.topic, place.partition)
         return NoLeaderError(
             f'partition {place.partition} of topic "{place.topic}" takes no more events: range '
-            f"{place.range_id} is sealed; try again",
+            f"{place.range_id} is sealed, or its new leader is not ready; try again",
             topic=place.topic,
             partition=place.partition,
             range=place.range_id,

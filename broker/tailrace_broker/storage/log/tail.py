@@ -17,9 +17,8 @@ from typing import assert_never
 
 from tailrace_broker.codec.batch import (
     BatchBody,
-    BatchPlace,
     StoredBatch,
-    compress_columns,
+    compressed,
     stamp_batches,
 )
 from tailrace_broker.codec.columns import RecordColumns
@@ -54,6 +53,7 @@ from tailrace_broker.core.log.tail_events import (
     GiveUpEpoch,
     HighWatermarkMoved,
     LogEnd,
+    OwnWrite,
     Publish,
     Refused,
     SettingsAltered,
@@ -99,10 +99,10 @@ class LogTail:
     """An idle one has no file, no timer, no task."""
 
     __slots__ = (
-        "_follower", "_frame", "_gone", "_idle", "_leader", "_linger",
+        "_follower", "_frame", "_gone", "_has_own_write", "_idle", "_leader", "_linger",
         "_on_advanced", "_on_sealed", "_place", "_resources", "_role", "_segments",
-        "_unflushed_paths", "_write", "_writer", "is_open", "on_durable", "pending", "recent",
-        "replica", "start", "turns",
+        "_unflushed_paths", "_write", "_writer", "is_open", "on_durable", "on_own_write",
+        "pending", "recent", "replica", "start", "turns",
     )  # fmt: skip
 
     def __init__(
@@ -155,6 +155,8 @@ class LogTail:
         self._leader: LeaderAppends | None = None  # from the first append of a role on
         self._follower: FollowerAppends | None = None  # likewise, of a role that follows
         self.on_durable: Callable[[], None] | None = None  # called when a flush has ended
+        self.on_own_write: Callable[[OwnWrite], None] | None = None
+        self._has_own_write = False  # in flight: of a leader, not of batches that it sent
         self._write: Write | None = None  # what the machine has decided in this turn
         self._frame: Sequence[StoredBatch] = ()  # what is being written to the journal
         self._linger: asyncio.TimerHandle | None = None
@@ -210,6 +212,8 @@ class LogTail:
             done(AppendFailed(self._role.refusal(self._place)))
         elif self._follower is not None and not self._follower.may_end:
             done(AppendFailed(NotReadyError("writes of the role before are under way")))
+        elif (shortage := self._role.shortage(self._place, is_attempted=False)) is not None:
+            done(AppendFailed(shortage))
         else:
             self._follower = None
             self._leader = LeaderAppends(self.replica, epoch)
@@ -285,6 +289,15 @@ class LogTail:
         if self._role.commits_alone != self.replica.commits_alone:
             self._step(CommitsAlone(self._role.commits_alone))
 
+    def on_shortage(self) -> None:
+        """Refuse what comes and give up what waits, or take appends again."""
+        if self._leader is None or self._gone is not None:
+            return
+        self._step(Refused(self._role.shortage(self._place, is_attempted=False)))
+        attempted = self._role.shortage(self._place, is_attempted=True)
+        if attempted is not None:
+            self._step(FlushFailed(attempted))
+
     def _answer_epoch(self) -> None:
         leader, epoch = self._leader, self._role.epoch
         if leader is None:
@@ -315,15 +328,12 @@ class LogTail:
 
     async def spilled(self) -> TailraceError | None:
         """Once what is pending now is in the segment, and its writer idle; or why it is not."""
-        end_offset = self.replica.end.offset
-        while True:
-            outcome: asyncio.Future[TailraceError | None]
-            outcome = asyncio.get_running_loop().create_future()
-            self._resources.spiller.spill(self, partial(_tell, outcome))
-            error = await outcome
-            rest = self.pending.batches
-            if error is not None or not rest or rest[0].header.base_offset >= end_offset:
-                return error
+        end_offset, pending = self.replica.end.offset, self.pending
+
+        def is_done() -> bool:
+            return not pending.batches or pending.batches[0].header.base_offset >= end_offset
+
+        return await self._resources.spiller.spilled(self, is_done)
 
     async def save_producers(self) -> None:
         """For the next start: what a scan of the last segment alone will not tell.
@@ -349,7 +359,8 @@ class LogTail:
         self._step(JOURNAL_TURN)
         write = self._taken()
         if write is not None:
-            self._frame = stamp_batches(self._compressed(write.contents), write.first)
+            codec = self.replica.settings.codec
+            self._frame = stamp_batches(compressed(write.contents, codec), write.first)
         return self._frame
 
     def on_journaled(
@@ -359,9 +370,9 @@ class LogTail:
         batches, self._frame = self._frame, ()
         if error is None:
             self.pending.add(batches, file)
-            self._step(Written(batches, is_journaled=True, is_durable=is_durable))
+            self._end_write(Written(batches, is_journaled=True, is_durable=is_durable))
         else:
-            self._step(WriteFailed(error, self._needs_cut))
+            self._end_write(WriteFailed(error, self._needs_cut))
 
     def begin_spill(self) -> SpillPart:
         """What is pending. It has the turn to write segments."""
@@ -387,10 +398,8 @@ class LogTail:
             self.turns.end()
             done(error)
 
-        def begin() -> None:
-            self._resources.io.submit(self.setting_aside(), saved)
-
-        self.turns.take(begin)  # a cut changes that file too
+        # A cut changes that file too.
+        self.turns.take(lambda: self._resources.io.submit(self.setting_aside(), saved))
 
     def setting_aside(self) -> Callable[[], None]:
         """For an I/O thread."""
@@ -447,6 +456,9 @@ class LogTail:
                     resources.journal.add(self)
                 case Write():
                     self._write = effect
+                    self._has_own_write = True
+                    if self.on_own_write is not None:
+                        self.on_own_write(effect)
                 case WriteStored():
                     self._frame = effect.batches
                 case CutNow():
@@ -471,10 +483,16 @@ class LogTail:
                 case _:
                     assert_never(effect)
 
+    def _end_write(self, event: Written | WriteFailed) -> None:
+        is_own, self._has_own_write = self._has_own_write, False
+        self._step(event)
+        if is_own and self.on_own_write is not None:
+            self.on_own_write(event)
+
     def _acknowledge(self, effect: Acknowledge) -> None:
         if effect.is_duplicate:
             self._resources.counters.produce_duplicates += 1
-        effect.done(Appended(effect.offset, effect.is_duplicate))
+        effect.done(Appended(effect.offset, effect.is_duplicate, self._role.copies))
 
     def _publish(self, batches: Sequence[StoredBatch]) -> None:
         """Keep them for readers near the end."""
@@ -490,15 +508,6 @@ class LogTail:
         write, self._write = self._write, None
         return write
 
-    def _compressed(self, contents: Iterable[RecordColumns | BatchBody]) -> list[BatchBody]:
-        codec = self.replica.settings.codec
-        return [
-            part
-            if isinstance(part, BatchBody)
-            else compress_columns(part, part.producer_table, codec)
-            for part in contents
-        ]
-
     # --- writes to the segment ---
 
     def _write_segment(self) -> None:
@@ -506,21 +515,18 @@ class LogTail:
         self._step(SEGMENT_TURN)
         write, stored = self._taken(), self._frame
         if write is not None:
-            contents = write.contents
+            contents, codec = write.contents, self.replica.settings.codec
             if sum(len(part.payload) for part in contents) <= INLINE_COMPRESS_BYTES_MAX:
-                contents = self._compressed(contents)
-            stamped = partial(self._stamped, contents, write.first)
-            self._put(stamped, is_durable=write.is_durable)
+                contents = compressed(contents, codec)
+            self._put(
+                lambda: stamp_batches(compressed(contents, codec), write.first),
+                is_durable=write.is_durable,
+            )
         elif stored:
             self._frame = ()
             self._put(lambda: stored, is_durable=self.replica.is_synced)
         else:
             self.turns.end()
-
-    def _stamped(
-        self, contents: Sequence[RecordColumns | BatchBody], first: BatchPlace
-    ) -> list[StoredBatch]:
-        return stamp_batches(self._compressed(contents), first)
 
     def _put(self, make: Callable[[], Sequence[StoredBatch]], *, is_durable: bool) -> None:
         """Write what `make` returns, in an I/O thread, behind what is pending."""
@@ -544,9 +550,9 @@ class LogTail:
             if error is None:
                 if pending:
                     self.pending.drop_below(pending[-1].header.end_offset)
-                self._step(Written(batches, is_journaled=False, is_durable=is_durable))
+                self._end_write(Written(batches, is_journaled=False, is_durable=is_durable))
             else:
-                self._step(WriteFailed(error, self._needs_cut))
+                self._end_write(WriteFailed(error, self._needs_cut))
             self.turns.end()
             self._tell_sealed(segment_count)
 
@@ -592,9 +598,3 @@ class LogTail:
                 segment_bytes=resources.segment_bytes,
             )
         return self._writer
-
-
-def _tell(outcome: "asyncio.Future[TailraceError | None]", error: TailraceError | None) -> None:
-    """Unless nobody waits any more."""
-    if not outcome.cancelled():
-        outcome.set_result(error)

@@ -12,6 +12,7 @@ from tailrace_broker.codec.batch import (
     COMPRESS_BYTES_MIN,
     BatchBody,
     compress_columns,
+    compressed,
     decompress_payload,
     read_header,
     stamp_batch,
@@ -87,6 +88,14 @@ def test_a_payload_that_shrinks_is_compressed(codec: Codec) -> None:
 
     assert body.codec == codec
     assert len(body.payload) < body.uncompressed_bytes == len(payload)
+
+
+def test_what_is_compressed_already_stays_as_it_is() -> None:
+    columns = RecordColumns(1, 0, bytes(COMPRESS_BYTES_MIN), 0, 0)
+    body = compress_columns(columns)
+
+    assert compressed([columns, body], Codec.LZ4) == [body, body]
+    assert compressed([], Codec.LZ4) == []
 
 
 def test_a_payload_is_not_compressed_when_that_is_not_wanted() -> None:

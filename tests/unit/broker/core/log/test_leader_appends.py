@@ -29,6 +29,7 @@ from tailrace_broker.core.log.tail_events import (
     StartLinger,
     Write,
 )
+from tailrace_broker.model.append_outcome import Appended, AppendOutcome
 from tailrace_broker.model.errors import (
     DiskFullError,
     NoLeaderError,
@@ -66,6 +67,16 @@ def test_what_comes_while_a_write_is_in_flight_joins_the_next() -> None:
     assert leader.outcomes == [("a", 0), ("b", 1), ("c", 2), ("d", 3)]
     assert leader.ends == (5, 5, 5)
     assert leader.appends.is_idle
+
+
+def test_each_event_of_a_batch_is_answered_with_its_offset_and_the_copies() -> None:
+    queue, outcomes = appends.AppendQueue(), list[AppendOutcome]()
+    for _ in range(2):
+        queue.add_event(None, b"1", 0, 0, outcomes.append, None)
+    [append] = queue.take_group()
+    append.finish(Appended(7, copies=3))
+
+    assert outcomes == [Appended(7, copies=3), Appended(8, copies=3)]
 
 
 def test_a_batch_is_stamped_with_the_epoch_of_the_role_and_the_committed_end() -> None:

@@ -46,7 +46,7 @@ class Requests:
         self.log.append_batch(body_of([Event(each) for each in values]), self, by)
 
     def __call__(self, outcome: AppendOutcome) -> None:
-        self.reported.put_nowait(outcome if isinstance(outcome, Appended) else outcome.error)
+        self.reported.put_nowait(outcome[:2] if isinstance(outcome, Appended) else outcome.error)
 
     async def outcomes(self, count: int) -> list[tuple[int, bool] | TailraceError]:
         """The next so many, in the order in which they were reported."""
