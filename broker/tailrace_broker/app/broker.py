@@ -133,6 +133,8 @@ class LocalBroker:
         self.restart_kind = restart.kind
         _log.info("broker.recovering", restart=restart.kind, boot=directory.identity.boot)
         await self.ring.start()
+        if not settings.ring.is_alone:
+            await self._topics.listen(settings.ring)
         self._watch_disk()
         await self._belong()
         self._resources, replayed = await open_engine(

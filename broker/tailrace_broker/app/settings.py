@@ -1,6 +1,7 @@
 """Configuration from the environment, prefix `TAILRACE_`; read once, in `__main__`."""
 
 import re
+from functools import partial
 from pathlib import Path
 from socket import gethostname
 from typing import Literal
@@ -20,6 +21,7 @@ MEBIBYTE = 1024 * 1024
 LARGEST_BUFFER_BYTES = PAYLOAD_BYTES_MAX + PAYLOAD_BYTES_MAX // 4
 # By how much the port for other brokers is above the base port.
 PEER_PORT = 5
+REPLICATION_PORT = 6
 PORT_MAX = 65535
 ORDINAL_PLACE = "{ordinal}"
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s]+")
@@ -64,6 +66,10 @@ class Settings(BaseSettings):
     ring_secret: SecretStr = SecretStr("")
     """What brokers of one ring prove to each other that they know, and admin requests name; visible
     ASCII; empty: nobody is asked."""
+
+    copies: int = Field(default=3, ge=1, le=3)
+    """Copies of each range of a ring that this broker founds, at most one a broker; 3 keeps every
+    acknowledged event when a broker is lost."""
 
     allowed_origins: str = ""
     """Origins whose web pages may change and read data, besides the broker's own, with commas:
@@ -158,13 +164,16 @@ class Settings(BaseSettings):
             is_alone=self.peer_host is None,
             host=self.host,
             peer_port=self.port + PEER_PORT,
-            peer_address_of=self._peer_address_of,
+            peer_address_of=partial(self._address_with, PEER_PORT),
+            replication_port=self.port + REPLICATION_PORT,
+            replication_address_of=partial(self._address_with, REPLICATION_PORT),
+            copies=self.copies,
             secret=self.ring_secret.get_secret_value().encode(),
         )
 
-    def _peer_address_of(self, ordinal: int) -> tuple[str, int]:
+    def _address_with(self, listener: int, ordinal: int) -> tuple[str, int]:
         host, port = self.address_of(ordinal)
-        return host, port + PEER_PORT
+        return host, port + listener
 
     @field_validator("ring_secret")
     @classmethod
@@ -213,8 +222,10 @@ class Settings(BaseSettings):
                 "TAILRACE_PEER_HOST has no {ordinal} and TAILRACE_PORT_STRIDE is 0: all brokers "
                 "would have one address"
             )
-        if self.port + PEER_PORT > PORT_MAX:
-            raise ValueError(f"TAILRACE_PORT leaves no room for the port +{PEER_PORT} of brokers")
+        if self.port + REPLICATION_PORT > PORT_MAX:
+            raise ValueError(
+                f"TAILRACE_PORT leaves no room for the ports up to +{REPLICATION_PORT} of brokers"
+            )
         if self.port - self.port_stride * self.ordinal < 1:
             raise ValueError("TAILRACE_PORT_STRIDE leaves no port for broker 0")
         return self

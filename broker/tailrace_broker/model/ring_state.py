@@ -188,6 +188,11 @@ class RingState(msgspec.Struct, frozen=True, array_like=True):
     recent: Mapping[int, Refusal | None] = {}
 
     @property
+    def copies(self) -> int:
+        """Of each event, when all brokers are well."""
+        return min(self.factor, self.broker_count)
+
+    @property
     def floor(self) -> int:
         """An ISR never has fewer members: they are replaced, not removed."""
         return min(2, self.factor, self.broker_count)

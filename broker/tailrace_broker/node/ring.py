@@ -61,8 +61,6 @@ from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.files.io_threads import IoThreads
 from tailrace_broker.storage.metadata.files import MetadataFiles
 
-# Copies of each range that a new ring keeps; more when brokers replicate.
-COPIES = 1
 CHANGE_S_MAX = 10.0
 LEAD_S_MAX = 2.0
 # What the agreement's refusals of a bootstrap are to callers.
@@ -90,18 +88,25 @@ class RingSettings:
     """How this broker reaches the others of its ring.
 
     `is_alone`: it has no peers and bootstraps a ring of one. It listens for peers at `host` and
-    `peer_port`; `peer_address_of` returns that address of any broker, by its ordinal.
+    `peer_port`; `peer_address_of` returns that address of any broker, by its ordinal; likewise for
+    followers. `copies`: of each range of a ring that is founded here, if there are enough brokers.
     """
 
     is_alone: bool
     host: str
     peer_port: int
     peer_address_of: Callable[[int], tuple[str, int]]
+    replication_port: int
+    replication_address_of: Callable[[int], tuple[str, int]]
     secret: bytes
+    copies: int = 1
 
 
 class RingNode:
-    """`on_applied`: called with the state before and after each change, in their order."""
+    """`on_applied`: called with the state before and after each change, in their order.
+
+    `on_silent`: called with a broker that seems dead, once until it is heard again.
+    """
 
     def __init__(
         self,
@@ -113,6 +118,7 @@ class RingNode:
     ) -> None:
         """`on_failed`: what this process cannot go on with; it must end."""
         self.on_applied: list[Callable[[RingState | None, RingState], None]] = []
+        self.on_silent: list[Callable[[int], None]] = []
         self.rules: Counter[str] = Counter()
         self.files = MetadataFiles(
             directory.path / "metadata",
@@ -134,6 +140,7 @@ class RingNode:
         self._requests: dict[int, _Request] = {}
         self._request_count = 0
         self._changed = asyncio.Event()
+        self._silent: set[int] = set()
         self._is_recovered = False
         self._health = Health()
         self._is_stopped = False
@@ -220,7 +227,7 @@ class RingNode:
                 disk.ordinal,
                 address_of=settings.peer_address_of,
                 secret=settings.secret,
-                cluster_id=self._cluster_id,
+                cluster_id=self.cluster_id,
                 on_message=self._heard,
                 on_unreachable=lambda ordinal: self._step(Unreachable(ordinal)),
                 spawn=self._spawn,
@@ -293,7 +300,8 @@ class RingNode:
         RingExistsError, BrokerUnreachableError, RingRefusedError, NotAgreedError, NotReadyError.
         """
         try:
-            await self._request(partial(AskBootstrap, broker_count=broker_count, factor=COPIES))
+            factor = self._settings.copies
+            await self._request(partial(AskBootstrap, broker_count=broker_count, factor=factor))
         except RingRefusedError as error:
             kind = BOOTSTRAP_ERRORS.get(error.refusal.reason)
             if kind is None:
@@ -363,6 +371,7 @@ class RingNode:
             for effect in self._control.step(self._events[0], self._now_ms()):
                 self._do(effect)
             self._events.popleft()
+        self._report_silent(self._control)
         wake_at_ms = self._control.wake_at_ms
         if self._timer is None or wake_at_ms != self._timer_at_ms:
             if self._timer is not None:
@@ -374,6 +383,12 @@ class RingNode:
     def _wake(self) -> None:
         self._timer = None
         self._step(Woken())
+
+    def _report_silent(self, control: Control) -> None:
+        before, self._silent = self._silent, control.silent(self._now_ms())
+        for ordinal in sorted(self._silent - before):
+            for call in self.on_silent:
+                call(ordinal)
 
     def _do(self, effect: ControlEffect) -> None:
         match effect:
@@ -429,7 +444,8 @@ class RingNode:
     def _compacted(self, snapshot: Snapshot) -> None:
         self._step(Compacted(snapshot))
 
-    def _cluster_id(self) -> UUID | None:
+    def cluster_id(self) -> UUID | None:
+        """Return the id of the ring that this broker is in."""
         state = self.state
         return None if state is None else state.cluster_id
 

@@ -29,6 +29,7 @@ from tailrace_broker.model.errors import (
     TailraceError,
     TopicNotFoundError,
 )
+from tailrace_broker.model.replication import LogKey
 from tailrace_broker.model.ring_state import RangeEnd, RangeState, RingState, TopicState
 from tailrace_broker.model.topic import NO_EPOCH, Partition, Topic, is_internal
 from tailrace_broker.node.ring import RingNode
@@ -48,6 +49,7 @@ from tailrace_broker.topics.hosted_topic import (
 )
 from tailrace_broker.topics.next_epoch import lead_in_next_epoch
 from tailrace_broker.topics.range_leaders import RangeRoles
+from tailrace_broker.topics.replicas import Replicas
 from tailrace_broker.topics.retention import Retention
 
 # After the disk has refused to open a log; sooner when the ring agrees on something.
@@ -83,6 +85,8 @@ class LocalTopics:
         self._retention = retention
         self._ring = ring
         self._roles = RangeRoles(url_of, self._lead_again)
+        ordinal = directory.identity.ordinal
+        self.replicas = Replicas(ordinal, ring, self._roles, self._log_of, spawn)
         self._resources: LogResources | None = None
         self._state: RingState | None = None  # that has been applied
         self._wanted_count = self._applied_count = 0  # of states
@@ -127,7 +131,7 @@ class LocalTopics:
 
     async def _host_all(self, state: RingState, replayed: Replayed) -> None:
         count = self._wanted_count
-        self._roles.apply(state, self._ring.registration)
+        self._take_roles(state)
         living = {topic.id for topic in state.topics.values()}
         deleted = {
             each.topic.id: (topic_of(state, each.topic), each.deleted_us)
@@ -208,7 +212,7 @@ class LocalTopics:
     # --- following the ring ---
 
     def _on_applied(self, _: RingState | None, after: RingState) -> None:
-        self._roles.apply(after, self._ring.registration)
+        self._take_roles(after)
         self._wanted_count += 1
         is_idle = self._is_serving and not self._is_running
         if is_idle and not self._unopened and _says_the_same(self._state, after):
@@ -216,6 +220,15 @@ class LocalTopics:
             self._applied_count = self._wanted_count
         else:
             self._look()
+
+    def _take_roles(self, state: RingState) -> None:
+        """At once, whatever is under way."""
+        self._roles.apply(state, self._ring.registration)
+        self.replicas.apply(state, self._ring.registration)
+
+    def _log_of(self, key: LogKey) -> PartitionLog | None:
+        log = _log_in(self._by_id.get(key.topic_id), key.partition)
+        return log if isinstance(log, PartitionLog) else None
 
     def _look(self) -> None:
         is_due = self._applied_count < self._wanted_count
@@ -298,7 +311,8 @@ class LocalTopics:
         """Have the range led in a new epoch: by this broker, unless another is faster."""
         _log.warning("epoch.ended", range=range_id, epoch=epoch)
         role = self._roles.of(range_id)
-        self._spawn(lead_in_next_epoch(self._ring, role, range_id, epoch))
+        if role.commits_alone:  # else its replicas ask
+            self._spawn(lead_in_next_epoch(self._ring, role, range_id, epoch))
 
     # --- logs ---
 
@@ -343,12 +357,15 @@ class LocalTopics:
             for number, log in opened.items():
                 logs[number] = log
         hosted.alter(topic, logs)
-        self._keep(hosted)
+        news = [logs[each.partition] for each in wanted]
+        self._keep(hosted, [each for each in news if isinstance(each, PartitionLog)])
         return hosted
 
-    def _keep(self, hosted: HostedTopic) -> None:
+    def _keep(self, hosted: HostedTopic, opened: Iterable[PartitionLog]) -> None:
         topic = hosted.topic
         self._by_id[topic.topic_id] = hosted
+        for log in opened:
+            self.replicas.opened(log)
         (self.internal if is_internal(topic.name) else self.by_name)[topic.name] = hosted
         if hosted.failure() is None:
             self._unopened.discard(topic.topic_id)

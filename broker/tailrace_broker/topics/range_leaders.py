@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from tailrace_broker.core.ring.roles import Leading, Role, roles
+from tailrace_broker.core.ring.roles import Leading, Role, is_replicated, roles
 from tailrace_broker.model.errors import NoLeaderError, NotLeaderError, TailraceError
 from tailrace_broker.model.ring_state import Registration, RingState
 from tailrace_broker.storage.log.range_role import Elsewhere, RangeRole
@@ -32,17 +32,31 @@ class RangeRoles:
         if is_registered != self._is_registered:  # which nothing is served without
             self._is_registered, before = is_registered, {}
         for range_id, role in self._roles.items():
+            known = self._shared.get(range_id)
+            if known is not None:
+                known.copies = len(state.ranges[range_id].isr)
             if before.get(range_id) == role:
                 continue
             epoch = role.epoch if isinstance(role, Leading) else None
             elsewhere = self._elsewhere(range_id, role, mine)
-            known = self._shared.get(range_id)
+            commits_alone = not is_replicated(state.ranges[range_id])
+            if not commits_alone and (known is None or known.epoch != epoch):
+                epoch = None  # `lead` follows when its logs are ready
             if known is None:
-                self._shared[range_id] = RangeRole(
-                    epoch, elsewhere, on_given_up=partial(self._on_given_up, range_id)
+                known = self._shared[range_id] = RangeRole(
+                    epoch,
+                    elsewhere,
+                    commits_alone=commits_alone,
+                    on_given_up=partial(self._on_given_up, range_id),
                 )
+                known.copies = len(state.ranges[range_id].isr)
             else:
-                known.change(epoch, elsewhere)
+                known.change(epoch, elsewhere, commits_alone=commits_alone)
+
+    def lead(self, range_id: int, epoch: int | None) -> None:
+        """Take appends of a replicated range in this epoch from now on; None: take none."""
+        role = self._shared[range_id]
+        role.change(epoch, role.elsewhere, commits_alone=False)
 
     def of(self, range_id: int) -> RangeRole:
         """The role in a range of the state that was applied last."""

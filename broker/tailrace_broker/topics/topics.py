@@ -41,7 +41,7 @@ from tailrace_broker.model.errors import (
 from tailrace_broker.model.ring_state import Refusal, RingState
 from tailrace_broker.model.topic import NEW_TOPIC, Topic, TopicSettings, check_topic_name
 from tailrace_broker.model.trashed_topic import TrashedTopic
-from tailrace_broker.node.ring import RingNode
+from tailrace_broker.node.ring import RingNode, RingSettings
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.engine import Replayed
 from tailrace_broker.storage.files.direct_file import sync_file_system
@@ -146,6 +146,10 @@ class Topics:
         await run(directory.trash.spares.fill)
         return recovered
 
+    async def listen(self, settings: RingSettings) -> None:
+        """Let other brokers follow, and follow them. PortInUseError."""
+        await self._local.replicas.listen(settings)
+
     async def catch_up(self) -> None:
         """Host what the ring has agreed on since, as it is registered."""
         await self._local.catch_up()
@@ -173,6 +177,7 @@ class Topics:
         self._retention.stop()
         await self._local.close()
         logs = list(self.all_logs())
+        await self._local.replicas.stop(logs)
         for log in logs:
             await log.drained()
         if self._resources is not None:
@@ -320,6 +325,13 @@ class Topics:
             raise NothingLostError(
                 f'partition {partition} of topic "{name}" takes events, or is sealed, and has lost '
                 "nothing that has to be accepted",
+                topic=name,
+                partition=partition,
+            )
+        if not log.role.commits_alone:
+            raise NothingLostError(
+                f'partition {partition} of topic "{name}" has other replicas: stop this broker, '
+                "move its data directory away and start it; it gets what it lacks from them",
                 topic=name,
                 partition=partition,
             )

@@ -26,7 +26,7 @@ from tailrace.sync import Client
 HOST = "127.0.0.1"
 LISTENER_COUNT = 4  # public, produce, read, metrics: docs/protocol.md
 METRICS_LISTENER = 3
-PEER_LISTENER = 5  # for the other brokers of a ring
+PEER_LISTENERS = (5, 6)  # for the other brokers of a ring: messages, and replication
 SETTING_PREFIX = "TAILRACE_"
 STOP_S_MAX = 30.0  # a clean stop syncs all logs
 METRICS_TIMEOUT_S = 10.0
@@ -198,7 +198,7 @@ class LocalBroker:
 
 def check_ports_are_free(port: int, *, has_peers: bool = False) -> None:
     """PortTakenError now: later, another's answers could be taken for the broker's."""
-    listeners = [*range(LISTENER_COUNT), *([PEER_LISTENER] if has_peers else [])]
+    listeners = [*range(LISTENER_COUNT), *(PEER_LISTENERS if has_peers else ())]
     for listener_port in [port + listener for listener in listeners]:
         with socket.socket() as candidate:
             # As the broker binds: connections that linger from its last run are no hindrance.

@@ -16,7 +16,7 @@ TAKEN_FOR_DEAD_S_MAX = 30.0
 
 
 def test_a_dead_brokers_partitions_are_not_shown_as_open(tmp_path: Path) -> None:
-    with founded_ring(tmp_path, port=free_ring_port()) as ring:
+    with founded_ring(tmp_path, port=free_ring_port(), copies=1) as ring:
         url = ring.brokers[0].url
         reported(run("topic", "create", "flights", "--partitions-per-range", "1", url=url))
         ring.kill(1)
@@ -35,7 +35,7 @@ def test_a_dead_brokers_partitions_are_not_shown_as_open(tmp_path: Path) -> None
 def test_consume_prints_what_can_be_read_and_then_names_the_partitions_that_cannot(
     tmp_path: Path,
 ) -> None:
-    with founded_ring(tmp_path, port=free_ring_port()) as ring:
+    with founded_ring(tmp_path, port=free_ring_port(), copies=1) as ring:
         url = ring.brokers[0].url
         reported(run("topic", "create", "flights", "--partitions-per-range", "1", url=url))
         for key in map(str, range(20)):
@@ -61,7 +61,7 @@ def test_consume_prints_what_can_be_read_and_then_names_the_partitions_that_cann
 def test_status_says_how_many_copies_there_are_and_which_ranges_lack_theirs(
     tmp_path: Path,
 ) -> None:
-    with founded_ring(tmp_path, port=free_ring_port()) as ring:
+    with founded_ring(tmp_path, port=free_ring_port(), copies=1) as ring:
         url = ring.brokers[0].url
         whole = reported(run("status", url=url)).splitlines()
         ring.kill(2)
@@ -79,7 +79,7 @@ def test_produce_names_the_broker_of_a_ring_that_does_not_answer(tmp_path: Path)
     """Of a ring in .tailrace with its number, of another one with its URL."""
     port = free_ring_port()
     top = tmp_path / ".tailrace"
-    with founded_ring(top, port=port) as ring:
+    with founded_ring(top, port=port, copies=1) as ring:
         (top / "ring.json").write_text(json.dumps({"brokers": 3, "port": port}))
         url, dead = ring.brokers[0].url, ring.brokers[1].url
         with Client(url) as client:

@@ -78,7 +78,10 @@ def test_a_run_that_a_dead_broker_cut_is_resumed_without_loss_and_without_double
 ) -> None:
     """One run waits until its delivery timeout, the other until Ctrl-C."""
     half = len(LINES) // 2
-    with founded_ring(tmp_path, port=free_ring_port()) as ring, ThreadPoolExecutor(2) as threads:
+    with (
+        founded_ring(tmp_path, port=free_ring_port(), copies=1) as ring,
+        ThreadPoolExecutor(2) as threads,
+    ):
         url = ring.brokers[0].url
         with (
             Client(url) as client,

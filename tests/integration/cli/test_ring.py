@@ -124,7 +124,7 @@ def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
     assert_fails(run(*wanted, cwd=tmp_path), 1, "the broker exited .*ring/2.log")
 
 
-def test_what_the_ring_does_not_serve_is_reported_with_a_demo_that_works(tmp_path: Path) -> None:
+def test_a_wiped_broker_is_healed_and_a_wrong_number_of_brokers_is_refused(tmp_path: Path) -> None:
     """A broker's disk was wiped; then the file that says how many they are is wrong, and away."""
     port, file = free_ring_port(), tmp_path / "ring" / "ring.json"
     wanted = ("dev", "--data", "ring", "--port", str(port))
@@ -145,10 +145,7 @@ def test_what_the_ring_does_not_serve_is_reported_with_a_demo_that_works(tmp_pat
     file.unlink()
     away = run(*wanted, cwd=tmp_path)
 
-    waits = [line for line in second.lines if line.startswith("range ")]
-    assert len(waits) == 1
-    assert waits[0].endswith(f"tailrace ring accept-loss {lost} --broker N")
-    assert "SFO" not in produce_line
+    assert not [line for line in second.lines if line.startswith("range ")]
     assert b'"offset":0' in answers[0].stdout
     assert b'"value":{"origin":' in answers[1].stdout
     assert_fails(wrong, 1, 'ring.json says 5 brokers, .* one of 3: write {"brokers": 3} into it')
@@ -177,11 +174,11 @@ def test_data_of_another_number_of_brokers_is_refused(tmp_path: Path, dev: Dev) 
 def test_every_broker_shows_the_same_status(dev: Dev) -> None:
     shown = [reported(run("status", url=dev.url(ordinal))) for ordinal in range(BROKERS)]
     headlines = {each.splitlines()[0] for each in shown}
-    rows = [line.split() for line in shown[0].splitlines()[2:-1]]
+    rows = [line.split() for line in shown[0].splitlines()[2 : 2 + BROKERS]]
 
     assert len(headlines) == 1
     assert re.match(
-        r"RING local   brokers 3/3   ranges 3   copies 1   under-replicated 0   metadata leader \d "
+        r"RING local   brokers 3/3   ranges 3   copies 3   under-replicated 0   metadata leader \d "
         r"\(term \d",
         headlines.pop(),
     )
@@ -199,7 +196,7 @@ def test_every_broker_shows_the_same_ring(dev: Dev) -> None:
 
     assert len(set(ranges)) == 1
     assert [line.split()[-1] for line in ranges[0].splitlines()[1:]] == ["open"] * BROKERS
-    assert all("brokers 3/3   ranges 3   copies 1" in each for each in shown)
+    assert all("brokers 3/3   ranges 3   copies 3" in each for each in shown)
     assert all("voters 0,1,2" in each for each in shown)
 
 
@@ -245,7 +242,7 @@ def test_who_does_may_found_the_ring_again_and_nothing_changes(dev: Dev) -> None
 
 def test_a_ring_is_founded_and_its_lost_range_is_given_up(tmp_path: Path) -> None:
     """As docs/operations.md describes it: brokers started one by one."""
-    ring = LocalRing(tmp_path, port=free_ring_port())
+    ring = LocalRing(tmp_path, port=free_ring_port(), copies=1)
     try:
         ring.start_all()
         ring.until(lambda: ring.is_answered(0, "GET", "/live"), TIMEOUT_S)

@@ -350,6 +350,7 @@ PROVOKED = {
     "not-ready",
     "not-leader",
     "no-leader",
+    "not-enough-replicas",
     "not-agreed",
     "not-supported",
     "broker-unreachable",
@@ -382,7 +383,7 @@ def test_a_refused_request_gets_its_problem_at_every_listener(
 
 
 def test_a_ring_says_who_leads_and_what_is_away(tmp_path: Path, golden: Golden) -> None:
-    with founded_ring(tmp_path, port=free_ring_port()) as ring:
+    with founded_ring(tmp_path, port=free_ring_port(), copies=1) as ring:
         first = ring.brokers[0].port
         ring.call(0, "POST", "/v1/topics", {"name": "t", "partitionsPerRange": 1})
         with Connection(first) as connection:
@@ -403,6 +404,31 @@ def test_a_ring_says_who_leads_and_what_is_away(tmp_path: Path, golden: Golden) 
         ring.kill(2)
         with Connection(first) as connection:
             golden("not-agreed", connection.exchange(new_topic("u")))
+
+
+def test_too_few_replicas_take_no_events(tmp_path: Path, golden: Golden) -> None:
+    with founded_ring(tmp_path, port=free_ring_port()) as ring:
+        leader = ring.brokers[0]
+        ring.call(0, "POST", "/v1/topics", {"name": "t", "partitionsPerRange": 1})
+        with Client(leader.url) as client:
+            keys = (f"k{number}" for number in range(1_000))
+            key = next(key for key in keys if client.produce("t", b"0", key=key).partition == 0)
+        ring.kill(2)
+        ring.until(lambda: in_sync(ring) == [0, 1], ADMITTED_S_MAX)
+        ring.kill(1)
+        event = request(messages("t", partitionKey=key), b"1")
+
+        def is_refused() -> bool:
+            with Connection(leader.port) as connection:
+                return b"not-enough-replicas" in connection.exchange(event).body
+
+        ring.until(is_refused, ADMITTED_S_MAX)
+        with Connection(leader.port) as connection:
+            golden("not-enough-replicas", connection.exchange(event))
+
+
+def in_sync(ring: LocalRing) -> list[int]:
+    return sorted(each["ordinal"] for each in ring.ring(0)["ranges"][0]["isr"])
 
 
 def test_a_ring_is_not_founded_without_all_its_brokers(tmp_path: Path, golden: Golden) -> None:

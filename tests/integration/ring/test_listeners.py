@@ -284,7 +284,7 @@ def test_a_producer_creates_its_topic_and_finds_who_leads_it(ring: LocalRing) ->
 
 def test_a_killed_broker_comes_back_and_a_wiped_one_is_admitted(tmp_path: Path) -> None:
     """A range of one copy has no leader meanwhile; what a wiped disk held is given up by hand."""
-    with founded_ring(tmp_path, port=free_ring_port()) as ring:
+    with founded_ring(tmp_path, port=free_ring_port(), copies=1) as ring:
         create(ring, "t")
         before = ring.ring(0)
         with client_of(ring) as client:

@@ -22,7 +22,7 @@ def registered(ring: LocalRing, at: int, ordinal: int) -> dict[str, Any]:
 
 @pytest.mark.timeout(120)
 def test_the_survivor_goes_on_alone_by_hand_and_admits_the_others(tmp_path: Path) -> None:
-    with founded_ring(tmp_path, port=free_ring_port()) as ring:
+    with founded_ring(tmp_path, port=free_ring_port(), copies=1) as ring:
         ring.call(0, "POST", "/v1/topics", {"name": "kept"})
         cluster_id = ring.call(2, "GET", "/v1/ring?consistent=true")["clusterId"]
         for ordinal in (0, 1):

@@ -159,7 +159,7 @@ class Process:
                 return
         self._wake_when_due(control)
         if self.shell is not None and isinstance(event, Woken):
-            self.shell.suspect(self._silent(control))
+            self.shell.suspect(control.silent(self.now_ms))
 
     def ask(self, request: int, command: Command) -> None:
         """Of its replicas to the ring."""
@@ -231,16 +231,6 @@ class Process:
             self.step(Woken())
         if self.shell is not None and self.is_alive:
             self.shell.host.resume()
-
-    def _silent(self, control: Control) -> set[int]:
-        """The brokers that seem dead."""
-        if control.state is None:
-            return set()
-        return {
-            each
-            for each in control.state.brokers
-            if each != self.ordinal and not control.gossip.is_alive(each, self.now_ms)
-        }
 
     def stall(self, *, is_stalled: bool) -> None:
         """A write of its data does not end; or it has."""

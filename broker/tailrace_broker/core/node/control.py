@@ -181,6 +181,10 @@ class Control:
         """The epoch in which this process leads the range; None: it does not."""
         return self._applied.leads(range_id)
 
+    def silent(self, now_ms: int) -> set[int]:
+        """The other brokers that seem dead: leaders have them leave their ISR."""
+        return self._duties.silent(now_ms)
+
     @property
     def wake_at_ms(self) -> int:
         """When `Woken` is due."""

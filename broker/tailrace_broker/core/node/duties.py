@@ -109,6 +109,14 @@ class Duties:
         self._leads_since_ms = now_ms
         self.hurry(now_ms)
 
+    def silent(self, now_ms: int) -> set[int]:
+        """The other brokers that seem dead; none before this process has listened long enough."""
+        state, me = self._applied.state, self._identity.disk.ordinal
+        if state is None or not self._gossip.may_suspect(now_ms):
+            return set()
+        others = state.brokers.keys() - {me}
+        return {each for each in others if not self._is_alive(state, each, now_ms)}
+
     def due(self, now_ms: int) -> Iterator[Duty]:
         """What is to be asked for, in this order."""
         raft, state, disk = self._raft, self._applied.state, self._identity.disk
@@ -148,11 +156,7 @@ class Duties:
         """Register, then say what is damaged, then lead; all only when the logs are recovered."""
 
         def is_alive(ordinal: int) -> bool:
-            known = state.brokers.get(ordinal)
-            is_replaced = known is not None and self._gossip.is_replaced(
-                ordinal, known.incarnation, known.boot
-            )
-            return not is_replaced and self._gossip.is_alive(ordinal, now_ms)
+            return self._is_alive(state, ordinal, now_ms)
 
         mine = self._applied.registration
         if mine is None:
@@ -165,6 +169,14 @@ class Duties:
                 state, mine, is_alive, is_fit=self._gossip.is_fit, may_suspect=may_suspect
             )
             yield from (each for each in wanted if self._can_lead(state.ranges[each.range_id]))
+
+    def _is_alive(self, state: RingState, ordinal: int, now_ms: int) -> bool:
+        """The process that is registered is heard, and no newer one of that broker."""
+        known = state.brokers.get(ordinal)
+        is_replaced = known is not None and self._gossip.is_replaced(
+            ordinal, known.incarnation, known.boot
+        )
+        return not is_replaced and self._gossip.is_alive(ordinal, now_ms)
 
     def _can_lead(self, owner: RangeState) -> bool:
         """The only copy is led whatever happens: at least it is read."""

@@ -38,7 +38,7 @@ from tailrace_broker.core.replication.range_events import (
 )
 from tailrace_broker.core.replication.range_replica import LogRules, RangeReplica
 from tailrace_broker.model.replication import LogKey, Run
-from tailrace_broker.model.ring_state import Replica, RingState, TopicState
+from tailrace_broker.model.ring_state import RangeState, Replica, RingState, TopicState
 
 # Of a state: what decides which logs a range has.
 _OF_LOGS = ("topics", "deleted", "ranges")
@@ -47,8 +47,16 @@ _OF_LOGS = ("topics", "deleted", "ranges")
 class RangeReplicas:
     """`ranges`: by id, those of which this process has a replica. `wake_at_ms`: see `Woken`."""
 
-    def __init__(self, ordinal: int, timing: ReplicationTiming, rules: Counter[str]) -> None:
+    def __init__(
+        self,
+        ordinal: int,
+        timing: ReplicationTiming,
+        rules: Counter[str],
+        holds: Callable[[RangeState], bool] = lambda _: True,
+    ) -> None:
+        """`holds` says of which ranges it has replicas, of those that the ring gives it."""
         self.ranges: dict[int, RangeReplica] = {}
+        self._holds = holds
         self._ordinal = ordinal
         self._timing = timing
         self._rules = rules
@@ -86,6 +94,12 @@ class RangeReplicas:
         replica = self.range_of(key)
         return None if replica is None else replica.hand_out(key, count)
 
+    def begin_write(self, key: LogKey) -> None:
+        """A leader's log has handed out offsets itself. `Wrote` or `WriteFailed` must follow."""
+        replica = self.range_of(key)
+        if replica is not None and key in replica.ends:
+            replica.ends[key].under_way += 1
+
     def step(self, event: RangesEvent, now_ms: int) -> list[OfRange]:
         """Take in an event; the effects are to be executed in their order."""
         match event:
@@ -118,7 +132,11 @@ class RangeReplicas:
     def _on_state(self, state: RingState, me: Replica, now_ms: int) -> list[OfRange]:
         before, self._state = self._state, state
         effects: list[OfRange] = []
-        mine = {each.id for each in state.ranges.values() if self._ordinal in each.replicas}
+        mine = {
+            each.id
+            for each in state.ranges.values()
+            if self._ordinal in each.replicas and self._holds(each)
+        }
         for range_id in [each for each in self.ranges if each not in mine]:
             effects += self._leave(range_id)
         for range_id in sorted(mine - self.ranges.keys()):

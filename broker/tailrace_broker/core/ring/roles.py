@@ -34,6 +34,11 @@ def copies_of(owner: RangeState) -> tuple[int, ...]:
     return (owner.complete or owner.replicas) if owner.is_sealed else owner.replicas
 
 
+def is_replicated(owner: RangeState) -> bool:
+    """Several brokers keep its logs, and one of them says what is committed."""
+    return len(owner.replicas) > 1 and not owner.is_sealed
+
+
 def _role(owner: RangeState, mine: Registration | None) -> Role:
     if owner.sealed_epoch is not None:
         return Following(owner.sealed_epoch, _reader(owner, mine))

@@ -42,7 +42,7 @@ from tailrace_broker.net.http.router import AnswerCallback, Call, Response
 # The member of an answer whose request created the topic.
 _CREATED = "topicCreated"
 _CREATED_MEMBER = b',"topicCreated":true'
-_STORED = b'{"topic":"%s","partition":%d,"offset":%d,"count":%d,"durability":"%s","copies":1%s%s}'
+_STORED = b'{"topic":"%s","partition":%d,"offset":%d,"count":%d,"durability":"%s","copies":%d%s%s}'
 
 _TopicCreated = Annotated[
     bool | msgspec.UnsetType, Meta(description="Only when this very request created the topic.")
@@ -142,6 +142,7 @@ class _Request(NamedTuple):
             stored.offset,
             count,
             topic.settings.durability.encode(),
+            stored.copies,
             b',"duplicate":true' if stored.is_duplicate else b"",
             _CREATED_MEMBER if self.is_new else b"",
         )

@@ -19,7 +19,7 @@ from tailrace_broker.model.ring_state import (
     StepState,
 )
 from tailrace_broker.net.api.range_states import condition_of
-from tailrace_broker.net.api.topics import COPIES, json_response, parse_body
+from tailrace_broker.net.api.topics import json_response, parse_body
 from tailrace_broker.net.broker import Broker, Ring, RingView
 from tailrace_broker.net.http.router import Call, Parameters, Response
 
@@ -111,7 +111,7 @@ class RingDescription(msgspec.Struct, rename="camel", kw_only=True):
     cluster_id: UUID | None
     brokers: Annotated[int | None, Meta(description="How many belong to it.")]
     factor: Annotated[int | None, Meta(description="Brokers in the ISR of a range.")]
-    copies: Annotated[int, Meta(description="Of each event on brokers' disks, in this version.")]
+    copies: Annotated[int, Meta(description="Of each event on brokers' disks, when all are well.")]
     metadata: MetadataAnswer
     registrations: list[RegistrationAnswer]
     ranges: list[RangeAnswer]
@@ -235,7 +235,7 @@ def _description(broker: Broker, state: RingState | None) -> RingDescription:
         cluster_id=None if state is None else state.cluster_id,
         brokers=None if state is None else state.broker_count,
         factor=None if state is None else state.factor,
-        copies=COPIES,
+        copies=1 if state is None else state.copies,
         metadata=MetadataAnswer(
             term=view.term,
             leader=view.leader,

@@ -55,7 +55,11 @@ _LOG_PROBLEMS = (
     errors.CorruptPartitionError,
     errors.ReadFailedError,
 )
-_STORE_PROBLEMS = (errors.DiskFullError, errors.StorageFailedError)
+_STORE_PROBLEMS = (
+    errors.DiskFullError,
+    errors.StorageFailedError,
+    errors.NotEnoughReplicasError,
+)
 _KEPT_PROBLEMS = (*_LED_PROBLEMS, errors.NotReadyError, errors.CorruptPartitionError)  # of groups
 _CONSUMER_PROBLEMS = (
     *_KEPT_PROBLEMS,

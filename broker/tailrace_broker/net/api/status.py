@@ -17,7 +17,7 @@ from tailrace_broker.model.ring_state import RangeState, RingState
 from tailrace_broker.model.topic import is_internal
 from tailrace_broker.net.api.range_states import is_good
 from tailrace_broker.net.api.ring import is_alive
-from tailrace_broker.net.api.topics import COPIES, json_response
+from tailrace_broker.net.api.topics import json_response
 from tailrace_broker.net.broker import Broker, RingView
 from tailrace_broker.net.http.problems import PROBLEM_PATH, PROBLEMS
 from tailrace_broker.net.http.router import Call, Parameters, Response, shortened
@@ -144,7 +144,7 @@ async def brokers(broker: Broker, _: Call) -> Response:
         version=VERSION,
         ranges=len(open_ranges),
         under_replicated=len(open_ranges) - len(whole),
-        copies=COPIES,
+        copies=state.copies,
         metadata_leader=metadata.leader,
         metadata_term=metadata.term,
     )

@@ -37,7 +37,6 @@ from tailrace_broker.net.http.timestamps import TIMESTAMP_FORMS, read_timestamp
 T = TypeVar("T", bound=msgspec.Struct)
 
 # Of each event, on the disk of its range's leader.
-COPIES = 1
 
 _FIELD_END = re.compile(r"[.\[]")
 
@@ -240,7 +239,9 @@ class OffsetsParameters(Parameters, frozen=True):
 
 async def list_topics(broker: Broker, _: Call) -> Response:
     """Return all topics."""
-    return json_response(TopicsAnswer([_answer(hosted.topic) for hosted in broker.topics()]))
+    return json_response(
+        TopicsAnswer([_answer(broker, hosted.topic) for hosted in broker.topics()])
+    )
 
 
 async def create_topic(broker: Broker, call: Call) -> Response:
@@ -253,7 +254,7 @@ async def create_topic(broker: Broker, call: Call) -> Response:
     except TopicExistsError:
         topic, is_new = broker.hosted(name).topic, False
         _check_settings(topic, replace(topic.settings, **given))
-    return json_response(_answer(topic), status=201 if is_new else 200)
+    return json_response(_answer(broker, topic), status=201 if is_new else 200)
 
 
 def _check_settings(topic: Topic, wanted: TopicSettings) -> None:
@@ -286,14 +287,14 @@ async def describe_topic(broker: Broker, call: Call) -> Response:
         _details(broker, hosted, partition, slices[partition.partition])
         for partition in hosted.topic.partitions
     ]
-    members = msgspec.structs.asdict(_answer(hosted.topic))
+    members = msgspec.structs.asdict(_answer(broker, hosted.topic))
     return json_response(TopicDescription(**members, partition_details=details))
 
 
 async def alter_topic(broker: Broker, call: Call) -> Response:
     """The topic with its changed settings."""
     changes = _given(parse_body(call.body, TopicChanges))
-    return json_response(_answer(await broker.alter_topic(call.parameters.topic, changes)))
+    return json_response(_answer(broker, await broker.alter_topic(call.parameters.topic, changes)))
 
 
 async def delete_topic(broker: Broker, call: Call) -> Response:
@@ -342,13 +343,15 @@ def _given(body: msgspec.Struct) -> dict[str, Any]:
     return {name: value for name, value in members.items() if value is not UNSET}
 
 
-def _answer(topic: Topic) -> TopicAnswer:
+def _answer(broker: Broker, topic: Topic) -> TopicAnswer:
+    state = broker.ring.state
+    assert state is not None, "there is a topic"
     return TopicAnswer(
         name=topic.name,
         id=topic.topic_id,
         **msgspec.structs.asdict(topic.settings),
         partitions=len(topic.partitions),
-        copies=COPIES,
+        copies=state.copies,
     )
 
 

@@ -257,6 +257,13 @@ PROBLEMS: dict[type[TailraceError], Problem] = {
         "No leader",
         "no broker leads the partition now; one will, or the range waits for its brokers",
     ),
+    errors.NotEnoughReplicasError: Problem(
+        "not-enough-replicas",
+        503,
+        "Not enough replicas",
+        "fewer replicas of the partition answer than must have each event; with "
+        "`writeAttempted` it may be stored all the same",
+    ),
     errors.NotAgreedError: Problem(
         "not-agreed",
         503,

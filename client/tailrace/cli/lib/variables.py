@@ -17,6 +17,7 @@ BROKER_SETTINGS = (
     "peer_host",
     "port_stride",
     "ring_secret",
+    "copies",
     "allowed_origins",
     "allowed_hosts",
     "auto_create_topics",

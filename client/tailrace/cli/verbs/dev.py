@@ -52,12 +52,12 @@ def dev(*, data: Path, port: int, brokers: int | None) -> None:
 
     What changes a ring of several by hand needs its secret, which is in DIR/ring-secret.
     """
-    from tailrace.local.broker import PEER_LISTENER, PortTakenError, exported_settings
+    from tailrace.local.broker import PEER_LISTENERS, PortTakenError, exported_settings
     from tailrace.local.ring import LocalRing, begun_with
 
     require_broker_extra()
     broker_count = brokers or begun_with(data) or 1
-    last_port = port + PORT_STRIDE * (broker_count - 1) + PEER_LISTENER
+    last_port = port + PORT_STRIDE * (broker_count - 1) + PEER_LISTENERS[-1]
     if broker_count > 1 and last_port > PORT_MAX:
         raise UsageError(f"--port: {port} leaves no room for {broker_count} brokers: give another")
     settings = {"log_level": "warning"} | exported_settings()

@@ -380,9 +380,10 @@ def test_on_a_ring_of_several_there_are_no_groups_yet(tmp_path: Path) -> None:
             assert len(topic.partitions) == 4
             for broker in brokers:
                 hosted = broker.hosted("t")
-                local = [n for n, log in enumerate(hosted.logs) if isinstance(log, PartitionLog)]
-                assert {hosted.partition_of_key(None) for _ in range(6)} == {*local}
-                assert (len(local), broker.partition_count) == (2, 2)
+                logs = [log for log in hosted.logs if isinstance(log, PartitionLog)]
+                led = [log.place.partition for log in logs if log.is_served]
+                assert {hosted.partition_of_key(None) for _ in range(6)} == {*led}
+                assert (len(led), len(logs), broker.partition_count) == (2, 4, 4)
                 keys = [b"%d" % number for number in range(50)]
                 assert {hosted.partition_of_key(key) for key in keys} == {0, 1, 2, 3}
 

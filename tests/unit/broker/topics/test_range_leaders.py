@@ -118,6 +118,9 @@ def test_a_role_changes_only_with_its_range() -> None:
         def on_role_changed(self) -> None:
             self.change_count += 1
 
+        def on_shortage(self) -> None:
+            raise AssertionError
+
     state = ring(broker_count=2)
     given_up: list[tuple[int, int]] = []
     roles = RangeRoles(

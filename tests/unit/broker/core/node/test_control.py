@@ -569,6 +569,33 @@ def test_a_killed_broker_s_range_is_led_by_the_next_in_the_ring() -> None:
     assert world.rules["gossip.damped"] > 0
 
 
+def test_a_killed_broker_is_silent_until_it_is_registered_again() -> None:
+    world = founded()
+    world.pass_ms(1000)
+    other = world.controls[1]
+    assert other.silent(world.now_ms) == set()
+
+    world.kill(0)
+    world.until(lambda: other.silent(world.now_ms) == {0})
+    restarted = world.start(0, "process", recovered=None)
+    world.pass_ms(2000)
+    assert other.gossip.is_alive(0, world.now_ms)
+    assert other.silent(world.now_ms) == {0}
+    assert restarted.silent(world.now_ms) == set()
+
+    world.do(restarted, Recovered())
+    world.until(lambda: other.silent(world.now_ms) == set())
+
+
+def test_nobody_is_silent_to_a_process_that_has_just_begun_to_listen() -> None:
+    world = World()
+    control = world.start(0)
+    assert control.silent(world.now_ms) == set()
+    assert world.answer(world.found(0, 1)) is None
+    world.kill(0)
+    assert world.start(0, "process").silent(world.now_ms) == set()
+
+
 def test_a_takeover_is_dropped_while_the_metadata_s_leader_hears_the_leader() -> None:
     world = founded()
     leader = leader_of(world)

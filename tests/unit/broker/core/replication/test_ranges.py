@@ -168,6 +168,24 @@ def test_only_ranges_of_which_there_is_a_replica_are_held() -> None:
     assert len(held) < len(state.ranges)
 
 
+def test_ranges_can_be_left_to_others() -> None:
+    process = Process()
+    process.replicas = RangeReplicas(0, ReplicationTiming(), Counter(), lambda each: each.id != 1)
+    process.apply(STATE)
+
+    assert process.replicas.ranges.keys() == {0, 2}
+
+
+def test_a_write_whose_log_has_its_own_offsets_is_counted() -> None:
+    process = leading()
+    process.replicas.begin_write(KEY)
+    process.apply(takeover(STATE, A))
+    assert process.replicas.leads(0) is None
+
+    assert process.wrote(Run(1, 0, 1)) == [BeganLeading(2)]
+    process.replicas.begin_write(LogKey(KEY.topic_id, 99))  # of a topic that was purged
+
+
 def test_a_log_of_a_new_topic_is_opened_while_the_range_is_led() -> None:
     process = leading()
     state = with_topic(STATE, "more", partitions=1)

@@ -3,7 +3,14 @@
 import pytest
 from msgspec.structs import replace
 
-from tailrace_broker.core.ring.roles import Following, Leading, Role, copies_of, roles
+from tailrace_broker.core.ring.roles import (
+    Following,
+    Leading,
+    Role,
+    copies_of,
+    is_replicated,
+    roles,
+)
 from tailrace_broker.model.ring_state import RangeState, Replica
 from tests.support.ring.states import led as ring
 
@@ -55,3 +62,11 @@ def test_every_replica_of_an_open_range_has_its_logs() -> None:
 
     assert copies_of(owner) == owner.replicas
     assert len(owner.replicas) == 3
+
+
+def test_a_range_with_several_replicas_is_replicated_until_it_is_sealed() -> None:
+    owner = ring(4, 3).ranges[0]
+
+    assert is_replicated(owner)
+    assert not is_replicated(replace(owner, sealed_epoch=1))
+    assert not is_replicated(ring(4, 1).ranges[0])

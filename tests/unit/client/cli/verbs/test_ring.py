@@ -20,7 +20,7 @@ from tailrace.cli.verbs.ring import ring_text, waiting_lines
 from tailrace.cli.verbs.status import copies_note, headline
 from tailrace.errors import ConnectionFailedError, TailraceError
 from tailrace.local import ring as local_ring
-from tailrace.local.broker import HOST, PEER_LISTENER, BrokerEndedError, PortTakenError
+from tailrace.local.broker import HOST, PEER_LISTENERS, BrokerEndedError, PortTakenError
 from tailrace.local.ring import (
     BROKERS_MAX,
     PORT_STRIDE,
@@ -451,7 +451,7 @@ def test_a_larger_ring_that_never_was_is_forgotten_when_one_broker_starts(tmp_pa
 
 def test_where_a_port_is_taken_nothing_is_left(tmp_path: Path) -> None:
     port = free_ring_port()
-    with socket.create_server((HOST, port + 2 * PORT_STRIDE + PEER_LISTENER)):
+    with socket.create_server((HOST, port + 2 * PORT_STRIDE + PEER_LISTENERS[0])):
         for broker_count in (3, 4):
             with pytest.raises(PortTakenError, match=f"port {port + 25} "):
                 LocalRing(tmp_path / "top", broker_count=broker_count, port=port)._prepare()

@@ -1,0 +1,548 @@
+"""The replicas of this broker, run on its logs and on its links to other brokers.
+
+`core.replication.RangeReplicas` decides; here its effects are applied in their order, and what
+comes of them is given to it. All of it runs on the event loop. Ranges with one replica do not pass
+here: their logs commit alone.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, NamedTuple, assert_never
+
+import structlog
+from msgspec.structs import replace
+
+from tailrace_broker.codec.batch import StoredBatch, verified_batches
+from tailrace_broker.codec.replication import LinkFrame
+from tailrace_broker.core.log.tail_events import OwnWrite, Write, WriteFailed, Written
+from tailrace_broker.core.replication import events
+from tailrace_broker.core.replication.events import (
+    Advance,
+    Advanced,
+    Append,
+    Cut,
+    CutDone,
+    Feed,
+    Flushed,
+    LogStartMoved,
+    ReplicationTiming,
+    ReportLost,
+    SetLogStart,
+    Suspected,
+    Woken,
+    Wrote,
+)
+from tailrace_broker.core.replication.follower import NEVER_MS
+from tailrace_broker.core.replication.log_ends import LogEnds
+from tailrace_broker.core.replication.range_events import (
+    BeganLeading,
+    EndedLeading,
+    HeardPeer,
+    LinkBroke,
+    LogOpened,
+    NeedLog,
+    OfRange,
+    ProposeCommand,
+    RangesEvent,
+    RemoveLog,
+    SendPeer,
+    StateApplied,
+)
+from tailrace_broker.core.replication.ranges import RangeReplicas
+from tailrace_broker.core.ring.roles import is_replicated
+from tailrace_broker.model.append_outcome import (
+    Appended,
+    AppendOutcome,
+    CutOutcome,
+    LogIsCut,
+)
+from tailrace_broker.model.commands import Command
+from tailrace_broker.model.errors import CorruptBatchError, DiskFullError, TailraceError
+from tailrace_broker.model.replication import (
+    Batches,
+    Credit,
+    EpochStart,
+    LogCut,
+    LogKey,
+    Reported,
+    Restart,
+    Run,
+    Standing,
+    ToFollower,
+    ToLeader,
+)
+from tailrace_broker.model.ring_state import (
+    DeletedTopic,
+    RangeState,
+    Registration,
+    Replica,
+    RingState,
+)
+from tailrace_broker.net.replication.link import Link
+from tailrace_broker.net.replication.links import ReplicationLinks
+from tailrace_broker.node.ring import RingNode, RingSettings
+from tailrace_broker.storage.log.partition_log import PartitionLog
+from tailrace_broker.topics.range_leaders import RangeRoles
+
+# Of a log in one message, but for a batch that is larger.
+FEED_BYTES = 1024 * 1024
+# Until a cut that the disk has refused, or a read for a follower, is tried again.
+RETRY_SECONDS = 1.0
+# Between two looks at who answers.
+WATCH_SECONDS = 0.5
+# How long a stop waits for other replicas to take what is acknowledged by them.
+STOP_SECONDS = 1.0
+# The trash of a replica is not replicated: its logs are closed.
+_NOTHING_DELETED: Mapping[Any, DeletedTopic] = {}
+
+_log = structlog.get_logger()
+
+
+class _Incoming(NamedTuple):
+    """A message with its batches, and where it came from."""
+
+    event: RangesEvent
+    payload: memoryview = memoryview(b"")
+    link: Link | None = None
+
+
+class Replicas:
+    """State changes on the event loop only."""
+
+    def __init__(
+        self,
+        ordinal: int,
+        ring: RingNode,
+        roles: RangeRoles,
+        log_of: Callable[[LogKey], PartitionLog | None],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        """`log_of` returns a log of this broker that is open."""
+        self.rules: Counter[str] = Counter()
+        self._ordinal = ordinal
+        self._ring = ring
+        self._roles = roles
+        self._log_of = log_of
+        self._spawn = spawn
+        self._loop = asyncio.get_running_loop()
+        self._machine = RangeReplicas(ordinal, ReplicationTiming(), self.rules, is_replicated)
+        self._links: ReplicationLinks | None = None
+        self._incoming: deque[_Incoming] = deque()
+        self._feeds: dict[tuple[int, LogKey], deque[OfRange]] = {}
+        self._asked: list[Command] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ms = NEVER_MS
+        self._watch_timer: asyncio.TimerHandle | None = None
+        self._is_stopped = False
+        ring.on_silent.append(lambda ordinal: self._step(Suspected(ordinal)))
+
+    # --- life ---
+
+    async def listen(self, settings: RingSettings) -> None:
+        """Accept followers, and follow. PortInUseError."""
+        self._links = ReplicationLinks(
+            self._ordinal,
+            address_of=settings.replication_address_of,
+            secret=settings.secret,
+            cluster_id=self._ring.cluster_id,
+            user=self,
+            spawn=self._spawn,
+        )
+        await self._links.listen(settings.host, settings.replication_port)
+        self._watch()
+
+    async def stop(self, logs: Iterable[PartitionLog]) -> None:
+        """Wait a little for what others must take; then lead and follow nothing more."""
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                for log in logs:
+                    await log.drained()
+        except TimeoutError:
+            _log.warning("replicas.behind", reason="appends end that other replicas have not taken")
+        self._is_stopped = True
+        for range_id in self._machine.ranges:
+            self._roles.lead(range_id, None)
+        for timer in (self._timer, self._watch_timer):
+            if timer is not None:
+                timer.cancel()
+        if self._links is not None:
+            await self._links.close()
+
+    # --- what happens ---
+
+    def apply(self, state: RingState, mine: Registration | None) -> None:
+        """Take the roles of this state, in this turn."""
+        if self._is_stopped:
+            return
+        me = None if mine is None else Replica(mine.ordinal, mine.number)
+        self._step(StateApplied(replace(state, deleted=_NOTHING_DELETED), me))
+        if self._links is not None:
+            self._links.follow(self._leaders(state))
+
+    def opened(self, log: PartitionLog) -> None:
+        """A log is open and idle. One that has lost its end takes no part."""
+        if log.role.commits_alone or log.lost_end is not None:
+            return
+        key = _key_of(log)
+        log.on_own_write(partial(self._own_write, key))
+        log.on_durable(partial(self._flushed, log))
+        log.on_trimmed = partial(self._trimmed, key)
+        base_epoch, epochs = log.epochs()
+        ends = LogEnds(
+            log.log_start,
+            log.log_end,
+            log.durable_end,
+            log.high_watermark,
+            [EpochStart(*each) for each in epochs],
+            base_epoch,
+        )
+        self._step(LogOpened(key, ends))
+
+    def on_leader(self, link: Link, ordinal: int, frame: LinkFrame) -> None:
+        """A leader's message."""
+        message = frame.message
+        assert not isinstance(message, Standing | Reported | Credit)
+        self._step(HeardPeer(message), frame.payload, link)
+
+    def on_follower(self, ordinal: int, message: ToLeader) -> None:
+        """A follower's message."""
+        self._step(HeardPeer(message))
+
+    def on_link_changed(self, ordinal: int) -> None:
+        """The link to that leader is there, or was lost."""
+        self._step(LinkBroke(ordinal))
+
+    def _leaders(self, state: RingState) -> set[int]:
+        """Whom this broker follows."""
+        return {
+            each.leader.ordinal
+            for each in state.ranges.values()
+            if each.leader is not None and self._ordinal in each.replicas and is_replicated(each)
+        } - {self._ordinal}
+
+    def _own_write(self, key: LogKey, event: OwnWrite) -> None:
+        match event:
+            case Write():
+                self._machine.begin_write(key)
+            case Written(batches):
+                self._wrote(key, batches)
+            case WriteFailed(error):
+                self._write_failed(key, error)
+            case _:
+                assert_never(event)
+
+    def _wrote(self, key: LogKey, batches: Sequence[StoredBatch]) -> None:
+        log = self._log_of(key)
+        first, last = batches[0].header, batches[-1].header
+        size_bytes = sum(each.header.batch_bytes for each in batches)
+        run = Run(last.epoch, first.base_offset, last.end_offset)
+        durable_end = first.base_offset if log is None else log.durable_end
+        self._step(Wrote(key, run, durable_end, size_bytes))
+
+    def _write_failed(self, key: LogKey, error: TailraceError) -> None:
+        """Of a full disk nothing was written, nor sent: its offsets are free."""
+        replica = self._machine.range_of(key)
+        if replica is None:
+            return
+        is_led = replica.leader is not None
+        if is_led and isinstance(error, DiskFullError) and key in replica.ends:
+            replica.ends[key].under_way -= 1
+        else:
+            self._step(events.WriteFailed(key))
+
+    def _flushed(self, log: PartitionLog) -> None:
+        self._step(Flushed(_key_of(log), log.durable_end))
+
+    def _trimmed(self, key: LogKey, log_start: int) -> None:
+        """Retention has removed what is before, unless the machine has asked for it."""
+        replica = self._machine.range_of(key)
+        ends = None if replica is None else replica.ends.get(key)
+        if ends is not None and log_start > ends.start:
+            self._step(LogStartMoved(key, log_start))
+
+    # --- too few replicas ---
+
+    def _watch(self) -> None:
+        """Notice again and again which ranges cannot commit."""
+        state = self._ring.state
+        if state is not None:
+            alive = self._ring.view().alive
+            for range_id, replica in self._machine.ranges.items():
+                if replica.leader is not None:
+                    shortage = self._shortage(state, state.ranges[range_id], alive)
+                    self._roles.of(range_id).note_shortage(shortage)
+        self._watch_timer = self._loop.call_later(WATCH_SECONDS, self._watch)
+
+    def _shortage(
+        self, state: RingState, found: RangeState, alive: Mapping[int, bool]
+    ) -> str | None:
+        """Why nothing is committed. An ISR never falls below the floor, so it may name the dead."""
+        members = [each.ordinal for each in found.isr if not each.is_ghost]
+        answering = [each for each in members if each == self._ordinal or alive.get(each, False)]
+        if len(answering) >= state.floor:
+            return None
+        return (
+            f"of its in-sync replicas {sorted(members)} only {answering} answer, and {state.floor} "
+            "must have each event; start the brokers that are down (tailrace ring status)"
+        )
+
+    # --- the machine's shell ---
+
+    def _step(
+        self,
+        event: RangesEvent,
+        payload: memoryview = memoryview(b""),  # noqa: B008  immutable
+        link: Link | None = None,
+    ) -> None:
+        """One event at a time: what an effect brings about comes after the effects beside it."""
+        if self._is_stopped:
+            return
+        self._incoming.append(_Incoming(event, payload, link))
+        if len(self._incoming) > 1:
+            return
+        while self._incoming and not self._is_stopped:
+            incoming = self._incoming[0]
+            effects = self._machine.step(incoming.event, self._now_ms())
+            is_taken = False
+            for each in effects:
+                is_taken |= isinstance(each.effect, Append)
+                self._do(each, incoming)
+            if incoming.link is not None and len(incoming.payload) and not is_taken:
+                incoming.link.consumed(len(incoming.payload))
+            self._incoming.popleft()
+        self._wake_when_due()
+
+    def _wake_when_due(self) -> None:
+        due_ms = self._machine.wake_at_ms
+        if due_ms == self._timer_at_ms and self._timer is not None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_at_ms = due_ms
+        if due_ms != NEVER_MS and not self._is_stopped:
+            # Half a millisecond later: `_now_ms` is cut, and would be below it.
+            self._timer = self._loop.call_at((due_ms + 0.5) / 1000, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self._step(Woken())
+
+    def _now_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    def _do(self, of_range: OfRange, incoming: _Incoming) -> None:
+        range_id, epoch, effect = of_range.range_id, of_range.epoch, of_range.effect
+        match effect:
+            case SendPeer(ordinal, message):
+                self._send(ordinal, message)
+            case Feed():
+                self._feed(of_range, effect)
+            case Append(batches):
+                self._append(batches, incoming)
+            case Advance(key, high_watermark) | Advanced(key, high_watermark):
+                log = self._log_of(key)
+                if log is not None:
+                    log.commit(high_watermark)
+            case Cut(cut):
+                self._cut(cut)
+            case SetLogStart(key, start):
+                self._spawn(self._trim(key, start))
+            case ProposeCommand(command):
+                if command not in self._asked:
+                    self._asked.append(command)
+                    self._spawn(self._propose(command))
+            case BeganLeading():
+                _log.info("range.led", range=range_id, epoch=epoch)
+                self._roles.lead(range_id, epoch)
+            case EndedLeading():
+                self._roles.lead(range_id, None)
+            case ReportLost(key, cut_end):
+                _log.error(
+                    "replica.diverged",
+                    topic_id=str(key.topic_id),
+                    partition=key.partition,
+                    leader_end=cut_end,
+                    reason="committed records of this replica are not in the leader's log",
+                )
+            case NeedLog() | RemoveLog():
+                pass  # its topic is opened and closed as the ring has agreed
+            case _:
+                assert_never(effect)
+
+    def _send(self, ordinal: int, message: ToLeader | ToFollower) -> None:
+        if self._links is None:
+            return
+        if isinstance(message, Standing | Reported):
+            self._links.send_leader(ordinal, message)
+        else:
+            self._links.send_follower(ordinal, message)
+
+    async def _propose(self, command: Command) -> None:
+        """Ask the ring. The machine asks again while it needs it."""
+        try:
+            await self._ring.change(command)
+        except TailraceError as error:
+            _log.info("replicas.refused", command=type(command).__name__, detail=error.detail)
+        finally:
+            self._asked.remove(command)
+
+    # --- the own logs ---
+
+    def _append(self, batches: Batches, incoming: _Incoming) -> None:
+        """Write what a leader has sent, unchanged."""
+        key, link, payload = batches.log, incoming.link, incoming.payload
+        log = self._log_of(key)
+        assert link is not None
+        failed = partial(self._step, events.WriteFailed(key))
+        try:
+            stored = verified_batches(payload)
+            if tuple(_runs(stored)) != batches.runs:
+                raise CorruptBatchError("the batches are not those that the message names")
+        except CorruptBatchError as error:
+            _log.error("replica.refused", peer=link.ordinal, detail=str(error))
+            link.consumed(len(payload))
+            link.abort()
+            failed()
+            return
+
+        def done(outcome: AppendOutcome) -> None:
+            link.consumed(len(payload))
+            if isinstance(outcome, Appended):
+                self._wrote(key, stored)
+            else:
+                failed()
+
+        misfit = None if log is None else log.append_stored(stored, done)
+        if log is None or misfit is not None:
+            _log.warning("replica.misfit", partition=key.partition, detail=str(misfit))
+            link.consumed(len(payload))
+            failed()
+
+    def _cut(self, cut: LogCut) -> None:
+        """Again and again, until it is durable, or the log is gone."""
+        log = self._log_of(cut.log)
+        if log is None or self._is_stopped:
+            return
+        _log.info(
+            "replica.cut",
+            topic=log.place.topic,
+            partition=log.place.partition,
+            end_offset=cut.end,
+            log_end=log.log_end,
+            is_reset=cut.is_reset,
+        )
+
+        def done(outcome: CutOutcome) -> None:
+            if isinstance(outcome, LogIsCut):
+                self._step(CutDone(cut.log))
+                return
+            _log.error("replica.uncut", partition=cut.log.partition, detail=str(outcome))
+            self._loop.call_later(RETRY_SECONDS, self._cut, cut)
+
+        # The machine has refused what the range has not recorded as lost.
+        log.cut(cut.end, cut.epoch, done, is_reset=cut.is_reset, may_lose=True)
+
+    async def _trim(self, key: LogKey, start: int) -> None:
+        log = self._log_of(key)
+        if log is None or not log.log_start < start <= log.high_watermark:
+            return
+        try:
+            await log.trim(start)
+        except TailraceError as error:
+            _log.warning("replica.untrimmed", partition=key.partition, detail=error.detail)
+
+    # --- feeding ---
+
+    def _feed(self, of_range: OfRange, feed: Feed) -> None:
+        """One read of a log for a follower after the other."""
+        place = feed.ordinal, feed.log
+        waiting = self._feeds.get(place)
+        if waiting is not None:
+            waiting.append(of_range)
+            return
+        if not self._feed_from_memory(of_range, feed):
+            self._feeds[place] = deque([of_range])
+            self._spawn(self._feed_from_disk(place))
+
+    def _feed_from_memory(self, of_range: OfRange, feed: Feed) -> bool:
+        """Send what memory has of it; whether that was all that is asked for."""
+        log, first = self._log_of(feed.log), feed.first
+        while log is not None and self._machine.leads(of_range.range_id) == of_range.epoch:
+            batches = _up_to(log.read_recent(first, FEED_BYTES), feed.end)
+            if not batches or batches[0].header.base_offset != first:
+                return False
+            self._send_batches(of_range, feed, batches)
+            first = batches[-1].header.end_offset
+            if feed.end is None or first >= feed.end:
+                return True
+        return True
+
+    async def _feed_from_disk(self, place: tuple[int, LogKey]) -> None:
+        """All that waits to be read of this log for this follower."""
+        waiting = self._feeds[place]
+        try:
+            while waiting:
+                of_range = waiting[0]
+                feed = of_range.effect
+                assert isinstance(feed, Feed)
+                if not self._feed_from_memory(of_range, feed):
+                    await self._read_and_send(of_range, feed)
+                waiting.popleft()
+        finally:
+            del self._feeds[place]
+
+    async def _read_and_send(self, of_range: OfRange, feed: Feed) -> None:
+        log, first = self._log_of(feed.log), feed.first
+        while log is not None and self._machine.leads(of_range.range_id) == of_range.epoch:
+            try:
+                batches = _up_to(await log.read_written(first, FEED_BYTES), feed.end)
+            except TailraceError as error:  # retention was faster, or the disk is damaged
+                _log.warning("replica.unread", partition=feed.log.partition, detail=error.detail)
+                self._loop.call_later(RETRY_SECONDS, self._restart, of_range, feed)
+                return
+            if not batches or batches[0].header.base_offset != first:
+                _log.error("replica.unfed", partition=feed.log.partition, offset=first)
+                return
+            self._send_batches(of_range, feed, batches)
+            first = batches[-1].header.end_offset
+            if feed.end is None or first >= feed.end:
+                return
+
+    def _restart(self, of_range: OfRange, feed: Feed) -> None:
+        self._send(feed.ordinal, Restart(of_range.range_id, of_range.epoch, feed.session))
+
+    def _send_batches(self, of_range: OfRange, feed: Feed, batches: Sequence[StoredBatch]) -> None:
+        assert self._links is not None
+        message = Batches(
+            of_range.range_id,
+            of_range.epoch,
+            feed.session,
+            feed.log,
+            batches[0].header.previous_epoch,
+            tuple(_runs(batches)),
+            feed.high_watermark,
+            feed.log_start,
+        )
+        payload = [buffer for batch in batches for buffer in batch.buffers]
+        self._links.send_follower(feed.ordinal, message, payload)
+
+
+def _key_of(log: PartitionLog) -> LogKey:
+    return LogKey(log.place.topic_id, log.place.partition)
+
+
+def _up_to(batches: list[StoredBatch], end: int | None) -> list[StoredBatch]:
+    return [each for each in batches if end is None or each.header.end_offset <= end]
+
+
+def _runs(batches: Sequence[StoredBatch]) -> Iterator[Run]:
+    """Batches of one epoch that follow each other are one."""
+    headers = [each.header for each in batches]
+    for epoch, group in groupby(headers, attrgetter("epoch")):
+        of_epoch = list(group)
+        yield Run(epoch, of_epoch[0].base_offset, of_epoch[-1].end_offset)
