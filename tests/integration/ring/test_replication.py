@@ -1,0 +1,90 @@
+"""Brokers that keep three copies are killed, paused, wiped and restarted under load.
+
+Every acknowledged event is there once, at its offset, in order; the replicas are the same, byte by
+byte. `RING_RUNS=10` repeats each test with other seeds.
+"""
+
+import random
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from tests.support.ring.replicated_ring import ReplicatedRing, replicated_ring
+from tests.support.variables import whole_number
+
+RUNS = whole_number("RING_RUNS", 1, least=1, meaning="how often, as in RING_RUNS=10")
+SEED = whole_number("RING_SEED", None, meaning="the seed of a run that failed")
+PAUSE_S = 5.0  # longer than any timeout between brokers
+REQUESTS_MAX = 150  # between two faults
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(120),
+    pytest.mark.parametrize("run", range(RUNS)),
+]
+
+
+def seed_of(run: int) -> int:
+    """Return the given seed, or a random one."""
+    return random.SystemRandom().randrange(10**9) if SEED is None else SEED + run
+
+
+def kill_and_start(subject: ReplicatedRing, ordinal: int) -> None:
+    """Let the ring go on without the broker for a while."""
+    subject.ring.kill(ordinal)
+    subject.wait_for_requests(REQUESTS_MAX)
+    subject.ring.brokers[ordinal].start()
+
+
+def test_killed_leaders_lose_nothing(tmp_path: Path, run: int) -> None:
+    with replicated_ring(tmp_path, seed_of(run)) as subject:
+        victim = None
+        for _ in range(3):
+            victim = subject.leader_of_some_range(but=victim)
+            kill_and_start(subject, victim)
+            if subject.random.random() < 0.5:  # else the next dies while this one comes back
+                subject.wait_whole()
+            subject.wait_for_requests(REQUESTS_MAX)
+
+
+def test_killed_brokers_lose_nothing_all_at_once(tmp_path: Path, run: int) -> None:
+    with replicated_ring(tmp_path, seed_of(run)) as subject:
+        for _ in range(2):
+            for ordinal in subject.random.sample(range(3), 3):
+                subject.ring.kill(ordinal)
+            subject.ring.start_all()
+            subject.wait_for_requests(REQUESTS_MAX)
+
+
+def test_a_paused_broker_acknowledges_nothing_that_is_not_there(tmp_path: Path, run: int) -> None:
+    with replicated_ring(tmp_path, seed_of(run)) as subject:
+        leader = subject.leader_of_some_range()
+        follower = subject.random.choice([each for each in range(3) if each != leader])
+        for ordinal in leader, follower:
+            subject.ring.pause(ordinal)
+            Event().wait(PAUSE_S)
+            subject.ring.resume(ordinal)
+            subject.wait_for_requests(REQUESTS_MAX)
+            subject.wait_whole()
+
+
+def test_a_wiped_broker_is_filled_again(tmp_path: Path, run: int) -> None:
+    with replicated_ring(tmp_path, seed_of(run)) as subject:
+        ordinal = subject.random.randrange(3)
+        subject.ring.kill(ordinal)
+        subject.ring.wipe(ordinal)
+        if subject.random.random() < 0.5:  # else it is back before others suspect it
+            subject.wait_for_requests(REQUESTS_MAX)
+        subject.ring.brokers[ordinal].start()
+        subject.wait_for_requests(REQUESTS_MAX)
+
+
+def test_a_rolling_restart_loses_nothing(tmp_path: Path, run: int) -> None:
+    with replicated_ring(tmp_path, seed_of(run)) as subject:
+        for ordinal in subject.random.sample(range(3), 3):
+            subject.wait_whole()
+            subject.wait_for_requests(REQUESTS_MAX)
+            subject.ring.brokers[ordinal].stop()
+            subject.wait_for_requests(REQUESTS_MAX)
+            subject.ring.brokers[ordinal].start()

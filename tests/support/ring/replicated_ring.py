@@ -1,0 +1,208 @@
+"""A ring with three copies of each range, under load: health, what it holds, and the comparison."""
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+from tailrace.sync import Client
+from tests.support.broker.fixtures import free_ring_port
+from tests.support.broker.history import History, Read, RecordPosition, violations
+from tests.support.ring.local_ring import LocalRing, founded_ring
+from tests.support.ring.ring_producers import (
+    Producing,
+    RingProducer,
+    event_value,
+    producing,
+)
+from tests.support.ring.stored_replicas import assert_replicas_are_prefixes, bad_findings
+
+TOPIC = "replicated"
+WHOLE_S_MAX = 60.0  # on a busy machine
+# The least that is allowed: segments roll during a test, and the journal's files are used again.
+SEGMENT_BYTES = 1 << 20
+JOURNAL_BYTES = 8 << 20
+LARGE_COUNT = 800  # events, which go straight to the segment
+
+
+class ReplicatedRing:
+    """A ring of three with a topic, the producers that write to it, and seeded choices."""
+
+    def __init__(self, ring: LocalRing, seed: int) -> None:
+        self.ring = ring
+        self.random = random.Random(seed)
+        self.running: Producing | None = None
+        ports = [broker.port for broker in ring.brokers]
+
+        def producer(
+            name: str, sizes: Sequence[int] = (1,), answer_s_max: float = 1.5
+        ) -> RingProducer:
+            return RingProducer(name, TOPIC, ports, seed, sizes, answer_s_max)
+
+        self.producers = [
+            *(producer(f"single-{number}") for number in range(3)),
+            producer("patient", answer_s_max=15.0),  # until a paused broker goes on
+            producer("lines", [10]),
+            producer("many-lines", [*[40] * 19, LARGE_COUNT]),
+        ]
+
+    def create_topic(self) -> int:
+        """Return how many partitions it has. The kernel goes on: `written` loses nothing either."""
+        durability = self.random.choice(["fsync", "written"])
+        print(f"durability {durability}")
+        wanted = {"name": TOPIC, "durability": durability, "flushMs": 50}
+        created: dict[str, int] = self.ring.call(0, "POST", "/v1/topics", wanted)
+        return created["partitions"]
+
+    def wait_for_requests(self, most: int) -> None:
+        """Wait until a random number of further requests is acknowledged."""
+        assert self.running is not None
+        self.running.progress.wait_for_more(self.random.randint(1, most))
+
+    def leader_of_some_range(self, *, but: int | None = None) -> int:
+        """Return a broker that leads a range, if possible a different one than `but`."""
+        found: list[int] = []
+
+        def is_known() -> bool:
+            found[:] = sorted({each["leader"] for each in self.ranges() if self.is_led(each)})
+            return bool(found)
+
+        self.ring.until(is_known, WHOLE_S_MAX)
+        return self.random.choice([each for each in found if each != but] or found)
+
+    def is_led(self, range_: dict[str, Any]) -> bool:
+        """Whether its leader runs, and is not paused."""
+        leader: int | None = range_["leader"]
+        if leader is None or leader in self.ring.paused:
+            return False
+        return self.ring.brokers[leader].is_running()
+
+    def ranges(self) -> list[dict[str, Any]]:
+        """Return the ranges as a majority knows them now; nothing when nobody can say."""
+        for ordinal, broker in enumerate(self.ring.brokers):
+            if not broker.is_running() or ordinal in self.ring.paused:
+                continue
+            try:
+                found: list[dict[str, Any]] = self.ring.call(
+                    ordinal, "GET", "/v1/ring?consistent=true", timeout_s=5
+                )["ranges"]
+            except (OSError, HTTPException):
+                continue
+            return found
+        return []
+
+    def is_whole(self) -> bool:
+        """Whether each range has a leader and all its replicas in sync, none of them a ghost."""
+        ranges = self.ranges()
+        return bool(ranges) and all(
+            each["state"] == "open"
+            and each["leader"] is not None
+            and {member["ordinal"] for member in each["isr"]} == set(each["replicas"])
+            and not any(member["ghost"] for member in each["isr"])
+            for each in ranges
+        )
+
+    def wait_whole(self) -> None:
+        """Wait until all brokers serve and each range has a full ISR."""
+        self.ring.wait_ready(timeout_s=WHOLE_S_MAX)
+        self.ring.until(self.is_whole, WHOLE_S_MAX)
+
+    def ends(self) -> dict[int, tuple[int, int, int]]:
+        """Return log start, high watermark and log end by partition, as their leaders know them."""
+        ends = {}
+        for ordinal in range(len(self.ring.brokers)):
+            topic = self.ring.call(ordinal, "GET", f"/v1/topics/{TOPIC}")
+            for each in topic["partitionDetails"]:
+                if each["leader"] == ordinal and each["logEnd"] is not None:
+                    ends[each["partition"]] = (
+                        each["logStart"],
+                        each["highWatermark"],
+                        each["logEnd"],
+                    )
+        return ends
+
+    def wait_committed(self, partition_count: int) -> dict[int, tuple[int, int, int]]:
+        """Wait until all that is in the logs is committed; then return where they are."""
+        found: list[dict[int, tuple[int, int, int]]] = []
+
+        def is_so() -> bool:
+            found[:] = [self.ends()]
+            is_all = len(found[0]) == partition_count
+            return is_all and all(committed == end for _, committed, end in found[0].values())
+
+        self.ring.until(is_so, WHOLE_S_MAX)
+        return found[0]
+
+
+@contextmanager
+def replicated_ring(root: Path, seed: int) -> Iterator[ReplicatedRing]:
+    """Let producers write while the block lasts; then all is healed, read back and compared."""
+    print(f"seed {seed}")
+    with founded_ring(
+        root,
+        port=free_ring_port(),
+        copies=3,
+        segment_bytes=SEGMENT_BYTES,
+        journal_bytes=JOURNAL_BYTES,
+    ) as ring:
+        subject = ReplicatedRing(ring, seed)
+        partition_count = subject.create_topic()
+        with producing(subject.producers) as subject.running:
+            subject.wait_for_requests(100)
+            yield subject
+            subject.wait_whole()
+        subject.wait_whole()
+        ends = subject.wait_committed(partition_count)
+        read = read_back(ring, ends)
+        subject.wait_whole()
+        for broker in ring.brokers:
+            broker.stop()
+        check_history(subject.producers, read, ends)
+        disks = {number: broker.data_dir for number, broker in enumerate(ring.brokers)}
+        assert {number: bad_findings(path) for number, path in disks.items()} == {
+            0: [],
+            1: [],
+            2: [],
+        }
+        assert_replicas_are_prefixes(disks, TOPIC)
+
+
+def read_back(ring: LocalRing, ends: dict[int, tuple[int, int, int]]) -> list[Read]:
+    """Return all records below the high watermarks, from the leaders."""
+    read = []
+    with Client(ring.brokers[0].url) as client:
+        for partition, (start, high_watermark, _) in ends.items():
+            offset = start
+            while offset < high_watermark:
+                fetched = client.read_lines(TOPIC, partition, offset, max_records=10_000)
+                for record in map(json.loads, fetched.body.splitlines()):
+                    event_id = record["value"]["id"]
+                    assert record["value"] == json.loads(event_value(event_id))
+                    position = RecordPosition(record["partition"], record["offset"])
+                    read.append(Read(event_id, position))
+                assert fetched.next_offset > offset
+                offset = fetched.next_offset
+    return read
+
+
+def check_history(
+    producers: Sequence[RingProducer], read: list[Read], ends: dict[int, tuple[int, int, int]]
+) -> None:
+    """Assert that all that was sent is there once, where it was acknowledged to be."""
+    assert {start for start, _, _ in ends.values()} == {0}
+    history = History(
+        sent_ids=set().union(*(each.sent_ids for each in producers)),
+        acknowledged=[event for each in producers for event in each.acknowledged],
+        read=read,
+        high_watermarks={partition: end for partition, (_, end, _) in ends.items()},
+    )
+    retries = {each.name: each.retries for each in producers}
+    print(
+        f"{len(history.sent_ids)} sent, {len(history.acknowledged)} acknowledged, {len(read)} read,"
+        f" {sum(each.duplicate_count for each in producers)} duplicates; retries: {retries}"
+    )
+    assert violations(history) == []
+    assert len(history.sent_ids) == len(history.acknowledged) == len(read)
