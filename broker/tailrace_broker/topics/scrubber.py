@@ -3,9 +3,8 @@ reader meets it. One part at a time in an I/O thread, with a pause after each th
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Protocol
 
 import structlog
 
@@ -23,20 +22,12 @@ ROUND_SECONDS_MIN = 24 * 3600.0
 _log = structlog.get_logger()
 
 
-class ScrubbedLog(Log, Protocol):
-    """What is asked of a partition's log."""
-
-    @property
-    def segments(self) -> Sequence[SegmentState]:
-        """Of the whole log, in order."""
-
-
 class Scrubber:
     """State changes on the event loop only."""
 
     def __init__(
         self,
-        logs: Callable[[], Iterable[ScrubbedLog]],
+        logs: Callable[[], Iterable[Log]],
         quarantine: Quarantine,
         counters: Counters,
         now_us: Callable[[], int],
@@ -72,7 +63,7 @@ class Scrubber:
                 await self._scrub(log, state)
             await self._pause(round_ends_s - loop.time())
 
-    async def _scrub(self, log: ScrubbedLog, state: SegmentState) -> None:
+    async def _scrub(self, log: Log, state: SegmentState) -> None:
         """One segment, up to what is written now."""
         path = segment_path(log.place.directory, state.base_offset)
         part = part_from_offset(path, state, state.base_offset)
@@ -94,5 +85,5 @@ class Scrubber:
             async with asyncio.timeout(seconds):
                 await self._stopped.wait()
 
-    def _segments(self) -> list[tuple[ScrubbedLog, SegmentState]]:
+    def _segments(self) -> list[tuple[Log, SegmentState]]:
         return [(log, state) for log in self._logs() for state in log.segments]

@@ -46,6 +46,10 @@ class Log(Protocol):
     def log_start(self) -> int:
         """What is below it is gone."""
 
+    @property
+    def segments(self) -> Sequence[SegmentState]:
+        """Of the whole log, in order."""
+
 
 class Quarantine:
     """Checks parts of segments and remembers what of them is damaged."""
@@ -123,20 +127,25 @@ class Quarantine:
         return _unreadable(log.place, path, first_offset, next_offset)
 
     def _note(self, log: Log, part: SegmentPart, checked: Checked) -> None:
-        """Replace what was known of what was checked; tell what is new."""
+        """Replace what was known of what was checked; report what is new.
+
+        A cut that came while it was checked ends the segment earlier, and its file.
+        """
         known = self._by_log.get(log, [])
+        ends = [each.end_offset for each in log.segments if each.base_offset == part.base_offset]
+        found = [each for each in checked.damages if ends and each.end_offset <= ends[0]]
         kept = [
             damage
             for damage in known
             if damage.path != part.path
             or not part.start.position <= damage.position < checked.end.position
         ]
-        damages = sorted(chain(kept, checked.damages), key=lambda damage: damage.first_offset)
+        damages = sorted(chain(kept, found), key=lambda damage: damage.first_offset)
         if damages:
             self._by_log[log] = damages
         else:
             self._by_log.pop(log, None)
-        for damage in checked.damages:
+        for damage in found:
             if damage not in known:
                 _log_damage(log, damage)
 

@@ -34,6 +34,11 @@ class OneSegment:
     log_start: int = 0
 
     @property
+    def segments(self) -> list[SegmentState]:
+        """The one that it has."""
+        return [self.state]
+
+    @property
     def path(self) -> Path:
         """The segment's file."""
         return segment_path(self.place.directory, 0)
@@ -132,6 +137,22 @@ def test_what_retention_took_is_no_damage_any_more(tmp_path: Path) -> None:
             with capture_logs() as entries:
                 await check(kept, log)
             assert (kept.of(log), entries) == (log.known(3), [])
+
+    asyncio.run(scenario())
+
+
+def test_what_was_cut_while_it_was_checked_is_no_damage(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        log = log_in(tmp_path)
+        log.damage([1])
+        part = part_from_offset(log.path, log.state, 0)
+        log.state = SegmentState(0, 3 * BATCH_RECORDS, position=BATCHES[3].start)
+        with log.path.open("r+b") as file:
+            file.truncate(BATCHES[3].start + 150)
+        async with quarantine() as kept:
+            await kept.check(log, part)
+
+            assert kept.of(log) == log.known(1)
 
     asyncio.run(scenario())
 
