@@ -507,6 +507,7 @@ class Replicas:
                 return
             if not batches or batches[0].header.base_offset != first:
                 _log.error("replica.unfed", partition=feed.log.partition, offset=first)
+                self._loop.call_later(RETRY_SECONDS, self._restart, of_range, feed)
                 return
             self._send_batches(of_range, feed, batches)
             first = batches[-1].header.end_offset
