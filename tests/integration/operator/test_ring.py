@@ -125,7 +125,7 @@ def check_ring(kube: FakeKubernetes, brokers: ProcessBrokers) -> None:
     """What the resources say is what the brokers say, and it works."""
     status = kube.get("StreamCluster", "events")["status"]
     assert (
-        "1 copy of each event" in condition(kube.get("StreamCluster", "events"), "Ready")["message"]
+        "3 copies of each event" in condition(kube.get("StreamCluster", "events"), "Ready")["message"]
     )
     assert status["founded"] == {"brokers": 3, "clusterId": status["clusterId"]}
     for ordinal in range(3):
@@ -135,7 +135,7 @@ def check_ring(kube: FakeKubernetes, brokers: ProcessBrokers) -> None:
             assert topic.retention_ms == 7 * 24 * 3_600_000
             assert topic.id == kube.get("Topic", "flights")["status"]["topicId"]
     with Client(brokers.url_pattern.format(ordinal=0)) as client:
-        assert client.produce("flights", b'{"a":1}', key="k").copies == 1
+        assert client.produce("flights", b'{"a":1}', key="k").copies == 3
 
 
 def test_the_process_serves_probes_and_metrics_and_ends_cleanly(tmp_path: Path) -> None:
