@@ -124,9 +124,8 @@ def test_a_ring_is_founded_once_though_the_operator_is_killed_again_and_again(
 def check_ring(kube: FakeKubernetes, brokers: ProcessBrokers) -> None:
     """What the resources say is what the brokers say, and it works."""
     status = kube.get("StreamCluster", "events")["status"]
-    assert (
-        "3 copies of each event" in condition(kube.get("StreamCluster", "events"), "Ready")["message"]
-    )
+    ready = condition(kube.get("StreamCluster", "events"), "Ready")
+    assert "3 copies of each event" in ready["message"]
     assert status["founded"] == {"brokers": 3, "clusterId": status["clusterId"]}
     for ordinal in range(3):
         with Client(brokers.url_pattern.format(ordinal=ordinal)) as client:
