@@ -104,6 +104,9 @@ def cut_segments(
     with files.use(path) as file:
         file.flush()  # nothing is missing before the segment that follows
     inventory.cut_segments(place.topic_id, place.partition, cut.base_offset)
+    if cut is not segments[count - 1]:  # its index has batches that go
+        with translated_errors(path):
+            path.with_suffix(".idx").unlink(missing_ok=True)
     segments[count - 1 :] = [cut, cut.follow_on(end_offset)]
     files.forget(*later, segment_path(place.directory, end_offset))
     remove_from(place.directory, end_offset, is_direct=is_direct)

@@ -21,11 +21,12 @@ from tailrace_broker.model.append_outcome import (
     MisfitReason,
 )
 from tailrace_broker.model.damage import Loss, RecordedDamage
-from tailrace_broker.model.errors import StorageFailedError
+from tailrace_broker.model.errors import DiskFullError, StorageFailedError
 from tailrace_broker.storage.inspection.logs import check_log
 from tailrace_broker.storage.log.damage_file import load_damage, save_damage
 from tailrace_broker.storage.log.recovery import LogEvidence
 from tailrace_broker.storage.log.rescued_tail import RESCUED, load_rescued, save_rescued
+from tailrace_broker.storage.segments import cut as segments_cut
 from tests.support.storage.batches import PARTITION, TOPIC_ID
 from tests.support.storage.followers import PRODUCER_ID, Follower, follow, on_a_loop, stored_batch
 from tests.support.storage.storage import SYNCED, FaultyDisk, LogFiles, read_all, values_in
@@ -260,6 +261,28 @@ async def test_readers_of_a_cut_segment_get_nothing_behind_the_cut(files: LogFil
             *(b"8-%d" % each for each in range(5, 8)),
         ]
         assert await follower.log.find_timestamp(0) == 0
+
+
+@on_a_loop
+async def test_an_index_of_what_was_cut_is_not_left_behind(
+    files: LogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk, or when the process is killed before the new one is written."""
+
+    def refuse(path: Path, contents: bytes) -> None:
+        raise DiskFullError("no room")
+
+    async with follow(files) as engine:
+        follower = Follower(engine.logs[0])
+        await follower.write(small(0), small(5))
+        await engine.logs[0].roll()
+        index = files.segment().with_suffix(".idx")
+        assert index.exists()
+        monkeypatch.setattr(segments_cut, "write_file_atomically", refuse)
+        assert await follower.cut(5, 7) == LogIsCut(5)
+        assert not index.exists()
+        await follower.write(large(5, epoch=8))
+    assert spans(files) == [(0, 5, 7), (5, 10, 8)]
 
 
 @on_a_loop
