@@ -92,6 +92,8 @@ from tailrace_broker.topics.range_leaders import RangeRoles
 FEED_BYTES = 1024 * 1024
 # Until a cut that the disk has refused, or a read for a follower, is tried again.
 RETRY_SECONDS = 1.0
+# Until a log that is asked for is looked at again, while it writes.
+OPENED_SECONDS = 0.02
 # Between two looks at who answers.
 WATCH_SECONDS = 0.5
 # How long a stop waits for other replicas to take what is acknowledged by them.
@@ -201,6 +203,19 @@ class Replicas:
             base_epoch,
         )
         self._step(LogOpened(key, ends))
+
+    def _go_on_with(self, key: LogKey) -> None:
+        """Report a log that stayed open: its topic was deleted and restored at once.
+
+        Any other is reported when it has been opened.
+        """
+        log, replica = self._log_of(key), self._machine.range_of(key)
+        if log is None or replica is None or key in replica.ends:
+            return
+        if log.is_writing:
+            self._loop.call_later(OPENED_SECONDS, self._go_on_with, key)
+        else:
+            self.opened(log)
 
     def on_leader(self, link: Link, ordinal: int, frame: LinkFrame) -> None:
         """A leader's message."""
@@ -369,8 +384,10 @@ class Replicas:
                     leader_end=cut_end,
                     reason="committed records of this replica are not in the leader's log",
                 )
-            case NeedLog() | RemoveLog():
-                pass  # its topic is opened and closed as the ring has agreed
+            case NeedLog(key):
+                self._go_on_with(key)
+            case RemoveLog():
+                pass  # its topic is closed as the ring has agreed
             case _:
                 assert_never(effect)
 

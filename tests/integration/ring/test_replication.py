@@ -10,13 +10,18 @@ from threading import Event
 
 import pytest
 
-from tests.support.ring.replicated_ring import ReplicatedRing, replicated_ring
+from tailrace.sync import Client
+from tests.support.broker.fixtures import free_ring_port
+from tests.support.ring.local_ring import founded_ring
+from tests.support.ring.replicated_ring import TOPIC, ReplicatedRing, replicated_ring
 from tests.support.variables import whole_number
 
 RUNS = whole_number("RING_RUNS", 1, least=1, meaning="how often, as in RING_RUNS=10")
 SEED = whole_number("RING_SEED", None, meaning="the seed of a run that failed")
 PAUSE_S = 5.0  # longer than any timeout between brokers
 REQUESTS_MAX = 150  # between two faults
+RESTORES = 5
+EVENTS = 30  # in each partition, most likely
 
 pytestmark = [
     pytest.mark.integration,
@@ -88,3 +93,21 @@ def test_a_rolling_restart_loses_nothing(tmp_path: Path, run: int) -> None:
             subject.ring.brokers[ordinal].stop()
             subject.wait_for_requests(REQUESTS_MAX)
             subject.ring.brokers[ordinal].start()
+
+
+def test_a_topic_that_is_restored_takes_events_again(tmp_path: Path, run: int) -> None:
+    """At once: a request waits for the answer no longer than any other."""
+    chosen = random.Random(seed_of(run))
+    port = free_ring_port()
+    with founded_ring(tmp_path, port=port) as ring, Client(ring.brokers[0].url) as client:
+        ring.call(0, "POST", "/v1/topics", {"name": TOPIC})
+        for turn in range(RESTORES + 1):
+            if turn:
+                ordinal = chosen.randrange(3)
+                ring.call(ordinal, "DELETE", f"/v1/topics/{TOPIC}")
+                ring.call(ordinal, "POST", f"/v1/trash/{TOPIC}/restore")
+            for number in range(EVENTS):
+                client.produce(TOPIC, b"%d" % number, key=f"k{number}")
+
+        ends = [row.high_watermark for row in client.offsets([TOPIC])]
+        assert sum(end or 0 for end in ends) == EVENTS * (RESTORES + 1)

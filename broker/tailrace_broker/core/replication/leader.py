@@ -203,13 +203,22 @@ class RangeLeader:
             min_isr=added.min_isr,
             near_bytes_max=self._timing.near_bytes,
         )
+        effects: list[LeaderEffect] = []
         for each in self._progress.values():
-            if each.is_following:
-                each.sent[key] = log.ends.start  # if it differs there, the follower stands again
+            if key in each.uncompared:
+                effects.append(self._restart(each))
+            elif each.is_following:
+                each.sent[key] = log.ends.start  # a follower that gets the log stands again
             self._check_candidate(each, key, log)
             if each.written(key) < log.near_from:
                 each.far.add(key)
-        return self._advance(key, log)  # of a lone copy nothing else may ever happen
+        return [*effects, *self._advance(key, log)]  # of a lone copy nothing else may ever happen
+
+    def _restart(self, found: Progress) -> SendFollower:
+        """Have it say again where it is: nothing is fed to it until then."""
+        found.is_following = False
+        restart = Restart(self._view.range.id, self.epoch, found.session)
+        return SendFollower(found.replica.ordinal, restart)
 
     def _check_candidate(self, found: Progress, key: LogKey, log: LedLog) -> None:
         """Note whether a candidate is caught up in the log."""
@@ -306,7 +315,9 @@ class RangeLeader:
         effects: list[LeaderEffect] = []
         for each in standing.logs:
             log = self._logs.get(each.log)
-            if log is not None:
+            if log is None:
+                found.uncompared.add(each.log)
+            else:
                 log.known_start = max(log.known_start, each.start)
                 effects += self._take_start(each.log, log)
                 cuts.append(self._cut(each, log))
@@ -338,6 +349,8 @@ class RangeLeader:
         found.is_suspected = False
         effects: list[LeaderEffect] = []
         for each in reported.logs:
+            if each.log in found.uncompared:
+                continue
             found.report(each)
             log = self._logs.get(each.log)
             if log is not None:
@@ -390,9 +403,7 @@ class RangeLeader:
         ordinal, session = found.replica.ordinal, found.session
         if first < ends.start:
             self._rules["leader.restarted_follower"] += 1
-            found.is_following = False
-            restart = Restart(self._view.range.id, self.epoch, session)
-            return [SendFollower(ordinal, restart)]
+            return [self._restart(found)]
         end: int | None = ends.written
         if first < log.near_from:
             found.fetching.add(key)

@@ -55,13 +55,14 @@ class Progress:
     - `is_member`: of the ISR as applied;
     - `sent`: by log, up to where; `fetching`: logs of which a piece from the disk is on its way;
     - `owed`: writes that it must acknowledge as a member of the ISR;
-    - `far`: logs in which it is not near; `lacking`: logs in which a candidate is not caught up.
+    - `far`: logs in which it is not near; `lacking`: logs in which a candidate is not caught up;
+    - `uncompared`: logs that it stood with, and that were not open here: their ends do not count.
     """
 
     __slots__ = (
         "_reports", "candidate_since_ms", "far", "fetching", "has_reported", "heard_ms",
         "is_following", "is_member", "is_suspected", "lacking", "not_before_ms", "owed",
-        "replica", "sent", "session",
+        "replica", "sent", "session", "uncompared",
     )  # fmt: skip
 
     def __init__(self, replica: Replica, now_ms: int) -> None:
@@ -76,6 +77,7 @@ class Progress:
         self.candidate_since_ms: int | None = None
         self.lacking: set[LogKey] = set()
         self.not_before_ms = now_ms
+        self.uncompared: set[LogKey] = set()
         self._reports: dict[LogKey, tuple[int, int]] = {}
 
     def begin_session(self, session: int) -> None:
@@ -84,6 +86,7 @@ class Progress:
         self.is_following = False
         self.sent.clear()
         self.fetching.clear()
+        self.uncompared.clear()
 
     def end_candidacy(self) -> None:
         """Its ends do not count for that any more."""

@@ -145,6 +145,8 @@ class RangeReplicas:
             getattr(before, part) is not getattr(state, part) for part in _OF_LOGS
         ):
             effects += self._want_logs(state, now_ms)
+        if before is None:
+            self._recovered.clear()  # of what is left the topics are gone
         for range_id, replica in self.ranges.items():
             effects += self._of(range_id, replica.apply(view_of(state, range_id), me, now_ms))
         return effects

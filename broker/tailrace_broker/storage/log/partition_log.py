@@ -263,6 +263,11 @@ class PartitionLog:
         """No loss of power takes what is below."""
         return self._tail.replica.durable_end
 
+    @property
+    def is_writing(self) -> bool:
+        """A write or a cut is under way."""
+        return self._tail.replica.is_writing
+
     def on_durable(self, report: Callable[[], None]) -> None:
         """Call this when a flush has ended."""
         self._tail.on_durable = report

@@ -443,6 +443,23 @@ def test_a_new_log_is_fed_at_once_and_counts_for_candidates() -> None:
     assert led.leader._progress[2].lacking == {OTHER}
 
 
+def test_who_stood_with_a_log_before_it_was_open_here_stands_again() -> None:
+    """Its end says nothing before it was compared: the log may differ."""
+    led = Range((A, B), written=0)
+    led.stand(B, LogStanding(OTHER, 0, 9, (EpochStart(2, 0),)))
+    led.report(B, 9, key=OTHER, is_whole=True)
+
+    effects = led.add(OTHER, LogEnds(0, 9, 9, 0, [EpochStart(4, 0)]))
+
+    assert effects == [SendFollower(1, Restart(7, EPOCH, 1))]
+    assert led.report(B, 9, key=OTHER) == []
+    (answer,) = led.stand(B, LogStanding(OTHER, 0, 9, (EpochStart(2, 0),)), session=2)
+    assert isinstance(answer, SendFollower)
+    assert isinstance(answer.message, Cuts)
+    assert of_kind(led.report(B, 0, key=OTHER, session=2, is_whole=True), Advance) == []
+    assert Advance(OTHER, 9) in led.report(B, 9, key=OTHER, session=2)
+
+
 def test_a_candidate_that_is_not_proposed_in_time_is_dropped() -> None:
     led = Range((A, B), written=4, flushed=4, epochs=[EpochStart(4, 0)])
     led.join(B, 4)

@@ -470,6 +470,17 @@ def test_a_log_that_is_recovered_and_of_no_topic_stays_as_it_is() -> None:
     assert process.replicas.range_of(unknown) is None
 
 
+def test_a_log_whose_topic_was_gone_at_the_first_state_is_asked_for_again() -> None:
+    process = Process()
+    for range_id, key in KEYS.items():
+        process.open(key, range_id)
+    process.apply(replace(STATE, topics={}))
+
+    assert process.apply(STATE) == [NeedLog(KEY)]
+    process.open()
+    assert process.replicas.hand_out(KEY, 1) == Run(1, 0, 1)
+
+
 def test_a_lone_copy_is_committed_as_far_as_it_is_flushed_when_it_is_led_again() -> None:
     process = Process()
     process.open(written=5, flushed=5, high_watermark=3, epochs=[EpochStart(1, 0)])
