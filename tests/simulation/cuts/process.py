@@ -8,6 +8,7 @@ import asyncio
 import os
 import random
 import signal
+import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -66,13 +67,7 @@ class Stopped(NamedTuple):
     """It ends as a broker that is stopped."""
 
 
-class Failed(NamedTuple):
-    """It is wrong."""
-
-    text: str
-
-
-Message = Note | Found | Stopped | Failed
+Message = Note | Found | Stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +88,11 @@ class Life:
 
 
 def run_life(connection: "Connection[Any, Any]", life: Life) -> None:
-    """Live, in this process."""
+    """Live, in this process, which ends with another exit code than 0 when something is wrong."""
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())  # the notes say enough
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            asyncio.run(_live(connection, life, patch))
-        connection.send(Stopped())
-    except BaseException:  # noqa: BLE001  whatever it is, the test reports it
-        connection.send(Failed(traceback.format_exc()))
+    with pytest.MonkeyPatch.context() as patch:
+        asyncio.run(_live(connection, life, patch))
+    connection.send(Stopped())
 
 
 async def _live(connection: "Connection[Any, Any]", life: Life, patch: pytest.MonkeyPatch) -> None:
@@ -109,7 +101,8 @@ async def _live(connection: "Connection[Any, Any]", life: Life, patch: pytest.Mo
         life.mutation(patch)
 
     def fail(error: BaseException) -> NoReturn:
-        connection.send(Failed("".join(traceback.format_exception(error))))
+        traceback.print_exception(error)
+        sys.stderr.flush()
         os._exit(1)
 
     def on_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

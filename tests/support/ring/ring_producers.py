@@ -147,13 +147,13 @@ def event_value(event_id: str) -> bytes:
 
 
 class Producing:
-    """The threads of producers: `stop` ends them, and raises what has stopped one of them."""
+    """The threads of producers; what ends one of them fails the test."""
 
     def __init__(self, producers: Sequence[RingProducer]) -> None:
         self.progress = Progress()
-        self._errors: list[BaseException] = []
         self._threads = [
-            threading.Thread(target=self._run, args=(each,), daemon=True) for each in producers
+            threading.Thread(target=each.run, args=(self.progress,), daemon=True)
+            for each in producers
         ]
         for thread in self._threads:
             thread.start()
@@ -163,14 +163,6 @@ class Producing:
         self.progress.stop_asked.set()
         for thread in self._threads:
             thread.join()
-        for error in self._errors:
-            raise error
-
-    def _run(self, producer: RingProducer) -> None:
-        try:
-            producer.run(self.progress)
-        except BaseException as error:  # noqa: BLE001  # it is raised where the test waits
-            self._errors.append(error)
 
 
 @contextmanager
@@ -179,7 +171,6 @@ def producing(producers: Sequence[RingProducer]) -> Iterator[Producing]:
     running = Producing(producers)
     try:
         yield running
-    except BaseException:
+    finally:
         running.progress.stop_asked.set()
-        raise
     running.stop()
