@@ -19,7 +19,7 @@ from tailrace_broker.node.ring import RingSettings
 MEBIBYTE = 1024 * 1024
 # For the largest batch that a request can bring, header and block edges included.
 LARGEST_BUFFER_BYTES = PAYLOAD_BYTES_MAX + PAYLOAD_BYTES_MAX // 4
-# By how much the port for other brokers is above the base port.
+# By how much the ports for other brokers are above the base port.
 PEER_PORT = 5
 REPLICATION_PORT = 6
 PORT_MAX = 65535
