@@ -154,7 +154,7 @@ def _lost_end_findings(
 def _file_findings(place: LogPlace, log: RecoveredLog, cut_end: int | None) -> Iterator[Finding]:
     """Return findings that a start passes over.
 
-    `cut_end`: the segment there is not begun yet.
+    `cut_end`: what is there and behind it goes, and is begun again.
     """
     reported: dict[Path, set[int]] = {}
     for damage in (*log.damages, *log.losses):
@@ -162,7 +162,8 @@ def _file_findings(place: LogPlace, log: RecoveredLog, cut_end: int | None) -> I
     append_time_us = 0
     for state in log.segments:
         path = segment_path(place.directory, state.base_offset)
-        if not path.exists() or state.base_offset == cut_end:
+        is_to_go = cut_end is not None and state.base_offset >= cut_end
+        if is_to_go or not path.exists():
             continue
         is_last = state is log.segments[-1]
         walk = SegmentWalk(path, state, append_time_us, is_last=is_last)

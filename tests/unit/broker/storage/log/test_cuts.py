@@ -326,6 +326,23 @@ async def test_a_reset_log_goes_on_elsewhere(files: LogFiles, start: int) -> Non
     assert spans(files) == [(start, start + 3, 8)]
 
 
+@on_a_loop
+async def test_a_reset_that_was_cut_short_is_no_damage(files: LogFiles) -> None:
+    """A start removes what is left of the log, whose first segment may be anywhere."""
+    async with follow(files, segment_bytes=1) as engine:
+        follower = Follower(engine.logs[0])
+        for offset in range(0, 15, 5):
+            await follower.write(large(offset))
+        follower.log.commit(15)
+        await follower.log.trim(5)
+    files.inventory.cut_segments(TOPIC_ID, PARTITION, None)
+    (files.place.directory / f"{0:020d}.cut").touch()
+
+    assert check_log(files.place, LogEvidence(0), None, files.pool) == []
+    log = files.recover_all()
+    assert [(each.base_offset, each.end_offset) for each in log.segments] == [(5, 5)]
+
+
 @pytest.mark.parametrize(("end", "why"), [(3, "no batch"), (7, "no batch"), (11, "ends at 10")])
 @on_a_loop
 async def test_a_log_is_cut_only_where_a_batch_ends(files: LogFiles, end: int, why: str) -> None:
