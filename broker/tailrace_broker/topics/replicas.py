@@ -7,10 +7,8 @@ here: their logs commit alone.
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import groupby
-from operator import attrgetter
 from typing import Any, NamedTuple, assert_never
 
 import structlog
@@ -69,7 +67,6 @@ from tailrace_broker.model.replication import (
     LogCut,
     LogKey,
     Reported,
-    Restart,
     Run,
     Standing,
     ToFollower,
@@ -82,15 +79,14 @@ from tailrace_broker.model.ring_state import (
     Replica,
     RingState,
 )
-from tailrace_broker.net.replication.link import Link
+from tailrace_broker.net.replication.link import Bytes, Link
 from tailrace_broker.net.replication.links import ReplicationLinks
 from tailrace_broker.node.ring import RingNode, RingSettings
 from tailrace_broker.storage.log.partition_log import PartitionLog
+from tailrace_broker.topics.feeding import Feeding, runs_of
 from tailrace_broker.topics.range_leaders import RangeRoles
 
-# Of a log in one message, but for a batch that is larger.
-FEED_BYTES = 1024 * 1024
-# Until a cut that the disk has refused, or a read for a follower, is tried again.
+# Until a cut that the disk has refused is tried again.
 RETRY_SECONDS = 1.0
 # Until a log that is asked for is looked at again, while it writes.
 OPENED_SECONDS = 0.02
@@ -132,9 +128,9 @@ class Replicas:
         self._spawn = spawn
         self._loop = asyncio.get_running_loop()
         self._machine = RangeReplicas(ordinal, ReplicationTiming(), self.rules, is_replicated)
+        self._feeding = Feeding(log_of, self._machine.leads, self._send_follower, spawn)
         self._links: ReplicationLinks | None = None
         self._incoming: deque[_Incoming] = deque()
-        self._feeds: dict[tuple[int, LogKey], deque[OfRange]] = {}
         self._asked: list[Command] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = NEVER_MS
@@ -356,7 +352,7 @@ class Replicas:
             case SendPeer(ordinal, message):
                 self._send(ordinal, message)
             case Feed():
-                self._feed(of_range, effect)
+                self._feeding.feed(of_range, effect)
             case Append(batches):
                 self._append(batches, incoming)
             case Advance(key, high_watermark) | Advanced(key, high_watermark):
@@ -392,12 +388,16 @@ class Replicas:
                 assert_never(effect)
 
     def _send(self, ordinal: int, message: ToLeader | ToFollower) -> None:
-        if self._links is None:
-            return
-        if isinstance(message, Standing | Reported):
+        if not isinstance(message, Standing | Reported):
+            self._send_follower(ordinal, message)
+        elif self._links is not None:
             self._links.send_leader(ordinal, message)
-        else:
-            self._links.send_follower(ordinal, message)
+
+    def _send_follower(
+        self, ordinal: int, message: ToFollower, payload: Sequence[Bytes] = ()
+    ) -> None:
+        if self._links is not None:
+            self._links.send_follower(ordinal, message, payload)
 
     async def _propose(self, command: Command) -> None:
         """Ask the ring. The machine asks again while it needs it."""
@@ -418,7 +418,7 @@ class Replicas:
         failed = partial(self._step, events.WriteFailed(key))
         try:
             stored = verified_batches(payload)
-            if tuple(_runs(stored)) != batches.runs:
+            if tuple(runs_of(stored)) != batches.runs:
                 raise CorruptBatchError("the batches are not those that the message names")
         except CorruptBatchError as error:
             _log.error("replica.refused", peer=link.ordinal, detail=str(error))
@@ -473,94 +473,6 @@ class Replicas:
         except TailraceError as error:
             _log.warning("replica.untrimmed", partition=key.partition, detail=error.detail)
 
-    # --- feeding ---
-
-    def _feed(self, of_range: OfRange, feed: Feed) -> None:
-        """One read of a log for a follower after the other."""
-        place = feed.ordinal, feed.log
-        waiting = self._feeds.get(place)
-        if waiting is not None:
-            waiting.append(of_range)
-            return
-        if not self._feed_from_memory(of_range, feed):
-            self._feeds[place] = deque([of_range])
-            self._spawn(self._feed_from_disk(place))
-
-    def _feed_from_memory(self, of_range: OfRange, feed: Feed) -> bool:
-        """Send what memory has of it; whether that was all that is asked for."""
-        log, first = self._log_of(feed.log), feed.first
-        while log is not None and self._machine.leads(of_range.range_id) == of_range.epoch:
-            batches = _up_to(log.read_recent(first, FEED_BYTES), feed.end)
-            if not batches or batches[0].header.base_offset != first:
-                return False
-            self._send_batches(of_range, feed, batches)
-            first = batches[-1].header.end_offset
-            if feed.end is None or first >= feed.end:
-                return True
-        return True
-
-    async def _feed_from_disk(self, place: tuple[int, LogKey]) -> None:
-        """All that waits to be read of this log for this follower."""
-        waiting = self._feeds[place]
-        try:
-            while waiting:
-                of_range = waiting[0]
-                feed = of_range.effect
-                assert isinstance(feed, Feed)
-                if not self._feed_from_memory(of_range, feed):
-                    await self._read_and_send(of_range, feed)
-                waiting.popleft()
-        finally:
-            del self._feeds[place]
-
-    async def _read_and_send(self, of_range: OfRange, feed: Feed) -> None:
-        log, first = self._log_of(feed.log), feed.first
-        while log is not None and self._machine.leads(of_range.range_id) == of_range.epoch:
-            try:
-                batches = _up_to(await log.read_written(first, FEED_BYTES), feed.end)
-            except TailraceError as error:  # retention was faster, or the disk is damaged
-                _log.warning("replica.unread", partition=feed.log.partition, detail=error.detail)
-                self._loop.call_later(RETRY_SECONDS, self._restart, of_range, feed)
-                return
-            if not batches or batches[0].header.base_offset != first:
-                _log.error("replica.unfed", partition=feed.log.partition, offset=first)
-                self._loop.call_later(RETRY_SECONDS, self._restart, of_range, feed)
-                return
-            self._send_batches(of_range, feed, batches)
-            first = batches[-1].header.end_offset
-            if feed.end is None or first >= feed.end:
-                return
-
-    def _restart(self, of_range: OfRange, feed: Feed) -> None:
-        self._send(feed.ordinal, Restart(of_range.range_id, of_range.epoch, feed.session))
-
-    def _send_batches(self, of_range: OfRange, feed: Feed, batches: Sequence[StoredBatch]) -> None:
-        assert self._links is not None
-        message = Batches(
-            of_range.range_id,
-            of_range.epoch,
-            feed.session,
-            feed.log,
-            batches[0].header.previous_epoch,
-            tuple(_runs(batches)),
-            feed.high_watermark,
-            feed.log_start,
-        )
-        payload = [buffer for batch in batches for buffer in batch.buffers]
-        self._links.send_follower(feed.ordinal, message, payload)
-
 
 def _key_of(log: PartitionLog) -> LogKey:
     return LogKey(log.place.topic_id, log.place.partition)
-
-
-def _up_to(batches: list[StoredBatch], end: int | None) -> list[StoredBatch]:
-    return [each for each in batches if end is None or each.header.end_offset <= end]
-
-
-def _runs(batches: Sequence[StoredBatch]) -> Iterator[Run]:
-    """Batches of one epoch that follow each other are one."""
-    headers = [each.header for each in batches]
-    for epoch, group in groupby(headers, attrgetter("epoch")):
-        of_epoch = list(group)
-        yield Run(epoch, of_epoch[0].base_offset, of_epoch[-1].end_offset)
