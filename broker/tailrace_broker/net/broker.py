@@ -41,6 +41,13 @@ class OpenLog(Protocol):
         """The end of this replica's log."""
 
     @property
+    def knows_end(self) -> bool:
+        """The high watermark is no older than one that an earlier leader has given to readers."""
+
+    def check_end(self) -> None:
+        """NoLeaderError when it does not know its end."""
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of its batches on disk."""
 

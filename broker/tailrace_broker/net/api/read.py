@@ -217,11 +217,14 @@ async def _find_offset(broker: Broker, log: OpenLog, parameters: ReadParameters)
     if text is None or text == "earliest":
         return log.log_start
     if text == "latest":
+        log.check_end()
         return log.high_watermark
     digits = text.removeprefix("-")
     if digits.isascii() and digits.isdigit() and len(digits) <= DIGITS_MAX:
-        is_from_end = text.startswith("-")
-        return max(log.log_start, log.high_watermark - int(digits)) if is_from_end else int(digits)
+        if not text.startswith("-"):
+            return int(digits)
+        log.check_end()
+        return max(log.log_start, log.high_watermark - int(digits))
     raise InvalidParameterError(
         f"offset is {shortened(text)}; it is earliest, latest, a whole number, or -n for n records "
         "before the end",

@@ -169,7 +169,7 @@ class PartitionState(msgspec.Struct, rename="camel", kw_only=True):
         str,
         Meta(
             description="open, sealed, damaged; waiting, leaderless: as its range, which no broker "
-            "leads now."
+            "leads now, or whose new leader does not know its end yet."
         ),
     ]
     parents: list[int]
@@ -358,6 +358,9 @@ def _answer(broker: Broker, topic: Topic) -> TopicAnswer:
 def _state(broker: Broker, hosted: OpenTopic, partition: Partition) -> dict[str, Any]:
     """The members of a PartitionState."""
     log = log_or_none(hosted, partition.partition)
+    is_new_leader = log is not None and not log.knows_end
+    if is_new_leader:
+        log = None
     members = {
         "partition": partition.partition,
         "range": partition.range_id,
@@ -373,7 +376,7 @@ def _state(broker: Broker, hosted: OpenTopic, partition: Partition) -> dict[str,
     if _is_damaged(hosted, partition):
         members["state"] = "damaged"
     elif log is None and not partition.is_sealed:
-        members["state"] = _condition(broker, partition)
+        members["state"] = "leaderless" if is_new_leader else _condition(broker, partition)
     leader = _leader(broker, partition)
     if leader is not None and leader != broker.ordinal:
         host, port = broker.address_of(leader)

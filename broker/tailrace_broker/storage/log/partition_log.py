@@ -61,7 +61,7 @@ class PartitionLog:
     """The log of one partition."""
 
     __slots__ = (
-        "_gone", "_resources", "_tail", "_waiters", "lost_end", "on_trimmed",
+        "_end_before", "_gone", "_resources", "_tail", "_waiters", "lost_end", "on_trimmed",
         "place", "role",
         "segments",
     )  # fmt: skip
@@ -107,6 +107,7 @@ class PartitionLog:
         self.on_trimmed: Callable[[int], None] | None = None  # gets the new log start
         self._waiters: set[asyncio.Future[None]] | None = None
         self._gone: TailraceError | None = None
+        self._end_before = self.log_end  # when its present role began
         self.lost_end = lost_end
         if lost_end is not None:
             self._tail.refuse(self.lost_end_error(lost_end))
@@ -184,9 +185,21 @@ class PartitionLog:
         if self.role.elsewhere is not None:
             raise self.role.elsewhere(self.place.topic, self.place.partition)
 
+    @property
+    def knows_end(self) -> bool:
+        """The high watermark is no older than one that an earlier leader has given to readers."""
+        has_one_copy = self.role.commits_alone or self.lost_end is not None
+        return has_one_copy or self.high_watermark >= self._end_before
+
+    def check_end(self) -> None:
+        """NoLeaderError: a new leader does not know yet what is committed."""
+        if not self.knows_end:
+            raise self.role.unknown_end(self.place)
+
     def on_role_changed(self) -> None:
         """Answer appends, and wake readers, of whom some may ask another broker now."""
         self._tail.on_role_changed()
+        self._end_before = self.log_end
         self._wake_waiters()
 
     def on_shortage(self) -> None:

@@ -100,6 +100,16 @@ class RangeRole:
             range=place.range_id,
         )
 
+    def unknown_end(self, place: LogPlace) -> TailraceError:
+        """The error of readers who ask a new leader for its end."""
+        return NoLeaderError(
+            f'the new leader of partition {place.partition} of topic "{place.topic}" does not know '
+            "yet how much is committed; try again",
+            topic=place.topic,
+            partition=place.partition,
+            range=place.range_id,
+        )
+
     def interrupted(self, place: LogPlace, *, is_deposed: bool) -> TailraceError:
         """What becomes of appends whose write the end of the epoch has overtaken."""
         error: TailraceError = NoLeaderError(

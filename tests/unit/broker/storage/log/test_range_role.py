@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from tailrace_broker.core.log.tail_events import Written
 from tailrace_broker.model.errors import NoLeaderError, NotLeaderError
+from tests.support.storage.followers import Follower, follow, stored_batch
 from tests.support.storage.storage import (
     Appends,
     FaultyDisk,
@@ -153,5 +155,43 @@ def test_a_log_that_is_closed_hears_of_no_role(files: LogFiles) -> None:
             await first.close()
             engine.role.change(None, elsewhere)
             assert list(engine.role._logs) == [second]
+
+    run(scenario)
+
+
+def test_a_new_leader_knows_its_end_once_that_is_committed(files: LogFiles) -> None:
+    async def scenario() -> None:
+        async with follow(files) as engine:
+            [log] = engine.logs
+            follower = Follower(log)
+            await follower.write(stored_batch([b"0", b"1"], 0))
+            log.commit(1)
+            engine.role.change(2, commits_alone=False)
+            assert (log.knows_end, log.high_watermark) == (False, 1)
+            with pytest.raises(NoLeaderError, match="does not know yet how much is committed"):
+                log.check_end()
+            log.commit(2)
+            log.check_end()
+            written = asyncio.Event()
+            log.on_own_write(lambda event: written.set() if isinstance(event, Written) else None)
+            append = append_large(log)
+            await written.wait()
+            assert (log.knows_end, log.high_watermark, log.log_end) == (True, 2, 3)
+            log.commit(3)
+            assert await append == 2
+
+    run(scenario)
+
+
+def test_the_only_copy_always_knows_its_end(files: LogFiles, disk: FaultyDisk) -> None:
+    async def scenario() -> None:
+        async with open_engine_on(files) as engine:
+            [log] = engine.logs
+            disk.hold_writes()
+            append_large(log)
+            await disk.wait_for_held_write()
+            engine.role.change(4)
+            log.check_end()
+            disk.let_writes_go_on()
 
     run(scenario)
