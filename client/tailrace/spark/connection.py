@@ -12,7 +12,7 @@ from contextlib import suppress
 from itertools import count
 from typing import TypeVar
 
-from tailrace.errors import TailraceError, TopicNotFoundError
+from tailrace.errors import PartitionDamagedError, TailraceError, TopicNotFoundError
 from tailrace.spark.offsets import Listing, TopicPartition
 from tailrace.spark.options import (
     RETRY_COUNT_DEFAULT,
@@ -20,6 +20,7 @@ from tailrace.spark.options import (
     ReadOptions,
 )
 from tailrace.sync import Client
+from tailrace.values import PartitionOffsets
 
 RETRY_INTERVAL_S_MAX = 8.0
 
@@ -98,7 +99,10 @@ class PatientClient:
 def list_partitions(
     client: PatientClient, options: ReadOptions, *, with_times: bool = False
 ) -> Listing:
-    """The partitions of the topics that are asked for; also by the times that bound the read."""
+    """The partitions of the topics that are asked for; also by the times that bound the read.
+
+    PartitionUnavailableError when one that is asked for has no leader for long.
+    """
     bounds = (options.starting, options.ending)
     times_us = sorted(
         time_us for bound in bounds if bound.is_time and with_times for time_us in bound.values()
@@ -110,22 +114,32 @@ def _list_at(client: Client, options: ReadOptions, times_us: list[int]) -> Listi
     named = sorted(options.partitions_by_topic)
     if named:
         with suppress(TopicNotFoundError):  # which names one only
-            return _list_topics(client, named, times_us)
+            return _list_topics(client, options, named, times_us)
     # All there are: asking for those that a list has just named would miss one deleted meanwhile.
-    listing = _list_topics(client, [], times_us)
+    listing = _list_topics(client, options, [], times_us)
     missing = set(named).difference(row.topic for row in listing.partitions)
     return Listing(listing.partitions, sorted(missing), listing.first_offsets)
 
 
-def _list_topics(client: Client, topics: list[str], times_us: list[int]) -> Listing:
-    """Without topics: all."""
+def _list_topics(
+    client: Client, options: ReadOptions, topics: list[str], times_us: list[int]
+) -> Listing:
+    """Without topics: all. PartitionUnavailableError: one that is asked for has no leader now."""
+
+    def offsets(time_us: int | None = None) -> list[PartitionOffsets]:
+        rows = client.offsets(topics, timestamp_us=time_us)
+        for row in rows:
+            if options.selects(row.topic, row.partition):
+                with suppress(PartitionDamagedError):  # which waiting does not cure
+                    row.readable()
+        return rows
+
     first_offsets: dict[int, dict[TopicPartition, int | None]] = {}
     for time_us in times_us:
-        partitions = client.offsets(topics, timestamp_us=time_us)
         topic_partitions = {
             (partition.topic, partition.partition): partition.timestamp_offset
-            for partition in partitions
+            for partition in offsets(time_us)
         }
         first_offsets[time_us] = topic_partitions
     # Last, so that no end is before what a time has found.
-    return Listing(client.offsets(topics), first_offsets=first_offsets)
+    return Listing(offsets(), first_offsets=first_offsets)

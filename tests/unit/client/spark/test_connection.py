@@ -1,10 +1,13 @@
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from tailrace.errors import ConnectionFailedError, TailraceError
-from tailrace.spark.connection import PatientClient
+from tailrace.errors import ConnectionFailedError, PartitionUnavailableError, TailraceError
+from tailrace.spark.connection import PatientClient, list_partitions
+from tailrace.spark.options import Read, parse_read_options
 from tailrace.sync import Client
+from tailrace.values import PartitionOffsets
 
 URLS = ("http://a:9250", "http://b:9250")
 
@@ -62,3 +65,42 @@ def test_each_round_waits_twice_as_long_and_reports_why(
         pytest.approx([0.0001, 0.0002, 0.0004])
     )
     assert "no broker answers at http://a:9250 (connection refused)" in caplog.messages[0]
+
+
+def row(partition: int, end: int | None, state: str = "open") -> PartitionOffsets:
+    return PartitionOffsets("t", partition, 0, 1, 0, end and 0, end, end, state, ())
+
+
+class Listings(PatientClient):
+    """Answers each listing with the next of some; nothing is sent."""
+
+    def __init__(self, *answers: list[PartitionOffsets]) -> None:
+        super().__init__(URLS[:1], retry_count=2, retry_interval_s=0)
+        self.answers = list(answers)
+
+    def offsets(self, topics: list[str], timestamp_us: int | None) -> list[PartitionOffsets]:
+        assert topics == ["t"]
+        return self.answers.pop(0)
+
+    def _connected(self) -> Any:
+        return self
+
+
+def test_a_partition_without_a_leader_is_waited_for() -> None:
+    """Of each listing: one by a time would say that no record is as late."""
+    settled = [row(0, 5), row(1, None)]
+    client = Listings([row(0, None)], settled, [row(0, None)], settled, settled)
+    given = {"url": URLS[0], "assign": '{"t":[0]}', "startingTimestamp": "7"}
+    options = parse_read_options(given, Read.BATCH)
+
+    assert list_partitions(client, options, with_times=True).partitions == settled
+    assert client.answers == []
+
+
+def test_a_partition_that_stays_without_a_leader_or_is_damaged_is_reported() -> None:
+    options = parse_read_options({"url": URLS[0], "subscribe": "t"}, Read.BATCH)
+    with pytest.raises(PartitionUnavailableError):
+        list_partitions(Listings(*[[row(0, None)]] * 3), options)
+
+    damaged = [row(0, None, "damaged")]
+    assert list_partitions(Listings(damaged), options).partitions == damaged
