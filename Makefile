@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 LOCK_OPTIONS := --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --no-strip-extras
 
 # What each target takes on make's command line; a make within make inherits what its parent was given.
-VARIABLES_up := ONCE FRESH REPEAT INPUT KEY PORT
+VARIABLES_up := ONCE FRESH REPEAT INPUT KEY PORT BROKERS CHAOS
 VARIABLES_simulation := SEED SEEDS FIRST SHRINK
 VARIABLES_fuzz := SECONDS SEED
 VARIABLES_mutation := MUTATIONS SEED FILES JOBS
@@ -15,14 +15,10 @@ VARIABLES_test := $(VARIABLES_simulation) $(VARIABLES_fuzz)
 VARIABLES_e2e := SMOKE KUBECONFIG KUBELAB E2E_REGISTRY E2E_KEEP E2E_BUILT
 VARIABLES_bench := KILLS CHANGES
 VARIABLES_dist := IMAGES DOCKER SOURCE_DATE_EPOCH
-# Other variables of the environment are none of make's business; these are nobody else's.
-REFUSED_up := BROKERS CHAOS
 ifeq ($(MAKELEVEL),0)
 GOALS := $(or $(MAKECMDGOALS),setup)
 KNOWN := $(sort SPARK $(foreach goal,$(GOALS),$(VARIABLES_$(goal))))
-REFUSED := $(foreach goal,$(GOALS),$(REFUSED_$(goal)))
 GIVEN := $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))
-GIVEN += $(foreach name,$(REFUSED),$(if $(filter environment,$(origin $(name))),$(name)))
 UNKNOWN := $(sort $(filter-out $(KNOWN) JAVA_HOME TAILRACE_%,$(GIVEN)))
 $(if $(UNKNOWN),$(error make $(GOALS) has no variable $(UNKNOWN); it has $(KNOWN)))
 endif

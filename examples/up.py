@@ -1,4 +1,4 @@
-"""The main job: a broker, real events in by HTTP, read back, a consumer group and Spark on them.
+"""The main job: a broker or a ring, real events in by HTTP, read back, a group and Spark on them.
 
 `make up` runs it; variables of make or of the environment choose:
 
@@ -8,43 +8,49 @@
     REPEAT=n   produce the events n times
     INPUT=file.ndjson KEY=.field   these events instead of the flights, keyed by a field
     PORT=n     the first of four ports; 9250
+    BROKERS=n  a ring of n brokers; 1
+    CHAOS=1    kill a broker that leads while events are produced and Spark reads them
 
 Every figure is measured. A violated check, or anything that does not work, ends it with one
 sentence and exit code 1.
 """
 
+import json
 import os
 import platform
 import shlex
 import signal
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 from types import FrameType
 from typing import Never
 from urllib.parse import quote
 
 from examples import up_steps
-from examples.up_broker import remove_data, running_broker, usage_of
+from examples.up_brokers import DATA_DIR, remove_data, running_brokers, usage_of, watch
+from examples.up_chaos import chaos
 from examples.up_events import Events, UpError, load_events
 from examples.up_groups import GROUP, poll_by_group
+from examples.up_report import count_of, leave_out, print_side_by_side, row
+from examples.up_spark_job import SparkJob, SparkResult, spark_result, spark_words
 from tailrace.errors import TailraceError
 from tailrace.local.broker import LocalBroker
+from tailrace.local.ring import BROKERS_MAX
 from tailrace.spark.java import JAVA_MAJOR_MIN, can_run_spark, java_version
 from tailrace.sync import Client
 from tailrace.values import TopicInfo
 
-DATA_DIR = Path(".tailrace")
 FLIGHTS = Path(__file__).parent / "data" / "flights.ndjson.gz"
 FLIGHTS_KEY = ".origin"
 FLIGHTS_AVERAGE = ".delayMinutes"
 DEFAULT_PORT = 9250
 PORT_MAX = 65_532  # three more follow
 REPEAT_MAX = 1_000_000
+CHAOS_BROKERS_MIN = 3  # one of three copies may be lost
 MIB = 1024 * 1024
 TABLE_GAP = "     "
 
@@ -58,6 +64,8 @@ class Settings:
     spark: bool
     repeat_count: int
     port: int
+    broker_count: int
+    has_chaos: bool
     input_path: Path
     key: str
 
@@ -65,12 +73,6 @@ class Settings:
     def averages(self) -> list[str]:
         """Fields whose mean is known to say something."""
         return [FLIGHTS_AVERAGE] if (self.input_path, self.key) == (FLIGHTS, FLIGHTS_KEY) else []
-
-
-class Row:
-    """A line of the report, filled by its step."""
-
-    text = ""
 
 
 def main() -> int:
@@ -92,12 +94,21 @@ def read_settings(variables: Mapping[str, str]) -> Settings:
     given = {name: value for name, value in variables.items() if value}
     if ("INPUT" in given) != ("KEY" in given):
         raise UpError("INPUT and KEY go together: make up INPUT=file.ndjson KEY=.field")
+    broker_count = _whole_number(given, "BROKERS", default=1, number_max=BROKERS_MAX)
+    has_chaos = given.get("CHAOS", "0") != "0"
+    if has_chaos and broker_count < CHAOS_BROKERS_MIN:
+        raise UpError(
+            "CHAOS kills a broker, and BROKERS must be 3 or more, so that others have its events: "
+            "make up BROKERS=3 CHAOS=1"
+        )
     return Settings(
         once=given.get("ONCE", "0") != "0",
         fresh=given.get("FRESH", "0") != "0",
         spark=given.get("SPARK", "1") != "0",
         repeat_count=_whole_number(given, "REPEAT", default=1, number_max=REPEAT_MAX),
         port=_whole_number(given, "PORT", default=DEFAULT_PORT, number_max=PORT_MAX),
+        broker_count=broker_count,
+        has_chaos=has_chaos,
         input_path=Path(given.get("INPUT", FLIGHTS)),
         key=given.get("KEY", FLIGHTS_KEY),
     )
@@ -111,23 +122,36 @@ def run(settings: Settings) -> None:
         line.text += f"Java {java}" if java else "no Java"
     events = load_events(settings.input_path, key=settings.key)
     if settings.fresh:
-        remove_data(DATA_DIR / "0")
+        remove_data(DATA_DIR)
     with ExitStack() as stack:
         with row("ring") as line:
-            broker = stack.enter_context(running_broker(DATA_DIR / "0", port=settings.port))
-            client = stack.enter_context(Client(broker.url))
-            is_direct = broker.metrics()["tailrace_direct_io"]
+            brokers = stack.enter_context(
+                running_brokers(DATA_DIR, count=settings.broker_count, port=settings.port)
+            )
+            client = stack.enter_context(Client(brokers[0].url))
+            is_direct = all(broker.metrics()["tailrace_direct_io"] for broker in brokers)
             io = "direct I/O" if is_direct else "buffered I/O"
-            line.text = f"1 broker ready, data in ./{DATA_DIR} ({io})"
-        fill_and_check(client, events, repeat_count=settings.repeat_count)
-        groups = group_by_spark(broker, client, events.topic, settings, java=java)
-        print_side_by_side(groups, broker_table(broker, client))
+            line.text = f"{count_of(brokers, 'broker')} ready, data in ./{DATA_DIR} ({io})"
+        starts = fill_and_check(client, events, repeat_count=settings.repeat_count)
+        if len(brokers) == 1:
+            check_group(client, events, starts, repeat_count=settings.repeat_count)
+        else:
+            leave_out("polled", "groups on a ring of several brokers come with a later release")
+        reason = no_spark_reason(settings, java)
+        if reason:
+            leave_out("spark", reason)
+        read = chaos if settings.has_chaos else read_by_spark
+        result = read(brokers, client, events, settings.averages, has_spark=not reason)
+        print_side_by_side(group_table(result, events, settings), broker_table(brokers, client))
         if not settings.once:
-            stay_up(broker, events)
+            stay_up(brokers, client, events)
 
 
-def fill_and_check(client: Client, events: Events, *, repeat_count: int) -> None:
-    """Topic, produce, read back in two ways; UpError when what comes is not what was sent."""
+def fill_and_check(client: Client, events: Events, *, repeat_count: int) -> dict[int, int]:
+    """Topic, produce, read back; UpError when what comes is not what was sent.
+
+    Where the topic's partitions ended before.
+    """
     with row("topic") as line:
         topic = up_steps.find_or_create(client, events.topic)
         starts = up_steps.ends_of(client, topic.name)
@@ -146,12 +170,19 @@ def fill_and_check(client: Client, events: Events, *, repeat_count: int) -> None
     with row("read back") as line:
         count = up_steps.read_back(client, events, starts, repeat_count=repeat_count)
         line.text = f"{count:,} events; order per key checked"
+    return starts
+
+
+def check_group(
+    client: Client, events: Events, starts: Mapping[int, int], *, repeat_count: int
+) -> None:
+    """Read the events again, as a consumer group."""
     with row("polled") as line:
         polled = poll_by_group(
             client,
             events,
             starts,
-            up_steps.ends_of(client, topic.name),
+            up_steps.ends_of(client, events.topic),
             repeat_count=repeat_count,
             log_path=DATA_DIR / "consumers.log",
         )
@@ -161,31 +192,29 @@ def fill_and_check(client: Client, events: Events, *, repeat_count: int) -> None
         line.text += "; order checked"
 
 
-def group_by_spark(
-    broker: LocalBroker, client: Client, topic: str, settings: Settings, *, java: str | None
-) -> list[list[str]]:
-    """The table of the largest groups; empty when Spark is left out, which the row says."""
-    reason = no_spark_reason(settings, java)
-    if reason:
-        print(f"- {'spark':<13} left out: {reason}")
+def read_by_spark(
+    brokers: Sequence[LocalBroker],
+    client: Client,
+    events: Events,
+    averages: Sequence[str],
+    *,
+    has_spark: bool,
+) -> SparkResult | None:
+    """Have Spark read all that the topic holds; None when it is left out."""
+    if not has_spark:
+        return None
+    held_count = sum(up_steps.ends_of(client, events.topic).values())
+    words = spark_words([brokers[0].url], events, held_count=held_count, averages=averages)
+    with row("spark") as line, SparkJob(words) as job:
+        return spark_result(line, job, held_count=held_count)
+
+
+def group_table(result: SparkResult | None, events: Events, settings: Settings) -> list[list[str]]:
+    """The largest groups; empty when Spark is left out."""
+    if result is None:
         return []
-    held_count = sum(up_steps.ends_of(client, topic).values())
-    with row("spark") as line:
-        result = up_steps.run_spark(
-            broker.url,
-            topic,
-            held_count=held_count,
-            key=settings.key,
-            averages=settings.averages,
-            log_path=DATA_DIR / "spark.log",
-        )
-        line.text = (
-            f"{result.rows:,} rows in {result.micro_batches} micro-batches; "
-            f"{result.distinct:,} distinct (partition, offset)"
-        )
-        if not result.rows == result.distinct == held_count:
-            raise UpError(f"the topic holds {held_count:,} events; Spark has read something else")
-    titles = [settings.key.removeprefix("."), topic, *(["mean delay"] if settings.averages else [])]
+    means = ["mean delay"] if settings.averages else []
+    titles = [events.key.removeprefix("."), events.topic, *means]
     return [titles, *[[_cell(value) for value in group] for group in result.groups]]
 
 
@@ -206,71 +235,57 @@ def describe(topic: TopicInfo, *, held_count: int) -> str:
     return f"{topic.name}: {partitions}, {copies}, durability {topic.durability}{held}"
 
 
-def broker_table(broker: LocalBroker, client: Client) -> list[list[str]]:
-    """What the one broker leads, stores and has used."""
-    usage = usage_of(broker.pid)
-    return [
-        ["broker", "leads", "log", "CPU", "RSS"],
-        [
-            f"0 ({broker.port})",
-            str(len(client.offsets())),
-            f"{up_steps.stored_bytes(client) / MIB:.1f} MiB",
-            f"{usage.cpu_seconds:.1f} s" if usage else "-",
-            f"{usage.rss_bytes / MIB:.0f} MiB" if usage else "-",
-        ],
-    ]
+def broker_table(brokers: Sequence[LocalBroker], client: Client) -> list[list[str]]:
+    """What each broker leads, stores and has used."""
+    leads = Counter(row.leader for row in client.offsets())
+    table = [["broker", "leads", "log", "CPU", "RSS"]]
+    for ordinal, broker in enumerate(brokers):
+        usage, metrics = usage_of(broker.pid), broker.metrics()
+        table.append(
+            [
+                f"{ordinal} ({broker.port})",
+                str(leads[ordinal]),
+                f"{metrics['tailrace_stored_bytes'] / MIB:.1f} MiB",
+                f"{usage.cpu_seconds:.1f} s" if usage else "-",
+                f"{usage.rss_bytes / MIB:.0f} MiB" if usage else "-",
+            ]
+        )
+    return table
 
 
-def print_side_by_side(*tables: Sequence[Sequence[str]]) -> None:
-    """Tables with their titles on one line; an empty one takes no room."""
-    blocks = [_aligned(table) for table in tables if table]
-    for lines in zip_longest(*blocks):
-        cells = [
-            line if line is not None else " " * len(block[0])
-            for line, block in zip(lines, blocks, strict=True)
-        ]
-        print("    " + TABLE_GAP.join(cells).rstrip())
-
-
-def stay_up(broker: LocalBroker, events: Events) -> None:
-    """Until Ctrl-C; BrokerEndedError when the broker ends before."""
-    path = f"{broker.url}/v1/topic/{events.topic}"
-    key, value = events.keys[0], events.values[0]
+def stay_up(brokers: Sequence[LocalBroker], client: Client, events: Events) -> None:
+    """Until Ctrl-C; BrokerEndedError when half of the brokers end before."""
+    url = brokers[0].url
+    ordinal, partition, key = _example(client, events.topic)
+    path = f"{brokers[ordinal].url}/v1/topic/{events.topic}"
     produce = f"{path}/messages?partitionKey={quote(key, safe='')}"
-    cli_url = "" if broker.port == DEFAULT_PORT else f" --url {broker.url}"
-    print(
-        f"Ring is up: {broker.url}   Ctrl-C ends it, data stays.   Try:\n"
-        f"  curl '{path}/partitions/0/records?maxRecords=3'\n"
-        f"  curl '{broker.url}/v1/offsets?topic={events.topic}'\n"
-        f"  curl -d {shlex.quote(value.decode())} -H 'content-type: application/json' '{produce}'\n"
-        f"  .venv/bin/tailrace consume {events.topic} --from earliest --max 3{cli_url}\n"
-        f"  .venv/bin/tailrace group list{cli_url}",
-        flush=True,
-    )
+    value = events.values[0].decode()
+    cli_url = "" if brokers[0].port == DEFAULT_PORT else f" --url {url}"
+    lines = [
+        f"Ring is up: {url}   Ctrl-C ends it, data stays.   Try:",
+        f"  curl '{path}/partitions/{partition}/records?maxRecords=3'",
+        f"  curl '{url}/v1/offsets?topic={events.topic}'",
+        f"  curl -d {shlex.quote(value)} -H 'content-type: application/json' '{produce}'",
+        f"  .venv/bin/tailrace consume {events.topic} --from earliest --max 3{cli_url}",
+    ]
+    if len(brokers) == 1:
+        lines.append(f"  .venv/bin/tailrace group list{cli_url}")
+    else:
+        lines.append(f"  .venv/bin/tailrace ring status{cli_url}")
+        lines.append(f"  kill -9 {brokers[-1].pid}    # broker {len(brokers) - 1}")
+    print("\n".join(lines), flush=True)
     try:
-        broker.wait()
+        watch(brokers)
     except KeyboardInterrupt:
         print("\nEnded; `make up` starts it again on the same data.")
 
 
-@contextmanager
-def row(name: str) -> Iterator[Row]:
-    """Print a line with its time once the step has ended well."""
-    if sys.stdout.isatty():
-        print(f"· {name}", end="\r", flush=True)
-    line = Row()
-    started = time.perf_counter()
-    yield line
-    print(f"✓ {name:<13} {line.text:<90} {time.perf_counter() - started:5.1f} s", flush=True)
-
-
-def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of equal length; the first column to the left, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return [
-        "  ".join([first.ljust(widths[0]), *map(str.rjust, others, widths[1:])])
-        for first, *others in table
-    ]
+def _example(client: Client, topic: str) -> tuple[int, int, str]:
+    """A broker, a partition that it leads, and the key of a record there."""
+    row = next(each for each in client.offsets([topic]) if each.readable())
+    record = json.loads(client.read_lines(topic, row.partition, max_records=1).body)
+    key = record["key"]
+    return row.leader or 0, row.partition, key if isinstance(key, str) else ""
 
 
 def _cell(value: str | float | None) -> str:

@@ -1,33 +1,21 @@
-"""The steps of the main job: produce, read back, Spark. Each measures and checks what it says."""
+"""The steps of the main job: produce, and read back. Each measures and checks what it says."""
 
-import json
 import math
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from examples.up_events import Events, OrderCheck, UpError
 from tailrace.arrow.batches import decode_batches
-from tailrace.errors import PartitionDamagedError, TailraceError
+from tailrace.errors import PartitionDamagedError, PartitionUnavailableError, TailraceError
 from tailrace.sync import Client
 from tailrace.values import TopicInfo
 
 REQUEST_EVENTS = 1000
 REQUEST_BYTES = 4 * 1024 * 1024  # a quarter of the broker's default maxRequestBytes
 READ_BYTES = 4 * 1024 * 1024
-TOP_GROUPS = 5
-MICRO_BATCHES = 4
-SPARK_SECONDS_MAX = 600.0
-# For seconds of work on a few MiB: less compiling (17 against 29 s of CPU).
-SUBMIT_ARGUMENTS = (
-    "--master local[*] --conf spark.driver.host=127.0.0.1 "
-    '--driver-java-options "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" pyspark-shell'
-)
+LEADER_SECONDS_MAX = 10.0
+POLL_SECONDS = 0.02
 
 
 class Produced(NamedTuple):
@@ -43,15 +31,6 @@ class Produced(NamedTuple):
         return self.latencies_ms[math.ceil(share * len(self.latencies_ms)) - 1]
 
 
-class SparkResult(NamedTuple):
-    """What Spark read: all rows, distinct (partition, offset), and the largest groups."""
-
-    micro_batches: int
-    rows: int
-    distinct: int
-    groups: list[list[str | float | None]]
-
-
 def find_or_create(client: Client, name: str) -> TopicInfo:
     """The topic as it is, or a new one with the broker's defaults."""
     for topic in client.topics():
@@ -61,20 +40,20 @@ def find_or_create(client: Client, name: str) -> TopicInfo:
 
 
 def ends_of(client: Client, topic: str) -> dict[int, int]:
-    """The high watermark of each partition; UpError when one has none, since it is damaged."""
-    try:
-        return {row.partition: row.readable().stop for row in client.offsets([topic])}
-    except PartitionDamagedError as error:
-        raise UpError(f"{error}; or make up FRESH=1 starts from no data") from error
+    """The high watermark of each partition; UpError when one has none, since it is damaged.
 
-
-def stored_bytes(client: Client) -> int:
-    """Of all topics, what waits in the journal included."""
-    return sum(
-        partition_detail.size_bytes or 0
-        for topic in client.topics()
-        for partition_detail in client.topic(topic.name).partition_details
-    )
+    For a partition whose leader has just begun it waits.
+    """
+    deadline_s = time.monotonic() + LEADER_SECONDS_MAX
+    while True:
+        try:
+            return {row.partition: row.readable().stop for row in client.offsets([topic])}
+        except PartitionDamagedError as error:
+            raise UpError(f"{error}; or make up FRESH=1 starts from no data") from error
+        except PartitionUnavailableError:
+            if time.monotonic() > deadline_s:
+                raise
+        time.sleep(POLL_SECONDS)
 
 
 def produce(client: Client, events: Events, *, repeat_count: int) -> Produced:
@@ -121,36 +100,3 @@ def read_back(
                 raise UpError(f"partition {partition} ends at {position}, not at {end}")
             position = fetched.next_offset
     return check.finish()
-
-
-def run_spark(
-    url: str,
-    topic: str,
-    *,
-    held_count: int,
-    key: str,
-    averages: Sequence[str],
-    log_path: Path,
-) -> SparkResult:
-    """Stream, count and group all that the topic holds. What Spark logs goes to `log_path`."""
-    batch_records = max(1, math.ceil(held_count / MICRO_BATCHES))
-    with TemporaryDirectory(dir=log_path.parent, prefix="spark-") as directory:
-        command = [sys.executable, "-m", "examples.up_spark", "--url", url, "--topic", topic]
-        command += ["--dir", directory, "--batch-records", str(batch_records)]
-        command += ["--group-by", key, "--top", str(TOP_GROUPS)]
-        command += [argument for average in averages for argument in ("--avg", average)]
-        try:
-            with log_path.open("wb") as log:
-                job = subprocess.run(
-                    command,
-                    env=os.environ | {"PYSPARK_SUBMIT_ARGS": SUBMIT_ARGUMENTS},
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    timeout=SPARK_SECONDS_MAX,
-                    check=True,
-                )
-        except subprocess.SubprocessError as error:
-            raise UpError(
-                f"the Spark job failed: {error}; what it said is in {log_path}"
-            ) from error
-        return SparkResult(**json.loads(job.stdout))
