@@ -117,6 +117,7 @@ class LocalBroker:
         self.accept_loss = topics.accept_loss
         self.trashed_topics = topics.trashed
         self.restore_topic = topics.restore
+        self.replication_lags = topics.replication_lags
 
     async def start(self) -> None:
         """Vote, recover every log that belongs here, register, lead; then be ready.

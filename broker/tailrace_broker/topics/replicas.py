@@ -36,6 +36,7 @@ from tailrace_broker.core.replication.events import (
 )
 from tailrace_broker.core.replication.follower import NEVER_MS
 from tailrace_broker.core.replication.log_ends import LogEnds
+from tailrace_broker.core.replication.progress import FollowerLag
 from tailrace_broker.core.replication.range_events import (
     BeganLeading,
     EndedLeading,
@@ -169,6 +170,10 @@ class Replicas:
                 timer.cancel()
         if self._links is not None:
             await self._links.close()
+
+    def lags(self) -> dict[int, list[FollowerLag]]:
+        """By range that this process leads, how far its followers are behind."""
+        return self._machine.lags(self._now_ms())
 
     # --- what happens ---
 

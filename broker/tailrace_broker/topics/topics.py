@@ -6,7 +6,7 @@ out as well.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ import msgspec
 import structlog
 
 from tailrace_broker.core.node.events import Recovered
+from tailrace_broker.core.replication.progress import FollowerLag
 from tailrace_broker.core.ring.topic_commands import create_topic
 from tailrace_broker.core.ring.topics import topic_of
 from tailrace_broker.model.commands import (
@@ -145,6 +146,10 @@ class Topics:
         await run(partial(self._note_stored, directory.inventory))
         await run(directory.trash.spares.fill)
         return recovered
+
+    def replication_lags(self) -> Mapping[int, Sequence[FollowerLag]]:
+        """By range that this process leads, how far its followers are behind."""
+        return self._local.replicas.lags()
 
     async def listen(self, settings: RingSettings) -> None:
         """Let other brokers follow, and follow them. PortInUseError."""

@@ -8,6 +8,7 @@ from typing import Any
 from tailrace.protocol.requests import Answer, Request, json_request, parse_json
 from tailrace.protocol.ring_values import (
     RangeDetails,
+    RangeFollower,
     RangeReplica,
     Registration,
     RingDetails,
@@ -64,4 +65,6 @@ def _ring(document: Any) -> RingDetails:
 
 def _range(document: Any) -> RangeDetails:
     isr = tuple(from_document(RangeReplica, each) for each in document["isr"])
-    return from_document(RangeDetails, document, isr=isr)
+    lags = document.get("followers")
+    followers = lags and tuple(from_document(RangeFollower, each) for each in lags)
+    return from_document(RangeDetails, document, isr=isr, followers=followers)

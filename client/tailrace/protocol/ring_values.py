@@ -37,17 +37,35 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class RangeReplica:
-    """An in-sync replica; a `ghost` may have lost data, and never leads."""
+    """An in-sync replica; a `ghost` may have lost data, and never leads.
+
+    `cause`: why it is one: clean, process, power, damage or disk.
+    """
 
     ordinal: int
     registration: int
     ghost: bool
+    cause: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RangeFollower:
+    """A replica as the leader of its range knows it: `lag_records` are what it lacks.
+
+    `lag_ms`: how long the oldest write waits that it must acknowledge. None: not known.
+    """
+
+    ordinal: int
+    lag_records: int | None
+    lag_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class RangeDetails:
     """Tokens [`start`, `end`), as texts. `state`: open, sealed, leaderless (until a replica leads),
     or waiting: for its brokers, or for `accept_loss`, since no replica is known to be whole.
+
+    `followers` None: another broker than the one that answered leads the range.
     """
 
     id: int
@@ -58,6 +76,7 @@ class RangeDetails:
     replicas: tuple[int, ...]
     isr: tuple[RangeReplica, ...]
     state: str
+    followers: tuple[RangeFollower, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,7 +195,9 @@ def test_every_broker_shows_the_same_ring(dev: Dev) -> None:
     ranges = [each.partition("RANGE ")[2] for each in shown]
 
     assert len(set(ranges)) == 1
-    assert [line.split()[-1] for line in ranges[0].splitlines()[1:]] == ["open"] * BROKERS
+    assert [line.split()[-2:] for line in ranges[0].splitlines()[1:]] == [
+        [lag, "open"] for lag in ("1:0,2:0", "0:0,2:0", "0:0,1:0")
+    ]
     assert all("brokers 3/3   ranges 3   copies 3" in each for each in shown)
     assert all("voters 0,1,2" in each for each in shown)
 
@@ -270,7 +272,7 @@ def test_a_ring_is_founded_and_its_lost_range_is_given_up(tmp_path: Path) -> Non
     assert "tailrace ring found --brokers N" in waits
     assert "brokers 2/3" in away[0]
     assert [line.split()[-1] for line in away[2:]][1] == "down"
-    assert re.search(r"\n1 .* 1\?  +1 .*waiting\n", lost)
+    assert re.search(r"\n1 .* 1\?disk  +1 .*waiting\n", lost)
     assert reported(accepted).startswith("✓ range 1: led by broker 1 in epoch ")
     assert_fails(again, 1, "Refused by the ring: ")
 

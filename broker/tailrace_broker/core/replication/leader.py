@@ -39,7 +39,7 @@ from tailrace_broker.core.replication.events import (
 )
 from tailrace_broker.core.replication.isr import admitted, shrunk
 from tailrace_broker.core.replication.log_ends import common_end
-from tailrace_broker.core.replication.progress import LedLog, Progress
+from tailrace_broker.core.replication.progress import FollowerLag, LedLog, Progress
 from tailrace_broker.model.commands import ChangeIsr
 from tailrace_broker.model.replication import (
     Cuts,
@@ -112,6 +112,11 @@ class RangeLeader:
             assert each.candidate_since_ms is None or each.has_reported
         if self._proposal is not None:
             assert self._proposal.command.epoch == self.epoch
+
+    def lags(self, now_ms: int) -> list[FollowerLag]:
+        """How far the other replicas are behind. O(followers * logs)."""
+        clock_ms = now_ms - self._stood_still_ms
+        return [each.lag(self._logs, clock_ms) for each in self._progress.values()]
 
     def step(self, event: LeaderEvent, now_ms: int) -> list[LeaderEffect]:
         """Take in an event. A write costs O(followers), a report O(logs in it)."""

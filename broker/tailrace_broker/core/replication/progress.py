@@ -1,10 +1,24 @@
 """What the leader of a range knows of one other replica. No decision is made here."""
 
 from collections import deque
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from tailrace_broker.core.replication.log_ends import LogEnds
 from tailrace_broker.model.replication import LogKey, LogReport
 from tailrace_broker.model.ring_state import Replica
+
+
+class FollowerLag(NamedTuple):
+    """How far a replica is behind its leader, as the leader knows it.
+
+    `records`: that its logs lack, of all logs of the range; None: it has not reported in this
+    epoch. `ms`: how long the oldest write waits that it must acknowledge; None: it is not known.
+    """
+
+    ordinal: int
+    records: int | None
+    ms: int | None
 
 
 class LedLog:
@@ -109,6 +123,15 @@ class Progress:
     def lags_since_ms(self) -> int:
         """When its oldest write that is not acknowledged began, or when it was last heard."""
         return min(self.owed[0][0], self.heard_ms) if self.owed else self.heard_ms
+
+    def lag(self, logs: Mapping[LogKey, LedLog], clock_ms: int) -> FollowerLag:
+        """What it lacks of the leader's logs. O(logs)."""
+        if not self.has_reported:
+            return FollowerLag(self.replica.ordinal, None, None)
+        lacking = (log.ends.written - self.written(key) for key, log in logs.items())
+        records = sum(max(each, 0) for each in lacking)
+        ms = clock_ms - self.owed[0][0] if self.owed else None
+        return FollowerLag(self.replica.ordinal, records, ms if records else 0)
 
     def remove(self, key: LogKey) -> None:
         """The log is gone."""

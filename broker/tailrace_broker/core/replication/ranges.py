@@ -25,6 +25,7 @@ from tailrace_broker.core.replication.events import (
 )
 from tailrace_broker.core.replication.follower import NEVER_MS
 from tailrace_broker.core.replication.log_ends import LogEnds
+from tailrace_broker.core.replication.progress import FollowerLag
 from tailrace_broker.core.replication.range_events import (
     EndedLeading,
     HeardPeer,
@@ -80,6 +81,14 @@ class RangeReplicas:
         replica = self.ranges.get(range_id)
         leader = None if replica is None else replica.leader
         return None if leader is None or leader.is_given_up else leader.epoch
+
+    def lags(self, now_ms: int) -> dict[int, list[FollowerLag]]:
+        """By range that this process leads, how far its followers are behind."""
+        return {
+            range_id: replica.leader.lags(now_ms)
+            for range_id, replica in self.ranges.items()
+            if replica.leader is not None
+        }
 
     def range_of(self, key: LogKey) -> RangeReplica | None:
         """The replica that holds the log; None: this process does not have it."""

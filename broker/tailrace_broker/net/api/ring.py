@@ -2,12 +2,14 @@
 (docs/operations.md, "A ring of several brokers").
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 from uuid import UUID
 
 import msgspec
 from msgspec import Meta
 
+from tailrace_broker.core.replication.progress import FollowerLag
 from tailrace_broker.core.ring.arithmetic import UNITS
 from tailrace_broker.model.commands import AcceptLoss
 from tailrace_broker.model.errors import InvalidParameterError, RingRefusedError
@@ -65,6 +67,30 @@ class ReplicaAnswer(msgspec.Struct, rename="camel", kw_only=True):
     ordinal: int
     registration: int
     ghost: Annotated[bool, Meta(description="It may have lost data, and never leads.")]
+    cause: Annotated[
+        str | None,
+        Meta(
+            description="Why it is a ghost: `clean`, `process`, `power`, `damage` (committed "
+            "records were found damaged), `disk` (it has a new one)."
+        ),
+    ]
+
+
+class FollowerAnswer(msgspec.Struct, rename="camel", kw_only=True):
+    """A replica that does not lead, as the leader of its range knows it."""
+
+    ordinal: int
+    lag_records: Annotated[
+        int | None,
+        Meta(description="That it lacks; null: it has not reported to this leader yet."),
+    ]
+    lag_ms: Annotated[
+        int | None,
+        Meta(
+            description="How long the oldest write waits that it must acknowledge; null: not "
+            "known, as of a replica that is not in sync."
+        ),
+    ]
 
 
 class RangeAnswer(msgspec.Struct, rename="camel", kw_only=True):
@@ -77,6 +103,10 @@ class RangeAnswer(msgspec.Struct, rename="camel", kw_only=True):
     leader: int | None
     replicas: Ordinals
     isr: list[ReplicaAnswer]
+    followers: Annotated[
+        list[FollowerAnswer] | None,
+        Meta(description="How far they are behind; null: another broker leads the range."),
+    ]
     state: Annotated[
         str,
         Meta(
@@ -188,7 +218,8 @@ async def accept_loss(broker: Broker, call: Call) -> Response:
     command = AcceptLoss(range_state.id, range_state.epoch, wanted.broker, registration.number)
     await broker.ring.change(command)
     state = broker.ring.state or state
-    return json_response(_range(state, state.ranges[range_state.id]))
+    lags = broker.replication_lags()
+    return json_response(_range(state, state.ranges[range_state.id], lags))
 
 
 async def recover_metadata(broker: Broker, call: Call) -> Response:
@@ -226,7 +257,7 @@ def is_alive(ring: Ring, view: RingView, ordinal: int) -> bool:
 
 
 def _description(broker: Broker, state: RingState | None) -> RingDescription:
-    view = broker.ring.view()
+    view, lags = broker.ring.view(), broker.replication_lags()
     registrations = sorted(state.brokers.items()) if state else ()
     ranges = sorted(state.ranges.values(), key=lambda range_: range_.start) if state else ()
     return RingDescription(
@@ -246,7 +277,7 @@ def _description(broker: Broker, state: RingState | None) -> RingDescription:
             log_bytes=view.log_bytes,
         ),
         registrations=[_registration(broker.ring, view, each) for _, each in registrations],
-        ranges=[_range(state, range_) for range_ in ranges] if state else [],
+        ranges=[_range(state, range_, lags) for range_ in ranges] if state else [],
         step=_step(state.step) if state and state.step else None,
     )
 
@@ -275,7 +306,9 @@ def _registration(ring: Ring, view: RingView, one: Registration) -> Registration
     )
 
 
-def _range(state: RingState, one: RangeState) -> RangeAnswer:
+def _range(
+    state: RingState, one: RangeState, lags: Mapping[int, Sequence[FollowerLag]]
+) -> RangeAnswer:
     return RangeAnswer(
         id=one.id,
         start=str(one.start),
@@ -284,9 +317,20 @@ def _range(state: RingState, one: RangeState) -> RangeAnswer:
         leader=one.leader and one.leader.ordinal,
         replicas=list(one.replicas),
         isr=[
-            ReplicaAnswer(ordinal=each.ordinal, registration=each.registration, ghost=each.is_ghost)
+            ReplicaAnswer(
+                ordinal=each.ordinal,
+                registration=each.registration,
+                ghost=each.is_ghost,
+                cause=each.cause,
+            )
             for each in one.isr
         ],
+        followers=[
+            FollowerAnswer(ordinal=each.ordinal, lag_records=each.records, lag_ms=each.ms)
+            for each in sorted(lags[one.id])
+        ]
+        if one.id in lags
+        else None,
         state=condition_of(state, one),
     )
 

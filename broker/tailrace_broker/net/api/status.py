@@ -39,7 +39,10 @@ class BrokerAnswer(msgspec.Struct, rename="camel", kw_only=True):
     quarantined: Annotated[
         int | None, Meta(description="Damaged batches that the scrub or a read has met.")
     ]
-    lag_max: Annotated[int | None, Meta(description="Records that its furthest behind copy lacks.")]
+    lag_max: Annotated[
+        int | None,
+        Meta(description="Records that the furthest behind copy of a range that it leads lacks."),
+    ]
     data_bytes: Annotated[
         int | None,
         Meta(
@@ -183,7 +186,10 @@ async def _this_broker(
         replicates=replicates,
         damaged=broker.damaged_count,
         quarantined=broker.quarantined_count,
-        lag_max=0,
+        lag_max=max(
+            (lag.records or 0 for lags in broker.replication_lags().values() for lag in lags),
+            default=0,
+        ),
         data_bytes=await broker.data_bytes(),
         disk_used_bytes=used_bytes,
         disk_bytes=all_bytes,

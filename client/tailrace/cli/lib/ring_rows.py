@@ -1,14 +1,17 @@
 """The ring's brokers, each as it describes itself where it can be reached."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tailrace.errors import TailraceError
 
 if TYPE_CHECKING:
+    from tailrace.protocol.ring_values import RingDetails
     from tailrace.sync import Client
     from tailrace.values import BrokerStatus, RingStatus
+
+Answered = TypeVar("Answered")
 
 ANSWER_S_MAX = 2.0
 ASKED_AT_ONCE = 16
@@ -22,9 +25,32 @@ def filled_in(client: "Client", status: "RingStatus") -> "RingStatus":
     from tailrace.sansio.routing import broker_urls
 
     urls = broker_urls(client.url, status)
-    answers = _own_rows(client, {each: urls[each] for each in missing if each in urls})
+    answers = _of_each(client, {each: urls[each] for each in missing if each in urls}, _own_row)
     rows = tuple(answers.get(broker.ordinal, broker) for broker in status.brokers)
     return replace(status, brokers=rows)
+
+
+def with_lags(client: "Client", ring: "RingDetails") -> "RingDetails":
+    """The ring as the client's broker knows it, with what the other leaders say of followers."""
+    others = {each.leader for each in ring.ranges if each.followers is None} - {None}
+    if not others:
+        return ring
+    from tailrace.sansio.routing import broker_urls
+
+    try:
+        urls = broker_urls(client.url, client.brokers())
+    except TailraceError:  # it is not ready
+        return ring
+    asked = {each: urls[each] for each in others if each is not None and each in urls}
+    answers = _of_each(client, asked, lambda other, _: other.ring().ranges)
+    known = {
+        (each.id, each.epoch): each
+        for ranges in answers.values()
+        for each in ranges
+        if each.followers is not None
+    }
+    ranges = (known.get((each.id, each.epoch), each) for each in ring.ranges)
+    return replace(ring, ranges=tuple(ranges))
 
 
 def is_own(broker: "BrokerStatus") -> bool:
@@ -32,19 +58,24 @@ def is_own(broker: "BrokerStatus") -> bool:
     return broker.up_seconds is not None
 
 
-def _own_rows(client: "Client", urls: Mapping[int, str]) -> "dict[int, BrokerStatus]":
-    """Of those that answer soon."""
+def _own_row(other: "Client", ordinal: int) -> "BrokerStatus | None":
+    brokers = other.brokers().brokers
+    return next((each for each in brokers if each.ordinal == ordinal and is_own(each)), None)
+
+
+def _of_each(
+    client: "Client", urls: Mapping[int, str], ask: "Callable[[Client, int], Answered | None]"
+) -> "dict[int, Answered]":
+    """What brokers answer, by ordinal; of those that answer soon."""
     from concurrent.futures import ThreadPoolExecutor
 
-    def row(ordinal: int) -> "BrokerStatus | None":
+    def answer(ordinal: int) -> "Answered | None":
         with client.twin(urls[ordinal], timeout_s=ANSWER_S_MAX) as other:
             try:
-                brokers = other.brokers().brokers
+                return ask(other, ordinal)
             except TailraceError:
                 return None
-        matching = (broker for broker in brokers if broker.ordinal == ordinal and is_own(broker))
-        return next(matching, None)
 
     with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
-        rows = zip(urls, pool.map(row, urls), strict=True)
-        return {ordinal: found for ordinal, found in rows if found is not None}
+        answers = zip(urls, pool.map(answer, urls), strict=True)
+        return {ordinal: found for ordinal, found in answers if found is not None}

@@ -18,13 +18,15 @@ BROKERS_MAX = 12288  # of the largest ring (docs/ring.md)
 def status(*, consistent: bool, output: str, url: str | None) -> None:
     """Show the ring's committed state: brokers, ranges, who leads, who votes.
 
-    As the broker knows it that is asked, also one that is in no ring yet.
+    As the broker knows it that is asked, also one that is in no ring yet; LAG as the leaders do:
+    follower:records, and since when it owes them. ISR names a ghost with its cause: 1?power.
     """
     from tailrace.cli.lib.output import show
+    from tailrace.cli.lib.ring_rows import with_lags
     from tailrace.values import to_document
 
     with connect(url) as client:
-        ring = client.ring(consistent=consistent)
+        ring = with_lags(client, client.ring(consistent=consistent))
     show(output, to_document(ring), with_url(ring_text(ring), url))
 
 
@@ -163,8 +165,14 @@ def _range_columns() -> "list[Column]":
         )
 
     def isr(one: dict[str, Any]) -> str:
-        names = [f"{each['ordinal']}{'?' if each['ghost'] else ''}" for each in one["isr"]]
+        names = [
+            f"{each['ordinal']}{'?' if each['ghost'] else ''}{each['cause'] or ''}"
+            for each in one["isr"]
+        ]
         return ",".join(names) or NONE
+
+    def lag(one: dict[str, Any]) -> str:
+        return ",".join(map(_lag, one["followers"] or ())) or NONE
 
     return [
         member("RANGE", "id"),
@@ -174,8 +182,15 @@ def _range_columns() -> "list[Column]":
         member("LEADER", "leader"),
         Column("ISR", isr),
         member("REPLICAS", "replicas"),
+        Column("LAG", lag),
         member("STATE", "state"),
     ]
+
+
+def _lag(follower: dict[str, Any]) -> str:
+    records, ms = follower["lagRecords"], follower["lagMs"]
+    since = f"/{ms}ms" if ms else ""
+    return f"{follower['ordinal']}:{'?' if records is None else records}{since}"
 
 
 STATUS = Verb(

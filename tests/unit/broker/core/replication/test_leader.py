@@ -29,6 +29,7 @@ from tailrace_broker.core.replication.events import (
 )
 from tailrace_broker.core.replication.leader import RangeLeader
 from tailrace_broker.core.replication.log_ends import LogEnds
+from tailrace_broker.core.replication.progress import FollowerLag
 from tailrace_broker.model.commands import ChangeIsr
 from tailrace_broker.model.replication import (
     Cuts,
@@ -658,3 +659,36 @@ def test_a_proposal_outlives_a_state_that_does_not_concern_it() -> None:
     led.apply(A, B)
 
     assert led.leader.proposed == (C,)
+
+
+# --- how far followers are behind -----------------------------------------------------------------
+
+
+def test_a_follower_that_has_not_reported_is_behind_by_nobody_knows_how_much() -> None:
+    led = Range()
+    led.join(B)
+
+    assert led.leader.lags(led.now_ms) == [FollowerLag(1, 0, 0), FollowerLag(2, None, None)]
+
+
+def test_a_member_owes_what_it_has_not_acknowledged_since_that_was_written() -> None:
+    led = Range()
+    led.join(B)
+    led.write()
+    led.now_ms += 40
+    led.write()
+    led.now_ms += 5
+
+    assert led.leader.lags(led.now_ms)[0] == FollowerLag(1, 2, 45)
+    led.report(B, 1)
+    assert led.leader.lags(led.now_ms)[0] == FollowerLag(1, 1, 5)
+    led.report(B, 2)
+    assert led.leader.lags(led.now_ms)[0] == FollowerLag(1, 0, 0)
+
+
+def test_a_replica_that_is_not_in_sync_lacks_records_of_all_logs_and_owes_none() -> None:
+    led = Range((A, B), written=3, flushed=3)
+    led.add(OTHER, LogEnds(written=4, flushed=4))
+    led.join(C, 1)
+
+    assert led.leader.lags(led.now_ms)[1] == FollowerLag(2, 6, None)

@@ -19,6 +19,7 @@ from tailrace_broker.core.replication.events import (
 )
 from tailrace_broker.core.replication.follower import NEVER_MS
 from tailrace_broker.core.replication.log_ends import LogEnds
+from tailrace_broker.core.replication.progress import FollowerLag
 from tailrace_broker.core.replication.range_events import (
     BeganLeading,
     EndedLeading,
@@ -369,6 +370,15 @@ def test_the_leader_answers_feeds_and_commits() -> None:
     assert process.hear(Reported(0, 1, 1, C, (LogReport(KEY, 1, 1),))) == [Advance(KEY, 1)]
     assert process.of(LogStartMoved(KEY, 1)) == []
     assert process.ends[KEY].start == 1
+
+
+def test_lags_are_those_of_ranges_that_this_process_leads() -> None:
+    process = leading()
+    joined(process, B)
+
+    assert process.replicas.lags(process.now_ms) == {
+        0: [FollowerLag(1, 0, 0), FollowerLag(2, None, None)]
+    }
 
 
 def test_who_joined_the_isr_counts_when_that_is_applied() -> None:

@@ -10,6 +10,7 @@ from uuid import UUID, uuid5
 import pytest
 from msgspec.structs import replace
 
+from tailrace_broker.core.replication.progress import FollowerLag
 from tailrace_broker.core.ring.arithmetic import broker_token
 from tailrace_broker.core.ring.commands import apply_command, initial_state
 from tailrace_broker.model.commands import AcceptLoss, Command, CreateTopic, Lead, Stamped
@@ -130,6 +131,7 @@ def broker_of(state: RingState | None, view: RingView = VIEW) -> Any:
         durable_write_ms=0.5,
         damaged_count=0,
         quarantined_count=0,
+        replication_lags=lambda: {0: [FollowerLag(2, None, None), FollowerLag(1, 7, 40)]},
     )
 
 
@@ -204,9 +206,27 @@ def test_ranges_are_in_token_order_and_their_tokens_are_texts() -> None:
         "epoch": 1,
         "leader": 1,
         "replicas": [1],
-        "isr": [{"ordinal": 1, "registration": 1, "ghost": False}],
+        "isr": [{"ordinal": 1, "registration": 1, "ghost": False, "cause": None}],
+        "followers": None,
         "state": "open",
     }
+
+
+def test_the_leader_of_a_range_says_how_far_its_followers_are_behind() -> None:
+    assert described(broker_of(LED))["ranges"][0]["followers"] == [
+        {"ordinal": 1, "lagRecords": 7, "lagMs": 40},
+        {"ordinal": 2, "lagRecords": None, "lagMs": None},
+    ]
+    [own, *_] = answer(status.brokers, broker_of(LED))["brokers"]
+    assert own["lagMax"] == 7
+
+
+def test_a_ghost_has_its_cause() -> None:
+    isr = (Replica(1, 1, is_ghost=True, cause="power"),)
+    state = replace(LED, ranges={**LED.ranges, 1: replace(LED.ranges[1], isr=isr)})
+
+    [ghost] = described(broker_of(state))["ranges"][1]["isr"]
+    assert (ghost["ghost"], ghost["cause"]) == (True, "power")
 
 
 def test_a_range_says_what_it_waits_for() -> None:

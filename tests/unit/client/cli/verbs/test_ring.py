@@ -59,10 +59,16 @@ RANGE = {
     "epoch": 5,
     "leader": 0,
     "replicas": [0],
-    "isr": [{"ordinal": 0, "registration": 3, "ghost": False}],
+    "isr": [{"ordinal": 0, "registration": 3, "ghost": False, "cause": None}],
+    "followers": [
+        {"ordinal": 1, "lagRecords": 1204, "lagMs": 35},
+        {"ordinal": 2, "lagRecords": None, "lagMs": None},
+        {"ordinal": 3, "lagRecords": 0, "lagMs": 0},
+    ],
     "state": "open",
 }
-GHOST = {"ordinal": 1, "registration": 2, "ghost": True}
+GHOST = {"ordinal": 1, "registration": 2, "ghost": True, "cause": "disk"}
+WAITING = {**RANGE, "id": 1, "start": "7", "leader": None, "isr": [GHOST], "state": "waiting"}
 RING: dict[str, Any] = {
     "name": "demo",
     "state": "member",
@@ -80,10 +86,7 @@ RING: dict[str, Any] = {
         "logBytes": 4096,
     },
     "registrations": [REGISTRATION, {**REGISTRATION, "ordinal": 1, "alive": False, "height": None}],
-    "ranges": [
-        RANGE,
-        {**RANGE, "id": 1, "start": "7", "leader": None, "isr": [GHOST], "state": "waiting"},
-    ],
+    "ranges": [RANGE, {**WAITING, "followers": None}],
     "step": None,
 }
 STEP = {
@@ -130,9 +133,12 @@ def test_a_ring_is_shown_with_its_brokers_and_ranges() -> None:
         "BROKER  REGISTRATION  INCARNATION  BOOT  LOSS     STATE  HEIGHT",
         "0       3             7f3a         4     process  alive  11",
         "1       3             7f3a         4     process  down   -",
-        "RANGE  START                 END                   EPOCH  LEADER  ISR  REPLICAS  STATE",
-        "0      -9223372036854775808  -3074457345618259968  5      0       0    0         open",
-        "1       7                    -3074457345618259968  5      -       1?   0         waiting",
+        "RANGE  START                 END                   EPOCH  LEADER  ISR     REPLICAS  "
+        "LAG                  STATE",
+        "0      -9223372036854775808  -3074457345618259968  5      0       0       0         "
+        "1:1204/35ms,2:?,3:0  open",
+        "1       7                    -3074457345618259968  5      -       1?disk  0         "
+        "-                    waiting",
         "range 1 waits for its broker with all its data; without it: tailrace ring accept-loss 1 "
         "--broker N",
     ]
