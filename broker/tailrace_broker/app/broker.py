@@ -12,6 +12,7 @@ from uuid import UUID
 import structlog
 
 from tailrace_broker.app.disk_watch import DiskWatch
+from tailrace_broker.app.ring_watch import RingWatch
 from tailrace_broker.app.settings import Settings
 from tailrace_broker.groups.coordinator import Groups
 from tailrace_broker.memory.pool import BufferPool
@@ -23,6 +24,7 @@ from tailrace_broker.model.errors import (
     ProduceMemoryFullError,
     StorageFailedError,
 )
+from tailrace_broker.model.ring_state import RangeState
 from tailrace_broker.net.api.topics import url_at
 from tailrace_broker.node.ring import RingNode
 from tailrace_broker.storage.data_directory import DataDirectory
@@ -92,6 +94,7 @@ class LocalBroker:
         clock = CautiousClock(self.now_us, passed_us)
         self._retention = Retention(spawn, clock, self.counters)
         self.ring = RingNode(settings.ring, directory, metadata_io, spawn, on_failed)
+        self.ring_watch = RingWatch(self.ring, self.ordinal, self.now_us)
         topics = Topics(
             directory,
             io,
@@ -239,13 +242,17 @@ class LocalBroker:
         """Host and public port at which clients reach a broker of the ring."""
         return self._settings.address_of(ordinal)
 
-    @property
-    def led_range_count(self) -> int:
+    def led_ranges(self) -> list[RangeState]:
         """Ranges that this very process leads."""
         state, mine = self.ring.state, self.ring.registration
         if state is None or mine is None:
-            return 0
-        return sum(each.leader == each.replica_of(mine) for each in state.ranges.values())
+            return []
+        return [each for each in state.ranges.values() if each.leader == each.replica_of(mine)]
+
+    @property
+    def catch_up_bytes(self) -> int:
+        """Bytes of batches sent to followers that were far behind."""
+        return self._topics.catch_up_bytes
 
     @property
     def damaged_count(self) -> int:

@@ -1,8 +1,8 @@
 """`/metrics`: the counters and sizes of the broker in Prometheus' text format.
 
 Named by Prometheus' rules: prefix, base units (bytes, seconds) last, counters end in `_total`.
-Labels are the version's and the names of groups: partitions are reported by `GET
-/v1/topics/{topic}`. docs/metrics.md is the list.
+Labels are the version's, the names of groups and the ordinals of followers: partitions are reported
+by `GET /v1/topics/{topic}`. docs/metrics.md is the list.
 """
 
 import asyncio
@@ -18,9 +18,11 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from tailrace_broker.app.broker import LocalBroker
+from tailrace_broker.core.replication.progress import FollowerLag
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import NotReadyError, NotSupportedError
 from tailrace_broker.net.api.groups import totals_of
+from tailrace_broker.net.api.status import is_under_replicated, partition_counts
 from tailrace_broker.net.broker import RingView
 
 # Groups whose lag is computed in one turn of the event loop.
@@ -45,6 +47,7 @@ class Scrape(NamedTuple):
     disk_bytes: float
     groups: Sequence[GroupScrape]
     member_count: int
+    under_replicated: Sequence[int]  # the partitions of each led range that lacks a replica
 
 
 COUNTERS = {
@@ -139,7 +142,22 @@ GAUGES: dict[str, tuple[str, Callable[[Scrape], float]]] = {
         "What the agreement takes on this broker's disk",
         lambda scrape: scrape.view.log_bytes,
     ),
-    "led_ranges": ("Ranges that this broker leads", lambda scrape: scrape.broker.led_range_count),
+    "led_ranges": (
+        "Ranges that this broker leads",
+        lambda scrape: len(scrape.broker.led_ranges()),
+    ),
+    "under_replicated_ranges": (
+        "Ranges that this broker leads and whose ISR lacks a replica, or has a ghost",
+        lambda scrape: len(scrape.under_replicated),
+    ),
+    "under_replicated_partitions": (
+        "Partitions of these ranges",
+        lambda scrape: sum(scrape.under_replicated),
+    ),
+    "leaderless_ranges": (
+        "Ranges of the ring that no broker leads, or whose leader seems dead to this broker",
+        lambda scrape: scrape.broker.ring_watch.leaderless_count,
+    ),
     "live_peers": (
         "Other brokers that were heard of a moment ago",
         lambda scrape: sum(
@@ -176,7 +194,27 @@ GAUGES: dict[str, tuple[str, Callable[[Scrape], float]]] = {
         lambda scrape: scrape.member_count,
     ),
 }
-RING_COUNTERS: dict[str, tuple[str, Callable[[LocalBroker], int]]] = {
+RING_COUNTERS: dict[str, tuple[str, Callable[[LocalBroker], float]]] = {
+    "isr_shrinks": (
+        "Replicas that left the ISR of a range that this broker leads",
+        lambda broker: broker.ring_watch.counts["left"],
+    ),
+    "isr_expansions": (
+        "Replicas that joined the ISR of a range that this broker leads",
+        lambda broker: broker.ring_watch.counts["joined"],
+    ),
+    "leader_changes": (
+        "Times that this broker began to lead a range",
+        lambda broker: broker.ring_watch.counts["leads"],
+    ),
+    "leaderless_seconds": (
+        "How long ranges of the ring had no leader, all ranges together, as this broker saw it",
+        lambda broker: broker.ring_watch.leaderless_seconds,
+    ),
+    "catch_up_bytes": (
+        "Bytes of batches that this broker, as a leader, sent to replicas that were far behind",
+        lambda broker: broker.catch_up_bytes,
+    ),
     "gossip_suspicions": (
         "Brokers taken for dead, since they took no connection",
         lambda broker: broker.ring.rules["gossip.reset"],
@@ -213,6 +251,34 @@ class ScrapeCollector(Collector):
             yield CounterMetricFamily(f"tailrace_{name}", text, count(self._scrape.broker))
         for name, (text, gauge) in GAUGES.items():
             yield GaugeMetricFamily(f"tailrace_{name}", text, gauge(self._scrape))
+        yield from self._follower_lags()
+        yield from self._group_lags()
+
+    def _follower_lags(self) -> Iterator[Metric]:
+        records = GaugeMetricFamily(
+            "tailrace_follower_lag_records",
+            "Records that a follower lacks of the ranges that this broker leads; NaN: not known",
+            labels=["follower"],
+        )
+        seconds = GaugeMetricFamily(
+            "tailrace_follower_lag_seconds",
+            "How long the oldest write waits that a follower must acknowledge; NaN: not known",
+            labels=["follower"],
+        )
+        by_ordinal: dict[int, list[FollowerLag]] = {}
+        for lags in self._scrape.broker.replication_lags().values():
+            for lag in lags:
+                by_ordinal.setdefault(lag.ordinal, []).append(lag)
+        for ordinal, of_ranges in sorted(by_ordinal.items()):
+            lacking = [nan if each.records is None else each.records for each in of_ranges]
+            is_known = all(each.ms is not None for each in of_ranges)
+            longest_ms = max(each.ms or 0 for each in of_ranges)
+            records.add_metric([str(ordinal)], sum(lacking))
+            seconds.add_metric([str(ordinal)], longest_ms / 1e3 if is_known else nan)
+        yield records
+        yield seconds
+
+    def _group_lags(self) -> Iterator[Metric]:
         lag = GaugeMetricFamily(
             "tailrace_group_lag_records",
             "Records that a group has not dealt with; NaN when a partition is damaged",
@@ -243,9 +309,21 @@ async def metrics_text(broker: LocalBroker, *, connection_count: int) -> bytes:
             member_count += len(view.group.members)
             if number % _GROUPS_A_TURN == 0:
                 await asyncio.sleep(0)
-    ring_view = broker.ring.view()
+    ring_view, state = broker.ring.view(), broker.ring.state
+    under_replicated = []
+    if state is not None:
+        counts = partition_counts(state)
+        lacking = (each for each in broker.led_ranges() if is_under_replicated(state, each))
+        under_replicated = [counts.get(each.id, 0) for each in lacking]
     scrape = Scrape(
-        broker, ring_view, connection_count, used_bytes, disk_bytes, groups, member_count
+        broker,
+        ring_view,
+        connection_count,
+        used_bytes,
+        disk_bytes,
+        groups,
+        member_count,
+        under_replicated,
     )
     registry = CollectorRegistry(auto_describe=False)
     registry.register(ScrapeCollector(scrape))

@@ -46,6 +46,7 @@ class Feeding:
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         """`leads` returns the epoch in which this process leads a range; None: it does not."""
+        self.catch_up_bytes = 0  # sent to followers that were far behind
         self._log_of = log_of
         self._leads = leads
         self._send = send
@@ -124,6 +125,8 @@ class Feeding:
             feed.log_start,
         )
         payload = [buffer for batch in batches for buffer in batch.buffers]
+        if feed.end is None:
+            self.catch_up_bytes += sum(map(len, payload))
         self._send(feed.ordinal, message, payload)
 
 

@@ -171,6 +171,11 @@ class Replicas:
         if self._links is not None:
             await self._links.close()
 
+    @property
+    def catch_up_bytes(self) -> int:
+        """Bytes of batches sent to followers that were far behind."""
+        return self._feeding.catch_up_bytes
+
     def lags(self) -> dict[int, list[FollowerLag]]:
         """By range that this process leads, how far its followers are behind."""
         return self._machine.lags(self._now_ms())

@@ -147,6 +147,11 @@ class Topics:
         await run(directory.trash.spares.fill)
         return recovered
 
+    @property
+    def catch_up_bytes(self) -> int:
+        """Bytes of batches sent to followers that were far behind."""
+        return self._local.replicas.catch_up_bytes
+
     def replication_lags(self) -> Mapping[int, Sequence[FollowerLag]]:
         """By range that this process leads, how far its followers are behind."""
         return self._local.replicas.lags()

@@ -140,19 +140,18 @@ async def brokers(broker: Broker, _: Call) -> Response:
     assert state is not None, "the broker is ready"
     metadata = broker.ring.view()
     open_ranges = [range_ for range_ in state.ranges.values() if not range_.is_sealed]
-    whole = [range_ for range_ in open_ranges if _good_count(state, range_) >= len(range_.replicas)]
     ring = RingAnswer(
         name=view.ring_name,
         cluster_id=state.cluster_id,
         version=VERSION,
         ranges=len(open_ranges),
-        under_replicated=len(open_ranges) - len(whole),
+        under_replicated=sum(is_under_replicated(state, range_) for range_ in open_ranges),
         copies=state.copies,
         metadata_leader=metadata.leader,
         metadata_term=metadata.term,
     )
     addresses = [broker.address_of(ordinal) for ordinal in range(state.broker_count)]
-    partitions = _partition_counts(state)
+    partitions = partition_counts(state)
     ordinals = sorted({*range(state.broker_count), *state.brokers})
     return json_response(
         BrokersAnswer(
@@ -233,11 +232,12 @@ def _other_broker(
     )
 
 
-def _good_count(state: RingState, one: RangeState) -> int:
-    return sum(is_good(state, one, replica) for replica in one.isr)
+def is_under_replicated(state: RingState, one: RangeState) -> bool:
+    """Return whether the range lacks an in-sync replica that is whole."""
+    return sum(is_good(state, one, replica) for replica in one.isr) < len(one.replicas)
 
 
-def _partition_counts(state: RingState) -> Mapping[int, int]:
+def partition_counts(state: RingState) -> Mapping[int, int]:
     """Return the counts of users' topics, by range."""
     counts: Counter[int] = Counter()
     for topic in state.topics.values():

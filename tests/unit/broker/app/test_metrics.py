@@ -21,8 +21,9 @@ HEAD = (
     " [`app/metrics.py`](../broker/tailrace_broker/app/metrics.py); those of the process come from"
     " the Prometheus client, on Linux alone.\n"
     "Counters count from the start of the process, but for a group's lost records. Labels are the"
-    " version's and `group`, of the two metrics that each group has; a topic's partitions are named"
-    " by `GET /v1/topics/{topic}`, a group's by `GET /v1/groups/{group}`.\n\n"
+    " version's, `group`, of the two metrics that each group has, and `follower`, the ordinal of a"
+    " broker with copies of ranges that this one leads; a topic's partitions are named by"
+    " `GET /v1/topics/{topic}`, a group's by `GET /v1/groups/{group}`.\n\n"
     "| metric | type | unit | meaning |\n|---|---|---|---|\n"
 )
 UNITS = ("bytes", "seconds")

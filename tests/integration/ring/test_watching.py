@@ -1,0 +1,67 @@
+"""A ring of three whose leader dies, as its metrics show it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailrace.local.broker import LocalBroker
+from tailrace.sync import Client
+from tests.support.broker.fixtures import free_ring_port
+from tests.support.ring.local_ring import LocalRing, founded_ring
+
+S_MAX = 30.0
+VALUE = b'"' + b"x" * 1000 + b'"'
+EVENTS = 300  # more than what is near of a follower that has nothing
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+
+def metric(broker: LocalBroker, name: str) -> float:
+    return broker.metrics()[f"tailrace_{name}"]
+
+
+def total(ring: LocalRing, ordinals: tuple[int, ...], name: str) -> float:
+    return sum(metric(ring.brokers[each], name) for each in ordinals)
+
+
+def range_of(ring: LocalRing, ordinal: int, range_id: int) -> dict[str, Any]:
+    found: dict[str, Any] = ring.ring(ordinal)["ranges"][range_id]
+    return found
+
+
+def is_whole(ring: LocalRing) -> bool:
+    return all(
+        {each["ordinal"] for each in one["isr"] if not each["ghost"]} == {0, 1, 2}
+        for one in ring.ring(0)["ranges"]
+    )
+
+
+def test_a_dead_leader_and_its_return_are_seen(tmp_path: Path) -> None:
+    with founded_ring(tmp_path, port=free_ring_port(), copies=3) as ring:
+        with Client(ring.brokers[0].url) as client:
+            client.create_topic("t", partitions_per_range=1)
+            for number in range(EVENTS):
+                client.produce("t", VALUE, key=f"k{number}")
+        ring.until(lambda: is_whole(ring), S_MAX)
+        before = [metric(each, "leader_changes_total") for each in ring.brokers]
+        assert total(ring, (0, 1, 2), "under_replicated_ranges") == 0
+        assert total(ring, (0, 1, 2), "follower_lag_records") == 0
+        assert [metric(each, "led_ranges") for each in ring.brokers] == [1, 1, 1]
+
+        ring.kill(1)
+        ring.until(lambda: range_of(ring, 0, 1)["leader"] != 1, S_MAX)
+        ring.until(lambda: total(ring, (0, 2), "isr_shrinks_total") >= 3, S_MAX)
+        assert total(ring, (0, 2), "leader_changes_total") == before[0] + before[2] + 1
+        assert total(ring, (0, 2), "under_replicated_ranges") == 3
+        assert total(ring, (0, 2), "under_replicated_partitions") == 3
+        assert total(ring, (0, 2), "leaderless_ranges") == 0
+        assert metric(ring.brokers[0], "leaderless_seconds_total") > 0
+
+        ring.wipe(1)
+        ring.brokers[1].start()
+        ring.wait_ready(1)
+        ring.until(lambda: is_whole(ring), S_MAX)
+        assert total(ring, (0, 1, 2), "isr_expansions_total") >= 3
+        assert total(ring, (0, 1, 2), "under_replicated_ranges") == 0
+        assert total(ring, (0, 2), "catch_up_bytes_total") > 0
