@@ -136,6 +136,7 @@ class Client:
     delete_group = group_calls.delete_group
 
     ring = ring_calls.ring
+    ring_history = ring_calls.ring_history
     found = ring_calls.found
     accept_loss = ring_calls.accept_loss
     recover_metadata = ring_calls.recover_metadata

@@ -123,6 +123,7 @@ class Client:
     delete_group = blocking(group_calls.delete_group)
 
     ring = blocking(ring_calls.ring)
+    ring_history = blocking(ring_calls.ring_history)
     found = blocking(ring_calls.found)
     accept_loss = blocking(ring_calls.accept_loss)
     recover_metadata = blocking(ring_calls.recover_metadata)

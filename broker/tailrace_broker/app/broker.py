@@ -14,6 +14,7 @@ import structlog
 from tailrace_broker.app.disk_watch import DiskWatch
 from tailrace_broker.app.ring_watch import RingWatch
 from tailrace_broker.app.settings import Settings
+from tailrace_broker.core.ring.changes import AppliedChange
 from tailrace_broker.groups.coordinator import Groups
 from tailrace_broker.memory.pool import BufferPool
 from tailrace_broker.memory.read_memory import ReadMemory
@@ -241,6 +242,10 @@ class LocalBroker:
     def address_of(self, ordinal: int) -> tuple[str, int]:
         """Host and public port at which clients reach a broker of the ring."""
         return self._settings.address_of(ordinal)
+
+    def ring_history(self) -> list[AppliedChange]:
+        """Return the last changes of the ring's state that this process has applied."""
+        return list(self.ring_watch.history)
 
     def led_ranges(self) -> list[RangeState]:
         """Ranges that this very process leads."""

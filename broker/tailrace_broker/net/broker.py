@@ -13,6 +13,7 @@ from tailrace_broker.codec.columns import RecordColumns
 from tailrace_broker.core.groups.group import FetchRange, Group
 from tailrace_broker.core.log.producers import Producer
 from tailrace_broker.core.replication.progress import FollowerLag
+from tailrace_broker.core.ring.changes import AppliedChange
 from tailrace_broker.memory.read_memory import ReadMemory
 from tailrace_broker.model.append_outcome import OnAppended
 from tailrace_broker.model.commands import Command
@@ -289,6 +290,9 @@ class Broker(Protocol):
     @property
     def ring_secret(self) -> str:
         """Return the secret that admin requests must name; empty: none."""
+
+    def ring_history(self) -> Sequence[AppliedChange]:
+        """Return the last changes of the ring's state that this process has applied."""
 
     def replication_lags(self) -> Mapping[int, Sequence[FollowerLag]]:
         """By range that this broker leads, how far its followers are behind."""

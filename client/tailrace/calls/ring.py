@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tailrace.calls.exchange import Caller
 
 if TYPE_CHECKING:
-    from tailrace.protocol.ring_values import RangeDetails, RingDetails
+    from tailrace.protocol.ring_values import RangeDetails, RingChange, RingDetails
 
 
 async def ring(self: Caller, *, consistent: bool = False) -> "RingDetails":
@@ -20,6 +20,17 @@ async def ring(self: Caller, *, consistent: bool = False) -> "RingDetails":
 
     request = ring_requests.ring_request(consistent=consistent)
     return ring_requests.parse_ring(await self._exchange.ask(request))
+
+
+async def ring_history(self: Caller) -> "list[RingChange]":
+    """The last changes of leaders, ISRs, ghosts and registrations that this broker has applied.
+
+    The oldest first, since the broker's start.
+    """
+    from tailrace.protocol import ring_requests
+
+    request = ring_requests.ring_history_request()
+    return ring_requests.parse_ring_history(await self._exchange.ask(request))
 
 
 async def found(self: Caller, brokers: int) -> "RingDetails":

@@ -66,6 +66,7 @@ VERBS: dict[str, Verb] = {
     "group reset": group.RESET,
     "group delete": group.DELETE,
     "ring status": ring.STATUS,
+    "ring history": ring.HISTORY,
     "ring found": ring.FOUND,
     "ring accept-loss": ring.ACCEPT_LOSS,
     "metadata recover": ring.RECOVER,

@@ -11,6 +11,7 @@ from tailrace.protocol.ring_values import (
     RangeFollower,
     RangeReplica,
     Registration,
+    RingChange,
     RingDetails,
     RingMetadata,
     RingStep,
@@ -21,6 +22,11 @@ from tailrace.values import from_document
 def ring_request(*, consistent: bool = False) -> Request:
     """`consistent`: all that was committed up to now, which needs a majority of the voters."""
     return Request("GET", "/v1/ring?consistent=true" if consistent else "/v1/ring")
+
+
+def ring_history_request() -> Request:
+    """Of the broker that is asked."""
+    return Request("GET", "/v1/ring/history")
 
 
 def found_request(brokers: int) -> Request:
@@ -42,6 +48,15 @@ def recover_metadata_request(*, accept_loss: bool) -> Request:
 def parse_ring(answer: Answer) -> RingDetails:
     """Registrations by ordinal, ranges in token order."""
     return parse_json(answer, _ring)
+
+
+def parse_ring_history(answer: Answer) -> list[RingChange]:
+    """The oldest first."""
+
+    def changes(document: Any) -> list[RingChange]:
+        return [from_document(RingChange, each) for each in document["changes"]]
+
+    return parse_json(answer, changes)
 
 
 def parse_range(answer: Answer) -> RangeDetails:

@@ -80,6 +80,24 @@ class RangeDetails:
 
 
 @dataclass(frozen=True, slots=True)
+class RingChange:
+    """A change of a registration, a leader or an ISR, `at` the time at which a broker applied it.
+
+    `number`: of those since its start. `kind`: registered, fenced, heard, retired; of a range:
+    leads, leaderless, joined, left, ghost. `broker`: whom it is about; None: no broker leads.
+    `text`: all of it in words.
+    """
+
+    number: int
+    at: str
+    kind: str
+    broker: int | None
+    range: int | None
+    epoch: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class RingStep:
     """A change of the ring that is under way, from `parents`, of which `sealed` take no more."""
 

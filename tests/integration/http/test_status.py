@@ -289,6 +289,7 @@ PROVOKED: list[tuple[str, str, int, bytes]] = [
     ("GET", "/v1/brokers", 200, get("/v1/brokers")),
     ("GET", "/v1/ring", 200, get("/v1/ring")),
     ("GET", "/v1/ring", 200, get("/v1/ring?consistent=true")),
+    ("GET", "/v1/ring/history", 200, get("/v1/ring/history")),
     ("POST", "/v1/ring/found", 200, request("/v1/ring/found", b'{"brokers":1}')),
     ("GET", "/status", 200, get("/status")),
     ("GET", "/ready", 200, get("/ready")),

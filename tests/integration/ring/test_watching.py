@@ -1,5 +1,6 @@
-"""A ring of three whose leader dies, as its metrics show it."""
+"""A ring of three whose leader dies, as its metrics and its history show it."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from tailrace.local.broker import LocalBroker
 from tailrace.sync import Client
 from tests.support.broker.fixtures import free_ring_port
+from tests.support.cli.commands import reported, run
 from tests.support.ring.local_ring import LocalRing, founded_ring
 
 S_MAX = 30.0
@@ -65,3 +67,18 @@ def test_a_dead_leader_and_its_return_are_seen(tmp_path: Path) -> None:
         assert total(ring, (0, 1, 2), "isr_expansions_total") >= 3
         assert total(ring, (0, 1, 2), "under_replicated_ranges") == 0
         assert total(ring, (0, 2), "catch_up_bytes_total") > 0
+        shown = reported(run("ring", "history", url=ring.brokers[0].url)).splitlines()
+
+    texts = [line.partition("Z  ")[2] for line in shown]
+    expected = [
+        r"range 1: broker [02] leads in epoch \d+",
+        r"range 1: broker 1 left the ISR, now \d,\d",
+        r"broker 1 registered process 2 \(loss class disk\)",
+        r"range 1: broker 1 joined the ISR, now \d,\d,\d",
+    ]
+    found = [
+        [index for index, text in enumerate(texts) if re.fullmatch(each, text)] for each in expected
+    ]
+    assert all(found), shown
+    last = [indices[-1] for indices in found]
+    assert last == sorted(last), shown

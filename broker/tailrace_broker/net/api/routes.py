@@ -24,6 +24,7 @@ from tailrace_broker.net.api import (
     produce,
     read,
     ring,
+    ring_history,
     status,
     topics,
     trash,
@@ -453,6 +454,14 @@ ROUTES: tuple[Route, ...] = (
         handle=ring.describe_ring,
         parameters=ring.RingParameters,
         problems=(errors.NotReadyError, errors.NotAgreedError),
+    ),
+    Route(
+        "GET",
+        "/v1/ring/history",
+        Listeners.PUBLIC,
+        "The last changes of leaders, ISRs, ghosts and registrations, as this broker applied them.",
+        (_json(200, "The changes.", ring_history.RingHistory),),
+        handle=ring_history.list_changes,
     ),
     Route(
         "POST",

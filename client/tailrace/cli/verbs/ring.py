@@ -30,6 +30,21 @@ def status(*, consistent: bool, output: str, url: str | None) -> None:
     show(output, to_document(ring), with_url(ring_text(ring), url))
 
 
+def history(*, output: str, url: str | None) -> None:
+    """Show the last changes of leaders, in-sync replicas, ghosts and registrations.
+
+    As the broker that is asked applied them, by its clock, since its start; 1,000 at most.
+    """
+    from tailrace.cli.lib.output import show
+    from tailrace.values import to_document
+
+    with connect(url) as client:
+        changes = client.ring_history()
+    lines = [f"{change.at}  {change.text}" for change in changes]
+    none = "no change since this broker was started"
+    show(output, {"changes": list(map(to_document, changes))}, "\n".join(lines) or none)
+
+
 def found(*, brokers: int, output: str, url: str | None) -> None:
     """Found a ring of brokers that run, and are empty; safe to repeat."""
     from tailrace.cli.lib.output import show
@@ -206,6 +221,7 @@ STATUS = Verb(
     ),
     ("tailrace ring status", "tailrace ring status --consistent -o json"),
 )
+HISTORY = Verb(history, (OUTPUT, URL), ("tailrace ring history", "tailrace ring history -o json"))
 FOUND = Verb(
     found,
     (

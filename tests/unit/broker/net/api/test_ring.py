@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from tailrace_broker.core.replication.progress import FollowerLag
 from tailrace_broker.core.ring.arithmetic import broker_token
+from tailrace_broker.core.ring.changes import AppliedChange, RingChange
 from tailrace_broker.core.ring.commands import apply_command, initial_state
 from tailrace_broker.model.commands import AcceptLoss, Command, CreateTopic, Lead, Stamped
 from tailrace_broker.model.errors import (
@@ -23,7 +24,7 @@ from tailrace_broker.model.errors import (
 from tailrace_broker.model.messages import Hint
 from tailrace_broker.model.ring_state import Registration, Replica, RingState, StepState
 from tailrace_broker.model.topic import NEW_TOPIC
-from tailrace_broker.net.api import ring, status
+from tailrace_broker.net.api import ring, ring_history, status
 from tailrace_broker.net.broker import ClientView, RingView
 from tailrace_broker.net.http.request import check_secret
 from tailrace_broker.net.http.router import Call, Response
@@ -219,6 +220,26 @@ def test_the_leader_of_a_range_says_how_far_its_followers_are_behind() -> None:
     ]
     [own, *_] = answer(status.brokers, broker_of(LED))["brokers"]
     assert own["lagMax"] == 7
+
+
+def test_the_last_changes_are_listed_with_their_times() -> None:
+    broker = broker_of(LED)
+    leads = RingChange("leads", 1, "range 0: broker 1 leads in epoch 5", 0, 5)
+    broker.ring_history = lambda: [AppliedChange(7, 1_000_000, leads)]
+
+    assert answer(ring_history.list_changes, broker) == {
+        "changes": [
+            {
+                "number": 7,
+                "at": "1970-01-01T00:00:01.000000Z",
+                "kind": "leads",
+                "broker": 1,
+                "range": 0,
+                "epoch": 5,
+                "text": "range 0: broker 1 leads in epoch 5",
+            }
+        ]
+    }
 
 
 def test_a_ghost_has_its_cause() -> None:

@@ -35,7 +35,9 @@ from tailrace.protocol.ring_requests import (
     found_request,
     parse_range,
     parse_ring,
+    parse_ring_history,
     recover_metadata_request,
+    ring_history_request,
     ring_request,
 )
 from tailrace.protocol.ring_values import RingDetails
@@ -121,6 +123,22 @@ def test_what_is_done_by_hand_names_what_it_needs() -> None:
     assert (accepted.method, accepted.target) == ("POST", "/v1/ring/ranges/7/accept-loss")
     assert json.loads(accepted.body) == {"broker": 1}
     assert json.loads(recover_metadata_request(accept_loss=True).body) == {"acceptLoss": True}
+
+
+def test_the_history_of_a_ring_is_read_as_it_was_said() -> None:
+    change = {
+        "number": 7,
+        "at": "2026-11-26T05:12:03.204911Z",
+        "kind": "leaderless",
+        "broker": None,
+        "range": 1,
+        "epoch": 4,
+        "text": "range 1: no broker leads since epoch 4 ended",
+    }
+    answer = Answer(200, {}, json.dumps({"changes": [change]}).encode())
+
+    assert ring_history_request().target == "/v1/ring/history"
+    assert [to_document(each) for each in parse_ring_history(answer)] == [change]
 
 
 # --- ring status ----------------------------------------------------------------------------------
