@@ -229,7 +229,10 @@ def no_spark_reason(settings: Settings, java: str | None) -> str | None:
 
 def describe(topic: TopicInfo, *, held_count: int) -> str:
     """Its size and promise, and what it holds of earlier runs."""
-    copies = f"{topic.copies} {'copy' if topic.copies == 1 else 'copies'}"
+    copies = "1 copy"
+    if topic.copies > 1:
+        in_sync = min(topic.min_in_sync_replicas, topic.copies)
+        copies = f"{topic.copies} copies, min in-sync {in_sync}"
     held = f"; holds {held_count:,} events of earlier runs" if held_count else ""
     partitions = f"{topic.partitions} partitions"
     return f"{topic.name}: {partitions}, {copies}, durability {topic.durability}{held}"

@@ -40,6 +40,7 @@ class TopicInfo:
     linger_bytes: int = 0
     retention_ms: int | None = None
     retention_bytes: int | None = None
+    min_in_sync_replicas: int = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ BOUNDS = {
     "linger_bytes": Bounds(0, 16 * _MEBIBYTE),
     "retention_ms": Bounds(60_000, _INT64_MAX, _FOR_EVER),
     "retention_bytes": Bounds(_MEBIBYTE, _INT64_MAX, _FOR_EVER),
+    "min_in_sync_replicas": Bounds(2, 3),
 }
 
 
@@ -70,6 +71,7 @@ class TopicSettings(msgspec.Struct, frozen=True, rename="camel"):
     linger_bytes: int = 0
     retention_ms: int | None = None
     retention_bytes: int | None = None
+    min_in_sync_replicas: int = 2  # in force: at most the ring's copies
 
     def __post_init__(self) -> None:
         """Refuse what cannot work: InvalidParameterError."""

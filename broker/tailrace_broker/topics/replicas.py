@@ -75,7 +75,6 @@ from tailrace_broker.model.replication import (
 )
 from tailrace_broker.model.ring_state import (
     DeletedTopic,
-    RangeState,
     Registration,
     Replica,
     RingState,
@@ -84,6 +83,7 @@ from tailrace_broker.net.replication.link import Bytes, Link
 from tailrace_broker.net.replication.links import ReplicationLinks
 from tailrace_broker.node.ring import RingNode, RingSettings
 from tailrace_broker.storage.log.partition_log import PartitionLog
+from tailrace_broker.storage.log.range_role import InSync
 from tailrace_broker.topics.feeding import Feeding, runs_of
 from tailrace_broker.topics.range_leaders import RangeRoles
 
@@ -288,28 +288,24 @@ class Replicas:
     # --- too few replicas ---
 
     def _watch(self) -> None:
-        """Notice again and again which ranges cannot commit."""
+        """Notice again and again which ranges cannot commit.
+
+        An ISR never falls below its floor, so it may name the dead.
+        """
         state = self._ring.state
         if state is not None:
             alive = self._ring.view().alive
             for range_id, replica in self._machine.ranges.items():
                 if replica.leader is not None:
-                    shortage = self._shortage(state, state.ranges[range_id], alive)
-                    self._roles.of(range_id).note_shortage(shortage)
+                    members = [
+                        each.ordinal for each in state.ranges[range_id].isr if not each.is_ghost
+                    ]
+                    answering = [
+                        each for each in members if each == self._ordinal or alive.get(each, False)
+                    ]
+                    in_sync = InSync(members, answering, state.copies)
+                    self._roles.of(range_id).note_in_sync(in_sync)
         self._watch_timer = self._loop.call_later(WATCH_SECONDS, self._watch)
-
-    def _shortage(
-        self, state: RingState, found: RangeState, alive: Mapping[int, bool]
-    ) -> str | None:
-        """Why nothing is committed. An ISR never falls below the floor, so it may name the dead."""
-        members = [each.ordinal for each in found.isr if not each.is_ghost]
-        answering = [each for each in members if each == self._ordinal or alive.get(each, False)]
-        if len(answering) >= state.floor:
-            return None
-        return (
-            f"of its in-sync replicas {sorted(members)} only {answering} answer, and {state.floor} "
-            "must have each event; start the brokers that are down (tailrace ring status)"
-        )
 
     # --- the machine's shell ---
 

@@ -114,6 +114,7 @@ class TopicSettings(TypedDict, total=False):
     linger_bytes: int
     retention_ms: int | None
     retention_bytes: int | None
+    min_in_sync_replicas: int
 
 
 class NewTopicSettings(TopicSettings, total=False):

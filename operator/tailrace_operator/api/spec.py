@@ -439,6 +439,9 @@ class TopicSpec(Fields):
     linger_size: Annotated[str | None, size(0, 16 * _MEBIBYTE)] = None
     """How much the broker collects for one batch."""
 
+    min_in_sync_replicas: Annotated[int | None, Field(ge=2, le=3)] = None
+    """Replicas that must be in sync, or produces are refused; at most the ring's copies count."""
+
     deletion_policy: Literal["Retain", "Delete"] = "Retain"
     """Whether the topic in the ring stays when this resource is deleted."""
 

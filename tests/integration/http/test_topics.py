@@ -51,6 +51,7 @@ DEFAULTS: dict[str, Any] = {
     "lingerBytes": 0,
     "retentionMs": 604_800_000,
     "retentionBytes": None,
+    "minInSyncReplicas": 2,
 }
 OTHERS: dict[str, Any] = {
     "jsonCheck": False,
@@ -62,6 +63,7 @@ OTHERS: dict[str, Any] = {
     "lingerBytes": 4096,
     "retentionMs": None,
     "retentionBytes": 1024**3,
+    "minInSyncReplicas": 3,
 }
 
 
@@ -230,6 +232,8 @@ REFUSED = {
     b'{"name":"n","retentionMs":-1}': ("invalid-parameter", "retentionMs"),
     b'{"name":"n","retentionMs":"7d"}': ("invalid-parameter", "retentionMs"),
     b'{"name":"n","retentionBytes":1}': ("invalid-parameter", "retentionBytes"),
+    b'{"name":"n","minInSyncReplicas":1}': ("invalid-parameter", "minInSyncReplicas"),
+    b'{"name":"n","minInSyncReplicas":4}': ("invalid-parameter", "minInSyncReplicas"),
     b'{"name":"n","flushMs":null}': ("invalid-parameter", "flushMs"),
     b'{"name":"n","lingerMs":60001}': ("invalid-parameter", "lingerMs"),
     b'{"name":"n","compression":"gzip"}': ("invalid-parameter", "compression"),

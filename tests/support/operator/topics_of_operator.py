@@ -14,6 +14,7 @@ DEFAULTS = {
     "flushBytes": 16 * 2**20,
     "lingerMs": 0,
     "lingerBytes": 0,
+    "minInSyncReplicas": 2,
     "retentionMs": None,
     "retentionBytes": None,
 }

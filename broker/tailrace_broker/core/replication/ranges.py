@@ -212,8 +212,8 @@ def _wanted(state: RingState, range_ids: Container[int]) -> dict[int, dict[LogKe
     deleted = (each.topic for each in state.deleted.values())
     for topics, is_live in ((state.topics.values(), True), (deleted, False)):
         for topic in topics:
-            # Topics do not choose their min ISR yet: it is the floor.
-            rules = LogRules(topic.settings.durability == "fsync", state.floor, is_live)
+            min_isr = min(topic.settings.min_in_sync_replicas, state.copies)
+            rules = LogRules(topic.settings.durability == "fsync", min_isr, is_live)
             for key, range_id in logs_of(topic):
                 if range_id in wanted:
                     wanted[range_id][key] = rules

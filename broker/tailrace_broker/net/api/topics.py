@@ -118,6 +118,14 @@ class TopicChanges(msgspec.Struct, rename="camel", forbid_unknown_fields=True, k
             extra_json_schema=_bounds("retention_bytes"),
         ),
     ] = UNSET
+    min_in_sync_replicas: Annotated[
+        int | UnsetType,
+        Meta(
+            description="Replicas that must be in sync, or produces are refused; at most the "
+            "ring's copies are in force; at first 2.",
+            extra_json_schema=_bounds("min_in_sync_replicas"),
+        ),
+    ] = UNSET
 
 
 class NewTopic(TopicChanges, rename="camel", forbid_unknown_fields=True):
@@ -141,6 +149,7 @@ class TopicAnswer(msgspec.Struct, rename="camel", kw_only=True):
     linger_bytes: int
     retention_ms: int | None
     retention_bytes: int | None
+    min_in_sync_replicas: int
     partitions: int
     copies: int
 

@@ -3,10 +3,11 @@
 So a change of the role is one change, in one turn of the event loop, whatever it interrupts.
 """
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 from tailrace_broker.model.errors import NoLeaderError, NotEnoughReplicasError, TailraceError
+from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.storage.segments.writer import LogPlace
 
 # Makes the error that says who serves a partition instead: of a topic's name, and the partition.
@@ -16,11 +17,28 @@ Elsewhere = Callable[[str, int], TailraceError]
 class LogInRange(Protocol):
     """What a role asks of a log."""
 
+    @property
+    def settings(self) -> TopicSettings:
+        """Return its topic's settings."""
+
     def on_role_changed(self) -> None:
         """`RangeRole.epoch` or another attribute of it has changed."""
 
     def on_shortage(self) -> None:
         """There is a shortage of replicas, or none any more."""
+
+
+class InSync(NamedTuple):
+    """The in-sync replicas of a range, and those of them that answer. `copies`: of the ring."""
+
+    members: Sequence[int]
+    answering: Sequence[int]
+    copies: int
+
+    def lacking(self, settings: TopicSettings) -> int | None:
+        """How many replicas must have each event of the topic; None: as many answer."""
+        needed = min(settings.min_in_sync_replicas, self.copies)
+        return needed if len(self.answering) < needed else None
 
 
 class RangeRole:
@@ -32,8 +50,8 @@ class RangeRole:
     """
 
     __slots__ = (
-        "_given_up", "_logs", "_on_given_up", "_shortage", "commits_alone", "copies", "elsewhere",
-        "epoch",
+        "_given_up", "_in_sync", "_logs", "_on_given_up", "_short", "commits_alone", "copies",
+        "elsewhere", "epoch",
     )  # fmt: skip
 
     def __init__(
@@ -49,7 +67,8 @@ class RangeRole:
         self.elsewhere = elsewhere
         self.commits_alone = commits_alone
         self.copies = 1
-        self._shortage: str | None = None
+        self._in_sync: InSync | None = None
+        self._short: set[LogInRange] = set()  # logs that lack replicas
         self._on_given_up = on_given_up
         self._given_up: int | None = None
         self._logs: dict[LogInRange, None] = {}
@@ -62,25 +81,37 @@ class RangeRole:
         commits_alone: bool = True,
     ) -> None:
         """Be this from now on. O(logs); those with appends under way answer them."""
-        self._shortage = None
+        self._in_sync = None
         self.epoch, self.elsewhere, self.commits_alone = epoch, elsewhere, commits_alone
         for log in list(self._logs):
             log.on_role_changed()
 
-    def note_shortage(self, shortage: str | None) -> None:
-        """Refuse appends for this reason, and give up those that wait; None: take them again."""
-        if self._shortage is None and shortage is None:
-            return
-        self._shortage = shortage
-        for log in list(self._logs):
-            log.on_shortage()
+    def note_in_sync(self, in_sync: InSync) -> None:
+        """Have logs that lack replicas refuse appends and give up those that wait.
 
-    def shortage(self, place: LogPlace, *, is_attempted: bool) -> TailraceError | None:
+        Those that lack none any more take them again. O(logs) while a replica is away.
+        """
+        self._in_sync = in_sync
+        short: set[LogInRange] = set()
+        if len(in_sync.answering) < in_sync.copies:
+            short = {log for log in self._logs if in_sync.lacking(log.settings) is not None}
+        for log in short | self._short:
+            log.on_shortage()
+        self._short = short
+
+    def shortage(
+        self, place: LogPlace, settings: TopicSettings, *, is_attempted: bool = False
+    ) -> TailraceError | None:
         """Return why appends cannot be committed now; None: they can."""
-        if self._shortage is None:
+        in_sync = self._in_sync
+        needed = None if in_sync is None else in_sync.lacking(settings)
+        if in_sync is None or needed is None:
             return None
         error = NotEnoughReplicasError(
-            f'partition {place.partition} of topic "{place.topic}": {self._shortage}',
+            f'partition {place.partition} of topic "{place.topic}": of its in-sync replicas '
+            f"{sorted(in_sync.members)} only {sorted(in_sync.answering)} answer, and {needed} must "
+            "have each event (minInSyncReplicas); start the brokers that are down (tailrace ring "
+            "status)",
             topic=place.topic,
             partition=place.partition,
             range=place.range_id,
@@ -136,4 +167,5 @@ class RangeRole:
 
     def remove(self, log: LogInRange) -> None:
         """The log goes."""
+        self._short.discard(log)
         self._logs.pop(log, None)

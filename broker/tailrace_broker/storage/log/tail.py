@@ -212,7 +212,7 @@ class LogTail:
             done(AppendFailed(self._role.refusal(self._place)))
         elif self._follower is not None and not self._follower.may_end:
             done(AppendFailed(NotReadyError("writes of the role before are under way")))
-        elif (shortage := self._role.shortage(self._place, is_attempted=False)) is not None:
+        elif (shortage := self._role.shortage(self._place, self.replica.settings)) is not None:
             done(AppendFailed(shortage))
         else:
             self._follower = None
@@ -293,8 +293,8 @@ class LogTail:
         """Refuse what comes and give up what waits, or take appends again."""
         if self._leader is None or self._gone is not None:
             return
-        self._step(Refused(self._role.shortage(self._place, is_attempted=False)))
-        attempted = self._role.shortage(self._place, is_attempted=True)
+        self._step(Refused(self._role.shortage(self._place, self.replica.settings)))
+        attempted = self._role.shortage(self._place, self.replica.settings, is_attempted=True)
         if attempted is not None:
             self._step(FlushFailed(attempted))
 

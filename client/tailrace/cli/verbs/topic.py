@@ -147,6 +147,7 @@ def _settings_text(topic: "TopicInfo") -> str:
         "linger-size": size_quantity(topic.linger_bytes),
         "compression": topic.compression,
         "json-check": "yes" if topic.json_check else "no",
+        "min-in-sync-replicas": str(topic.min_in_sync_replicas),
     }
     return "   ".join(f"{name} {value}" for name, value in values.items())
 
@@ -259,6 +260,13 @@ _SETTINGS = (
         "json_check",
         "refuse values that are not JSON, as a new topic does",
         action=argparse.BooleanOptionalAction,
+    ),
+    _setting(
+        "--min-in-sync-replicas",
+        "min_in_sync_replicas",
+        "replicas that must be in sync, or produces are refused: 2 (a new topic's) or 3",
+        metavar="N",
+        type=whole_number(2, 3),
     ),
 )
 CREATE = Verb(

@@ -214,6 +214,7 @@ OTHER_SETTINGS = TopicSettings(
     linger_bytes=65_536,
     retention_ms=86_400_000,
     retention_bytes=10 * 1024**3,
+    min_in_sync_replicas=3,
 )
 DELETED = DeletionMark(new_topic("tuned", OTHER_SETTINGS, UUID(int=5)), deleted_us=TIME_US)
 

@@ -114,6 +114,7 @@ def test_a_sealed_partition_is_read_from_a_whole_copy(
 def test_a_role_changes_only_with_its_range() -> None:
     class Log:
         change_count = 0
+        settings = TopicSettings()
 
         def on_role_changed(self) -> None:
             self.change_count += 1

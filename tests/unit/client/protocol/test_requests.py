@@ -48,8 +48,11 @@ TOPIC: dict[str, object] = {
     "lingerBytes": 7,
     "retentionMs": 60_000,
     "retentionBytes": 2**40,
+    "minInSyncReplicas": 3,
 }
-INFO = TopicInfo("orders", "0a4c", 4, True, "written", 4, 1, "zstd", 5, 8192, 6, 7, 60_000, 2**40)
+INFO = TopicInfo(
+    "orders", "0a4c", 4, True, "written", 4, 1, "zstd", 5, 8192, 6, 7, 60_000, 2**40, 3
+)
 PARTITION: dict[str, object] = {
     "partition": 3,
     "range": 7,

@@ -42,6 +42,7 @@ ALL_OF_A_TOPIC = {
     "flushSize": "4Mi",
     "linger": "5ms",
     "lingerSize": "64Ki",
+    "minInSyncReplicas": 3,
 }
 
 

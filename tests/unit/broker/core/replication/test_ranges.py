@@ -245,6 +245,22 @@ def test_another_durability_is_passed_on_and_other_settings_are_not() -> None:
     assert process.apply(written) == [Advance(KEY, 1)]
 
 
+def test_a_topic_that_wants_three_in_sync_commits_nothing_with_two() -> None:
+    """Two are enough again when it is altered, and for what is written already."""
+    wanting = done(STATE, AlterTopic("orders", {"minInSyncReplicas": 3}))
+    process = leading()
+    joined(process, B)
+    shrunk = done(wanting, ChangeIsr(0, 1, wanting.ranges[0].version, (A, B)))
+    process.apply(shrunk)
+    run = process.replicas.hand_out(KEY, 1)
+    assert run is not None
+    process.of(Wrote(KEY, run, 1, 10))
+
+    assert process.hear(Reported(0, 1, 1, B, (LogReport(KEY, 1, 1),))) == []
+    two = done(shrunk, AlterTopic("orders", {"minInSyncReplicas": 2}))
+    assert process.apply(two) == [Advance(KEY, 1)]
+
+
 def test_a_range_that_has_other_replicas_is_not_led_any_more() -> None:
     process = leading()
     moved = replace(STATE.ranges[0], replicas=(1, 2))

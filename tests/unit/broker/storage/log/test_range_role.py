@@ -1,14 +1,23 @@
 """A role that changes under the logs of a range, whatever it interrupts."""
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from tailrace_broker.core.log.tail_events import Written
-from tailrace_broker.model.errors import NoLeaderError, NotLeaderError
+from tailrace_broker.model.errors import (
+    NoLeaderError,
+    NotEnoughReplicasError,
+    NotLeaderError,
+)
+from tailrace_broker.model.topic import TopicSettings
+from tailrace_broker.storage.log.range_role import InSync, RangeRole
+from tailrace_broker.storage.segments.writer import LogPlace
 from tests.support.storage.followers import Follower, follow, stored_batch
 from tests.support.storage.storage import (
     Appends,
@@ -195,3 +204,57 @@ def test_the_only_copy_always_knows_its_end(files: LogFiles, disk: FaultyDisk) -
             disk.let_writes_go_on()
 
     run(scenario)
+
+
+class ShortLog:
+    """Notes how often it was asked to take or refuse appends."""
+
+    def __init__(self, needed: int) -> None:
+        self.settings = TopicSettings(min_in_sync_replicas=needed)
+        self.asked_count = 0
+
+    def on_role_changed(self) -> None:
+        raise AssertionError
+
+    def on_shortage(self) -> None:
+        self.asked_count += 1
+
+
+PLACE = LogPlace(Path("t"), "t", UUID(int=1), 0, 7)
+
+
+def test_a_topic_says_how_many_replicas_must_be_in_sync() -> None:
+    role = RangeRole(1, commits_alone=False, on_given_up=lambda epoch: None)
+    two, three = ShortLog(2), ShortLog(3)
+    role.add(two)
+    role.add(three)
+
+    def refusals() -> list[object]:
+        return [role.shortage(PLACE, each.settings) for each in (two, three)]
+
+    assert refusals() == [None, None]
+    role.note_in_sync(InSync([0, 2, 1], [0, 2, 1], copies=3))
+    assert (two.asked_count, three.asked_count) == (0, 0)
+    role.note_in_sync(InSync([2, 0, 1], [2, 0], copies=3))
+    [none, error] = refusals()
+    assert none is None
+    assert isinstance(error, NotEnoughReplicasError)
+    assert not error.write_attempted
+    assert re.search(r"in-sync replicas \[0, 1, 2\] only \[0, 2\] answer, and 3 must", str(error))
+    attempted = role.shortage(PLACE, three.settings, is_attempted=True)
+    assert attempted is not None
+    assert attempted.write_attempted
+    assert (two.asked_count, three.asked_count) == (0, 1)
+    three.settings = TopicSettings(min_in_sync_replicas=2)
+    role.note_in_sync(InSync([2, 0], [2, 0], copies=3))
+    assert refusals() == [None, None]
+    assert (two.asked_count, three.asked_count) == (0, 2)
+    role.note_in_sync(InSync([2, 0], [2], copies=3))
+    assert (two.asked_count, three.asked_count) == (1, 3)
+
+
+def test_a_topic_needs_no_more_replicas_than_the_ring_keeps_copies() -> None:
+    role = RangeRole(1, commits_alone=False, on_given_up=lambda epoch: None)
+    role.note_in_sync(InSync([0, 1], [0, 1], copies=2))
+
+    assert role.shortage(PLACE, TopicSettings(min_in_sync_replicas=3)) is None
