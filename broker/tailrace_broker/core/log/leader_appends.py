@@ -71,8 +71,8 @@ class LeaderAppends:
         "_queue", "_refusal", "_uncommitted", "epoch", "tail",
     )  # fmt: skip
 
-    def __init__(self, tail: ReplicaTail, epoch: int) -> None:
-        """`epoch` is that of the role."""
+    def __init__(self, tail: ReplicaTail, epoch: int, *, is_held: bool = False) -> None:
+        """`epoch` is that of the role. `is_held`: see `hold`."""
         self.tail = tail
         self.epoch = epoch
         self._queue = AppendQueue()
@@ -83,12 +83,16 @@ class LeaderAppends:
         self._is_closing = False
         self._has_linger = False
         self._is_linger_over = False
-        self._is_given_up = False  # nothing is written before the next epoch
+        self._is_given_up = is_held  # nothing is written before the next epoch
 
     @property
     def is_idle(self) -> bool:
         """No append is under way."""
         return not (self._queue or self.tail.is_writing or self._uncommitted)
+
+    def hold(self) -> None:
+        """Begin no write before the next epoch: what comes waits; what is being written goes on."""
+        self._is_given_up = True
 
     # --- appends ---
 
@@ -233,7 +237,7 @@ class LeaderAppends:
     def _on_turn(self, turn: JournalTurn | SegmentTurn, now_us: int) -> list[TailEffect]:
         """Take the group that is written now: all that has come until this moment."""
         tail = self.tail
-        if not self._queue:  # it was asked for in an earlier epoch, or what waited has failed
+        if not self._queue or self._is_given_up:  # nothing is to be written any more, or not now
             return [*tail.step(turn), *self._go_on()]
         if isinstance(turn, SegmentTurn):
             if tail.must_spill_first:

@@ -46,12 +46,13 @@ class RangeRole:
 
     `elsewhere`: None when this process serves the range's partitions, at least to readers.
     `commits_alone`: it has the only copy. Else `PartitionLog.commit` says what is committed.
-    `copies`: in-sync replicas, without which nothing is committed.
+    `copies`: in-sync replicas, without which nothing is committed. `is_held`: appends wait for the
+    end of the epoch.
     """
 
     __slots__ = (
         "_given_up", "_in_sync", "_logs", "_on_given_up", "_short", "commits_alone", "copies",
-        "elsewhere", "epoch",
+        "elsewhere", "epoch", "is_held",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +68,7 @@ class RangeRole:
         self.elsewhere = elsewhere
         self.commits_alone = commits_alone
         self.copies = 1
+        self.is_held = False
         self._in_sync: InSync | None = None
         self._short: set[LogInRange] = set()  # logs that lack replicas
         self._on_given_up = on_given_up
@@ -81,8 +83,14 @@ class RangeRole:
         commits_alone: bool = True,
     ) -> None:
         """Be this from now on. O(logs); those with appends under way answer them."""
-        self._in_sync = None
+        self._in_sync, self.is_held = None, False
         self.epoch, self.elsewhere, self.commits_alone = epoch, elsewhere, commits_alone
+        for log in list(self._logs):
+            log.on_role_changed()
+
+    def hold(self) -> None:
+        """Append nothing more in this epoch: what comes waits until `change`."""
+        self.is_held = True
         for log in list(self._logs):
             log.on_role_changed()
 

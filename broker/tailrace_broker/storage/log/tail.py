@@ -15,12 +15,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import assert_never
 
-from tailrace_broker.codec.batch import (
-    BatchBody,
-    StoredBatch,
-    compressed,
-    stamp_batches,
-)
+from tailrace_broker.codec.batch import BatchBody, StoredBatch, compressed, stamp_batches
 from tailrace_broker.codec.columns import RecordColumns
 from tailrace_broker.codec.metadata import LogStart
 from tailrace_broker.core.log.appends import GROUP_BYTES_MAX
@@ -216,7 +211,7 @@ class LogTail:
             done(AppendFailed(shortage))
         else:
             self._follower = None
-            self._leader = LeaderAppends(self.replica, epoch)
+            self._leader = LeaderAppends(self.replica, epoch, is_held=self._role.is_held)
         return self._leader
 
     # --- for followers ---
@@ -301,6 +296,9 @@ class LogTail:
     def _answer_epoch(self) -> None:
         leader, epoch = self._leader, self._role.epoch
         if leader is None:
+            return
+        if self._role.is_held:
+            leader.hold()
             return
         is_idle = leader.is_idle
         if is_idle or epoch is None:

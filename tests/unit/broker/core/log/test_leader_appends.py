@@ -467,6 +467,41 @@ def test_what_waits_goes_on_in_the_next_epoch_of_the_same_leader() -> None:
     ]
 
 
+def test_what_is_held_is_not_written_in_the_epoch_and_what_is_in_flight_ends() -> None:
+    leader = Leader()
+    leader.event("in flight")
+    leader.turn()
+    leader.event("waits")
+    leader.appends.hold()
+    assert ASK_JOURNAL not in leader.end_write()
+    assert leader.event("comes") == []
+    assert leader.outcomes == [("in flight", 0)]
+
+    leader.step(ENDED)
+    assert leader.outcomes[1:] == [("waits", "elsewhere"), ("comes", "elsewhere")]
+
+
+def test_a_turn_that_was_asked_for_before_appends_were_held_writes_nothing() -> None:
+    leader = Leader()
+    leader.event("waits")
+    leader.appends.hold()
+    assert leader.turn() == []
+    assert not leader.tail.is_writing
+
+    leader.step(NEXT_EPOCH)
+    leader.write_all()
+    assert leader.outcomes == [("waits", 0)]
+
+
+def test_a_log_that_closes_waits_for_no_end_of_the_epoch_that_is_held() -> None:
+    leader = Leader()
+    leader.appends = LeaderAppends(leader.tail, 1, is_held=True)
+    leader.event("waits")
+    leader.step(CLOSING)
+    assert leader.appends.is_idle
+    assert [name for name, _ in leader.outcomes] == ["waits"]
+
+
 def test_the_end_of_the_role_ends_the_linger() -> None:
     leader = Leader(LINGERS)
     leader.event("a")

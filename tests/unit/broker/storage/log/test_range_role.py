@@ -132,6 +132,49 @@ def test_a_role_that_ends_before_the_journal_asks_writes_nothing(files: LogFiles
     run(scenario)
 
 
+def test_appends_that_are_held_wait_for_the_end_of_the_epoch(
+    files: LogFiles, disk: FaultyDisk
+) -> None:
+    async def scenario() -> None:
+        async with open_engine_on(files) as engine:
+            [log] = engine.logs
+            disk.hold_writes()
+            flying = append_large(log)
+            await disk.wait_for_held_write()
+            waiting = Appends(log).event(b"waits")
+            engine.role.hold()
+            disk.let_writes_go_on()
+            assert await flying == 0
+            assert not waiting.done()
+            assert log.log_end == 1
+
+            engine.role.change(2)
+            assert await waiting == 1
+            engine.role.hold()
+            comes = Appends(log).event(b"comes")
+            engine.role.change(None, elsewhere)
+            error = comes.exception()
+            assert isinstance(error, NotLeaderError)
+            assert not error.write_attempted
+
+    run(scenario)
+
+
+def test_a_log_that_had_no_append_before_they_were_held_waits_as_well(files: LogFiles) -> None:
+    async def scenario() -> None:
+        async with open_engine_on(files) as engine:
+            [log] = engine.logs
+            engine.role.hold()
+            waiting = Appends(log).event(b"waits")
+            await asyncio.sleep(0)
+            assert not log.is_writing
+            assert not waiting.done()
+            engine.role.change(None, elsewhere)
+            assert isinstance(waiting.exception(), NotLeaderError)
+
+    run(scenario)
+
+
 def test_who_waits_for_a_record_is_woken(files: LogFiles) -> None:
     async def scenario() -> None:
         async with open_engine_on(files) as engine:
