@@ -174,11 +174,15 @@ class LocalBroker:
             self._spawn(self._scrubber.run())
 
     async def stop(self) -> None:
-        """Refuse new requests, wait for the appends under way, close the logs; say that all is."""
+        """Have others lead, refuse new requests, wait for appends under way, close the logs.
+
+        The directory notes that all is closed.
+        """
         is_whole = self._topics.is_ready
         if self._watch_timer is not None:
             self._watch_timer.cancel()
         self.ring.set_health(self._disk_watch.health(is_stopping=True))
+        await self._topics.hand_over()
         if self._scrubber is not None:
             self._scrubber.stop()
         await self.groups.close()

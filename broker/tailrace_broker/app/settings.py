@@ -71,6 +71,10 @@ class Settings(BaseSettings):
     """Copies of each range of a ring that this broker founds, at most one a broker; 3 keeps every
     acknowledged event when a broker is lost."""
 
+    failback_ms: int = Field(default=30_000, ge=100)
+    """How long a broker that has lost the lead of its range must be in sync before it leads again;
+    doubled by each further loss within half an hour, as each change pauses producers."""
+
     allowed_origins: str = ""
     """Origins whose web pages may change and read data, besides the broker's own, with commas:
     `https://console.example,http://localhost:3000`; `*`: every page that is open in a browser which
@@ -168,6 +172,7 @@ class Settings(BaseSettings):
             replication_port=self.port + REPLICATION_PORT,
             replication_address_of=partial(self._address_with, REPLICATION_PORT),
             copies=self.copies,
+            failback_ms=self.failback_ms,
             secret=self.ring_secret.get_secret_value().encode(),
         )
 

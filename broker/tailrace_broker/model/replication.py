@@ -63,7 +63,10 @@ class LogReport(NamedTuple):
 
 
 class Reported(NamedTuple):
-    """The ends of a follower's logs, after the cut. `is_whole`: of all of them."""
+    """The ends of a follower's logs, after the cut. `is_whole`: of all of them.
+
+    `is_stopping`: the follower's process is about to stop, and asks to leave the ISR.
+    """
 
     range_id: int
     epoch: int
@@ -71,6 +74,7 @@ class Reported(NamedTuple):
     replica: Replica
     logs: tuple[LogReport, ...]
     is_whole: bool = False
+    is_stopping: bool = False
 
 
 # --- leader to follower ---

@@ -90,6 +90,7 @@ class RingSettings:
     `is_alone`: it has no peers and bootstraps a ring of one. It listens for peers at `host` and
     `peer_port`; `peer_address_of` returns that address of any broker, by its ordinal; likewise for
     followers. `copies`: of each range of a ring that is founded here, if there are enough brokers.
+    `failback_ms`: how long a natural leader must be in sync before it leads again.
     """
 
     is_alone: bool
@@ -100,6 +101,7 @@ class RingSettings:
     replication_address_of: Callable[[int], tuple[str, int]]
     secret: bytes
     copies: int = 1
+    failback_ms: int = 30_000
 
 
 class RingNode:
@@ -161,6 +163,11 @@ class RingNode:
     def is_joining(self) -> bool:
         """Its logs are recovered; it waits to be founded, admitted or registered."""
         return self._is_recovered and self.registration is None
+
+    @property
+    def failback_ms(self) -> int:
+        """How long a natural leader must be in sync before it leads again."""
+        return self._settings.failback_ms
 
     @property
     def is_metadata_leader(self) -> bool:

@@ -26,10 +26,12 @@ from tailrace_broker.core.replication.events import (
     CutDone,
     Feed,
     Flushed,
+    HoldAppends,
     LogStartMoved,
     ReplicationTiming,
     ReportLost,
     SetLogStart,
+    Stopping,
     Suspected,
     Woken,
     Wrote,
@@ -95,6 +97,8 @@ OPENED_SECONDS = 0.02
 WATCH_SECONDS = 0.5
 # How long a stop waits for other replicas to take what is acknowledged by them.
 STOP_SECONDS = 1.0
+# How long it waits before that for others to lead, and to do without this broker.
+HAND_OVER_SECONDS = 1.0
 # The trash of a replica is not replicated: its logs are closed.
 _NOTHING_DELETED: Mapping[Any, DeletedTopic] = {}
 
@@ -128,7 +132,8 @@ class Replicas:
         self._log_of = log_of
         self._spawn = spawn
         self._loop = asyncio.get_running_loop()
-        self._machine = RangeReplicas(ordinal, ReplicationTiming(), self.rules, is_replicated)
+        timing = ReplicationTiming(failback_ms=ring.failback_ms)
+        self._machine = RangeReplicas(ordinal, timing, self.rules, is_replicated)
         self._feeding = Feeding(log_of, self._machine.leads, self._send_follower, spawn)
         self._links: ReplicationLinks | None = None
         self._incoming: deque[_Incoming] = deque()
@@ -136,6 +141,7 @@ class Replicas:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = NEVER_MS
         self._watch_timer: asyncio.TimerHandle | None = None
+        self._left: asyncio.Event | None = None  # set when others can do without this broker
         self._is_stopped = False
         ring.on_silent.append(lambda ordinal: self._step(Suspected(ordinal)))
 
@@ -153,6 +159,16 @@ class Replicas:
         )
         await self._links.listen(settings.host, settings.replication_port)
         self._watch()
+
+    async def hand_over(self) -> None:
+        """Have others lead, and do without this broker; bounded, and as far as they can."""
+        self._left = asyncio.Event()
+        self._step(Stopping())
+        try:
+            async with asyncio.timeout(HAND_OVER_SECONDS):
+                await self._left.wait()
+        except TimeoutError:
+            _log.warning("replicas.needed", reason="the others have not taken over in time")
 
     async def stop(self, logs: Iterable[PartitionLog]) -> None:
         """Wait a little for what others must take; then lead and follow nothing more."""
@@ -334,6 +350,8 @@ class Replicas:
         self._wake_when_due()
 
     def _wake_when_due(self) -> None:
+        if self._left is not None and not self._machine.is_needed:
+            self._left.set()
         due_ms = self._machine.wake_at_ms
         if due_ms == self._timer_at_ms and self._timer is not None:
             return
@@ -376,7 +394,11 @@ class Replicas:
             case BeganLeading():
                 _log.info("range.led", range=range_id, epoch=epoch)
                 self._roles.lead(range_id, epoch)
-            case EndedLeading():
+            case HoldAppends():
+                _log.info("range.held", range=range_id, epoch=epoch)
+                self._roles.of(range_id).hold()
+            case EndedLeading(ended_epoch):
+                _log.info("range.released", range=range_id, epoch=ended_epoch)
                 self._roles.lead(range_id, None)
             case ReportLost(key, cut_end):
                 _log.error(

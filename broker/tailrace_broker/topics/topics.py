@@ -180,6 +180,10 @@ class Topics:
         self._local.serve()
         self._purger.look()
 
+    async def hand_over(self) -> None:
+        """Have other brokers lead, and do without this one, before it closes; bounded."""
+        await self._local.replicas.hand_over()
+
     async def close(self) -> None:
         """Refuse what comes, wait for the appends under way, close the logs."""
         self.is_ready = False

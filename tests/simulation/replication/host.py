@@ -22,6 +22,7 @@ from tailrace_broker.core.replication.events import (
     FollowerEffect,
     FollowerEvent,
     GiveUpEpoch,
+    HandOver,
     HeardFollower,
     HeardLeader,
     LeaderEffect,
@@ -301,7 +302,7 @@ class Host:
         if led is None or hosted is None or hosted.ends.under_way or key not in self.live:
             return False
         ends, epoch = hosted.ends, led.machine.epoch
-        if led.machine.is_given_up:
+        if led.machine.is_given_up or led.machine.succession.is_holding:
             return False
         ends.under_way += 1
         entry = Entry(epoch, value, min(ends.high_watermark, ends.flushed), size_bytes)
@@ -418,6 +419,8 @@ class Host:
             case GiveUpEpoch(epoch):
                 assert self._me is not None
                 self._around.ask(self, Lead(led.range_id, epoch, *self._me[:2]))
+            case HandOver(epoch, successor):
+                self._around.ask(self, Lead(led.range_id, epoch, *successor[:2]))
 
     def _feed(self, led: Led, feed: Feed) -> None:
         log = self.hosted[feed.log].log

@@ -57,6 +57,7 @@ DATA_EFFECTS: dict[str, Matches] = {
     "acknowledge": _does(replication_events.Advance),
     "cut": _does(replication_events.Cut),
     "feed": _does(replication_events.Feed),
+    "hold appends": _does(replication_events.HoldAppends),
     "lead": _does(BeganLeading),
     "submit": _does(ProposeCommand),
 }
@@ -109,7 +110,7 @@ class KillAt(Happening):
 
 @dataclass(frozen=True, slots=True)
 class Stop(Happening):
-    """The process stops by itself."""
+    """The process stops by itself, and hands over before."""
 
     down_ms: int
 

@@ -117,6 +117,7 @@ class Process:
         self._backlog: list[ControlEvent] = []
         self._wake_us = -1
         self._is_stopping = False
+        self._is_closed = False
         self._damaged: set[LogKey] = set()  # what it registers as damaged
         # Clocks of processes have nothing to do with each other.
         self._clock_ahead_ms = around.generator.randrange(1_000_000)
@@ -145,7 +146,7 @@ class Process:
             del self._backlog[:-BACKLOG_MAX]
             return
         control, watcher = self.control, self._around.watcher
-        if control is None or self._is_stopping:
+        if control is None or self._is_closed:
             return
         effects = control.step(event, self.now_ms)
         watcher.stepped(self, event, effects)
@@ -198,15 +199,23 @@ class Process:
             self.disk.crashed(crash)
 
     def stop(self) -> None:
-        """By itself, when its disk has everything."""
+        """By itself, when others do without it as far as they can, and its disk has everything."""
         if self.control is None:
             self.die("process", "stopped before it was up")
         elif not self._is_stopping:
             self._is_stopping = True
+            self.step(Health(is_stalled=self.is_stalled, is_stopping=True))
             if self.shell is None:
-                self._mark_clean()
+                self._close()
             else:
-                self.shell.close(self._mark_clean)
+                self.shell.hand_over(self._close)
+
+    def _close(self) -> None:
+        self._is_closed = True
+        if self.shell is None:
+            self._mark_clean()
+        else:
+            self.shell.close(self._mark_clean)
 
     def _mark_clean(self) -> None:
         """All is durable: the last write says so."""
@@ -236,7 +245,7 @@ class Process:
         """A write of its data does not end; or it has."""
         if self.is_alive and self.control is not None and self.is_stalled != is_stalled:
             self.is_stalled = is_stalled
-            self.step(Health(is_stalled=is_stalled))
+            self.step(Health(is_stalled=is_stalled, is_stopping=self._is_stopping))
 
     def _read(self) -> None:
         if not self.is_alive:

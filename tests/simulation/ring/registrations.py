@@ -56,11 +56,13 @@ class Registrations:
         assert control is not None
         if control.state is None:
             return
+        # The first process of a founded ring has nothing to recover, and may be handed a range.
+        is_recovered = process.is_recovered or process.disk.identity.boot == 1
         for range_id in control.state.ranges:
             epoch = control.leads(range_id)
             if epoch is not None:
                 check(
-                    process.is_recovered,
+                    is_recovered,
                     f"{process.name} leads range {range_id} before its logs are recovered",
                 )
                 known = self._leading.setdefault((range_id, epoch), process.name)

@@ -23,6 +23,8 @@ class ReplicationTiming(NamedTuple):
     `silence_ms`: a follower that hears nothing for this long stands again; `stand_ms`: when its
     standing is not answered, and twice as long each time, up to `stand_ms_max`: else nobody could
     follow whose leader takes longer to answer. `propose_ms`: what was proposed is proposed again.
+    `failback_ms`: a natural leader that was in sync for this long leads again. `hand_over_ms`: a
+    leader that has held appends for it this long leads on, in the next epoch.
     """
 
     heartbeat_ms: int = 100
@@ -32,6 +34,8 @@ class ReplicationTiming(NamedTuple):
     stand_ms_max: int = 3000
     propose_ms: int = 500
     near_bytes: int = 64 * 1024
+    failback_ms: int = 30_000
+    hand_over_ms: int = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +127,11 @@ class Woken:
     """It is `wake_at_ms`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """This process is about to stop: others are to lead, and to do without it."""
+
+
 # --- in, leader ---
 
 
@@ -160,6 +169,7 @@ LeaderEvent = (
     | HeardFollower
     | Suspected
     | LogStartMoved
+    | Stopping
 )
 
 # --- in, follower ---
@@ -196,6 +206,7 @@ FollowerEvent = (
     | HeardLeader
     | LinkLost
     | CutDone
+    | Stopping
 )
 
 # --- out, leader ---
@@ -248,6 +259,21 @@ class GiveUpEpoch:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldAppends:
+    """Append nothing until a newer epoch is applied; what waits to be appended waits on."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Have the range led by this replica in the next epoch; the same again does no harm."""
+
+    epoch: int
+    successor: Replica
+
+
+@dataclass(frozen=True, slots=True)
 class SetLogStart:
     """Keep the partition's start on disk, remove what is before."""
 
@@ -255,7 +281,9 @@ class SetLogStart:
     start: int
 
 
-LeaderEffect = SendFollower | Feed | Advance | Propose | GiveUpEpoch | SetLogStart
+LeaderEffect = (
+    SendFollower | Feed | Advance | Propose | GiveUpEpoch | HoldAppends | HandOver | SetLogStart
+)  # fmt: skip
 
 # --- out, follower ---
 

@@ -36,6 +36,7 @@ from tailrace_broker.core.replication.events import (
     ReportLost,
     SendLeader,
     SetLogStart,
+    Stopping,
     Woken,
     WriteFailed,
     Wrote,
@@ -92,6 +93,7 @@ class RangeFollower:
         self._range: RangeState | None = None
         self._me: Replica | None = None
         self._leader: int | None = None  # whom to follow; None: nobody
+        self._is_stopping = False  # as each report says
         self.session = session
         self._stand_ms = timing.stand_ms  # doubles while nobody answers
         self._step: Callable[[ToFollower, int], list[FollowerEffect]] | None = None
@@ -102,6 +104,11 @@ class RangeFollower:
     def is_following(self) -> bool:
         """It appends what the leader sends."""
         return self._step == self._on_following
+
+    @property
+    def is_answered(self) -> bool:
+        """Its leader answers, or has not been asked for long."""
+        return self._stand_ms < self._timing.stand_ms_max
 
     def validate(self) -> None:
         """Assert what always holds."""
@@ -136,6 +143,9 @@ class RangeFollower:
                 return self._on_removed(key, now_ms)
             case LogAltered():
                 return []
+            case Stopping():
+                self._is_stopping = True
+                return [self._reported(())] if self.is_following else []
             case _:
                 assert_never(event)
 
@@ -400,4 +410,7 @@ class RangeFollower:
         assert owner is not None
         assert me is not None
         assert leader is not None
-        return SendLeader(leader, Reported(owner.id, owner.epoch, self.session, me, logs, is_whole))
+        reported = Reported(
+            owner.id, owner.epoch, self.session, me, logs, is_whole, self._is_stopping
+        )
+        return SendLeader(leader, reported)

@@ -32,6 +32,7 @@ from tailrace_broker.core.replication.events import (
     ReplicationTiming,
     SendFollower,
     SetLogStart,
+    Stopping,
     Suspected,
     Woken,
     WriteFailed,
@@ -40,6 +41,7 @@ from tailrace_broker.core.replication.events import (
 from tailrace_broker.core.replication.isr import admitted, shrunk
 from tailrace_broker.core.replication.log_ends import common_end
 from tailrace_broker.core.replication.progress import FollowerLag, LedLog, Progress
+from tailrace_broker.core.replication.succession import Succession
 from tailrace_broker.model.commands import ChangeIsr
 from tailrace_broker.model.replication import (
     Cuts,
@@ -65,7 +67,7 @@ class _Proposal:
 
 
 class RangeLeader:
-    """`wake_at_ms`: when `Woken` is due."""
+    """`wake_at_ms`: when `Woken` is due. `succession`: who is to lead next."""
 
     def __init__(
         self,
@@ -90,6 +92,7 @@ class RangeLeader:
         self._isr_count = 0  # in force for min ISR
         self._changed: set[LogKey] = set()  # heads that no heartbeat has said
         self.is_given_up = False
+        self.succession = Succession(me, timing, now_ms, rules)
         self._seen_ms = now_ms
         self._stood_still_ms = 0
         self._meet(now_ms)
@@ -112,6 +115,7 @@ class RangeLeader:
             assert each.candidate_since_ms is None or each.has_reported
         if self._proposal is not None:
             assert self._proposal.command.epoch == self.epoch
+        self.succession.validate()
 
     def lags(self, now_ms: int) -> list[FollowerLag]:
         """How far the other replicas are behind. O(followers * logs)."""
@@ -121,6 +125,13 @@ class RangeLeader:
     def step(self, event: LeaderEvent, now_ms: int) -> list[LeaderEffect]:
         """Take in an event. A write costs O(followers), a report O(logs in it)."""
         clock_ms = self._listen(now_ms)
+        effects = self._routed(event, now_ms, clock_ms)
+        if not self.is_given_up and (self.succession.has_begun or isinstance(event, Woken)):
+            led, logs = self._view.range, self._logs.values()
+            effects += self.succession.step(led, self._progress, logs, clock_ms)
+        return effects
+
+    def _routed(self, event: LeaderEvent, now_ms: int, clock_ms: int) -> list[LeaderEffect]:
         match event:
             case Wrote():
                 return self._on_wrote(event, clock_ms)
@@ -148,6 +159,9 @@ class RangeLeader:
             case LogStartMoved(key, start):
                 self._logs[key].ends.move_start(start)
                 self._changed.add(key)
+                return []
+            case Stopping():
+                self.succession.is_stopping = True
                 return []
             case _:
                 assert_never(event)
@@ -368,6 +382,10 @@ class RangeLeader:
             owed.popleft()
         if reported.is_whole and not found.is_following:
             effects += self._begin_feeding(found, clock_ms)
+        if reported.is_stopping and not found.is_stopping:
+            found.is_stopping = True
+            self._rules["leader.follower_stops"] += 1
+            return effects + self._drop(found, clock_ms)
         return effects + self._consider(found, clock_ms)
 
     def _on_report(self, found: Progress, key: LogKey, log: LedLog) -> list[LeaderEffect]:
@@ -426,7 +444,8 @@ class RangeLeader:
             return []
         effects: list[LeaderEffect] = []
         if found.candidate_since_ms is None:
-            if found.far or clock_ms < found.not_before_ms or self._seems_dead(found, clock_ms):
+            is_dead = found.seems_dead(clock_ms, self._timing.silence_ms)
+            if found.far or clock_ms < found.not_before_ms or is_dead:
                 return []
             found.far.update(
                 key for key, log in self._logs.items() if found.written(key) < log.near_from
@@ -441,9 +460,6 @@ class RangeLeader:
         if not found.lacking and self._proposal is None:
             effects += self._propose((found,), clock_ms)
         return effects
-
-    def _seems_dead(self, found: Progress, clock_ms: int) -> bool:
-        return found.is_suspected or clock_ms - found.heard_ms > self._timing.silence_ms
 
     def _propose(self, joins: tuple[Progress, ...], clock_ms: int) -> list[LeaderEffect]:
         """One change at a time: who is caught up joins, who lags leaves as far as the floor lets.
@@ -474,7 +490,7 @@ class RangeLeader:
         return gone
 
     def _lags(self, found: Progress, clock_ms: int) -> bool:
-        return found.is_suspected or clock_ms - found.lags_since_ms() > self._timing.lag_ms
+        return found.is_going or clock_ms - found.lags_since_ms() > self._timing.lag_ms
 
     def _on_suspected(self, ordinal: int, clock_ms: int) -> list[LeaderEffect]:
         found = self._progress.get(ordinal)
@@ -482,6 +498,10 @@ class RangeLeader:
             return []
         found.is_suspected = True
         self._rules["leader.suspects"] += 1
+        return self._drop(found, clock_ms)
+
+    def _drop(self, found: Progress, clock_ms: int) -> list[LeaderEffect]:
+        """Have it leave the ISR."""
         effects: list[LeaderEffect] = []
         if found.candidate_since_ms is not None and found.replica not in self.proposed:
             effects += self._drop_candidate(found, clock_ms)

@@ -60,6 +60,16 @@ class LedLog:
         """What a replica must hold to be in sync."""
         return max(self.ends.high_watermark, self.start_end)
 
+    @property
+    def is_nearly_committed(self) -> bool:
+        """Soon all is: what is not yet is small."""
+        return self.ends.high_watermark >= self.near_from
+
+    @property
+    def is_committed(self) -> bool:
+        """All that was ever appended is."""
+        return not self.ends.under_way and self.ends.high_watermark == self.ends.written
+
 
 class Progress:
     """One replica, in one registration. Times are of the leader's own clock.
@@ -68,6 +78,7 @@ class Progress:
     - `is_following`: in its present session too, so that it is fed;
     - `is_member`: of the ISR as applied;
     - `sent`: by log, up to where; `fetching`: logs of which a piece from the disk is on its way;
+    - `is_suspected`, `is_stopping`: its process seems dead, or has said that it is about to stop;
     - `owed`: writes that it must acknowledge as a member of the ISR;
     - `far`: logs in which it is not near; `lacking`: logs in which a candidate is not caught up;
     - `uncompared`: logs that it stood with, and that were not open here: their ends do not count.
@@ -75,14 +86,15 @@ class Progress:
 
     __slots__ = (
         "_reports", "candidate_since_ms", "far", "fetching", "has_reported", "heard_ms",
-        "is_following", "is_member", "is_suspected", "lacking", "not_before_ms", "owed",
-        "replica", "sent", "session", "uncompared",
+        "is_following", "is_member", "is_stopping", "is_suspected", "lacking", "not_before_ms",
+        "owed", "replica", "sent", "session", "uncompared",
     )  # fmt: skip
 
     def __init__(self, replica: Replica, now_ms: int) -> None:
         self.replica = replica
         self.session = -1
-        self.has_reported = self.is_following = self.is_member = self.is_suspected = False
+        self.has_reported = self.is_following = self.is_member = False
+        self.is_suspected = self.is_stopping = False
         self.heard_ms = now_ms
         self.sent: dict[LogKey, int] = {}
         self.fetching: set[LogKey] = set()
@@ -93,6 +105,15 @@ class Progress:
         self.not_before_ms = now_ms
         self.uncompared: set[LogKey] = set()
         self._reports: dict[LogKey, tuple[int, int]] = {}
+
+    @property
+    def is_going(self) -> bool:
+        """It is to leave the ISR, and not to join it."""
+        return self.is_suspected or self.is_stopping
+
+    def seems_dead(self, clock_ms: int, silence_ms: int) -> bool:
+        """Or it is about to stop."""
+        return self.is_going or clock_ms - self.heard_ms > silence_ms
 
     def begin_session(self, session: int) -> None:
         """It says where it stands: nothing is on its way to it."""

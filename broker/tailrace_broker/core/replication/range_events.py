@@ -1,6 +1,6 @@
 """The events and effects of all replicas of one process (`ranges` in this folder).
 
-Completions of the disk, `Suspected`, `LogStartMoved` and `Woken` are those of `events`.
+Completions of the disk, `Suspected`, `LogStartMoved`, `Stopping` and `Woken` are those of `events`.
 """
 
 from dataclasses import dataclass
@@ -13,9 +13,11 @@ from tailrace_broker.core.replication.events import (
     CutDone,
     Feed,
     Flushed,
+    HoldAppends,
     LogStartMoved,
     ReportLost,
     SetLogStart,
+    Stopping,
     Suspected,
     Woken,
     WriteFailed,
@@ -61,7 +63,7 @@ class LinkBroke:
 
 LogEvent = Wrote | WriteFailed | Flushed | CutDone | LogStartMoved
 RangesEvent = (
-    StateApplied | LogOpened | HeardPeer | LinkBroke | Suspected | Woken
+    StateApplied | LogOpened | HeardPeer | LinkBroke | Suspected | Stopping | Woken
     | Wrote | WriteFailed | Flushed | CutDone | LogStartMoved
 )  # fmt: skip
 
@@ -113,7 +115,7 @@ class ProposeCommand:
 
 RangeEffect = (
     NeedLog | RemoveLog | BeganLeading | EndedLeading | SendPeer | ProposeCommand
-    | Feed | Advance | Append | Cut | Advanced | SetLogStart | ReportLost
+    | Feed | Advance | Append | Cut | Advanced | HoldAppends | SetLogStart | ReportLost
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ logs are open and none of their writes is under way; it ends in the step in whic
 applied. While there is one it gets what the disk reports, else the follower does.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from typing import NamedTuple, assert_never
 
@@ -16,8 +16,10 @@ from tailrace_broker.core.replication.events import (
     Feed,
     FollowerEvent,
     GiveUpEpoch,
+    HandOver,
     HeardFollower,
     HeardLeader,
+    HoldAppends,
     LeaderEffect,
     LeaderEvent,
     LinkLost,
@@ -31,6 +33,7 @@ from tailrace_broker.core.replication.events import (
     SendFollower,
     SendLeader,
     SetLogStart,
+    Stopping,
     Suspected,
     Woken,
 )
@@ -47,6 +50,7 @@ from tailrace_broker.core.replication.range_events import (
     RemoveLog,
     SendPeer,
 )
+from tailrace_broker.core.ring.range_commands import without
 from tailrace_broker.model.commands import Lead
 from tailrace_broker.model.replication import (
     LogKey,
@@ -57,6 +61,10 @@ from tailrace_broker.model.replication import (
     ToLeader,
 )
 from tailrace_broker.model.ring_state import Replica
+
+# Whoever loses the lead again and again gets it back later each time.
+FAILOVER_MEMORY_MS = 1_800_000
+FAILOVERS_REMEMBERED = 6
 
 
 class LogRules(NamedTuple):
@@ -77,6 +85,7 @@ class RangeReplica:
         self.leader: RangeLeader | None = None
         self.follower = RangeFollower(ordinal, timing, rules)
         self.ends: dict[LogKey, LogEnds] = {}  # of the logs that are open
+        self._ordinal = ordinal
         self._range_id = range_id
         self._timing = timing
         self._rules = rules
@@ -84,6 +93,8 @@ class RangeReplica:
         self._leads_as: Replica | None = None  # as soon as all logs are open and idle
         self._early: dict[int, Standing] = {}  # of followers that know the next epoch already
         self._handed: dict[LogKey, int] = {}  # the end of what was handed out in the epoch
+        self._is_stopping = False
+        self._failovers_ms: deque[int] = deque(maxlen=FAILOVERS_REMEMBERED)
 
     @property
     def wake_at_ms(self) -> int:
@@ -111,10 +122,27 @@ class RangeReplica:
         leader, ends = self.leader, self.ends.get(key)
         if leader is None or leader.is_given_up or ends is None or not self._wanted[key].is_live:
             return None
+        if self.is_holding:
+            return None
         first = max(ends.written, self._handed.get(key, 0))
         self._handed[key] = first + count
         ends.under_way += 1
         return Run(leader.epoch, first, first + count)
+
+    @property
+    def is_holding(self) -> bool:
+        """This process leads, and appends nothing before it has applied a newer epoch."""
+        return self.leader is not None and self.leader.succession.is_holding
+
+    @property
+    def is_needed(self) -> bool:
+        """While the process stops: somebody is to lead in its place, or can miss it in the ISR."""
+        if self.leader is not None:
+            return self.leader.succession.can_hand_over
+        view = self.view
+        if view is None or view.range.leader is None or not self.follower.is_answered:
+            return False
+        return without(view.range.isr, [self._ordinal], view.floor) != view.range.isr
 
     # --- what is applied ---
 
@@ -125,6 +153,7 @@ class RangeReplica:
         """
         if view == self.view:
             return self._lead_when_ready(now_ms)
+        self._note_failover(view, now_ms)
         self.view = view
         effects: list[RangeEffect] = []
         leader, leads = self.leader, view.range.leader == me
@@ -136,6 +165,18 @@ class RangeReplica:
         if leader is not None:
             effects += self._to_leader(leader, Applied(view), now_ms)
         return effects + self._lead_when_ready(now_ms)
+
+    def _note_failover(self, view: RangeView, now_ms: int) -> None:
+        """Note when the natural leader loses the lead, as far as this process sees it."""
+        natural = view.range.natural_leader
+        was, now = (None if each is None else each.range.leader for each in (self.view, view))
+        if was is not None and was.ordinal == natural and (now is None or now.ordinal != natural):
+            self._failovers_ms.append(now_ms)
+
+    def _failback_ms(self, now_ms: int) -> int:
+        """How long the natural leader must be in sync before it leads again."""
+        count = sum(now_ms - at_ms < FAILOVER_MEMORY_MS for at_ms in self._failovers_ms)
+        return self._timing.failback_ms << max(0, count - 1)
 
     def want(self, logs: Mapping[LogKey, LogRules], now_ms: int) -> list[RangeEffect]:
         """Have all logs that the range has now, and no others."""
@@ -201,6 +242,14 @@ class RangeReplica:
         """A broker seems dead: the leader has it leave the ISR."""
         return [] if self.leader is None else self._to_leader(self.leader, suspected, now_ms)
 
+    def stop(self, now_ms: int) -> list[RangeEffect]:
+        """The process is about to stop: others are to lead, and to do without this replica."""
+        self._is_stopping = True
+        effects = self._to_follower(Stopping(), now_ms)
+        if self.leader is not None:
+            effects += self._to_leader(self.leader, Stopping(), now_ms)
+        return effects
+
     def wake(self, now_ms: int) -> list[RangeEffect]:
         """Do what is due."""
         effects: list[RangeEffect] = []
@@ -227,13 +276,16 @@ class RangeReplica:
             return []
         self._leads_as = None
         self._handed.clear()
-        leader = self.leader = RangeLeader(me, view, self._timing, now_ms, self._rules)
+        timing = self._timing._replace(failback_ms=self._failback_ms(now_ms))
+        leader = self.leader = RangeLeader(me, view, timing, now_ms, self._rules)
         effects: list[RangeEffect] = [BeganLeading(leader.epoch)]
         for key in self.ends:
             effects += self._to_leader(leader, self._added(key), now_ms)
         early, self._early = self._early, {}
         for standing in early.values():
             effects += self._to_leader(leader, HeardFollower(standing), now_ms)
+        if self._is_stopping:  # the leader before did not know
+            effects += self._to_leader(leader, Stopping(), now_ms)
         return effects
 
     def _added(self, key: LogKey) -> LogAdded:
@@ -268,7 +320,10 @@ class RangeReplica:
                 me = self.view.range.leader
                 assert me is not None
                 return ProposeCommand(Lead(self._range_id, epoch, me.ordinal, me.registration))
-            case Feed() | Advance() | SetLogStart():
+            case HandOver(epoch, successor):
+                number = successor.registration
+                return ProposeCommand(Lead(self._range_id, epoch, successor.ordinal, number))
+            case Feed() | Advance() | HoldAppends() | SetLogStart():
                 return effect
             case _:
                 assert_never(effect)

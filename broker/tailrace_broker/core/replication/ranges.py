@@ -17,6 +17,7 @@ from tailrace_broker.core.replication.events import (
     Flushed,
     LogStartMoved,
     ReplicationTiming,
+    Stopping,
     Suspected,
     Woken,
     WriteFailed,
@@ -77,7 +78,7 @@ class RangeReplicas:
             assert all(self._range_of[key] == range_id for key in replica.ends)
 
     def leads(self, range_id: int) -> int | None:
-        """The epoch in which this process leads the range and appends; None: it does not."""
+        """The epoch in which this process leads the range and feeds it; None: it does not."""
         replica = self.ranges.get(range_id)
         leader = None if replica is None else replica.leader
         return None if leader is None or leader.is_given_up else leader.epoch
@@ -89,6 +90,11 @@ class RangeReplicas:
             for range_id, replica in self.ranges.items()
             if replica.leader is not None
         }
+
+    @property
+    def is_needed(self) -> bool:
+        """While the process stops: others may soon do without it, and cannot yet."""
+        return any(each.is_needed for each in self.ranges.values())
 
     def range_of(self, key: LogKey) -> RangeReplica | None:
         """The replica that holds the log; None: this process does not have it."""
@@ -107,6 +113,7 @@ class RangeReplicas:
         """A leader's log has handed out offsets itself. `Wrote` or `WriteFailed` must follow."""
         replica = self.range_of(key)
         if replica is not None and key in replica.ends:
+            assert not replica.is_holding, key
             replica.ends[key].under_way += 1
 
     def step(self, event: RangesEvent, now_ms: int) -> list[OfRange]:
@@ -131,6 +138,8 @@ class RangeReplicas:
                 return self._of_all(lambda replica: replica.link_broke(ordinal, now_ms))
             case Suspected():
                 return self._of_all(lambda replica: replica.suspect(event, now_ms))
+            case Stopping():
+                return self._of_all(lambda replica: replica.stop(now_ms))
             case Woken():
                 return self._of_all(lambda replica: replica.wake(now_ms))
             case _:

@@ -18,11 +18,13 @@ from tailrace_broker.core.replication.events import (
     CutDone,
     Feed,
     Flushed,
+    HoldAppends,
     LogStartMoved,
     RangeView,
     ReplicationTiming,
     ReportLost,
     SetLogStart,
+    Stopping,
     Suspected,
     Woken,
     WriteFailed,
@@ -84,6 +86,12 @@ class Surroundings(Protocol):
 
     def opened(self, host: "Host", led: "Led") -> None:
         """It leads from now on."""
+
+    def held(self, host: "Host", led: "Led") -> None:
+        """It appends nothing more in this epoch."""
+
+    def begins_write(self, host: "Host", led: "Led", key: LogKey) -> None:
+        """As leader it begins to write a batch there."""
 
     def wrote_own(self, host: "Host", led: "Led", key: LogKey, offset: int) -> None:
         """As leader it has written a batch there."""
@@ -204,6 +212,10 @@ class Host:
         """The connection to that broker broke."""
         self._step(LinkBroke(ordinal))
 
+    def stop(self) -> None:
+        """The process is about to stop."""
+        self._step(Stopping())
+
     def suspect(self, ordinal: int) -> None:
         """That broker seems dead."""
         self._step(Suspected(ordinal))
@@ -214,9 +226,14 @@ class Host:
         if run is None:
             return False
         ends = self.hosted[key].ends
+        self._around.begins_write(self, self.led[self.hosted[key].range_id], key)
         committed = min(ends.high_watermark, ends.flushed)
         self._write(key, (Entry(run.epoch, value, committed, size_bytes),), run)
         return True
+
+    def is_committed(self, key: LogKey) -> bool:
+        """As leader: no producer waits for what was appended there."""
+        return not self._waiting.get(key) and not self.hosted[key].ends.under_way
 
     def move_start(self, key: LogKey, start: int) -> None:
         """Retention, at the leader."""
@@ -351,6 +368,8 @@ class Host:
                 assert machine is not None
                 led = self.led[range_id] = Led(range_id, machine)
                 self._around.opened(self, led)
+            case HoldAppends():
+                self._around.held(self, self.led[range_id])
             case EndedLeading():
                 del self.led[range_id]
                 for key, hosted in self.hosted.items():

@@ -275,6 +275,16 @@ def trash_purged_by_one_replica(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ranges, "_wanted", wanted)
 
 
+def appends_though_it_holds_appends(patch: pytest.MonkeyPatch) -> None:
+    """A leader goes on appending while it hands over."""
+    patch.setattr(RangeReplica, "is_holding", False)
+
+
+def hands_over_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
+    """A leader proposes its successor while appends wait for the high watermark."""
+    patch.setattr(LedLog, "is_committed", True)
+
+
 def set_aside_forgotten_by_a_crash(patch: pytest.MonkeyPatch) -> None:
     """What a start has set aside the next one does not know of."""
 

@@ -20,6 +20,7 @@ from tests.simulation.ring.data.host import Host, Led, Logs, Message
 from tests.simulation.ring.data.model_log import Entry, ModelLog
 from tests.simulation.ring.data.truth import Truth
 from tests.simulation.ring.network import DataFrame
+from tests.simulation.ring.schedule import US_PER_MS
 from tests.simulation.ring.violation import check
 
 if TYPE_CHECKING:
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
     from tests.simulation.ring.process import Process
     from tests.simulation.ring.world import World
 
-TIMING = ReplicationTiming(near_bytes=64 * 1024)
+TIMING = ReplicationTiming(failback_ms=300)
+# For how long a process that stops waits for others to take over, and how often it looks.
+HAND_OVER_US = 1000 * US_PER_MS
+LOOK_US = 5 * US_PER_MS
 SIZES = (100, 5000, 30_000)
 # No request of a client has such a number.
 FIRST_REQUEST = 10**9
@@ -167,6 +171,19 @@ class Shell:
         """What it had asked the ring for is done, or refused."""
         self._asked.pop(request, None)
 
+    def hand_over(self, then: Callable[[], None]) -> None:
+        """Have others lead and do without it; `then`, when they do, or when it takes too long."""
+        until_us = self.schedule.now_us + HAND_OVER_US
+        self.host.do(self.host.stop)
+
+        def look() -> None:
+            if self.host.ranges.is_needed and self.schedule.now_us < until_us:
+                self.schedule.after(LOOK_US, look)
+            elif self.host.is_alive:
+                then()
+
+        look()
+
     def close(self, then: Callable[[], None]) -> None:
         """Take in nothing more; `then`, when the logs are durable."""
         self.host.is_alive = False
@@ -216,6 +233,15 @@ class Shell:
         self._replicas.counts["opened"] += 1
         self._say(f"leads range {led.range_id} in epoch {led.machine.epoch}")
         self._replicas.truth.opened(host, led)
+
+    def held(self, host: Host, led: Led) -> None:
+        """It appends nothing more in this epoch."""
+        self._say(f"holds appends of range {led.range_id} in epoch {led.machine.epoch}")
+        self._replicas.truth.held(led)
+
+    def begins_write(self, host: Host, led: Led, key: LogKey) -> None:
+        """As leader it begins to write a batch there."""
+        self._replicas.truth.begins_write(host, led, key)
 
     def wrote_own(self, host: Host, led: Led, key: LogKey, offset: int) -> None:
         """As leader it has written a batch there."""

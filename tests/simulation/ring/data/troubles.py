@@ -23,7 +23,15 @@ from tests.simulation.ring.data.faults import (
 )
 from tests.simulation.ring.disk import Crash
 from tests.simulation.ring.disk_faults import Stall, Wipe
-from tests.simulation.ring.faults import DATA_EFFECTS, Cut, Happening, Kill, KillAt, LosePower
+from tests.simulation.ring.faults import (
+    DATA_EFFECTS,
+    Cut,
+    Happening,
+    Kill,
+    KillAt,
+    LosePower,
+    Stop,
+)
 from tests.simulation.ring.network import Port
 from tests.simulation.ring.troubles import make_troubles
 from tests.simulation.ring.work import Change
@@ -189,6 +197,19 @@ def _damage(generator: random.Random, at_ms: int, brokers: int) -> list[Happenin
     return [damage]
 
 
+def _stop(generator: random.Random, at_ms: int, brokers: int) -> list[Happening]:
+    """And perhaps somebody dies while it hands over."""
+    stop = Stop(at_ms, generator.randrange(brokers), generator.choice(DOWN_MS))
+    if generator.random() < 0.5:
+        return [_to_leader(generator, stop)]
+    die = Kill(at_ms + generator.randrange(100), generator.randrange(brokers), "process", 400)
+    return [_to_leader(generator, stop), die]
+
+
+def _stop_all(generator: random.Random, at_ms: int, brokers: int) -> list[Happening]:
+    return [Stop(at_ms, who, generator.choice(DOWN_MS)) for who in range(brokers)]
+
+
 MAKERS: list[Maker] = [
     _kill,
     _kill_again,
@@ -202,4 +223,6 @@ MAKERS: list[Maker] = [
     _recover_slowly,
     _wipe,
     _damage,
+    _stop,
+    _stop_all,
 ]

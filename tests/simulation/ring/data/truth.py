@@ -1,9 +1,10 @@
-"""What must always be true of replicas: the invariants 1 to 6 and 15, as named checks."""
+"""What must always be true of replicas: the invariants 1 to 6 and 15, and of a hand-over."""
 
 from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
+from tailrace_broker.core.node.duties import takeovers
 from tailrace_broker.core.replication.log_ends import LogEnds
 from tailrace_broker.core.replication.ranges import logs_of
 from tailrace_broker.model.replication import LogKey
@@ -44,6 +45,7 @@ class Truth:
         self._read: dict[LogKey, dict[int, int | None]] = {}  # values by offset
         self._read_end: dict[tuple[str, LogKey], int] = {}
         self._leaders: dict[tuple[int, int], str] = {}
+        self._held: set[tuple[int, int]] = set()  # ranges and epochs
         self._open: list[tuple[Host, Led]] = []
 
     # --- events ---
@@ -66,6 +68,28 @@ class Truth:
                 continue
             if in_epoch <= led.machine.epoch:  # else this one leads late, and knows no newer one
                 self._check_has(host, key, offset, value, "1: a new leader")
+
+    def held(self, led: "Led") -> None:
+        """From now on nothing is appended in the epoch."""
+        self._held.add((led.range_id, led.machine.epoch))
+
+    def begins_write(self, host: "Host", led: "Led", key: LogKey) -> None:
+        """A leader that holds appends begins none."""
+        is_held = (led.range_id, led.machine.epoch) in self._held
+        check(not is_held, f"{host.name} appends to {key} in an epoch in which it holds appends")
+
+    def _check_handed_over(self, range_id: int, was: RangeState) -> None:
+        """A leader that hands over has committed all that it has appended."""
+        assert was.leader is not None
+        host = self._ring.registered(was.leader.ordinal)
+        led = None if host is None else host.led.get(range_id)
+        if host is None or led is None or led.machine.epoch != was.epoch:
+            return
+        self._ring.counts["handed over"] += 1
+        for key, hosted in host.hosted.items():
+            if hosted.range_id == range_id:
+                what = f"range {range_id} with appends to {key} that are not committed"
+                check(host.is_committed(key), f"{host.name} hands over {what}")
 
     def _forget(self, host: "Host", led: "Led") -> None:
         """What `written` topics lose with the power of all; `fsync` topics lose nothing."""
@@ -112,11 +136,15 @@ class Truth:
             )
 
     def changed(self, before: RingState, after: RingState) -> None:
-        """Invariant 3 for who joins an ISR; and no removal leaves less than the floor."""
+        """Invariant 3 for who joins an ISR; no removal leaves less than the floor; hand-overs."""
+        deposed = [*takeovers(before, after)]
         for range_id, now in after.ranges.items():
             was = before.ranges.get(range_id)
             if was is None or was is now:
                 continue
+            leaders = {each.ordinal for each in (was.leader, now.leader) if each is not None}
+            if len(leaders) > 1 and was.leader not in deposed:
+                self._check_handed_over(range_id, was)
             whole = [each for each in now.isr if not each.is_ghost]
             gone = {each.ordinal for each in was.isr} - {each.ordinal for each in now.isr}
             check(
@@ -224,6 +252,8 @@ class Truth:
             return f"broker {owner.leader.ordinal} is down"
         if owner.id not in host.led:
             return f"{host.name} does not know that it leads range {owner.id}"
+        if owner.leader.ordinal != owner.natural_leader:
+            return f"{host.name} leads range {owner.id}, not its natural leader"
         for key, hosted in host.hosted.items():
             if hosted.range_id != owner.id:
                 continue

@@ -23,6 +23,7 @@ from tailrace_broker.core.replication.events import (
     ReportLost,
     SendLeader,
     SetLogStart,
+    Stopping,
     Woken,
     WriteFailed,
     Wrote,
@@ -441,3 +442,15 @@ def test_a_standing_that_is_not_answered_waits_twice_as_long_each_time() -> None
     replica.hear(replica.cuts(replica.cut()))
     replica.do(LinkLost())
     assert replica.follower.wake_at_ms - replica.now_ms == 300
+
+
+def test_a_follower_whose_process_stops_says_so_at_once_and_ever_after() -> None:
+    replica = following()
+    message = Reported(7, 5, replica.session, B, (), is_stopping=True)
+
+    assert replica.do(Stopping()) == [SendLeader(0, message)]
+    replica.do(LinkLost())
+    assert replica.do(Stopping()) == []
+    effects = replica.hear(replica.cuts(replica.cut()))
+    whole = message._replace(session=replica.session, logs=(LogReport(KEY, 4, 4),), is_whole=True)
+    assert effects == [SendLeader(0, whole)]

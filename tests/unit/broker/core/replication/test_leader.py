@@ -113,8 +113,11 @@ class Range:
         logs = (LogReport(key, written, written if flushed is None else flushed),)
         return self.do(HeardFollower(Reported(7, EPOCH, session, who, logs, is_whole)))
 
-    def answer(self, who: Replica, session: int = 1) -> list[LeaderEffect]:
-        return self.do(HeardFollower(Reported(7, EPOCH, session, who, ())))
+    def answer(
+        self, who: Replica, session: int = 1, *, is_stopping: bool = False
+    ) -> list[LeaderEffect]:
+        report = Reported(7, EPOCH, session, who, (), is_stopping=is_stopping)
+        return self.do(HeardFollower(report))
 
     def join(self, who: Replica, end: int = 0, session: int = 1) -> list[LeaderEffect]:
         effects = self.stand(who, session=session)
@@ -692,3 +695,38 @@ def test_a_replica_that_is_not_in_sync_lacks_records_of_all_logs_and_owes_none()
     led.join(C, 1)
 
     assert led.leader.lags(led.now_ms)[1] == FollowerLag(2, 6, None)
+
+
+# --- followers that stop ---
+
+
+def test_a_member_that_stops_leaves_while_it_still_acknowledges() -> None:
+    led = Range()
+    led.join(B)
+    led.join(C)
+
+    assert led.answer(C, is_stopping=True) == [led.change(A, B)]
+    assert led.answer(C, is_stopping=True) == []
+    led.apply(A, B)
+    led.write()
+    assert led.report(B, 1)[0] == Advance(KEY, 1)
+    assert proposed(led.wait(TIMING.silence_ms, B, C)) == []
+    assert led.rules["leader.follower_stops"] == 1
+
+
+def test_a_member_that_stops_stays_where_nobody_can_replace_it() -> None:
+    led = Range((A, B))
+    led.join(B)
+
+    assert led.answer(B, is_stopping=True) == []
+
+
+def test_a_candidate_that_stops_is_dropped() -> None:
+    led = Range((A, B), written=5, flushed=5)
+    led.join(B, 5)
+    led.join(C, 3)
+    led.report(C, 4)
+
+    led.answer(C, is_stopping=True)
+
+    assert led.rules["leader.dropped_candidate"] == led.rules["leader.counts_candidate"]

@@ -1,3 +1,4 @@
+import dataclasses
 from collections import Counter
 from typing import Any
 
@@ -10,8 +11,10 @@ from tailrace_broker.core.replication.events import (
     CutDone,
     Feed,
     Flushed,
+    HoldAppends,
     LogStartMoved,
     ReplicationTiming,
+    Stopping,
     Suspected,
     Woken,
     WriteFailed,
@@ -427,6 +430,107 @@ def test_a_suspected_broker_is_to_leave_the_isr_where_this_process_leads() -> No
     assert effects == [
         OfRange(0, 1, ProposeCommand(ChangeIsr(0, 1, STATE.ranges[0].version, (A, C))))
     ]
+
+
+# --- the next leader ---
+
+
+def test_a_leader_that_stops_hands_its_range_over_and_appends_nothing_meanwhile() -> None:
+    process = leading()
+    joined(process, B)
+    joined(process, C)
+    run = process.replicas.hand_out(KEY, 1)
+    assert run is not None
+
+    assert process.of(Stopping()) == [HoldAppends(1)]
+    assert process.replicas.is_needed
+    assert process.replicas.hand_out(KEY, 1) is None
+    assert process.replicas.leads(0) == 1  # it feeds
+    process.wrote(run)
+    process.hear(Reported(0, 1, 1, B, (LogReport(KEY, 1, 1),)))
+    effects = process.hear(Reported(0, 1, 1, C, (LogReport(KEY, 1, 1),)))
+    assert effects == [Advance(KEY, 1), ProposeCommand(Lead(0, 1, 1, 1))]
+    effects = process.apply(takeover(STATE, B))
+    assert effects[0] == EndedLeading(1)
+
+
+def test_a_process_that_stops_is_needed_until_others_can_do_without_it() -> None:
+    process = following()
+    assert process.of(Stopping()) == [
+        SendPeer(0, Reported(0, 1, process.replicas.ranges[0].follower.session, B, (), False, True))
+    ]
+    assert process.replicas.is_needed
+    state = STATE
+    for range_id, owner in STATE.ranges.items():
+        isr = tuple(each for each in owner.isr if each.ordinal != 1)
+        if owner.leader == B:
+            state = done(state, Lead(range_id, owner.epoch, 2, 1, (1,)))
+        else:
+            state = done(state, ChangeIsr(range_id, owner.epoch, owner.version, isr))
+
+    process.apply(state)
+    assert not process.replicas.is_needed
+
+
+def test_nobody_who_stops_waits_for_a_leader_that_does_not_answer() -> None:
+    process = following()
+    process.do(Stopping())
+    process.apply(takeover(STATE, C))
+    needed = []
+    for _ in range(4):
+        needed.append(process.replicas.ranges[0].is_needed)
+        process.now_ms = process.replicas.ranges[0].follower.wake_at_ms
+        process.do(Woken())
+
+    assert needed == [True, True, True, False]
+
+
+def test_a_range_that_nobody_leads_needs_nobody_who_stops() -> None:
+    process = Process()
+    process.apply(STATE)
+    replica = process.replicas.ranges[0]
+    view = replica.view
+    assert view is not None
+
+    needed = []
+    for each in (view, None, dataclasses.replace(view, range=replace(view.range, leader=None))):
+        replica.view = each
+        needed.append(replica.is_needed)
+    assert needed == [True, False, False]  # in the first it is about to lead
+
+
+def test_a_range_that_comes_to_a_leader_that_stops_is_handed_over_as_well() -> None:
+    process = Process(B, 1)
+    for range_id, key in KEYS.items():
+        process.open(key, range_id)
+    process.apply(STATE)
+    process.do(Stopping())
+    process.apply(takeover(STATE, B))
+
+    process.hear(standing(C, 2))
+    effects = process.hear(Reported(0, 2, 1, C, (LogReport(KEY, 0, 0),), is_whole=True))
+
+    assert HoldAppends(2) in effects
+
+
+def test_the_natural_leader_leads_again_later_after_each_loss_of_the_lead() -> None:
+    process, state = following(), STATE
+    waits_ms = []
+    for _ in range(3):
+        state = takeover(state, B)
+        process.apply(state)
+        leader = process.replicas.ranges[0].leader
+        assert leader is not None
+        waits_ms.append(leader._timing.failback_ms)
+        state = takeover(state, A)
+        process.apply(state)
+
+    assert waits_ms == [30_000, 60_000, 120_000]
+    process.now_ms += 1_800_000
+    process.apply(takeover(state, B))
+    leader = process.replicas.ranges[0].leader
+    assert leader is not None
+    assert leader._timing.failback_ms == 30_000
 
 
 # --- following ---

@@ -1,0 +1,135 @@
+from collections import Counter
+
+from tailrace_broker.core.replication.events import HandOver, HoldAppends, ReplicationTiming
+from tailrace_broker.core.replication.log_ends import LogEnds
+from tailrace_broker.core.replication.progress import LedLog, Progress
+from tailrace_broker.core.replication.succession import Succession
+from tailrace_broker.model.ring_state import RangeState, Replica
+
+A, B, C = (Replica(each, 1) for each in range(3))
+EPOCH = 5
+TIMING = ReplicationTiming()
+Effects = list[HoldAppends | HandOver]
+
+
+class Led:
+    """A range of brokers 0, 1 and 2 that `me` leads, with one log; the others are in sync."""
+
+    def __init__(self, me: Replica) -> None:
+        self.now_ms = 0
+        self.rules: Counter[str] = Counter()
+        self.state = RangeState(7, 0, 9, 1, 0, (0, 1, 2), (A, B, C), EPOCH, 3, me)
+        self.progress = {each.ordinal: Progress(each, 0) for each in (A, B, C) if each != me}
+        for each in self.progress.values():
+            each.has_reported = each.is_following = each.is_member = True
+        self.log = LedLog(LogEnds(), is_synced=True, min_isr=2, near_bytes_max=100)
+        self.succession = Succession(me, TIMING, 0, self.rules)
+
+    def step(self, after_ms: int = 0) -> Effects:
+        self.now_ms += after_ms
+        for each in self.progress.values():
+            each.heard_ms = self.now_ms
+        effects = self.succession.step(self.state, self.progress, [self.log], self.now_ms)
+        self.succession.validate()
+        return effects
+
+    def stop(self) -> Effects:
+        self.succession.is_stopping = True
+        return self.step()
+
+
+def test_a_leader_that_stops_hands_over_to_the_first_in_sync_replica() -> None:
+    led = Led(A)
+    assert led.step() == []
+
+    assert led.stop() == [HoldAppends(EPOCH), HandOver(EPOCH, B)]
+    assert led.step() == []
+    assert led.step(TIMING.propose_ms) == [HandOver(EPOCH, B)]
+    assert led.rules["leader.hands_over"] == 2
+
+
+def test_who_seems_dead_stops_or_is_not_in_sync_is_handed_nothing() -> None:
+    led = Led(A)
+    b, c = led.progress[1], led.progress[2]
+    b.is_suspected = c.is_stopping = True
+    assert led.stop() == []
+    assert led.succession.successor is None
+
+    c.is_stopping = c.is_member = False
+    assert led.step() == []
+    assert [led.succession.can_hand_over] == [False]
+    c.is_member, c.is_following = True, False
+    assert led.step() == []
+    assert [led.succession.can_hand_over] == [True]  # soon
+    c.is_following = True
+    assert led.step() == [HoldAppends(EPOCH), HandOver(EPOCH, C)]
+
+
+def test_a_range_is_handed_over_when_all_is_committed() -> None:
+    led = Led(A)
+    led.log.ends.under_way = 1
+    assert led.stop() == [HoldAppends(EPOCH)]
+
+    led.log.ends.under_way = 0
+    led.log.wrote(1, 10)
+    assert led.step() == []
+    led.log.ends.high_watermark = 1
+    assert led.step() == [HandOver(EPOCH, B)]
+
+
+def test_the_natural_leader_leads_again_when_it_was_in_sync_for_long() -> None:
+    led = Led(B)
+    assert led.step(TIMING.failback_ms - 1) == []
+    led.progress[0].is_following = False  # it stands again
+    assert led.step(1) == []
+    led.progress[0].is_following = True
+
+    assert led.step(TIMING.failback_ms - 1) == []
+    assert led.step(1) == [HoldAppends(EPOCH), HandOver(EPOCH, A)]
+    assert led.rules["leader.fails_back"] == 1
+
+
+def test_a_natural_leader_and_a_range_without_it_fail_back_to_nobody() -> None:
+    led, other = Led(A), Led(B)
+    del other.progress[0]
+
+    assert led.step(TIMING.failback_ms) == []
+    assert other.step(TIMING.failback_ms) == []
+
+
+def test_a_failback_waits_until_little_is_uncommitted() -> None:
+    led = Led(B)
+    led.log.wrote(1, 1000)
+
+    assert led.step(TIMING.failback_ms) == []
+    led.log.ends.high_watermark = 1
+    assert led.step() == [HoldAppends(EPOCH), HandOver(EPOCH, A)]
+
+
+def test_appends_that_are_held_for_too_long_go_on_in_the_next_epoch() -> None:
+    led = Led(B)
+    led.log.wrote(1, 10)
+    assert led.step(TIMING.failback_ms) == [HoldAppends(EPOCH)]
+    assert led.step(TIMING.hand_over_ms - 1) == []
+
+    assert led.step(1) == [HandOver(EPOCH, B)]
+    assert led.rules["leader.leads_on"] == 1
+
+
+def test_appends_go_on_when_the_natural_leader_is_lost_meanwhile() -> None:
+    led = Led(B)
+    led.log.wrote(1, 10)
+    led.step(TIMING.failback_ms)
+    led.progress[0].is_suspected = True
+
+    assert led.step() == [HandOver(EPOCH, B)]
+
+
+def test_a_leader_that_stops_while_it_fails_back_hands_over_to_whoever_is_there() -> None:
+    led = Led(B)
+    led.log.wrote(1, 10)
+    led.step(TIMING.failback_ms)
+    led.progress[0].is_suspected = True
+    led.log.ends.high_watermark = 1
+
+    assert led.stop() == [HandOver(EPOCH, C)]
