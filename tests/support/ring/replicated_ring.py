@@ -138,7 +138,7 @@ class ReplicatedRing:
 
 
 @contextmanager
-def replicated_ring(root: Path, seed: int) -> Iterator[ReplicatedRing]:
+def replicated_ring(root: Path, seed: int, **settings: Any) -> Iterator[ReplicatedRing]:
     """Let producers write while the block lasts; then all is healed, read back and compared."""
     print(f"seed {seed}")
     with founded_ring(
@@ -147,6 +147,7 @@ def replicated_ring(root: Path, seed: int) -> Iterator[ReplicatedRing]:
         copies=3,
         segment_bytes=SEGMENT_BYTES,
         journal_bytes=JOURNAL_BYTES,
+        **settings,
     ) as ring:
         subject = ReplicatedRing(ring, seed)
         partition_count = subject.create_topic()
