@@ -36,7 +36,7 @@ PRODUCE_US = 15 * US_PER_MS
 SUSPICION_US = 300 * US_PER_MS
 HEALED_WITHIN_S = 30
 FACTOR = 3
-TIMING = ReplicationTiming(near_bytes=64 * 1024)
+TIMING = ReplicationTiming(failback_ms=1000)
 
 
 class LinkFaults(NamedTuple):
