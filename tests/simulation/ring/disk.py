@@ -101,7 +101,8 @@ class Disk:
         self.data_slowness_us = 0  # of the logs alone
         self.recovery_us = 0  # how much longer a start takes
         self.logs: dict[LogKey, ModelLog] = {}
-        self.damaged: set[LogKey] = set()  # set aside, and not registered yet
+        self.damaged: set[LogKey] = set()  # the ring does not know of it yet
+        self.to_set_aside: set[LogKey] = set()  # of these, by who knows it or starts next
         self.ends: list[Loss] = []  # of its processes, and losses of power in between
         self.is_copy = False
         self.is_rotten = False

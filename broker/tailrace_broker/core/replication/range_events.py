@@ -48,6 +48,13 @@ class LogOpened:
 
 
 @dataclass(frozen=True, slots=True)
+class LogClosed:
+    """The log is closed, to be set aside as damaged. `LogOpened` follows when it is open again."""
+
+    log: LogKey
+
+
+@dataclass(frozen=True, slots=True)
 class HeardPeer:
     """A message of another broker. The bytes of `Batches` stay with the caller."""
 
@@ -63,7 +70,7 @@ class LinkBroke:
 
 LogEvent = Wrote | WriteFailed | Flushed | CutDone | LogStartMoved
 RangesEvent = (
-    StateApplied | LogOpened | HeardPeer | LinkBroke | Suspected | Stopping | Woken
+    StateApplied | LogOpened | LogClosed | HeardPeer | LinkBroke | Suspected | Stopping | Woken
     | Wrote | WriteFailed | Flushed | CutDone | LogStartMoved
 )  # fmt: skip
 

@@ -205,6 +205,13 @@ class RangeReplica:
         """A log that was asked for is open."""
         return [*self.add(key, ends, now_ms), *self._lead_when_ready(now_ms)]
 
+    def close(self, key: LogKey, now_ms: int) -> list[RangeEffect]:
+        """A log is closed: it takes no part until it is open again, nor does this process lead."""
+        if self.ends.pop(key, None) is None:
+            return []
+        self._handed.pop(key, None)
+        return self._to_both(LogRemoved(key), now_ms)
+
     # --- events ---
 
     def on_log(self, event: LogEvent, now_ms: int) -> list[RangeEffect]:

@@ -31,6 +31,7 @@ from tailrace_broker.core.replication.range_events import (
     EndedLeading,
     HeardPeer,
     LinkBroke,
+    LogClosed,
     LogOpened,
     NeedLog,
     OfRange,
@@ -134,6 +135,9 @@ class RangeReplicas:
                 return self._of(range_id, self.ranges[range_id].on_log(event, now_ms))
             case LogOpened(key, ends):
                 return self._on_opened(key, ends, now_ms)
+            case LogClosed(key):
+                range_id = self._range_of[key]
+                return self._of(range_id, self.ranges[range_id].close(key, now_ms))
             case LinkBroke(ordinal):
                 return self._of_all(lambda replica: replica.link_broke(ordinal, now_ms))
             case Suspected():
@@ -166,7 +170,9 @@ class RangeReplicas:
         if before is None:
             self._recovered.clear()  # of what is left the topics are gone
         for range_id, replica in self.ranges.items():
-            effects += self._of(range_id, replica.apply(view_of(state, range_id), me, now_ms))
+            view = view_of(state, range_id)
+            mine_there = me._replace(losses=view.range.losses.get(me.ordinal, 0))
+            effects += self._of(range_id, replica.apply(view, mine_there, now_ms))
         return effects
 
     def _want_logs(self, state: RingState, now_ms: int) -> list[OfRange]:

@@ -66,10 +66,7 @@ class FailWrites(Happening):
 
 @dataclass(frozen=True, slots=True)
 class DamageLog(Happening):
-    """A start finds committed records damaged, and sets the end of a log aside.
-
-    Damage that a running process finds belongs here too, once there is a command for it.
-    """
+    """A start finds committed records damaged, and sets the end of a log aside."""
 
     down_ms: int
     is_last_record: bool
@@ -89,6 +86,35 @@ class DamageLog(Happening):
         first = log.end - 1 if self.is_last_record else log.start
         log.damage(replicas.generator.randint(first, log.end - 1))
         disk.damaged.add(key)
+
+
+@dataclass(frozen=True, slots=True)
+class FindDamage(Happening):
+    """A running process finds that records of a log cannot be read, and may be killed soon."""
+
+    killed_ms: int | None
+
+    def happen(self, world: World) -> None:
+        replicas = world.replicas
+        assert replicas is not None
+        process = world.newest(find(world, self.ordinal))
+        if process is None or process.shell is None or process.is_paused:
+            return
+        assert process.control is not None
+        state, mine = process.control.state, process.control.registration
+        if state is None or mine is None or replicas.registered(mine.ordinal) is None:
+            return
+        keys = [
+            key
+            for key, hosted in sorted(process.shell.host.hosted.items())
+            if hosted.log.entries and len(state.ranges[hosted.range_id].replicas) > 1
+        ]
+        if keys and world.may_lose_disk(mine.ordinal):
+            world.faults["damage found"] += 1
+            process.shell.find_damage(replicas.generator.choice(keys))
+            if self.killed_ms is not None:
+                kill = partial(world.kill, process, "process", down_ms=50)
+                world.schedule.after(self.killed_ms * US_PER_MS, kill)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ from tailrace_broker.core.replication.range_events import (
     EndedLeading,
     HeardPeer,
     LinkBroke,
+    LogClosed,
     LogOpened,
     NeedLog,
     OfRange,
@@ -185,6 +186,13 @@ class Host:
             }
         self._step(StateApplied(state, None if number is None else Replica(self.ordinal, number)))
 
+    def close(self, key: LogKey) -> None:
+        """It is damaged, as the ring knows: it is opened again, empty."""
+        self._step(LogClosed(key))
+        self._waiting.pop(key, None)
+        self._logs[key].set_aside()
+        self._open(key)
+
     def _note_hosted(self) -> None:
         self.hosted = {
             key: Hosted(range_id, ends, self._logs[key])
@@ -246,7 +254,7 @@ class Host:
 
     def _step(self, event: RangesEvent) -> None:
         effects = self.ranges.step(event, self.now_ms)
-        if isinstance(event, StateApplied | LogOpened):
+        if isinstance(event, StateApplied | LogOpened | LogClosed):
             self.ranges.validate()
             self._note_hosted()
         else:

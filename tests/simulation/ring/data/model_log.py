@@ -137,6 +137,13 @@ class ModelLog:
         self._leftover = []
         self.durable = min(self.durable, self.end)
 
+    def set_aside(self) -> None:
+        """Begin again, empty; nothing is under way any more."""
+        self._life += 1
+        self._operations.clear()
+        self.entries, self._leftover, self._base_epoch = [], [], NO_EPOCH
+        self.start = self.durable = 0
+
     def crashed(self, crash: Crash) -> None:
         """Leave on the disk what a crash may leave."""
         self._life += 1

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tailrace_broker.core.node.events import Damaged
 from tailrace_broker.core.replication.events import ReplicationTiming
 from tailrace_broker.core.replication.range_events import OfRange
 from tailrace_broker.core.replication.ranges import logs_of
@@ -134,6 +135,11 @@ class Shell:
         self._replicas = replicas
         self._asked: dict[int, Command] = {}
         self._suspected: set[int] = set()
+        # Logs in which damage was found, with what names this process as a replica then.
+        self._found: dict[LogKey, tuple[int, int]] = {}
+        for key in process.disk.to_set_aside:
+            process.disk.logs[key].set_aside()
+        process.disk.to_set_aside.clear()
         self.host = Host(process.ordinal, process.name, process.disk.logs, TIMING, self)
         if replicas.world.agreement.state is not None:
             replicas.truth.recovered(process.disk.logs)
@@ -146,8 +152,29 @@ class Shell:
         assert control is not None
         assert control.state is not None
         mine = control.registration
+        for key, number in [*self._found.items()]:
+            hosted = self.host.hosted.get(key)
+            if hosted is None or mine is None:
+                del self._found[key]  # its topic was purged
+            elif control.state.ranges[hosted.range_id].replica_of(mine).number != number:
+                del self._found[key]
+                self._process.disk.damaged.discard(key)
+                self._process.disk.to_set_aside.discard(key)
+                self.host.close(key)
         self.host.apply(control.state, None if mine is None else mine.number)
         self._replicas.truth.check_all(self.host)
+
+    def find_damage(self, key: LogKey) -> None:
+        """Records of the log cannot be read: that is noted, durably, and the ring is to know."""
+        assert self._process.control is not None
+        state, mine = self._process.control.state, self._process.control.registration
+        assert state is not None
+        assert mine is not None
+        range_id = self.host.hosted[key].range_id
+        self._found[key] = state.ranges[range_id].replica_of(mine).number
+        self._process.disk.damaged.add(key)
+        self._process.disk.to_set_aside.add(key)
+        self._process.step(Damaged(range_id))
 
     def receive(self, frame: DataFrame) -> None:
         """A message of another replica."""
@@ -257,10 +284,7 @@ class Shell:
         self._replicas.truth.advanced(host, key, high_watermark)
 
     def stopped(self, host: Host, key: LogKey, cut_end: int) -> None:
-        """It would cut what it took for committed. Nothing here damages logs: that never happens.
-
-        With damage, this is where the process asks for `Lost` of the range.
-        """
+        """It would cut what it took for committed: what is damaged begins again, so none does."""
         check(False, f"{host.name}: {key} is to be cut at {cut_end}, below what was committed")
 
     def _say(self, line: str) -> None:

@@ -16,6 +16,7 @@ from tests.simulation.ring.data.faults import (
     RANGE_LEADER,
     DamageLog,
     FailWrites,
+    FindDamage,
     ResetLink,
     SlowRecovery,
     ToRangeLeader,
@@ -210,6 +211,16 @@ def _stop_all(generator: random.Random, at_ms: int, brokers: int) -> list[Happen
     return [Stop(at_ms, who, generator.choice(DOWN_MS)) for who in range(brokers)]
 
 
+def _find_damage(generator: random.Random, at_ms: int, brokers: int) -> list[Happening]:
+    """And perhaps it dies before the ring knows, or all lose the power."""
+    who = generator.choice((RANGE_LEADER, generator.randrange(brokers)))
+    killed_ms = generator.randrange(30) if generator.random() < 0.4 else None
+    found = FindDamage(at_ms, who, killed_ms)
+    if generator.random() < 0.3:
+        return [found, LosePower(at_ms + generator.randrange(30), 0, 100)]
+    return [found]
+
+
 MAKERS: list[Maker] = [
     _kill,
     _kill_again,
@@ -225,4 +236,5 @@ MAKERS: list[Maker] = [
     _damage,
     _stop,
     _stop_all,
+    _find_damage,
 ]

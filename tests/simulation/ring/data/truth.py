@@ -241,7 +241,7 @@ class Truth:
 
     def _lacking_isr(self, owner: RangeState) -> str | None:
         brokers = self._ring.state.brokers
-        wanted = {Replica(each, brokers[each].number) for each in owner.replicas}
+        wanted = {owner.replica_of(brokers[each]) for each in owner.replicas}
         return None if {*owner.isr} == wanted else f"ISR of range {owner.id}: {owner.isr}"
 
     def _lacking_logs(self, owner: RangeState, acknowledged: dict[LogKey, int]) -> str | None:
@@ -303,7 +303,8 @@ class Truth:
         log = (self._ring.logs_of(member.ordinal) or {}).get(key)
         registered = self._ring.state.brokers[member.ordinal]
         is_there = self._ring.registered(member.ordinal) is not None
-        if log is None or registered.number != member.registration or not is_there:
+        now = self._ring.state.ranges[host.hosted[key].range_id].replica_of(registered)
+        if log is None or now.number != member.number or not is_there:
             return
         for (other, offset), (value, _) in self._acknowledged.items():
             if other != key or offset < log.start:
@@ -320,7 +321,8 @@ class Truth:
     ) -> None:
         ring = self._ring
         registered, logs = ring.state.brokers[member.ordinal], ring.logs_of(member.ordinal)
-        if member.is_ghost or registered.number != member.registration:
+        now = ring.state.ranges[host.hosted[key].range_id].replica_of(registered)
+        if member.is_ghost or now.number != member.number:
             return
         is_there = ring.registered(member.ordinal) is not None
         if logs is None or (not is_there and not host.is_synced(key)):

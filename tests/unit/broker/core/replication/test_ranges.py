@@ -28,6 +28,7 @@ from tailrace_broker.core.replication.range_events import (
     EndedLeading,
     HeardPeer,
     LinkBroke,
+    LogClosed,
     LogOpened,
     NeedLog,
     OfRange,
@@ -44,6 +45,7 @@ from tailrace_broker.model.commands import (
     ChangeIsr,
     DeleteTopic,
     Lead,
+    Lost,
     PurgeTopics,
 )
 from tailrace_broker.model.replication import (
@@ -262,6 +264,36 @@ def test_a_topic_that_wants_three_in_sync_commits_nothing_with_two() -> None:
     assert process.hear(Reported(0, 1, 1, B, (LogReport(KEY, 1, 1),))) == []
     two = done(shrunk, AlterTopic("orders", {"minInSyncReplicas": 2}))
     assert process.apply(two) == [Advance(KEY, 1)]
+
+
+def test_a_closed_log_takes_no_part_until_it_is_open_again() -> None:
+    process = following()
+    process.wrote(Run(1, 0, 4))
+
+    assert process.of(LogClosed(KEY)) == []
+    assert process.wrote(Run(1, 4, 5)) == []
+    assert process.of(LogClosed(KEY)) == []
+
+    (stood,) = process.open()
+    assert isinstance(stood, SendPeer)
+    assert isinstance(stood.message, Standing)
+    assert stood.message.logs == (LogStanding(KEY, 0, 0, ()),)
+
+
+def test_who_has_lost_something_leads_when_its_log_is_open_again() -> None:
+    process = leading()
+    state = done(STATE, Lost(0, 0, 1, 0))
+    lossless = takeover(state, B)
+    process.do(LogClosed(KEY))
+
+    assert EndedLeading(1) in process.apply(lossless)
+
+    owner = lossless.ranges[0]
+    again = Replica(0, 1, losses=1)
+    led_again = replace(owner, leader=again, isr=(again, B), epoch=3)
+    state = replace(lossless, ranges={**lossless.ranges, 0: led_again})
+    assert BeganLeading(3) not in process.apply(state)
+    assert BeganLeading(3) in process.open()
 
 
 def test_a_range_that_has_other_replicas_is_not_led_any_more() -> None:
