@@ -63,6 +63,7 @@ __all__ = [
     "BATCH_MAGIC",
     "CLEAN_STOP_FILE",
     "COLUMN_ALIGNMENT_BYTES",
+    "DAMAGED_SUFFIX",
     "DAMAGE_FILE",
     "DAMAGE_HEADER",
     "DAMAGE_LOSS",
@@ -274,6 +275,7 @@ DELETED_TOPIC_FILE = "topic.json"
 METADATA_LOGS = ("0.blocks", "1.blocks")
 TRASH = "trash"
 PURGED_SUFFIX = ".purged"
+DAMAGED_SUFFIX = ".damaged"
 
 
 def check_integer_us(value: int) -> None:

@@ -28,6 +28,7 @@ from tailrace_broker.core.node.events import (
     CompactState,
     ControlEffect,
     ControlEvent,
+    Damaged,
     Health,
     Heard,
     Recovered,
@@ -263,6 +264,10 @@ class RingNode:
                 _log.warning("health.changed", stalled=health.is_stalled, full=health.is_full)
             self._health = health
             self._step(health)
+
+    def note_damage(self, range_id: int) -> None:
+        """The ring is to know that this broker's logs of the range lack committed records."""
+        self._step(Damaged(range_id))
 
     async def load(self) -> None:
         """Read what the disk keeps, before anything of this start is written there.

@@ -7,6 +7,7 @@
 <root>/data/metadata/                             the ring's metadata (`storage/metadata`)
 <root>/data/journal/<n>.journal                   small appends (`storage.journal`)
 <root>/data/spare/                                what a full disk is given (`storage.spare_files`)
+<root>/data/<topic id>/<partition>.damaged/         set aside (`storage.log.damaged_logs`)
 <root>/data/trash/<topic id>/                     deleted topics (`storage.trash`)
 <root>/data/<topic id>/topic.json                 marks a deletion (`storage.trash`)
 <root>/data/<topic id>/<partition id>/
@@ -54,6 +55,7 @@ from tailrace_broker.storage.files.direct_file import (
 )
 from tailrace_broker.storage.files.inventory import Inventory
 from tailrace_broker.storage.journal.presence import check_journal
+from tailrace_broker.storage.log.damaged_logs import DamagedLogs
 from tailrace_broker.storage.trash import Trash, topic_directories
 
 # Of starts that no ring has registered; more only come when a broker fails again and again.
@@ -96,6 +98,7 @@ class DataDirectory:
         except TailraceError:
             self.close()
             raise
+        self.damaged = DamagedLogs(self.path, self.inventory)
         self.trash = Trash(self.path, self.inventory.forget_topic)
 
     def begin_boot(self) -> PreviousEnd:

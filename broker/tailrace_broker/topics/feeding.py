@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
@@ -25,24 +25,20 @@ FEED_BYTES = 1024 * 1024
 # Until a follower is asked to stand again for what could not be read.
 RETRY_SECONDS = 1.0
 
+# Sends a message to a follower, with the bytes of its batches, sooner or later or never.
+Send = Callable[[int, ToFollower, Sequence[Bytes]], None]
+
 _log = structlog.get_logger()
 
 
-class SendFollower(Protocol):
-    """How a message, and the bytes of batches beside it, is sent to a broker."""
-
-    def __call__(self, ordinal: int, message: ToFollower, payload: Sequence[Bytes], /) -> None:
-        """Send it, sooner or later, or never."""
-
-
-class Feeding:
+class LogFeeds:
     """State changes on the event loop only."""
 
     def __init__(
         self,
         log_of: Callable[[LogKey], PartitionLog | None],
         leads: Callable[[int], int | None],
-        send: SendFollower,
+        send: Send,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         """`leads` returns the epoch in which this process leads a range; None: it does not."""

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeGuard
+from typing import NamedTuple, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +22,17 @@ from tailrace_broker.model.errors import (
     StoredDataError,
     TailraceError,
 )
+from tailrace_broker.model.replication import LogKey
 from tailrace_broker.model.topic import Partition, Topic
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.engine import Replayed
 from tailrace_broker.storage.log.partition_log import PartitionLog
-from tailrace_broker.storage.log.recovery import check_epoch, recover_log
+from tailrace_broker.storage.log.recovery import (
+    RecoveredLog,
+    check_epoch,
+    check_whole,
+    recover_log,
+)
 from tailrace_broker.storage.log.rescued_tail import (
     RESCUED,
     load_rescued,
@@ -196,43 +202,28 @@ async def _open_log(
         partition.partition,
         partition.range_id,
     )
-    io = resources.io
-    replayed_batches = replayed.batches(topic.topic_id, partition.partition)
+    role = roles.of(partition.range_id)
+    recover = _recover if role.commits_alone else _recover_replica
+    batches = replayed.batches(topic.topic_id, partition.partition)
     try:
-        rescued = await io.run(partial(load_rescued, path))
-        recover = partial(
-            recover_log,
-            place,
-            partition.first_offset,
-            resources.pool,
-            directory.inventory,
-            is_direct=resources.is_direct,
-            journaled=[*rescued, *replayed_batches],
-            damaged=replayed.damaged(topic.topic_id, partition.partition),
-            exact_end=partition.sealed_end
-            if partition.is_sealed
-            else replayed.exact_end(topic.topic_id, partition.partition),
-            is_journal_lossy=replayed.replay.is_lossy,
-            headers_prove=roles.of(partition.range_id).commits_alone
-            or not directory.has_lost_power,
-            now_us=resources.now_us(),
+        found = await resources.io.run(
+            partial(recover, place, partition, directory, resources, replayed)
         )
-        recovered = await io.run(recover)
-        check_epoch(place, partition.epoch, recovered)
     except (CorruptPartitionError, ReadFailedError) as error:
         detail = error.detail
         if isinstance(error, ReadFailedError):
             detail = _unreadable_text(place, detail)
-        await _report_damage(place, detail, replayed_batches, resources)
+        await _report_damage(place, detail, batches, resources)
         return place.damaged(detail)
     except (DiskFullError, StorageFailedError) as error:
         return error
+    recovered = found.log
     log = PartitionLog(
         place,
         recovered.segments,
         resources,
         topic.settings,
-        roles.of(partition.range_id),
+        role,
         start=recovered.start,
         pending=replayed.pending(recovered.pending),
         windows=recovered.windows,
@@ -242,14 +233,79 @@ async def _open_log(
     resources.quarantine.recovered(log, recovered.damages, recovered.losses)
     if recovered.lost_end is not None:
         detail = log.lost_end_error(recovered.lost_end).detail
-        await _report_damage(place, detail, replayed_batches, resources)
+        await _report_damage(place, detail, batches, resources)
         return log
-    if rescued and not await log.spilled():
+    if found.has_rescued and not await log.spilled():
         try:
-            await io.run(partial(remove_rescued, path))
+            await resources.io.run(partial(remove_rescued, path))
         except StoredDataError as error:  # the next start finds that they are in the segments
             _log.warning("rescued.kept", file=str(path / RESCUED), detail=error.detail)
     return log
+
+
+class _Found(NamedTuple):
+    """A log as a start finds it. `has_rescued`: some of it was set aside beside the segments."""
+
+    log: RecoveredLog
+    has_rescued: bool = False
+
+
+def _recover(
+    place: LogPlace,
+    partition: Partition,
+    directory: DataDirectory,
+    resources: LogResources,
+    replayed: Replayed,
+    *,
+    headers_prove: bool = True,
+) -> _Found:
+    """Blocks. Raises as `recover_log` and `check_epoch`."""
+    topic_id, number = place.topic_id, place.partition
+    rescued = load_rescued(place.directory)
+    recovered = recover_log(
+        place,
+        partition.first_offset,
+        resources.pool,
+        directory.inventory,
+        is_direct=resources.is_direct,
+        journaled=[*rescued, *replayed.batches(topic_id, number)],
+        damaged=replayed.damaged(topic_id, number),
+        exact_end=partition.sealed_end
+        if partition.is_sealed
+        else replayed.exact_end(topic_id, number),
+        is_journal_lossy=replayed.replay.is_lossy,
+        headers_prove=headers_prove,
+        now_us=resources.now_us(),
+    )
+    check_epoch(place, partition.epoch, recovered)
+    return _Found(recovered, bool(rescued))
+
+
+def _recover_replica(
+    place: LogPlace,
+    partition: Partition,
+    directory: DataDirectory,
+    resources: LogResources,
+    replayed: Replayed,
+) -> _Found:
+    """Blocks. A damaged log is set aside for an empty one: other replicas have what it held."""
+    key = LogKey(place.topic_id, place.partition)
+    recover = partial(_recover, place, partition, directory, resources)
+    if not directory.damaged.is_to_be_set_aside(key):
+        try:
+            found = recover(replayed, headers_prove=not directory.has_lost_power)
+            check_whole(place, found.log)
+            return found
+        except (CorruptPartitionError, ReadFailedError) as error:
+            _log.error(
+                "partition.damaged",
+                topic=place.topic,
+                partition=place.partition,
+                detail=error.detail,
+            )
+    directory.damaged.set_aside(key)
+    _log.warning("partition.set_aside", topic=place.topic, partition=place.partition)
+    return recover(Replayed())
 
 
 def _unreadable_text(place: LogPlace, detail: str) -> str:

@@ -39,6 +39,8 @@ from tailrace_broker.storage.files.io_threads import IoThreads
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.storage.log.rescued_tail import RESCUED, save_rescued
 from tailrace_broker.storage.log.resources import LogResources
+from tailrace_broker.storage.segments.writer import LogPlace
+from tailrace_broker.topics.healing import Healing
 from tailrace_broker.topics.hosted_topic import (
     HostedTopic,
     LogOrError,
@@ -86,7 +88,11 @@ class LocalTopics:
         self._ring = ring
         self._roles = RangeRoles(url_of, self._lead_again)
         ordinal = directory.identity.ordinal
-        self.replicas = Replicas(ordinal, ring, self._roles, self._log_of, spawn)
+        self._damaged = directory.damaged
+        self._healing = Healing(ring, self._damaged, io, spawn)
+        self.replicas = Replicas(
+            ordinal, ring, self._roles, self._log_of, spawn, on_damaged=self._on_damaged
+        )
         self._resources: LogResources | None = None
         self._state: RingState | None = None  # that has been applied
         self._wanted_count = self._applied_count = 0  # of states
@@ -95,7 +101,7 @@ class LocalTopics:
         self._burials: dict[UUID, asyncio.Event] = {}
         self._to_exhume: set[UUID] = set()  # restored, and in the trash still
         self._unopened: set[UUID] = set()  # the disk has refused to open a log of these
-        self._to_reopen: set[tuple[UUID, int]] = set()  # topic and partition
+        self._to_reopen: set[LogKey] = set()
         self._retry: asyncio.TimerHandle | None = None
         ring.on_applied.append(self._on_applied)
 
@@ -115,6 +121,7 @@ class LocalTopics:
         A broker that is in no ring yet has none. DiskFullError, StorageFailedError.
         """
         self._resources = resources
+        resources.quarantine.on_found = self._on_damaged
         if self._ring.state is not None:
             await self._host_all(self._ring.state, replayed)
         return self._recovered()
@@ -146,6 +153,7 @@ class LocalTopics:
             if failure is not None:
                 raise failure
         await self._set_aside_closed(replayed)
+        self._reset_set_aside()
         self._state, self._applied_count = state, count
 
     def _recovered(self) -> Recovered:
@@ -169,7 +177,8 @@ class LocalTopics:
                     last_epoch = log.end_of_epoch(partition.epoch).epoch or NO_EPOCH
                     epoch = max(known.last_epoch, last_epoch)
                     ends[range_id] = RangeEnd(range_id, epoch, known.end + log.log_end)
-                if is_damaged(log) or (isinstance(log, PartitionLog) and log.quarantined):
+                key = LogKey(hosted.topic.topic_id, partition.partition)
+                if is_damaged(log) or key in self._damaged.known:
                     damaged.add(range_id)
         return Recovered(tuple(ends.values()), tuple(sorted(damaged)))
 
@@ -199,7 +208,7 @@ class LocalTopics:
 
     async def reopen(self, topic_id: UUID, partition: int) -> None:
         """Close the log of a partition that is led here, and recover it again. NotReadyError."""
-        self._to_reopen.add((topic_id, partition))
+        self._to_reopen.add(LogKey(topic_id, partition))
         self._unopened.add(topic_id)
         self._look_again()
         await self.reached()
@@ -223,8 +232,19 @@ class LocalTopics:
 
     def _take_roles(self, state: RingState) -> None:
         """At once, whatever is under way."""
-        self._roles.apply(state, self._ring.registration)
-        self.replicas.apply(state, self._ring.registration)
+        mine = self._ring.registration
+        self._roles.apply(state, mine)
+        for key in self._healing.take_lost(state, mine):
+            self.replicas.closed(key)
+            self._to_reopen.add(key)
+            self._unopened.add(key.topic_id)
+        self.replicas.apply(state, mine)
+        self._healing.remove_healed(state, mine)
+
+    def _on_damaged(self, place: LogPlace) -> None:
+        """Records of this log cannot be read, or are not those that were committed."""
+        if not self._roles.of(place.range_id).commits_alone:
+            self._healing.found(LogKey(place.topic_id, place.partition), place.range_id)
 
     def _log_of(self, key: LogKey) -> PartitionLog | None:
         log = _log_in(self._by_id.get(key.topic_id), key.partition)
@@ -279,6 +299,7 @@ class LocalTopics:
             is_touched = ranges and any(each.range_id in ranges for each in topic.slices)
             if topic.id not in changed_ids and (is_touched or topic.id in self._unopened):
                 await self._host(before, state, topic)
+        self._reset_set_aside()
 
     async def _host(self, before: RingState, state: RingState, topic: TopicState) -> None:
         """A topic that is new, back, or another than it was."""
@@ -327,7 +348,7 @@ class LocalTopics:
         for partition in topic.partitions:
             old = _log_in(hosted, partition.partition)
             is_here = ordinal in copies_of(state.ranges[partition.range_id])
-            key = topic.topic_id, partition.partition
+            key = LogKey(topic.topic_id, partition.partition)
             is_kept = is_here and key not in self._to_reopen
             self._to_reopen.discard(key)
             if is_kept and old is not None and _goes_on(old, hosted, partition):
@@ -365,12 +386,20 @@ class LocalTopics:
         topic = hosted.topic
         self._by_id[topic.topic_id] = hosted
         for log in opened:
-            self.replicas.opened(log)
+            if LogKey(topic.topic_id, log.place.partition) not in self._damaged.unreset:
+                self.replicas.opened(log)
         (self.internal if is_internal(topic.name) else self.by_name)[topic.name] = hosted
         if hosted.failure() is None:
             self._unopened.discard(topic.topic_id)
         else:
             self._unopened.add(topic.topic_id)
+
+    def _reset_set_aside(self) -> None:
+        """All logs are open, so that the journal may be written."""
+        for key in list(self._damaged.unreset):
+            log = self._log_of(key)
+            if log is not None:
+                self.replicas.reset(log, partial(self._damaged.unreset.discard, key))
 
     async def _close(self, logs: Iterable[PartitionLog], hosted: HostedTopic) -> None:
         """This broker is no replica of their ranges, or what they are has changed."""

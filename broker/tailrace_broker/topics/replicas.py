@@ -44,6 +44,7 @@ from tailrace_broker.core.replication.range_events import (
     EndedLeading,
     HeardPeer,
     LinkBroke,
+    LogClosed,
     LogOpened,
     NeedLog,
     OfRange,
@@ -81,12 +82,14 @@ from tailrace_broker.model.ring_state import (
     Replica,
     RingState,
 )
+from tailrace_broker.model.topic import NO_EPOCH
 from tailrace_broker.net.replication.link import Bytes, Link
 from tailrace_broker.net.replication.links import ReplicationLinks
 from tailrace_broker.node.ring import RingNode, RingSettings
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.storage.log.range_role import InSync
-from tailrace_broker.topics.feeding import Feeding, runs_of
+from tailrace_broker.storage.segments.writer import LogPlace
+from tailrace_broker.topics.feeding import LogFeeds, runs_of
 from tailrace_broker.topics.range_leaders import RangeRoles
 
 # Until a cut that the disk has refused is tried again.
@@ -123,20 +126,26 @@ class Replicas:
         roles: RangeRoles,
         log_of: Callable[[LogKey], PartitionLog | None],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
+        *,
+        on_damaged: Callable[[LogPlace], None],
     ) -> None:
-        """`log_of` returns a log of this broker that is open."""
+        """`log_of` returns a log of this broker that is open; `on_damaged` is called with one that
+        lacks committed records.
+        """
         self.rules: Counter[str] = Counter()
         self._ordinal = ordinal
         self._ring = ring
         self._roles = roles
         self._log_of = log_of
         self._spawn = spawn
+        self._on_damaged = on_damaged
         self._loop = asyncio.get_running_loop()
         timing = ReplicationTiming(failback_ms=ring.failback_ms)
         self._machine = RangeReplicas(ordinal, timing, self.rules, is_replicated)
-        self._feeding = Feeding(log_of, self._machine.leads, self._send_follower, spawn)
+        self._feeds = LogFeeds(log_of, self._machine.leads, self._send_follower, spawn)
         self._links: ReplicationLinks | None = None
         self._incoming: deque[_Incoming] = deque()
+        self._resetting: set[LogKey] = set()
         self._asked: list[Command] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = NEVER_MS
@@ -190,7 +199,7 @@ class Replicas:
     @property
     def catch_up_bytes(self) -> int:
         """Bytes of batches sent to followers that were far behind."""
-        return self._feeding.catch_up_bytes
+        return self._feeds.catch_up_bytes
 
     def lags(self) -> dict[int, list[FollowerLag]]:
         """By range that this process leads, how far its followers are behind."""
@@ -208,8 +217,8 @@ class Replicas:
             self._links.follow(self._leaders(state))
 
     def opened(self, log: PartitionLog) -> None:
-        """A log is open and idle. One that has lost its end takes no part."""
-        if log.role.commits_alone or log.lost_end is not None:
+        """A log is open and idle."""
+        if log.role.commits_alone:
             return
         key = _key_of(log)
         log.on_own_write(partial(self._own_write, key))
@@ -226,13 +235,36 @@ class Replicas:
         )
         self._step(LogOpened(key, ends))
 
-    def _go_on_with(self, key: LogKey) -> None:
-        """Report a log that stayed open: its topic was deleted and restored at once.
+    def closed(self, key: LogKey) -> None:
+        """The log takes no part until it has been opened again."""
+        self._step(LogClosed(key))
 
-        Any other is reported when it has been opened.
+    def reset(self, log: PartitionLog, done: Callable[[], None]) -> None:
+        """An empty log is open: take out of the journal what it was; then it takes part.
+
+        Again and again, until that is durable, or the log is gone.
+        """
+        key = _key_of(log)
+        self._resetting.add(key)
+
+        def is_reset(outcome: CutOutcome) -> None:
+            if isinstance(outcome, LogIsCut):
+                self._resetting.discard(key)
+                done()
+                self._go_on_with(key)
+            elif self._log_of(key) is log and not self._is_stopped:
+                _log.error("replica.unreset", partition=key.partition, detail=str(outcome))
+                self._loop.call_later(RETRY_SECONDS, self.reset, log, done)
+
+        log.cut(log.log_start, NO_EPOCH, is_reset, is_reset=True, may_lose=True)
+
+    def _go_on_with(self, key: LogKey) -> None:
+        """Report a log that is open, and was not reported when it was opened.
+
+        Its topic was deleted and restored at once, or it was set aside.
         """
         log, replica = self._log_of(key), self._machine.range_of(key)
-        if log is None or replica is None or key in replica.ends:
+        if log is None or key in self._resetting or replica is None or key in replica.ends:
             return
         if log.is_writing:
             self._loop.call_later(OPENED_SECONDS, self._go_on_with, key)
@@ -376,7 +408,7 @@ class Replicas:
             case SendPeer(ordinal, message):
                 self._send(ordinal, message)
             case Feed():
-                self._feeding.feed(of_range, effect)
+                self._feeds.feed(of_range, effect)
             case Append(batches):
                 self._append(batches, incoming)
             case Advance(key, high_watermark) | Advanced(key, high_watermark):
@@ -401,19 +433,26 @@ class Replicas:
                 _log.info("range.released", range=range_id, epoch=ended_epoch)
                 self._roles.lead(range_id, None)
             case ReportLost(key, cut_end):
-                _log.error(
-                    "replica.diverged",
-                    topic_id=str(key.topic_id),
-                    partition=key.partition,
-                    leader_end=cut_end,
-                    reason="committed records of this replica are not in the leader's log",
-                )
+                self._diverged(key, cut_end)
             case NeedLog(key):
                 self._go_on_with(key)
             case RemoveLog():
                 pass  # its topic is closed as the ring has agreed
             case _:
                 assert_never(effect)
+
+    def _diverged(self, key: LogKey, leader_end: int) -> None:
+        log = self._log_of(key)
+        if log is None:
+            return
+        _log.error(
+            "replica.diverged",
+            topic=log.place.topic,
+            partition=key.partition,
+            leader_end=leader_end,
+            reason="committed records of this replica are not in the leader's log",
+        )
+        self._on_damaged(log.place)
 
     def _send(self, ordinal: int, message: ToLeader | ToFollower) -> None:
         if not isinstance(message, Standing | Reported):

@@ -342,13 +342,6 @@ class Topics:
                 topic=name,
                 partition=partition,
             )
-        if not log.role.commits_alone:
-            raise NothingLostError(
-                f'partition {partition} of topic "{name}" has other replicas: stop this broker, '
-                "move its data directory away and start it; it gets what it lacks from them",
-                topic=name,
-                partition=partition,
-            )
         if not dry_run:
             loss = Loss(lost.first_offset, lost.next_offset, self._now_us())
             await self._io.run(partial(record_loss, log.place.directory, loss))

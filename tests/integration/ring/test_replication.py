@@ -14,10 +14,8 @@ from tailrace.sync import Client
 from tests.support.broker.fixtures import free_ring_port
 from tests.support.ring.local_ring import founded_ring
 from tests.support.ring.replicated_ring import TOPIC, ReplicatedRing, replicated_ring
-from tests.support.variables import whole_number
+from tests.support.ring.seeds import RUNS, seed_of
 
-RUNS = whole_number("RING_RUNS", 1, least=1, meaning="how often, as in RING_RUNS=10")
-SEED = whole_number("RING_SEED", None, meaning="the seed of a run that failed")
 PAUSE_S = 5.0  # longer than any timeout between brokers
 REQUESTS_MAX = 150  # between two faults
 RESTORES = 5
@@ -28,11 +26,6 @@ pytestmark = [
     pytest.mark.timeout(120),
     pytest.mark.parametrize("run", range(RUNS)),
 ]
-
-
-def seed_of(run: int) -> int:
-    """Return the given seed, or a random one."""
-    return random.SystemRandom().randrange(10**9) if SEED is None else SEED + run
 
 
 def kill_and_start(subject: ReplicatedRing, ordinal: int) -> None:

@@ -14,6 +14,7 @@ from uuid import UUID
 from tailrace.wire import (
     CLEAN_STOP_FILE,
     DAMAGE_FILE,
+    DAMAGED_SUFFIX,
     DELETED_TOPIC_FILE,
     INVENTORY_FILE,
     LOG_START_FILE,
@@ -124,6 +125,7 @@ class _Look:
         logs = list(disk.logs())
         self._add(disk.findings)
         self._add(_missing_marks(disk))
+        self._add(_set_aside(disk))
         for log in logs:
             if self._is_asked_for(log.place.directory) or self._directory.is_relative_to(
                 log.place.directory
@@ -159,12 +161,13 @@ class _Look:
         ]
 
     def _is_asked_for(self, path: Path) -> bool:
-        """It is below the directory, not below another broker's, and is not being removed."""
+        """It is below the directory, not below another broker's, and of a log that is in use."""
         return (
             path.is_relative_to(self._directory)
             and not any(path.is_relative_to(other) for other in self._without)
             and not any(
-                part.endswith(PURGED_SUFFIX) for part in path.relative_to(self._directory).parts
+                part.endswith((PURGED_SUFFIX, DAMAGED_SUFFIX))
+                for part in path.relative_to(self._directory).parts
             )
         )
 
@@ -200,6 +203,13 @@ def _missing_marks(disk: InspectedDisk) -> list[Finding]:
     return [
         Finding(mark, None, text) for mark in marks if mark.parent.exists() and not mark.exists()
     ]
+
+
+def _set_aside(disk: InspectedDisk) -> list[Finding]:
+    """Find logs that were damaged, and that other replicas give back."""
+    text = "was damaged and set aside, and other replicas have not given back all that it held"
+    paths = sorted(disk.data.glob(f"*-*/*{DAMAGED_SUFFIX}"))
+    return [Finding(path.with_suffix(""), None, text, is_bad=False) for path in paths]
 
 
 def _place_by_batches(directory: Path) -> LogPlace | None:

@@ -173,6 +173,17 @@ def lost_end_error(place: LogPlace, lost: LostEnd, *, has_segments: bool) -> Cor
     )
 
 
+def check_whole(place: LogPlace, log: RecoveredLog) -> None:
+    """Check that each offset from the log start on can be read. CorruptPartitionError."""
+    if log.lost_end is not None:
+        has_segments = any(state.position for state in log.segments)
+        raise lost_end_error(place, log.lost_end, has_segments=has_segments)
+    for damage in (*log.damages, *log.losses):
+        if damage.end_offset > log.start.log_start:
+            lost = f"{damage.first_offset} to {damage.end_offset - 1}"
+            raise place.damaged(f"{damage.path}: offsets {lost} cannot be read")
+
+
 def check_epoch(place: LogPlace, epoch: int, log: RecoveredLog) -> None:
     """Check that the log is no newer than what the ring agreed. CorruptPartitionError."""
     last_epoch = (log.pending or log.segments)[-1].last_epoch

@@ -7,7 +7,7 @@ reports it again. State changes on the event loop only.
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 from operator import attrgetter
@@ -58,6 +58,7 @@ class Quarantine:
         self._io = io
         self._pool = pool
         self._is_direct = is_direct
+        self.on_found: Callable[[LogPlace], None] = lambda _: None  # new damage in that log
         self._by_log: dict[Log, list[Damage]] = {}
         self._losses: dict[Log, list[Damage]] = {}
 
@@ -148,6 +149,8 @@ class Quarantine:
         for damage in found:
             if damage not in known:
                 _log_damage(log, damage)
+                if damage.end_offset > log.log_start:
+                    self.on_found(log.place)
 
 
 def _unreadable(

@@ -1,0 +1,96 @@
+"""Damage that a running broker finds in a log of a range with several replicas.
+
+1. The log is marked, durably; then the ring is asked for `Lost`: this replica becomes a ghost, and
+   leads no more.
+2. With the state that says so the log is closed, set aside and opened again, empty; it follows.
+3. When the replica is in sync again, what was set aside is removed.
+
+What a start finds begins with 2: its registration says what is damaged.
+"""
+
+from collections.abc import Callable, Collection, Coroutine, Iterator
+from functools import partial
+from typing import Any
+
+import structlog
+
+from tailrace_broker.core.replication.ranges import logs_of
+from tailrace_broker.model.errors import StoredDataError
+from tailrace_broker.model.replication import LogKey
+from tailrace_broker.model.ring_state import Registration, RingState
+from tailrace_broker.node.ring import RingNode
+from tailrace_broker.storage.files.io_threads import IoThreads
+from tailrace_broker.storage.log.damaged_logs import DamagedLogs
+
+_log = structlog.get_logger()
+
+
+class Healing:
+    """State changes on the event loop only."""
+
+    def __init__(
+        self,
+        ring: RingNode,
+        damaged: DamagedLogs,
+        io: IoThreads,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        self._ring = ring
+        self._damaged = damaged
+        self._io = io
+        self._spawn = spawn
+        # Found, by the number that this process had in the range then.
+        self._found: dict[LogKey, tuple[int, int]] = {}
+        self._removing: set[LogKey] = set()
+
+    def found(self, key: LogKey, range_id: int) -> None:
+        """A log that is open lacks committed records. Once for each, until it is set aside."""
+        state, mine = self._ring.state, self._ring.registration
+        if key in self._found or state is None or mine is None:
+            return
+        self._found[key] = state.ranges[range_id].replica_of(mine).number
+        self._spawn(self._report(key, range_id))
+
+    async def _report(self, key: LogKey, range_id: int) -> None:
+        try:
+            await self._io.run(partial(self._damaged.mark, key))
+        except StoredDataError as error:  # whoever meets the damage again tries again
+            _log.error("damage.unmarked", partition=key.partition, detail=error.detail)
+            self._found.pop(key, None)
+            return
+        self._ring.note_damage(range_id)
+
+    def take_lost(self, state: RingState, mine: Registration | None) -> Iterator[LogKey]:
+        """Logs to be set aside: the ring knows by now that they are damaged."""
+        if mine is None or not self._found:
+            return
+        for key, range_id in _ranges_of(state, self._found):
+            if state.ranges[range_id].replica_of(mine).number != self._found[key]:
+                del self._found[key]
+                yield key
+
+    def remove_healed(self, state: RingState, mine: Registration | None) -> None:
+        """Remove what was set aside where this replica is in sync again, or the topic is gone."""
+        if mine is None or not self._damaged.known:
+            return
+        waiting = self._damaged.known - self._found.keys() - self._damaged.unreset - self._removing
+        for key, range_id in _ranges_of(state, waiting):
+            owner = state.ranges[range_id]
+            if owner.replica_of(mine) in owner.isr:
+                self._removing.add(key)
+                self._spawn(self._remove(key))
+
+    async def _remove(self, key: LogKey) -> None:
+        try:
+            await self._io.run(partial(self._damaged.remove, key))
+            _log.info("partition.healed", topic_id=str(key.topic_id), partition=key.partition)
+        except StoredDataError as error:  # the next start fetches the log once more
+            _log.warning("damaged.kept", partition=key.partition, detail=error.detail)
+        self._removing.discard(key)
+
+
+def _ranges_of(state: RingState, keys: Collection[LogKey]) -> list[tuple[LogKey, int]]:
+    """The ranges of these logs, of topics that are there."""
+    ids = {each.topic_id for each in keys}
+    topics = [each for each in state.topics.values() if each.id in ids]
+    return [found for each in topics for found in logs_of(each) if found[0] in keys]

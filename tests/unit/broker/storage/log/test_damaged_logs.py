@@ -1,0 +1,67 @@
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from tailrace_broker.model.replication import LogKey
+from tailrace_broker.storage.data_directory import DataDirectory
+
+KEY = LogKey(UUID(int=7), 3)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> DataDirectory:
+    return DataDirectory(tmp_path)
+
+
+def write(directory: DataDirectory, content: str) -> Path:
+    """Make a log with one file, as the inventory knows it."""
+    path = directory.partition_path(*KEY) / "00000000000000000000.log"
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    directory.inventory.add_segments([(*KEY, 0)])
+    return path
+
+
+def test_a_marked_log_is_to_be_set_aside_by_the_next_process_too(directory: DataDirectory) -> None:
+    write(directory, "damaged")
+    assert not directory.damaged.is_to_be_set_aside(KEY)
+
+    directory.damaged.mark(KEY)
+    directory.close()
+
+    again = DataDirectory(directory.path.parent)
+    assert again.damaged.is_to_be_set_aside(KEY)
+    assert again.damaged.known == {KEY}
+
+
+def test_what_was_set_aside_first_is_kept_until_it_is_removed(directory: DataDirectory) -> None:
+    path = write(directory, "damaged")
+    marker = path.parent.with_name("3.damaged")
+
+    directory.damaged.set_aside(KEY)
+    assert not path.parent.exists()
+    assert (marker / path.name).read_text() == "damaged"
+    assert directory.inventory.newest_segment(*KEY) is None
+    assert not directory.damaged.is_to_be_set_aside(KEY)
+    assert directory.damaged.known == directory.damaged.unreset == {KEY}
+
+    write(directory, "fetched, and damaged")
+    directory.damaged.set_aside(KEY)
+    assert not path.parent.exists()
+    assert (marker / path.name).read_text() == "damaged"
+
+    directory.damaged.remove(KEY)
+    assert not marker.exists()
+    assert directory.damaged.known == set()
+
+
+def test_a_log_without_files_can_be_set_aside_and_its_topic_may_be_gone(
+    directory: DataDirectory,
+) -> None:
+    directory.damaged.set_aside(KEY)
+    assert directory.damaged.is_to_be_set_aside(KEY)
+
+    directory.damaged.remove(KEY)
+    directory.damaged.remove(KEY)
+    assert not directory.damaged.is_to_be_set_aside(KEY)
