@@ -282,7 +282,8 @@ class LocalBroker:
     @property
     def stored_bytes(self) -> int:
         """Segments of all undamaged partitions."""
-        return sum(log.size_bytes for log in self._topics.all_logs())
+        logs = chain.from_iterable(each.all_logs() for each in self._topics.all_hosted())
+        return sum(log.size_bytes for log in logs)
 
     @property
     def pending_bytes(self) -> int:

@@ -34,3 +34,11 @@ class Counters:
     purged_early_topics: int = 0
     purged_bytes: int = 0
     scrubbed_bytes: int = 0
+
+    def add_log_write(self, error: Exception | None, duration_s: float) -> None:
+        """A write to a segment has ended."""
+        if error is None:
+            self.log_writes += 1
+            self.log_write_seconds += duration_s
+        else:
+            self.log_write_errors += 1

@@ -6,9 +6,12 @@ The ring commits the deletion; then `mark` writes `topic.json` beside the topic'
 between leaves, or what was committed while this broker was away, the next start does:
 `finish_deletions`.
 
-A full disk empties the trash before its time, the oldest deletion first: `with_room`.
+A full disk empties the trash before its time, the oldest deletion first: `with_room`. What is kept
+in its place only the ring can give up: `on_full`.
 
-<root>/data/<topic id>/topic.json        marked: in between
+What other brokers have copies of stays where it is, marked, until the ring forgets it: `discard`.
+
+<root>/data/<topic id>/topic.json        marked: in between, or kept there
 <root>/data/trash/<topic id>/            buried
 """
 
@@ -59,6 +62,7 @@ class Trash:
     def __init__(self, data: Path, forget: Callable[[UUID], None]) -> None:
         """`data`: where the directories of topics are; `forget`: called for each that is purged."""
         self.counters = Counters()
+        self.on_full: Callable[[], None] = lambda: None  # nothing of the trash makes room
         self.spares = SpareFiles(data)
         self._data = data
         self._forget = forget
@@ -95,11 +99,15 @@ class Trash:
             sync_directory(self._data)
 
     def finish_deletions(
-        self, living: Collection[UUID], deleted: Mapping[UUID, tuple[Topic, int]]
+        self,
+        living: Collection[UUID],
+        deleted: Mapping[UUID, tuple[Topic, int]],
+        kept: Collection[UUID] = (),
     ) -> None:
         """Do what was interrupted, or committed meanwhile; say which data belongs to no topic.
 
-        `deleted`: by id what each deleted topic was, and when it was deleted, in µs.
+        `deleted`: by id what each deleted topic was, and when it was deleted, in µs; `kept`: the
+        deleted ones that stay where they are.
         StorageFailedError: what is to be restored cannot be moved; all else that fails is logged,
         and done by the next start.
         """
@@ -110,6 +118,8 @@ class Trash:
             topic_id = UUID(directory.name)
             if topic_id in living:
                 self.unmark(topic_id)
+            elif topic_id in kept:
+                continue
             elif (directory / DELETED_TOPIC_FILE).exists():
                 self.bury(topic_id)
             elif topic_id in deleted:
@@ -133,20 +143,28 @@ class Trash:
 
     def buried(self) -> list[Buried]:
         """Return the topics in the trash that have a readable mark, the latest deletion first."""
-        deleted_topics = []
-        with _logged_failures(self._path):
-            for directory in topic_directories(self._path):
-                with _logged_failures(directory):
-                    deleted = decode_deleted((directory / DELETED_TOPIC_FILE).read_bytes())
-                    deleted_topics.append(Buried(deleted, directory))
-        return sorted(deleted_topics, key=lambda each: each.deleted.deleted_us, reverse=True)
+        return _latest_first(self._marked(self._path))
+
+    def restorable(self) -> list[Buried]:
+        """As `buried`, with those that are marked where they are."""
+        return _latest_first([*self._marked(self._path), *self._marked(self._data)])
+
+    def _marked(self, parent: Path) -> list[Buried]:
+        found = []
+        with _logged_failures(parent):
+            for directory in topic_directories(parent):
+                mark = directory / DELETED_TOPIC_FILE
+                if parent == self._path or mark.exists():
+                    with _logged_failures(directory):
+                        found.append(Buried(decode_deleted(mark.read_bytes()), directory))
+        return found
 
     def find(self, wanted: str) -> Topic:
         """The deleted topic of this id, or of this name when no other had it.
 
         NotInTrashError, InvalidParameterError.
         """
-        topics = [each.deleted.topic for each in self.buried()]
+        topics = [each.deleted.topic for each in self.restorable()]
         matching = [topic for topic in topics if wanted in (topic.name, str(topic.topic_id))]
         if not matching:
             raise not_in_trash(wanted)
@@ -184,6 +202,16 @@ class Trash:
                         self._remove(buried, is_early=False)
             self._remove_rubbish()
         return min(kept_us, default=None)
+
+    def discard(self, topic_id: UUID) -> None:
+        """Remove what is kept of a deleted topic: the ring has forgotten it."""
+        directory = self._data / str(topic_id)
+        with self._lock, _logged_failures(directory):
+            if directory.exists():
+                self.spares.make_directory(self._path)
+                mark = decode_deleted((directory / DELETED_TOPIC_FILE).read_bytes())
+                self._remove(Buried(mark, directory), is_early=False)
+            self._remove_rubbish()
 
     def with_room(self, work: Callable[[], T]) -> T:
         """Run `work`; while the disk is too full for it, remove from the trash and run it again.
@@ -227,13 +255,14 @@ class Trash:
                 self._emptied_count += 1
                 self.spares.fill()
                 return True
+        self.on_full()
         return False
 
     def _remove(self, buried: Buried, *, is_early: bool) -> None:
         """First to a name that needs no mark to be known for rubbish after a stop."""
         directory, topic = buried.directory, buried.deleted.topic
         size_bytes = buried.size_bytes()
-        directory.rename(directory.with_suffix(PURGED_SUFFIX))
+        directory.rename(self._path / f"{directory.name}{PURGED_SUFFIX}")
         self.counters.purged_topics += 1
         self.counters.purged_early_topics += is_early
         self.counters.purged_bytes += size_bytes
@@ -255,6 +284,10 @@ class Trash:
             self._forget(UUID(directory.stem))  # before nothing is left that records its purge
             directory.rmdir()
         return bool(rubbish)
+
+
+def _latest_first(found: list[Buried]) -> list[Buried]:
+    return sorted(found, key=lambda each: each.deleted.deleted_us, reverse=True)
 
 
 def topic_directories(parent: Path) -> list[Path]:

@@ -22,24 +22,28 @@ from tailrace_broker.core.ring.topics import topic_of
 from tailrace_broker.model.errors import (
     CorruptPartitionError,
     DiskFullError,
-    NotInTrashError,
     NotReadyError,
     StorageFailedError,
     StoredDataError,
     TailraceError,
-    TopicNotFoundError,
 )
 from tailrace_broker.model.replication import LogKey
-from tailrace_broker.model.ring_state import RangeEnd, RangeState, RingState, TopicState
+from tailrace_broker.model.ring_state import (
+    DeletedTopic,
+    RangeEnd,
+    RangeState,
+    RingState,
+    TopicState,
+)
 from tailrace_broker.model.topic import NO_EPOCH, Partition, Topic, is_internal
 from tailrace_broker.node.ring import RingNode
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.engine import Replayed
 from tailrace_broker.storage.files.io_threads import IoThreads
 from tailrace_broker.storage.log.partition_log import PartitionLog
-from tailrace_broker.storage.log.rescued_tail import RESCUED, save_rescued
 from tailrace_broker.storage.log.resources import LogResources
 from tailrace_broker.storage.segments.writer import LogPlace
+from tailrace_broker.topics.deleted_topics import DeletedTopics
 from tailrace_broker.topics.healing import Healing
 from tailrace_broker.topics.hosted_topic import (
     HostedTopic,
@@ -78,7 +82,6 @@ class LocalTopics:
         self.by_name: dict[str, HostedTopic] = {}
         self.internal: dict[str, HostedTopic] = {}  # the broker's own: no listener knows them
         self.on_changed: Callable[[str], None] = lambda _: None  # a topic has come, or gone
-        self.on_buried: Callable[[], None] = lambda: None
         self._by_id: dict[UUID, HostedTopic] = {}
         self._directory = directory
         self._io = io
@@ -88,6 +91,7 @@ class LocalTopics:
         self._ring = ring
         self._roles = RangeRoles(url_of, self._lead_again)
         ordinal = directory.identity.ordinal
+        self._deleted = DeletedTopics(directory, io, spawn, now_us)
         self._damaged = directory.damaged
         self._healing = Healing(ring, self._damaged, io, spawn)
         self.replicas = Replicas(
@@ -98,8 +102,6 @@ class LocalTopics:
         self._wanted_count = self._applied_count = 0  # of states
         self._applied = asyncio.Event()  # of the pass under way; each has its own
         self._is_serving = self._is_running = False
-        self._burials: dict[UUID, asyncio.Event] = {}
-        self._to_exhume: set[UUID] = set()  # restored, and in the trash still
         self._unopened: set[UUID] = set()  # the disk has refused to open a log of these
         self._to_reopen: set[LogKey] = set()
         self._retry: asyncio.TimerHandle | None = None
@@ -110,8 +112,9 @@ class LocalTopics:
         return chain(self.by_name.values(), self.internal.values())
 
     def all_logs(self) -> Iterator[PartitionLog]:
-        """All that are open here, of all topics."""
-        return chain.from_iterable(hosted.all_logs() for hosted in self.all_hosted())
+        """All that are open here, of all topics, deleted ones too."""
+        topics = chain(self.all_hosted(), self._deleted.kept.values())
+        return chain.from_iterable(hosted.all_logs() for hosted in topics)
 
     # --- life ---
 
@@ -139,19 +142,13 @@ class LocalTopics:
     async def _host_all(self, state: RingState, replayed: Replayed) -> None:
         count = self._wanted_count
         self._take_roles(state)
-        living = {topic.id for topic in state.topics.values()}
-        deleted = {
-            each.topic.id: (topic_of(state, each.topic), each.deleted_us)
-            for each in state.deleted.values()
-        }
-        run, trash = self._io.run, self._directory.trash
-        await run(partial(_rescue_deleted, self._directory, replayed, living, deleted))
-        await run(partial(trash.finish_deletions, living, deleted))
+        await self._deleted.finish(state, replayed)
         for topic in state.topics.values():
             hosted = await self._fit(state, topic, None, replayed)
             failure = hosted.failure()
             if failure is not None:
                 raise failure
+        await self._host_all_deleted(state, replayed)
         await self._set_aside_closed(replayed)
         self._reset_set_aside()
         self._state, self._applied_count = state, count
@@ -167,7 +164,7 @@ class LocalTopics:
             if ordinal in owner.replicas and not owner.is_sealed
         }
         damaged: set[int] = set()
-        for hosted in self.all_hosted():
+        for hosted in chain(self.all_hosted(), self._deleted.kept.values()):
             for partition, log in zip(hosted.topic.partitions, hosted.logs, strict=True):
                 if partition.is_sealed:
                     continue
@@ -182,6 +179,10 @@ class LocalTopics:
                     damaged.add(range_id)
         return Recovered(tuple(ends.values()), tuple(sorted(damaged)))
 
+    def on_buried(self, call: Callable[[], None]) -> None:
+        """Call this when the data of a deleted topic has come to the trash."""
+        self._deleted.on_buried = call
+
     def serve(self) -> None:
         """Go on with what has been agreed since."""
         self._is_serving = True
@@ -195,8 +196,7 @@ class LocalTopics:
             self._retry.cancel()
         while self._is_running:
             await self._applied.wait()
-        for ended in list(self._burials.values()):
-            await ended.wait()
+        await self._deleted.all_buried()
 
     async def reached(self) -> None:
         """Once what the ring has agreed on by now has been applied here. NotReadyError."""
@@ -214,9 +214,17 @@ class LocalTopics:
         await self.reached()
 
     async def buried(self, topic_id: UUID) -> None:
-        """Once the data of this deleted topic is in the trash, or could not be moved there."""
-        if topic_id in self._burials:
-            await self._burials[topic_id].wait()
+        """Once the data of this deleted topic is marked or in the trash, or could not be."""
+        await self._deleted.buried(topic_id)
+
+    @property
+    def kept_deleted(self) -> Collection[UUID]:
+        """Deleted topics whose data lies here until the ring forgets them."""
+        return self._deleted.kept.keys()
+
+    async def all_buried(self) -> None:
+        """Likewise of all topics whose deletion has been applied here."""
+        await self._deleted.all_buried()
 
     # --- following the ring ---
 
@@ -246,8 +254,12 @@ class LocalTopics:
         if not self._roles.of(place.range_id).commits_alone:
             self._healing.found(LogKey(place.topic_id, place.partition), place.range_id)
 
+    def _hosted(self, topic_id: UUID) -> HostedTopic | None:
+        """A topic whose logs are open here, deleted or not."""
+        return self._by_id.get(topic_id) or self._deleted.kept.get(topic_id)
+
     def _log_of(self, key: LogKey) -> PartitionLog | None:
-        log = _log_in(self._by_id.get(key.topic_id), key.partition)
+        log = _log_in(self._hosted(key.topic_id), key.partition)
         return log if isinstance(log, PartitionLog) else None
 
     def _look(self) -> None:
@@ -299,18 +311,30 @@ class LocalTopics:
             is_touched = ranges and any(each.range_id in ranges for each in topic.slices)
             if topic.id not in changed_ids and (is_touched or topic.id in self._unopened):
                 await self._host(before, state, topic)
+        for topic_id in self._deleted.take_forgotten(state):
+            self._unopened.discard(topic_id)
+        await self._host_all_deleted(state, Replayed())
         self._reset_set_aside()
+
+    async def _host_all_deleted(self, state: RingState, replayed: Replayed) -> None:
+        for topic_id, deleted in state.deleted.items():
+            is_open = topic_id in self._deleted.kept and topic_id not in self._unopened
+            if not is_open and self._deleted.keeps(state, deleted):
+                await self._host_deleted(state, deleted, replayed)
 
     async def _host(self, before: RingState, state: RingState, topic: TopicState) -> None:
         """A topic that is new, back, or another than it was."""
         hosted, name = self._by_id.get(topic.id), topic.name
-        is_restored = topic.id in before.deleted and hosted is None
-        if is_restored:
-            self._to_exhume.add(topic.id)
         settings = None if hosted is None else hosted.topic.settings
         has_come = hosted is None or hosted.topic.name != name  # deleted, and restored as another
+        is_restored = hosted is None and topic.id in before.deleted
+        if is_restored:
+            hosted = self._deleted.bring_back(topic.id)
         had_failed = topic.id in self._unopened
         hosted = await self._fit(state, topic, hosted, Replayed())
+        if is_restored:
+            for log in hosted.all_logs():
+                log.withhold(None)
         self._retention.forget([log for log in hosted.all_logs() if not log.is_served])
         self._retention.watch(hosted.whole_logs())
         if has_come:
@@ -367,7 +391,7 @@ class LocalTopics:
         else:
             hosted.alter(topic, logs)
         await self._close(unwanted, hosted)
-        failure = await self._brought_back(topic)
+        failure = await self._deleted.brought_back(topic)
         for partition in wanted:
             if failure is not None:
                 logs[partition.partition] = _of_partition(failure, topic, partition.partition)
@@ -379,16 +403,21 @@ class LocalTopics:
                 logs[number] = log
         hosted.alter(topic, logs)
         news = [logs[each.partition] for each in wanted]
-        self._keep(hosted, [each for each in news if isinstance(each, PartitionLog)])
+        is_living = found.id not in state.deleted
+        opened_logs = [each for each in news if isinstance(each, PartitionLog)]
+        self._keep(hosted, opened_logs, is_living=is_living)
         return hosted
 
-    def _keep(self, hosted: HostedTopic, opened: Iterable[PartitionLog]) -> None:
+    def _keep(
+        self, hosted: HostedTopic, opened: Iterable[PartitionLog], *, is_living: bool
+    ) -> None:
         topic = hosted.topic
-        self._by_id[topic.topic_id] = hosted
         for log in opened:
             if LogKey(topic.topic_id, log.place.partition) not in self._damaged.unreset:
                 self.replicas.opened(log)
-        (self.internal if is_internal(topic.name) else self.by_name)[topic.name] = hosted
+        if is_living:
+            self._by_id[topic.topic_id] = hosted
+            (self.internal if is_internal(topic.name) else self.by_name)[topic.name] = hosted
         if hosted.failure() is None:
             self._unopened.discard(topic.topic_id)
         else:
@@ -416,31 +445,12 @@ class LocalTopics:
         for log in closing:
             await log.close()
 
-    async def _brought_back(self, topic: Topic) -> TailraceError | None:
-        """The data of a restored topic is where it was; or why not."""
-        if topic.topic_id not in self._to_exhume:
-            return None
-        trash, run = self._directory.trash, self._io.run
-        await self.buried(topic.topic_id)
-        try:
-            await run(partial(trash.exhume, topic))
-        except NotInTrashError as error:
-            self._to_exhume.discard(topic.topic_id)
-            return CorruptPartitionError(
-                f"the data of the deleted topic was removed before it was restored: {error.detail}"
-            )
-        except (DiskFullError, StorageFailedError) as error:
-            return error
-        self._to_exhume.discard(topic.topic_id)
-        await run(partial(trash.unmark, topic.topic_id))
-        return None
-
     async def _set_aside_closed(self, replayed: Replayed) -> None:
         """What the journal holds for logs that are not open here: it goes on without them."""
         assert self._resources is not None
         for (id_bytes, partition), batches in replayed.replay.batches.items():
             topic_id = UUID(bytes=id_bytes)
-            log = _log_in(self._by_id.get(topic_id), partition)
+            log = _log_in(self._hosted(topic_id), partition)
             if log is not None and not isinstance(log, PartitionLog | CorruptPartitionError):
                 path = self._directory.partition_path(topic_id, partition)
                 await set_aside(path, batches, self._resources)
@@ -453,37 +463,26 @@ class LocalTopics:
         return hosted
 
     def _delete(self, hosted: HostedTopic, state: RingState) -> None:
-        """The topic is gone at once; its data moves to the trash when appends under way end."""
-        topic = hosted.topic
-        del self._by_id[topic.topic_id]
-        self._unopened.discard(topic.topic_id)
-        self._to_exhume.discard(topic.topic_id)
-        gone = TopicNotFoundError(f'topic "{topic.name}" was deleted', topic=topic.name)
+        """The topic is gone at once."""
+        topic_id = hosted.topic.topic_id
+        del self._by_id[topic_id]
+        self._unopened.discard(topic_id)
         self._retention.forget(hosted.all_logs())
-        for log in hosted.all_logs():
-            log.give_up(gone)
-        _log.info("topic.deleted", topic=topic.name, id=str(topic.topic_id))
-        deleted = state.deleted.get(topic.topic_id)
-        deleted_us = self._now_us() if deleted is None else deleted.deleted_us
-        self._burials[topic.topic_id] = asyncio.Event()
-        self._spawn(self._bury(hosted, deleted_us))
+        self._deleted.delete(hosted, state)
 
-    async def _bury(self, hosted: HostedTopic, deleted_us: int) -> None:
-        trash, run, topic = self._directory.trash, self._io.run, hosted.topic
+    async def _host_deleted(
+        self, state: RingState, deleted: DeletedTopic, replayed: Replayed
+    ) -> None:
+        """Open the logs that its replicas here follow with, until the ring forgets it."""
+        topic_id = deleted.topic.id
         try:
-            is_marked = True
-            try:
-                await run(partial(trash.mark, topic, deleted_us))
-            except StoredDataError as error:  # the next start does all of it
-                _log.warning("trash.failed", topic=topic.name, detail=error.detail)
-                is_marked = False
-            for log in hosted.all_logs():
-                await log.close()
-            if is_marked:
-                await run(partial(trash.bury, topic.topic_id))
-        finally:
-            self._burials.pop(topic.topic_id).set()
-        self.on_buried()
+            await self._deleted.mark(state, deleted)
+        except StoredDataError as error:
+            _log.warning("trash.failed", topic=deleted.topic.name, detail=error.detail)
+            self._unopened.add(topic_id)
+            return
+        hosted = self._deleted.kept.get(topic_id)
+        self._deleted.keep(await self._fit(state, deleted.topic, hosted, replayed))
 
 
 def _says_the_same(before: RingState | None, after: RingState) -> bool:
@@ -534,22 +533,3 @@ def _changes(old: msgspec.Struct, new: msgspec.Struct) -> dict[str, Any]:
     return {
         name: value for name, value in msgspec.structs.asdict(new).items() if before[name] != value
     }
-
-
-def _rescue_deleted(
-    directory: DataDirectory,
-    replayed: Replayed,
-    living: Collection[UUID],
-    deleted: Collection[UUID],
-) -> None:
-    """Set aside what only the journal holds of topics whose deletion was interrupted. Blocks."""
-    for (id_bytes, partition), batches in replayed.replay.batches.items():
-        topic_id = UUID(bytes=id_bytes)
-        path = directory.partition_path(topic_id, partition)
-        is_unburied = topic_id in deleted and directory.trash.gone([topic_id])
-        if topic_id not in living and (is_unburied or path.parent.exists()):
-            try:
-                stored = [batch.stored for batch in batches]
-                save_rescued(path, stored, directory.trash.spares.write)
-            except StoredDataError as error:
-                _log.error("rescue.failed", file=str(path / RESCUED), detail=error.detail)

@@ -7,12 +7,11 @@ here: their logs commit alone.
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, assert_never
 
 import structlog
-from msgspec.structs import replace
 
 from tailrace_broker.codec.batch import StoredBatch, verified_batches
 from tailrace_broker.codec.replication import LinkFrame
@@ -77,7 +76,6 @@ from tailrace_broker.model.replication import (
     ToLeader,
 )
 from tailrace_broker.model.ring_state import (
-    DeletedTopic,
     Registration,
     Replica,
     RingState,
@@ -102,8 +100,6 @@ WATCH_SECONDS = 0.5
 STOP_SECONDS = 1.0
 # How long it waits before that for others to lead, and to do without this broker.
 HAND_OVER_SECONDS = 1.0
-# The trash of a replica is not replicated: its logs are closed.
-_NOTHING_DELETED: Mapping[Any, DeletedTopic] = {}
 
 _log = structlog.get_logger()
 
@@ -212,7 +208,7 @@ class Replicas:
         if self._is_stopped:
             return
         me = None if mine is None else Replica(mine.ordinal, mine.number)
-        self._step(StateApplied(replace(state, deleted=_NOTHING_DELETED), me))
+        self._step(StateApplied(state, me))
         if self._links is not None:
             self._links.follow(self._leaders(state))
 

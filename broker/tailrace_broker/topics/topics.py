@@ -32,6 +32,7 @@ from tailrace_broker.model.errors import (
     InvalidParameterError,
     InvalidTopicNameError,
     NothingLostError,
+    NotInTrashError,
     NotReadyError,
     RingRefusedError,
     StoredDataError,
@@ -106,7 +107,10 @@ class Topics:
             purge_agreed=self._purge_agreed,
         )
         self._local = LocalTopics(directory, io, spawn, now_us, retention, ring, url_of=url_of)
-        self._local.on_buried = self._look_into_trash
+        self._local.on_buried(self._look_into_trash)
+        self._loop = asyncio.get_running_loop()
+        directory.trash.on_full = self._on_full
+        self._is_purging = False
         self.by_name = self._local.by_name
         self.internal = self._local.internal  # the broker's own: no listener knows them
 
@@ -373,7 +377,14 @@ class Topics:
         NotReadyError. DiskFullError, StorageFailedError: it is back, and cannot be opened yet.
         """
         self.check_ready()
-        deleted = await self._io.run(partial(self._directory.trash.find, wanted))
+        find = partial(self._directory.trash.find, wanted)
+        try:
+            deleted = await self._io.run(find)
+        except NotInTrashError:  # another broker may just have deleted it
+            await self._ring.current()
+            await self._local.reached()
+            await self._local.all_buried()
+            deleted = await self._io.run(find)
         name = new_name or deleted.name
         check_topic_name(name)
         state = await self._change(RestoreTopic(deleted.topic_id, new_name), name)
@@ -441,7 +452,7 @@ class Topics:
                     each.deleted.deleted_us + self._delete_retention_us,
                     each.size_bytes(),
                 )
-                for each in self._directory.trash.buried()
+                for each in self._directory.trash.restorable()
             ]
 
         return await self._io.run(listed)
@@ -469,11 +480,27 @@ class Topics:
         kept_us = (each.deleted_us for each in state.deleted.values())
         return min((each for each in kept_us if each > before_us), default=None)
 
+    def _on_full(self) -> None:
+        """Called in an I/O thread."""
+        self._loop.call_soon_threadsafe(self._purge_oldest_kept)
+
+    def _purge_oldest_kept(self) -> None:
+        """The disk is full: have the ring forget what this broker keeps of a deleted topic."""
+        state = self._ring.state
+        if state is None or not self.is_ready or self._is_purging:
+            return
+        kept = [each for key, each in state.deleted.items() if key in self._local.kept_deleted]
+        if kept:
+            self._is_purging = True
+            oldest = min(kept, key=lambda each: each.deleted_us)
+            self._spawn(self._forget_deleted((oldest.topic.id,)))
+
     async def _forget_deleted(self, topic_ids: tuple[UUID, ...]) -> None:
         try:
             await self._ring.change(PurgeTopics(topic_ids))
         except TailraceError as error:  # the next look tries again
             _log.warning("purge.failed", detail=error.detail)
+        self._is_purging = False
 
     # --- the first produce ---
 

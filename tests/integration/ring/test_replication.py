@@ -4,22 +4,25 @@ Every acknowledged event is there once, at its offset, in order; the replicas ar
 byte. `RING_RUNS=10` repeats each test with other seeds.
 """
 
+import json
 import random
 from pathlib import Path
 from threading import Event
 
 import pytest
 
+from tailrace.errors import TailraceError
 from tailrace.sync import Client
 from tests.support.broker.fixtures import free_ring_port
 from tests.support.ring.local_ring import founded_ring
-from tests.support.ring.replicated_ring import TOPIC, ReplicatedRing, replicated_ring
+from tests.support.ring.replicated_ring import TOPIC, WHOLE_S_MAX, ReplicatedRing, replicated_ring
 from tests.support.ring.seeds import RUNS, seed_of
 
 PAUSE_S = 5.0  # longer than any timeout between brokers
 REQUESTS_MAX = 150  # between two faults
 RESTORES = 5
 EVENTS = 30  # in each partition, most likely
+DELETED = "deleted"
 
 pytestmark = [
     pytest.mark.integration,
@@ -104,3 +107,57 @@ def test_a_topic_that_is_restored_takes_events_again(tmp_path: Path, run: int) -
 
         ends = [row.high_watermark for row in client.offsets([TOPIC])]
         assert sum(end or 0 for end in ends) == EVENTS * (RESTORES + 1)
+
+
+def test_a_deleted_topic_is_restored_whole_by_whoever_was_wiped(tmp_path: Path, run: int) -> None:
+    """Its replicas follow each other while it can be restored."""
+    with replicated_ring(tmp_path, seed_of(run)) as subject:
+        ring = subject.ring
+        ring.call(0, "POST", "/v1/topics", {"name": DELETED})
+        with Client(ring.brokers[0].url) as client:
+            for number in range(EVENTS):
+                client.produce(DELETED, b"%d" % number, key=f"k{number}")
+        wiped, lost, restarted = subject.random.sample(range(3), 3)
+        if subject.random.random() < 0.5:  # else it applies the deletion, and loses its data then
+            ring.kill(wiped)
+        ring.call(lost, "DELETE", f"/v1/topics/{DELETED}")
+        ring.kill(wiped)
+        ring.wipe(wiped)
+        ring.brokers[wiped].start()
+        subject.wait_whole()
+        ring.kill(restarted)
+        ring.brokers[restarted].start()
+        subject.wait_whole()
+        ring.kill(lost)
+
+        ring.until(
+            lambda: ring.is_answered(wiped, "POST", f"/v1/trash/{DELETED}/restore"), WHOLE_S_MAX
+        )
+        assert values_of(subject, wiped) == [*range(EVENTS)]
+
+        ring.brokers[lost].start()
+        subject.wait_whole()
+        ring.call(wiped, "DELETE", f"/v1/topics/{DELETED}")
+        ring.call(lost, "POST", f"/v1/trash/{DELETED}/restore")
+        assert values_of(subject, lost) == [*range(EVENTS)]
+
+
+def values_of(subject: ReplicatedRing, ordinal: int) -> list[int]:
+    """Return all values of the topic in their order, once all are committed."""
+    found: list[int] = []
+
+    def is_read() -> bool:
+        try:
+            with Client(subject.ring.brokers[ordinal].url) as client:
+                bodies = [
+                    client.read_lines(DELETED, row.partition, 0, max_records=EVENTS).body
+                    for row in client.offsets([DELETED])
+                ]
+        except TailraceError:
+            return False
+        lines = b"".join(bodies).splitlines()
+        found[:] = sorted(json.loads(line)["value"] for line in lines)
+        return len(found) == EVENTS
+
+    subject.ring.until(is_read, WHOLE_S_MAX)
+    return found

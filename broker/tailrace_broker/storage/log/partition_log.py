@@ -19,17 +19,11 @@ from tailrace_broker.codec.batch import BatchBody, StoredBatch
 from tailrace_broker.codec.columns import RecordColumns
 from tailrace_broker.codec.metadata import LogStart
 from tailrace_broker.codec.segment import INDEX_INTERVAL_BYTES, EpochStart, find_time
-from tailrace_broker.core.log.epochs import EpochEnd, joined
+from tailrace_broker.core.log.epochs import EpochEnd, cut_epochs, joined
 from tailrace_broker.core.log.producers import Producer, ProducerWindows
 from tailrace_broker.core.log.recovery import SegmentState
 from tailrace_broker.core.log.tail_events import CutLog, OwnWrite
-from tailrace_broker.model.append_outcome import (
-    CutOutcome,
-    LogIsCut,
-    Misfit,
-    OnAppended,
-    OnCut,
-)
+from tailrace_broker.model.append_outcome import CutOutcome, LogIsCut, Misfit, OnAppended, OnCut
 from tailrace_broker.model.damage import Damage, LostEnd
 from tailrace_broker.model.errors import (
     CorruptBatchError,
@@ -61,9 +55,8 @@ class PartitionLog:
     """The log of one partition."""
 
     __slots__ = (
-        "_end_before", "_gone", "_resources", "_tail", "_waiters", "lost_end", "on_trimmed",
-        "place", "role",
-        "segments",
+        "_end_before", "_gone", "_resources", "_tail", "_waiters", "_withheld", "lost_end",
+        "on_trimmed", "place", "role", "segments",
     )  # fmt: skip
 
     def __init__(
@@ -108,6 +101,7 @@ class PartitionLog:
         self._waiters: set[asyncio.Future[None]] | None = None
         self._gone: TailraceError | None = None
         self._end_before = self.log_end  # when its present role began
+        self._withheld: TailraceError | None = None
         self.lost_end = lost_end
         if lost_end is not None:
             self._tail.refuse(self.lost_end_error(lost_end))
@@ -177,8 +171,8 @@ class PartitionLog:
 
     @property
     def is_served(self) -> bool:
-        """This process leads its range, or has a whole copy of a sealed one."""
-        return self.role.elsewhere is None
+        """This process leads its range, or has a whole copy of a sealed one, for users."""
+        return self.role.elsewhere is None and self._withheld is None
 
     def check_served(self) -> None:
         """NotLeaderError, NoLeaderError."""
@@ -291,12 +285,9 @@ class PartitionLog:
 
     def epochs(self) -> tuple[int, Sequence[EpochStart]]:
         """Return the epoch of the batch before the log start, and those from there on."""
-        before = [
-            each.epoch
-            for each in joined(segment.epochs for segment in self.segments)
-            if each.offset < self.log_start
-        ]
-        return before[-1] if before else self._tail.start.epoch_before, self._tail.replica.epochs
+        before = cut_epochs(joined(each.epochs for each in self.segments), self.log_start)
+        epoch_before = before[-1].epoch if before else self._tail.start.epoch_before
+        return epoch_before, self._tail.replica.epochs
 
     def read_recent(self, offset: int, max_bytes: int) -> list[StoredBatch]:
         """As `read`, also above the high watermark; none: they are not in memory."""
@@ -320,8 +311,7 @@ class PartitionLog:
 
         Up to `max_bytes`, at least one. OffsetOutOfRangeError; CorruptPartitionError.
         """
-        if self._gone:
-            raise self._gone
+        self._check_here()
         if self.lost_end is not None and offset >= self.high_watermark:
             raise self.lost_end_error(self.lost_end)
         self._check_range(offset)
@@ -339,8 +329,7 @@ class PartitionLog:
 
         CorruptPartitionError.
         """
-        if self._gone:
-            raise self._gone
+        self._check_here()
         end_offset = self.high_watermark
         for state in list(self.segments):
             if state.entries and state.largest_timestamp_us >= timestamp_us:
@@ -427,6 +416,15 @@ class PartitionLog:
         self._tail.refuse(reason)
         self._wake_waiters()
 
+    def withhold(self, reason: TailraceError | None) -> None:
+        """Answer appends and reads of users with `reason`; None: take them again.
+
+        What a leader sends is stored all the same, and followers are fed.
+        """
+        self._withheld = reason
+        self._tail.withhold(reason)
+        self._wake_waiters()
+
     async def drained(self) -> None:
         """Once the appends under way have ended; none may come after."""
         self._tail.is_open = False
@@ -483,6 +481,12 @@ class PartitionLog:
         for waiter in self._waiters or ():
             if not waiter.done():
                 waiter.set_result(None)
+
+    def _check_here(self) -> None:
+        """Raise why users cannot read it."""
+        refusal = self._gone or self._withheld
+        if refusal is not None:
+            raise refusal
 
     def _check_range(self, offset: int) -> None:
         """A new leader may not know yet how far its log was committed."""

@@ -96,8 +96,8 @@ class LogTail:
     __slots__ = (
         "_follower", "_frame", "_gone", "_has_own_write", "_idle", "_leader", "_linger",
         "_on_advanced", "_on_sealed", "_place", "_resources", "_role", "_segments",
-        "_unflushed_paths", "_write", "_writer", "is_open", "on_durable", "on_own_write",
-        "pending", "recent", "replica", "start", "turns",
+        "_unflushed_paths", "_withheld", "_write", "_writer", "is_open", "on_durable",
+        "on_own_write", "pending", "recent", "replica", "start", "turns",
     )  # fmt: skip
 
     def __init__(
@@ -158,6 +158,7 @@ class LogTail:
         self.is_open = sealed_end is None
         self._idle: asyncio.Event | None = None
         self._gone: TailraceError | None = None
+        self._withheld: TailraceError | None = None
         self._unflushed_paths: set[Path] | None = None
 
     @property
@@ -201,8 +202,9 @@ class LogTail:
     def _lead(self, done: OnAppended) -> LeaderAppends | None:
         """Begin to take appends in this epoch; or refuse this one."""
         epoch = self._role.epoch
-        if self._gone is not None:
-            done(AppendFailed(self._gone))
+        refusal = self._gone or self._withheld
+        if refusal is not None:
+            done(AppendFailed(refusal))
         elif epoch is None:
             done(AppendFailed(self._role.refusal(self._place)))
         elif self._follower is not None and not self._follower.may_end:
@@ -286,7 +288,7 @@ class LogTail:
 
     def on_shortage(self) -> None:
         """Refuse what comes and give up what waits, or take appends again."""
-        if self._leader is None or self._gone is not None:
+        if self._leader is None or self._gone is not None or self._withheld is not None:
             return
         self._step(Refused(self._role.shortage(self._place, self.replica.settings)))
         attempted = self._role.shortage(self._place, self.replica.settings, is_attempted=True)
@@ -314,6 +316,12 @@ class LogTail:
         self._gone = reason
         self.is_open = False
         self._step(Refused(reason))
+
+    def withhold(self, reason: TailraceError | None) -> None:
+        """Answer appends of producers with `reason`; None: take them again."""
+        self._withheld = reason
+        if self._leader is not None:
+            self._step(Refused(reason))
 
     async def drained(self) -> None:
         """Once the appends under way have ended; none may come after."""
@@ -380,7 +388,7 @@ class LogTail:
     def end_spill(self, part: SpillPart, error: TailraceError | None) -> None:
         """The part is in the segment, durably; or not at all."""
         if part.batches:
-            self._count_write(error, part.started_s)
+            self._resources.counters.add_log_write(error, perf_counter() - part.started_s)
         if error is None and part.batches:
             self.pending.drop_below(part.batches[-1].header.end_offset)
         self.turns.end()
@@ -542,7 +550,7 @@ class LogTail:
             return batches
 
         def done(batches: Sequence[StoredBatch], error: TailraceError | None) -> None:
-            self._count_write(error, started_s)
+            self._resources.counters.add_log_write(error, perf_counter() - started_s)
             if written_paths:  # not in the thread: a flush under way has not seen it
                 self._unflushed_paths = written_paths | (self._unflushed_paths or set())
             if error is None:
@@ -560,14 +568,6 @@ class LogTail:
     def _needs_cut(self) -> bool:
         """A failed write may still stand in the segment."""
         return self._writer is not None and self._writer.needs_cut
-
-    def _count_write(self, error: TailraceError | None, started_s: float) -> None:
-        counters = self._resources.counters
-        if error is None:
-            counters.log_writes += 1
-            counters.log_write_seconds += perf_counter() - started_s
-        else:
-            counters.log_write_errors += 1
 
     def _tell_sealed(self, segment_count: int) -> None:
         """If there are more segments than that now."""

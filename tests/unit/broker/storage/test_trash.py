@@ -370,3 +370,46 @@ def test_a_deletion_on_a_full_disk_takes_no_space(
 
 def _mkdir_fails(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def mark(trash: Trash, data: Path, topic: Topic, deleted_us: int) -> None:
+    """Mark a topic of one record file where it is."""
+    segment = data / str(topic.topic_id) / "0" / f"{0:020d}.log"
+    segment.parent.mkdir(parents=True)
+    segment.write_bytes(b"records")
+    trash.mark(topic, deleted_us)
+
+
+def test_what_is_kept_in_its_place_can_be_found_and_only_the_ring_removes_it(
+    tmp_path: Path,
+) -> None:
+    forgotten: list[UUID] = []
+    trash = Trash(tmp_path, forgotten.append)
+    delete(trash, tmp_path, TOPICS[0], 6)
+    mark(trash, tmp_path, TOPICS[1], 5)
+
+    trash.finish_deletions(set(), {}, {TOPICS[1].topic_id})
+    assert [each.deleted.topic for each in trash.restorable()] == TOPICS[:2]
+    assert trash.find("b") == TOPICS[1]
+    assert trash.purge(10) is None
+    assert [each.directory for each in trash.restorable()] == [tmp_path / IDS[1]]
+
+    trash.discard(TOPICS[1].topic_id)
+    trash.discard(TOPICS[1].topic_id)
+    assert trash.restorable() == []
+    assert trash.gone([TOPICS[1].topic_id])
+    assert forgotten == [TOPICS[0].topic_id, TOPICS[1].topic_id]
+
+
+def test_a_full_disk_without_trash_asks_for_what_is_kept(trash: Trash, tmp_path: Path) -> None:
+    mark(trash, tmp_path, TOPICS[1], 5)
+    asked: list[bool] = []
+    trash.on_full = lambda: asked.append(True)
+
+    def work() -> None:
+        raise DiskFullError("full")
+
+    with pytest.raises(DiskFullError):
+        trash.with_room(work)
+    assert asked == [True]
+    assert [each.directory for each in trash.restorable()] == [tmp_path / IDS[1]]

@@ -563,6 +563,32 @@ def test_a_log_that_goes_away_ends_what_is_under_way_and_refuses_the_rest(
     assert files.values() == [b"0", b"1"]
 
 
+def test_a_log_of_a_deleted_topic_is_followed_and_goes_on_when_it_is_restored(
+    files: LogFiles,
+) -> None:
+    gone = TopicNotFoundError("deleted")
+
+    async def scenario() -> None:
+        async with open_log(files) as log:
+            appends = Appends(log)
+            await appends.event(b"0")
+            waiting = asyncio.create_task(log.wait_beyond(1))
+            await asyncio.sleep(0)
+            log.withhold(gone)
+            await waiting
+            for refused in (appends.event(b"1"), log.read(0, 1), log.find_timestamp(0)):
+                with pytest.raises(TopicNotFoundError):
+                    await refused
+            assert len(await log.read_written(0, 1)) == 1
+
+            log.withhold(None)
+            assert await appends.event(b"2") == 1
+            assert len(await log.read(0, 1)) == 1
+
+    run(scenario)
+    assert files.values() == [b"0", b"2"]
+
+
 def test_a_read_whose_file_is_moved_away_learns_why(files: LogFiles, disk: FaultyDisk) -> None:
     async def scenario() -> None:
         async with open_log(files, cache_bytes=0) as log:
