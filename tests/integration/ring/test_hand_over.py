@@ -10,8 +10,13 @@ from pathlib import Path
 import pytest
 
 from tailrace.local.broker import LocalBroker
-from tests.integration.ring.test_replication import REQUESTS_MAX, RUNS, seed_of
-from tests.support.ring.replicated_ring import WHOLE_S_MAX, ReplicatedRing, replicated_ring
+from tests.support.ring.replicated_ring import (
+    REQUESTS_MAX,
+    WHOLE_S_MAX,
+    ReplicatedRing,
+    replicated_ring,
+)
+from tests.support.ring.seeds import RUNS, seed_of
 
 STOPS = 3
 FAILBACK_MS = 500

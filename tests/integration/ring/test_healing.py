@@ -14,11 +14,16 @@ from tailrace.errors import TailraceError
 from tailrace.sync import Client
 from tailrace.wire import DAMAGED_SUFFIX, BatchHeader
 from tailrace_broker.storage.files.direct_file import BLOCK_BYTES
-from tests.support.ring.replicated_ring import TOPIC, WHOLE_S_MAX, ReplicatedRing, replicated_ring
+from tests.support.ring.replicated_ring import (
+    REQUESTS_MAX,
+    TOPIC,
+    WHOLE_S_MAX,
+    ReplicatedRing,
+    replicated_ring,
+)
 from tests.support.ring.seeds import RUNS, seed_of
 from tests.support.storage.damaged import flip, stored_batches
 
-REQUESTS_MAX = 150  # between two faults
 CACHE_BYTES = 1 << 20  # the least: what is read is most likely read from the disk
 
 pytestmark = [

@@ -15,11 +15,16 @@ from tailrace.errors import TailraceError
 from tailrace.sync import Client
 from tests.support.broker.fixtures import free_ring_port
 from tests.support.ring.local_ring import founded_ring
-from tests.support.ring.replicated_ring import TOPIC, WHOLE_S_MAX, ReplicatedRing, replicated_ring
+from tests.support.ring.replicated_ring import (
+    REQUESTS_MAX,
+    TOPIC,
+    WHOLE_S_MAX,
+    ReplicatedRing,
+    replicated_ring,
+)
 from tests.support.ring.seeds import RUNS, seed_of
 
 PAUSE_S = 5.0  # longer than any timeout between brokers
-REQUESTS_MAX = 150  # between two faults
 RESTORES = 5
 EVENTS = 30  # in each partition, most likely
 DELETED = "deleted"

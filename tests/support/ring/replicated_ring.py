@@ -22,6 +22,7 @@ from tests.support.ring.stored_replicas import assert_replicas_are_prefixes, bad
 
 TOPIC = "replicated"
 WHOLE_S_MAX = 60.0  # on a busy machine
+REQUESTS_MAX = 150  # between two faults
 # The least that is allowed: segments roll during a test, and the journal's files are used again.
 SEGMENT_BYTES = 1 << 20
 JOURNAL_BYTES = 8 << 20
