@@ -1,9 +1,20 @@
 """Which sets of in-sync replicas a leader proposes. Pure."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from tailrace_broker.core.ring.range_commands import without
+from tailrace_broker.model.commands import ChangeIsr
 from tailrace_broker.model.ring_state import Replica
+
+
+@dataclass(slots=True)
+class Proposal:
+    """Members that join count until it is answered, or can never commit. It is repeated."""
+
+    command: ChangeIsr
+    joins: tuple[Replica, ...]
+    again_ms: int
 
 
 def admitted(isr: Sequence[Replica], joins: Iterable[Replica]) -> tuple[Replica, ...]:

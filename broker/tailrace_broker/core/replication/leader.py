@@ -11,7 +11,6 @@ dropped with the epoch. What counts for the high watermark is in SAFETY 2, here 
 """
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import assert_never
 
 from tailrace_broker.core.replication.events import (
@@ -38,7 +37,7 @@ from tailrace_broker.core.replication.events import (
     WriteFailed,
     Wrote,
 )
-from tailrace_broker.core.replication.isr import admitted, shrunk
+from tailrace_broker.core.replication.isr import Proposal, admitted, shrunk
 from tailrace_broker.core.replication.log_ends import common_end
 from tailrace_broker.core.replication.progress import FollowerLag, LedLog, Progress
 from tailrace_broker.core.replication.succession import Succession
@@ -55,15 +54,6 @@ from tailrace_broker.model.replication import (
     Standing,
 )
 from tailrace_broker.model.ring_state import Replica
-
-
-@dataclass(slots=True)
-class _Proposal:
-    """Counted until it is answered, or can never commit."""
-
-    command: ChangeIsr
-    joins: tuple[Replica, ...]
-    again_ms: int
 
 
 class RangeLeader:
@@ -86,7 +76,7 @@ class RangeLeader:
         self._rules = rules
         self._logs: dict[LogKey, LedLog] = {}
         self._progress: dict[int, Progress] = {}  # of the other replicas, by ordinal
-        self._proposal: _Proposal | None = None
+        self._proposal: Proposal | None = None
         # Whose ends are counted beside the own; None: of one of them none is known.
         self._counted: list[Progress] | None = None
         self._isr_count = 0  # in force for min ISR
@@ -474,7 +464,7 @@ class RangeLeader:
             return []
         joining = tuple(each for each in replicas if each in isr)
         command = ChangeIsr(owner.id, self.epoch, owner.version, isr)
-        self._proposal = _Proposal(command, joining, clock_ms + self._timing.propose_ms)
+        self._proposal = Proposal(command, joining, clock_ms + self._timing.propose_ms)
         self._rules["leader.proposed_join" if joining else "leader.proposed_shrink"] += 1
         return [Propose(command), *self._count()]
 
@@ -578,7 +568,7 @@ class RangeLeader:
                 each.end_candidacy()
         return [*self._count(), *self._reconsider(clock_ms)]
 
-    def _is_over(self, proposal: _Proposal) -> bool:
+    def _is_over(self, proposal: Proposal) -> bool:
         """Answered, or it can never commit; a refusal alone is no answer: a copy may be late."""
         if self._view.range.version != proposal.command.version:
             return True
