@@ -55,7 +55,7 @@ DATA_MUTATIONS: dict[Mutation, int] = {
     mutations_of_replicas.end_reported_before_the_cut: 0,
     mutations_of_replicas.epoch_checks_off: 74,
     mutations_of_replicas.no_cut: 7,
-    mutations_of_replicas.cut_at_the_end_of_the_last_epoch: 49,
+    mutations_of_replicas.cut_at_the_end_of_the_last_epoch: 127,
     mutations_of_replicas.takeover_needs_min_isr: 0,
     mutations_of_replicas.the_floor_counts_ghosts: 1,
     mutations_of_replicas.floor_off: 0,

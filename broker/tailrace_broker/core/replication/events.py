@@ -40,11 +40,15 @@ class ReplicationTiming(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RangeView:
-    """A range as it is applied. `current`: what names each of its replicas now, by ordinal."""
+    """A range as it is applied. `current`: what names each of its replicas now, by ordinal.
+
+    `fenced`: those of them that may not lead now.
+    """
 
     range: RangeState
     floor: int
     current: Mapping[int, Replica]
+    fenced: frozenset[int] = frozenset()
 
 
 def view_of(state: RingState, range_id: int) -> RangeView:
@@ -55,7 +59,8 @@ def view_of(state: RingState, range_id: int) -> RangeView:
         for ordinal in found.replicas
         if ordinal in state.brokers
     }
-    return RangeView(found, state.floor, current)
+    fenced = frozenset(ordinal for ordinal in current if state.brokers[ordinal].is_fenced)
+    return RangeView(found, state.floor, current, fenced)
 
 
 # --- in, both ---

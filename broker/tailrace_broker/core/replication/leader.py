@@ -117,8 +117,8 @@ class RangeLeader:
         clock_ms = self._listen(now_ms)
         effects = self._routed(event, now_ms, clock_ms)
         if not self.is_given_up and (self.succession.has_begun or isinstance(event, Woken)):
-            led, logs = self._view.range, self._logs.values()
-            effects += self.succession.step(led, self._progress, logs, clock_ms)
+            logs = self._logs.values()
+            effects += self.succession.step(self._view, self._progress, logs, clock_ms)
         return effects
 
     def _routed(self, event: LeaderEvent, now_ms: int, clock_ms: int) -> list[LeaderEffect]:

@@ -8,9 +8,14 @@ first: from then on nothing is appended in the epoch, whatever comes of it (SAFE
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from tailrace_broker.core.replication.events import HandOver, HoldAppends, ReplicationTiming
+from tailrace_broker.core.replication.events import (
+    HandOver,
+    HoldAppends,
+    RangeView,
+    ReplicationTiming,
+)
 from tailrace_broker.core.replication.progress import LedLog, Progress
-from tailrace_broker.model.ring_state import RangeState, Replica
+from tailrace_broker.model.ring_state import Replica
 
 
 class Succession:
@@ -54,14 +59,18 @@ class Succession:
 
     def step(
         self,
-        led: RangeState,
+        view: RangeView,
         progress: Mapping[int, Progress],
         logs: Collection[LedLog],
         clock_ms: int,
     ) -> list[HoldAppends | HandOver]:
         """Hold appends for a successor; propose it when all that was appended is committed."""
-        known = filter(None, map(progress.get, led.replicas))
-        members = [each for each in known if each.is_member and self._is_there(each, clock_ms)]
+        led, silence_ms = view.range, self._timing.silence_ms
+        unfenced = [each for each in led.replicas if each not in view.fenced]
+        known = filter(None, map(progress.get, unfenced))
+        members = [
+            each for each in known if each.is_member and not each.seems_dead(clock_ms, silence_ms)
+        ]
         self.can_hand_over = bool(members)
         # A member has all, when all is committed.
         able = [each.replica for each in members if each.is_following]
@@ -87,9 +96,6 @@ class Succession:
         if self.successor == self._me:
             return "leads_on"
         return "hands_over" if self.is_stopping else "fails_back"
-
-    def _is_there(self, found: Progress, clock_ms: int) -> bool:
-        return not found.seems_dead(clock_ms, self._timing.silence_ms)
 
     def _choose(self, able: Sequence[Replica], natural: int, clock_ms: int) -> Replica | None:
         """Return the successor, of those that are able to lead, in the ring's order."""

@@ -1,6 +1,11 @@
 from collections import Counter
 
-from tailrace_broker.core.replication.events import HandOver, HoldAppends, ReplicationTiming
+from tailrace_broker.core.replication.events import (
+    HandOver,
+    HoldAppends,
+    RangeView,
+    ReplicationTiming,
+)
 from tailrace_broker.core.replication.log_ends import LogEnds
 from tailrace_broker.core.replication.progress import LedLog, Progress
 from tailrace_broker.core.replication.succession import Succession
@@ -19,6 +24,7 @@ class Led:
         self.now_ms = 0
         self.rules: Counter[str] = Counter()
         self.state = RangeState(7, 0, 9, 1, 0, (0, 1, 2), (A, B, C), EPOCH, 3, me)
+        self.fenced: set[int] = set()
         self.progress = {each.ordinal: Progress(each, 0) for each in (A, B, C) if each != me}
         for each in self.progress.values():
             each.has_reported = each.is_following = each.is_member = True
@@ -29,7 +35,8 @@ class Led:
         self.now_ms += after_ms
         for each in self.progress.values():
             each.heard_ms = self.now_ms
-        effects = self.succession.step(self.state, self.progress, [self.log], self.now_ms)
+        view = RangeView(self.state, 2, {}, frozenset(self.fenced))
+        effects = self.succession.step(view, self.progress, [self.log], self.now_ms)
         self.succession.validate()
         return effects
 
@@ -95,6 +102,15 @@ def test_a_natural_leader_and_a_range_without_it_fail_back_to_nobody() -> None:
 
     assert led.step(TIMING.failback_ms) == []
     assert other.step(TIMING.failback_ms) == []
+
+
+def test_a_fenced_broker_is_handed_nothing() -> None:
+    led, other = Led(B), Led(A)
+    led.fenced = {0}
+    other.fenced = {1}
+
+    assert led.step(TIMING.failback_ms) == []
+    assert other.stop() == [HoldAppends(EPOCH), HandOver(EPOCH, C)]
 
 
 def test_a_failback_waits_until_little_is_uncommitted() -> None:
