@@ -66,8 +66,9 @@ def committed(described: dict[str, Any]) -> dict[str, Any]:
         for registration in described["registrations"]
     ]
     metadata = {name: described["metadata"][name] for name in ("term", "leader", "voters")}
-    same = {name: described[name] for name in ("clusterId", "brokers", "factor", "ranges")}
-    return {**same, **metadata, "registrations": brokers}
+    same = {name: described[name] for name in ("clusterId", "brokers", "factor")}
+    ranges = [{**each, "followers": None} for each in described["ranges"]]
+    return {**same, **metadata, "registrations": brokers, "ranges": ranges}
 
 
 def test_every_broker_shows_the_same_ring(ring: LocalRing) -> None:
