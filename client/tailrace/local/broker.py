@@ -89,6 +89,7 @@ class LocalBroker:
         }
         self._has_peers = "peer_host" in given
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_ending = False
 
     def __enter__(self) -> Self:
         self.start()
@@ -122,6 +123,7 @@ class LocalBroker:
         assert not self.is_running()
         check_ports_are_free(self.port, has_peers=self._has_peers)
         make_directory(self.data_dir)
+        self._is_ending = False
         log = self.log_path.open("ab") if self.log_path else None
         try:
             self._process = subprocess.Popen(  # noqa: S603  # a module of ours
@@ -157,7 +159,7 @@ class LocalBroker:
         """SIGTERM, and SIGKILL when that does not help; BrokerEndedError unless it ends cleanly."""
         if self._process is None:
             return
-        self._process.terminate()
+        self.terminate()
         try:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_S_MAX)
@@ -167,8 +169,12 @@ class LocalBroker:
             self._raise_ended(self._process.returncode)
 
     def terminate(self) -> None:
-        """SIGTERM, without waiting for its end; nothing happens when it has ended already."""
-        if self._process is not None:
+        """SIGTERM, once, without waiting for its end; nothing happens when it has ended already.
+
+        A second one would kill a broker whose stop is nearly done.
+        """
+        if self._process is not None and not self._is_ending:
+            self._is_ending = True
             self._process.terminate()
 
     def kill(self) -> None:

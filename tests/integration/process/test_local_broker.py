@@ -52,6 +52,20 @@ def test_an_end_that_is_not_clean_is_an_error(tmp_path: Path) -> None:
     assert caught.value.exit_code == -9
 
 
+def test_one_that_is_asked_twice_to_stop_ends_cleanly_and_starts_again(tmp_path: Path) -> None:
+    """As each broker of a ring is: all are asked at once, then each is waited for."""
+    broker = local_broker(tmp_path)
+    for _ in range(2):
+        broker.start()
+        broker.wait_ready()
+        broker.terminate()
+        while broker.is_running():
+            broker.terminate()
+        broker.stop()
+
+    assert not broker.is_running()
+
+
 def test_a_taken_port_is_reported_before_anything_starts(
     shared_broker: RunningBroker, tmp_path: Path
 ) -> None:
