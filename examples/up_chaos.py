@@ -30,7 +30,9 @@ PACE_EVENTS = 100
 PACE_SECONDS = 0.05  # 2,000 events a second
 CALM_SECONDS = 1.0  # of acknowledgements before the kill, and after them before the start
 PATIENCE_SECONDS = 60.0
+FLIGHT_SECONDS = 0.2  # until an answer from before the kill has been taken in
 POLL_SECONDS = 0.02
+NOWHERE = -1  # the partition of what was acknowledged without one
 
 
 class Killed(NamedTuple):
@@ -105,8 +107,9 @@ class Load:
     def _note(self, _: Outgoing[Sent], outcome: Outcome) -> None:
         if not isinstance(outcome, Stored):
             self._error = self._error or outcome
-        elif outcome.partition is not None:
-            self.acknowledged[outcome.partition].append(time.monotonic())
+        else:
+            partition = NOWHERE if outcome.partition is None else outcome.partition
+            self.acknowledged[partition].append(time.monotonic())
 
     def _check(self) -> None:
         if self._error is not None:
@@ -155,6 +158,8 @@ def chaos(
                 line.text = f"broker {victim} is back; each range has all its replicas in sync"
         with row("kept") as line:
             count = up_steps.read_back(survivor, load.events, starts, repeat_count=load.pass_count)
+            if count != load.acknowledged_count:
+                raise UpError(f"{load.acknowledged_count:,} acknowledged, {count:,} read back")
             line.text = (
                 f"{load.acknowledged_count:,} events acknowledged, {count:,} read back, each once; "
                 f"gap at most {longest_gap_s(load.acknowledged, killed):.2f} s"
@@ -200,7 +205,7 @@ def kill_leader(brokers: Sequence[LocalBroker], ordinal: int, load: Load, client
     killed_s = time.monotonic()
     brokers[ordinal].kill()
     load.wait_for(
-        lambda: all(load.acknowledged[partition][-1] > killed_s for partition in led),
+        lambda: all(load.acknowledged[each][-1] > killed_s + FLIGHT_SECONDS for each in led),
         f"an acknowledgement of each partition that broker {ordinal} led",
     )
     time.sleep(CALM_SECONDS)
