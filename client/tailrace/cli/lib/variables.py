@@ -18,6 +18,7 @@ BROKER_SETTINGS = (
     "port_stride",
     "ring_secret",
     "copies",
+    "failback_ms",
     "allowed_origins",
     "allowed_hosts",
     "auto_create_topics",

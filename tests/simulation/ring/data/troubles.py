@@ -56,6 +56,7 @@ DURABILITIES = (
     ("fsync", "written"),
     ("fsync", "fsync", "written"),
 )
+DAMAGE_FOUND = 0.25  # so many scenarios have running processes find some
 Maker = Callable[[random.Random, int, int], list[Happening]]
 
 
@@ -110,6 +111,12 @@ def make_data_troubles(
     while at_ms < trouble_ms:
         troubles += generator.choice(makers)(generator, at_ms, broker_count)
         at_ms += int(generator.expovariate(1 / pause_ms)) + 1
+    own = random.Random()  # so that damage changes no scenario without it
+    own.setstate(generator.getstate())
+    if own.random() < DAMAGE_FOUND:
+        for _ in range(own.randint(1, 3)):
+            found_ms = own.randint(CREATED_MS, max(CREATED_MS, trouble_ms))
+            troubles += _find_damage(own, found_ms, broker_count)
     return troubles
 
 
@@ -236,5 +243,4 @@ MAKERS: list[Maker] = [
     _damage,
     _stop,
     _stop_all,
-    _find_damage,
 ]
