@@ -34,7 +34,7 @@ MUTATIONS: dict[Mutation, int] = {
     mutations_of_raft.head_is_commit_at_restart: 8,
     mutations_of_raft.stale_leaders_accepted: 2,
     mutations_of_raft.votes_counted_by_ordinal: 29,
-    mutations_of_raft.vote_compared_with_commit: 135,
+    mutations_of_raft.vote_compared_with_commit: 239,
     mutations_of_the_ring.reads_answered_at_once: 13,
     mutations_of_the_ring.leader_resumes_its_epoch: 0,
     mutations_of_the_ring.class_of_the_last_start_only: 10,

@@ -44,6 +44,9 @@ from tests.support.storage.storage import (
     values_in,
 )
 
+# Each starts a broker, which takes as long as the disk does.
+pytestmark = pytest.mark.timeout(20)
+
 LOW_KEY = next(b"%d" % n for n in range(100) if token(b"%d" % n) < 0)
 HIGH_KEY = next(b"%d" % n for n in range(100) if token(b"%d" % n) >= 0)
 PARENT, HIGH_CHILD, LOW_CHILD = 0, 1, 2
