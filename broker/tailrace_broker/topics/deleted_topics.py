@@ -148,6 +148,7 @@ class DeletedTopics:
             _log.warning("trash.failed", topic=deleted.topic.name, detail=error.detail)
         finally:
             self._burials.pop(deleted.topic.id).set()
+        self.on_buried()
 
     async def _bury(self, hosted: HostedTopic, deleted_us: int) -> None:
         trash, run, topic = self._directory.trash, self._io.run, hosted.topic

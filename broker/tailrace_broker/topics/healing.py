@@ -70,13 +70,17 @@ class Healing:
                 yield key
 
     def remove_healed(self, state: RingState, mine: Registration | None) -> None:
-        """Remove what was set aside where this replica is in sync again, or the topic is gone."""
+        """Remove what was set aside where this replica is in sync again."""
         if mine is None or not self._damaged.known:
             return
-        waiting = self._damaged.known - self._found.keys() - self._damaged.unreset - self._removing
-        for key, range_id in _ranges_of(state, waiting):
+        known = set(self._damaged.known)
+        there = _ranges_of(state, known)
+        for key in known.difference(key for key, _ in there):
+            self._damaged.forget(key)
+        busy = self._found.keys() | self._damaged.unreset | self._removing
+        for key, range_id in there:
             owner = state.ranges[range_id]
-            if owner.replica_of(mine) in owner.isr:
+            if key not in busy and owner.replica_of(mine) in owner.isr:
                 self._removing.add(key)
                 self._spawn(self._remove(key))
 
@@ -90,7 +94,8 @@ class Healing:
 
 
 def _ranges_of(state: RingState, keys: Collection[LogKey]) -> list[tuple[LogKey, int]]:
-    """The ranges of these logs, of topics that are there."""
+    """The ranges of these logs, of topics that are there or can be restored."""
     ids = {each.topic_id for each in keys}
-    topics = [each for each in state.topics.values() if each.id in ids]
-    return [found for each in topics for found in logs_of(each) if found[0] in keys]
+    topics = [*state.topics.values(), *(each.topic for each in state.deleted.values())]
+    known = (each for each in topics if each.id in ids)
+    return [found for each in known for found in logs_of(each) if found[0] in keys]

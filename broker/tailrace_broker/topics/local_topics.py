@@ -486,7 +486,10 @@ class LocalTopics:
 
 
 def _says_the_same(before: RingState | None, after: RingState) -> bool:
-    return before is not None and before.topics is after.topics and before.ranges is after.ranges
+    parts = ("topics", "deleted", "ranges")
+    return before is not None and all(
+        getattr(before, each) is getattr(after, each) for each in parts
+    )
 
 
 def _touched(before: Mapping[int, RangeState], after: Mapping[int, RangeState]) -> set[int]:

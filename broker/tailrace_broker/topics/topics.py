@@ -469,16 +469,16 @@ class Topics:
 
     def _purge_agreed(self, before_us: int) -> int | None:
         """As the metadata's leader, have the ring forget what was deleted by then; when the oldest
-        of the rest was.
+        that it has not forgotten was.
         """
         state = self._ring.state
-        if state is None or not self.is_ready or not self._ring.is_metadata_leader:
+        if state is None or not self.is_ready:
             return None
         gone = [key for key, each in state.deleted.items() if each.deleted_us <= before_us]
-        if gone:
+        if gone and self._ring.is_metadata_leader and not self._is_purging:
+            self._is_purging = True
             self._spawn(self._forget_deleted(tuple(gone)))
-        kept_us = (each.deleted_us for each in state.deleted.values())
-        return min((each for each in kept_us if each > before_us), default=None)
+        return min((each.deleted_us for each in state.deleted.values()), default=None)
 
     def _on_full(self) -> None:
         """Called in an I/O thread."""

@@ -14,6 +14,8 @@ from tailrace_broker.storage.trash import Trash
 
 # A clock that is set back or ahead is noticed after this long.
 SLEEP_SECONDS_MAX = 3600.0
+# Until what is due, and not gone, is looked at again: the ring has not forgotten it.
+SLEEP_SECONDS_MIN = 1.0
 
 
 class TrashPurger:
@@ -30,7 +32,8 @@ class TrashPurger:
         purge_agreed: Callable[[int], int | None] = lambda _: None,
     ) -> None:
         """`retention_us`: how long a deleted topic's data stays; `purge_agreed`: has the ring
-        forget what was deleted by then, and tells when the oldest of the rest was, None: no rest.
+        forget what was deleted by then, and tells when the oldest was that it has not forgotten,
+        None: there is none.
         """
         self._trash = trash
         self._io = io
@@ -68,7 +71,9 @@ class TrashPurger:
             if oldest_us is None:
                 break
             due_seconds = (oldest_us + self._retention_us - now_us) / 1e6
+            is_due = due_seconds <= 0
+            sleep_seconds = SLEEP_SECONDS_MIN if is_due else min(due_seconds, SLEEP_SECONDS_MAX)
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(due_seconds, SLEEP_SECONDS_MAX)):
+                async with asyncio.timeout(sleep_seconds):
                     await self._changed.wait()
         self._is_running = False

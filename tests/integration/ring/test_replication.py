@@ -28,6 +28,7 @@ PAUSE_S = 5.0  # longer than any timeout between brokers
 RESTORES = 5
 EVENTS = 30  # in each partition, most likely
 DELETED = "deleted"
+RETENTION_MS = 1000
 
 pytestmark = [
     pytest.mark.integration,
@@ -145,6 +146,22 @@ def test_a_deleted_topic_is_restored_whole_by_whoever_was_wiped(tmp_path: Path, 
         ring.call(wiped, "DELETE", f"/v1/topics/{DELETED}")
         ring.call(lost, "POST", f"/v1/trash/{DELETED}/restore")
         assert values_of(subject, lost) == [*range(EVENTS)]
+
+
+def test_a_deleted_topic_goes_from_all_disks_in_time(tmp_path: Path, run: int) -> None:
+    """The ring forgets it first: no broker removes what can be restored."""
+    with founded_ring(
+        tmp_path, port=free_ring_port(), copies=3, delete_retention_ms=RETENTION_MS
+    ) as ring:
+        topic_id = ring.call(0, "POST", "/v1/topics", {"name": DELETED})["id"]
+        with Client(ring.brokers[0].url) as client:
+            for number in range(EVENTS):
+                client.produce(DELETED, b"%d" % number, key=f"k{number}")
+
+        ring.call(seed_of(run) % 3, "DELETE", f"/v1/topics/{DELETED}")
+        assert [*tmp_path.glob(f"*/data/{topic_id}")]
+        ring.until(lambda: not [*tmp_path.glob(f"*/data/**/{topic_id}*")], WHOLE_S_MAX)
+        assert ring.call(0, "GET", "/v1/trash") == {"topics": []}
 
 
 def values_of(subject: ReplicatedRing, ordinal: int) -> list[int]:

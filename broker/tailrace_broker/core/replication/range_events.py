@@ -68,7 +68,7 @@ class LinkBroke:
     ordinal: int
 
 
-LogEvent = Wrote | WriteFailed | Flushed | CutDone | LogStartMoved
+LogEvent = Wrote | WriteFailed | Flushed | CutDone | LogStartMoved | LogClosed
 RangesEvent = (
     StateApplied | LogOpened | LogClosed | HeardPeer | LinkBroke | Suspected | Stopping | Woken
     | Wrote | WriteFailed | Flushed | CutDone | LogStartMoved

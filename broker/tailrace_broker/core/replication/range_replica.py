@@ -43,6 +43,7 @@ from tailrace_broker.core.replication.log_ends import LogEnds
 from tailrace_broker.core.replication.range_events import (
     BeganLeading,
     EndedLeading,
+    LogClosed,
     LogEvent,
     NeedLog,
     ProposeCommand,
@@ -205,19 +206,16 @@ class RangeReplica:
         """A log that was asked for is open."""
         return [*self.add(key, ends, now_ms), *self._lead_when_ready(now_ms)]
 
-    def close(self, key: LogKey, now_ms: int) -> list[RangeEffect]:
-        """A log is closed: it takes no part until it is open again, nor does this process lead."""
-        if self.ends.pop(key, None) is None:
-            return []
-        self._handed.pop(key, None)
-        return self._to_both(LogRemoved(key), now_ms)
-
     # --- events ---
 
     def on_log(self, event: LogEvent, now_ms: int) -> list[RangeEffect]:
         """To the role that the process has; what was purged meanwhile concerns nobody."""
         if event.log not in self.ends:
             return []
+        if isinstance(event, LogClosed):  # nor does this process lead until it is open again
+            del self.ends[event.log]
+            self._handed.pop(event.log, None)
+            return self._to_both(LogRemoved(event.log), now_ms)
         leader = self.leader
         if leader is None:
             if isinstance(event, LogStartMoved):

@@ -128,16 +128,13 @@ class RangeReplicas:
                     self._rules["replicas.other_range"] += 1
                     return []
                 return self._of(message.range_id, replica.heard(message, now_ms))
-            case Wrote() | WriteFailed() | Flushed() | CutDone() | LogStartMoved():
+            case Wrote() | WriteFailed() | Flushed() | CutDone() | LogStartMoved() | LogClosed():
                 range_id = self._range_of.get(event.log)
                 if range_id is None:
                     return []
                 return self._of(range_id, self.ranges[range_id].on_log(event, now_ms))
             case LogOpened(key, ends):
                 return self._on_opened(key, ends, now_ms)
-            case LogClosed(key):
-                range_id = self._range_of[key]
-                return self._of(range_id, self.ranges[range_id].close(key, now_ms))
             case LinkBroke(ordinal):
                 return self._of_all(lambda replica: replica.link_broke(ordinal, now_ms))
             case Suspected():

@@ -75,6 +75,11 @@ class DamagedLogs:
                 sync_directory(marker.parent)
         self.known.discard(key)
 
+    def forget(self, key: LogKey) -> None:
+        """Its topic is gone, with all its files."""
+        self.known.discard(key)
+        self.unreset.discard(key)
+
     def _path(self, key: LogKey) -> Path:
         return self._data / str(key.topic_id) / str(key.partition)
 
