@@ -304,7 +304,7 @@ def _recover_replica(
                 detail=error.detail,
             )
     directory.damaged.set_aside(key)
-    _log.warning("partition.set_aside", topic=place.topic, partition=place.partition)
+    _log.warning("partition.replaced", topic=place.topic, partition=place.partition)
     return recover(Replayed())
 
 

@@ -109,7 +109,7 @@ def test_damage_that_a_start_finds_heals(tmp_path: Path, run: int) -> None:
         subject.wait_whole()
         # Of what is damaged in the last segment the journal may still have all.
         is_in_journal = has_logged(subject, ordinal, "log.cut")
-        assert is_in_journal or has_logged(subject, ordinal, "partition.set_aside")
+        assert is_in_journal or has_logged(subject, ordinal, "partition.replaced")
         subject.ring.until(lambda: is_all_fetched(subject), WHOLE_S_MAX)
 
 
@@ -134,7 +134,7 @@ def test_damage_that_a_leader_finds_moves_its_range_and_heals(tmp_path: Path, ru
         def is_found() -> bool:
             with suppress(TailraceError), Client(broker.url) as client:
                 client.read_lines(TOPIC, int(segment.parent.name), offset, max_records=1)
-            return has_logged(subject, ordinal, "partition.set_aside")
+            return has_logged(subject, ordinal, "partition.replaced")
 
         subject.ring.until(is_found, WHOLE_S_MAX)
         subject.wait_for_requests(REQUESTS_MAX)
