@@ -4,7 +4,7 @@ Times are of its own clock: another broker applies the same change earlier or la
 """
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import monotonic
 
 from tailrace_broker.core.ring.changes import AppliedChange, changes
@@ -66,16 +66,18 @@ class RingWatch:
         state, now_s = self._ring.state, self._now_s()
         since_s = self._leaderless_since_s
         ranges = {} if state is None else state.ranges
-        found = {each.id for each in ranges.values() if state and self._is_leaderless(state, each)}
+        alive = self._ring.view().alive
+        found = {
+            each.id for each in ranges.values() if state and self._is_leaderless(state, each, alive)
+        }
         for range_id in found - since_s.keys():
             since_s[range_id] = now_s
         for range_id in since_s.keys() - found:
             self._leaderless_s += now_s - since_s.pop(range_id)
 
-    def _is_leaderless(self, state: RingState, one: RangeState) -> bool:
+    def _is_leaderless(self, state: RingState, one: RangeState, alive: Mapping[int, bool]) -> bool:
         if one.is_sealed:
             return False
         if one.leader is None or condition_of(state, one) != "open":
             return True
-        alive = self._ring.view().alive
         return one.leader.ordinal != self._ordinal and alive.get(one.leader.ordinal) is False
