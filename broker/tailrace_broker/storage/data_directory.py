@@ -7,7 +7,7 @@
 <root>/data/metadata/                             the ring's metadata (`storage/metadata`)
 <root>/data/journal/<n>.journal                   small appends (`storage.journal`)
 <root>/data/spare/                                what a full disk is given (`storage.spare_files`)
-<root>/data/<topic id>/<partition>.damaged/         set aside (`storage.log.damaged_logs`)
+<root>/data/<topic id>/<partition>.damaged/       set aside (`storage.log.damaged_logs`)
 <root>/data/trash/<topic id>/                     deleted topics (`storage.trash`)
 <root>/data/<topic id>/topic.json                 marks a deletion (`storage.trash`)
 <root>/data/<topic id>/<partition id>/
@@ -98,7 +98,7 @@ class DataDirectory:
         except TailraceError:
             self.close()
             raise
-        self.damaged = DamagedLogs(self.path, self.inventory)
+        self.damaged = DamagedLogs(self.partition_path, self.inventory)
         self.trash = Trash(self.path, self.inventory.forget_topic)
 
     def begin_boot(self) -> PreviousEnd:

@@ -39,16 +39,16 @@ class Healing:
         self._damaged = damaged
         self._io = io
         self._spawn = spawn
-        # Found, by the number that this process had in the range then.
-        self._found: dict[LogKey, tuple[int, int]] = {}
+        # Of damaged logs the number that this process had in the range then.
+        self._numbers: dict[LogKey, tuple[int, int]] = {}
         self._removing: set[LogKey] = set()
 
-    def found(self, key: LogKey, range_id: int) -> None:
+    def note_damage(self, key: LogKey, range_id: int) -> None:
         """A log that is open lacks committed records. Once for each, until it is set aside."""
         state, mine = self._ring.state, self._ring.registration
-        if key in self._found or state is None or mine is None:
+        if key in self._numbers or state is None or mine is None:
             return
-        self._found[key] = state.ranges[range_id].replica_of(mine).number
+        self._numbers[key] = state.ranges[range_id].replica_of(mine).number
         self._spawn(self._report(key, range_id))
 
     async def _report(self, key: LogKey, range_id: int) -> None:
@@ -56,17 +56,17 @@ class Healing:
             await self._io.run(partial(self._damaged.mark, key))
         except StoredDataError as error:  # whoever meets the damage again tries again
             _log.error("damage.unmarked", partition=key.partition, detail=error.detail)
-            self._found.pop(key, None)
+            self._numbers.pop(key, None)
             return
         self._ring.note_damage(range_id)
 
     def take_lost(self, state: RingState, mine: Registration | None) -> Iterator[LogKey]:
         """Logs to be set aside: the ring knows by now that they are damaged."""
-        if mine is None or not self._found:
+        if mine is None or not self._numbers:
             return
-        for key, range_id in _ranges_of(state, self._found):
-            if state.ranges[range_id].replica_of(mine).number != self._found[key]:
-                del self._found[key]
+        for key, range_id in _ranges_of(state, self._numbers):
+            if state.ranges[range_id].replica_of(mine).number != self._numbers[key]:
+                del self._numbers[key]
                 yield key
 
     def remove_healed(self, state: RingState, mine: Registration | None) -> None:
@@ -77,7 +77,7 @@ class Healing:
         there = _ranges_of(state, known)
         for key in known.difference(key for key, _ in there):
             self._damaged.forget(key)
-        busy = self._found.keys() | self._damaged.unreset | self._removing
+        busy = self._numbers.keys() | self._damaged.unreset | self._removing
         for key, range_id in there:
             owner = state.ranges[range_id]
             if key not in busy and owner.replica_of(mine) in owner.isr:

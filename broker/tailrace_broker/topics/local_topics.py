@@ -252,7 +252,7 @@ class LocalTopics:
     def _on_damaged(self, place: LogPlace) -> None:
         """Records of this log cannot be read, or are not those that were committed."""
         if not self._roles.of(place.range_id).commits_alone:
-            self._healing.found(LogKey(place.topic_id, place.partition), place.range_id)
+            self._healing.note_damage(LogKey(place.topic_id, place.partition), place.range_id)
 
     def _hosted(self, topic_id: UUID) -> HostedTopic | None:
         """A topic whose logs are open here, deleted or not."""

@@ -141,7 +141,7 @@ class Replicas:
         self._feeds = LogFeeds(log_of, self._machine.leads, self._send_follower, spawn)
         self._links: ReplicationLinks | None = None
         self._incoming: deque[_Incoming] = deque()
-        self._resetting: set[LogKey] = set()
+        self._resetting: dict[LogKey, PartitionLog] = {}
         self._asked: list[Command] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = NEVER_MS
@@ -238,21 +238,31 @@ class Replicas:
     def reset(self, log: PartitionLog, done: Callable[[], None]) -> None:
         """An empty log is open: take out of the journal what it was; then it takes part.
 
-        Again and again, until that is durable, or the log is gone.
+        Again and again, until that is durable, or the log is gone. It may be asked for repeatedly.
         """
         key = _key_of(log)
-        self._resetting.add(key)
+        if self._resetting.get(key) is not log:
+            self._resetting[key] = log
+            self._reset(log, done)
 
-        def is_reset(outcome: CutOutcome) -> None:
+    def _reset(self, log: PartitionLog, done: Callable[[], None]) -> None:
+        key = _key_of(log)
+        if self._resetting.get(key) is not log:
+            return  # another one is open
+        if self._log_of(key) is not log or self._is_stopped:
+            del self._resetting[key]
+            return
+
+        def ended(outcome: CutOutcome) -> None:
             if isinstance(outcome, LogIsCut):
-                self._resetting.discard(key)
+                del self._resetting[key]
                 done()
                 self._go_on_with(key)
-            elif self._log_of(key) is log and not self._is_stopped:
+            else:
                 _log.error("replica.unreset", partition=key.partition, detail=str(outcome))
-                self._loop.call_later(RETRY_SECONDS, self.reset, log, done)
+                self._loop.call_later(RETRY_SECONDS, self._reset, log, done)
 
-        log.cut(log.log_start, NO_EPOCH, is_reset, is_reset=True, may_lose=True)
+        log.cut(log.log_start, NO_EPOCH, ended, is_reset=True, may_lose=True)
 
     def _go_on_with(self, key: LogKey) -> None:
         """Report a log that is open, and was not reported when it was opened.

@@ -1,20 +1,28 @@
 """Damaged logs of ranges with several replicas: set aside, and fetched again from the others.
 
-<root>/data/<topic id>/<partition>/             the log
-<root>/data/<topic id>/<partition>.damaged/     its files from before, once it was set aside
+<root>/data/<topic id>/<partition>/                  the log
+<root>/data/<topic id>/<partition>.damaged/found     empty: that log is damaged
+<root>/data/<topic id>/<partition>.damaged/log/      what was set aside first
 
-The second directory is there, durably, from when damage is found until this replica is in sync
-again. While it is there, each start registers the range as damaged: a stop in between forgets
-nothing (SAFETY 1). All methods block, except where noted; call them in an I/O thread.
+The directory of the last two is there, durably, from when damage is found until this replica is in
+sync again. While it is there, each start registers the range as damaged: a stop in between forgets
+nothing (SAFETY 1). Without `found` in it, the log is what was fetched since. All methods block but
+`forget`; call them in an I/O thread.
 """
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from uuid import UUID
 
 from tailrace.wire import DAMAGED_SUFFIX
 from tailrace_broker.model.replication import LogKey
 from tailrace_broker.storage.files.direct_file import sync_directory, translated_errors
 from tailrace_broker.storage.files.inventory import Inventory
+
+# In the directory beside a damaged log.
+_FOUND = "found"
+_LOG = "log"
 
 
 class DamagedLogs:
@@ -24,10 +32,11 @@ class DamagedLogs:
     those of which the journal still holds what they were. Both may be read on the event loop.
     """
 
-    def __init__(self, data: Path, inventory: Inventory) -> None:
+    def __init__(self, path_of: Callable[[UUID, int], Path], inventory: Inventory) -> None:
+        """`path_of` returns the directory of a partition."""
         self.known: set[LogKey] = set()
         self.unreset: set[LogKey] = set()
-        self._data = data
+        self._path_of = path_of
         self._inventory = inventory
 
     def is_to_be_set_aside(self, key: LogKey) -> bool:
@@ -37,15 +46,16 @@ class DamagedLogs:
             if not marker.is_dir():
                 return False
             self.known.add(key)
-            return not any(marker.iterdir())
+            return (marker / _FOUND).exists()
 
     def mark(self, key: LogKey) -> None:
         """Note that the log is damaged; durable on return. DiskFullError, StorageFailedError."""
         marker = self._marker(key)
         with translated_errors(marker):
             marker.mkdir(parents=True, exist_ok=True)
-            sync_directory(marker.parent)
-            sync_directory(marker.parent.parent)
+            (marker / _FOUND).touch()
+            for directory in (marker, marker.parent, marker.parent.parent):
+                sync_directory(directory)
         self.known.add(key)
 
     def set_aside(self, key: LogKey) -> None:
@@ -55,15 +65,19 @@ class DamagedLogs:
         DiskFullError, StorageFailedError.
         """
         self.mark(key)
-        path, marker = self._path(key), self._marker(key)
+        path, marker = self._path_of(*key), self._marker(key)
         with translated_errors(path):
-            if not any(marker.iterdir()):
-                if path.exists():
-                    path.rename(marker)
-            elif path.exists():
-                shutil.rmtree(path)
+            if path.exists():
+                if (marker / _LOG).exists():
+                    shutil.rmtree(path)
+                else:
+                    path.rename(marker / _LOG)
+            sync_directory(marker)
             sync_directory(path.parent)
         self._inventory.cut_segments(key.topic_id, key.partition, None)
+        with translated_errors(marker):
+            (marker / _FOUND).unlink()
+            sync_directory(marker)
         self.unreset.add(key)
 
     def remove(self, key: LogKey) -> None:
@@ -80,8 +94,6 @@ class DamagedLogs:
         self.known.discard(key)
         self.unreset.discard(key)
 
-    def _path(self, key: LogKey) -> Path:
-        return self._data / str(key.topic_id) / str(key.partition)
-
     def _marker(self, key: LogKey) -> Path:
-        return self._path(key).with_name(f"{key.partition}{DAMAGED_SUFFIX}")
+        path = self._path_of(*key)
+        return path.with_name(f"{path.name}{DAMAGED_SUFFIX}")

@@ -41,15 +41,18 @@ def test_what_was_set_aside_first_is_kept_until_it_is_removed(directory: DataDir
 
     directory.damaged.set_aside(KEY)
     assert not path.parent.exists()
-    assert (marker / path.name).read_text() == "damaged"
+    assert (marker / "log" / path.name).read_text() == "damaged"
     assert directory.inventory.newest_segment(*KEY) is None
     assert not directory.damaged.is_to_be_set_aside(KEY)
     assert directory.damaged.known == directory.damaged.unreset == {KEY}
 
     write(directory, "fetched, and damaged")
+    directory.damaged.mark(KEY)
+    assert directory.damaged.is_to_be_set_aside(KEY)
     directory.damaged.set_aside(KEY)
+    assert not directory.damaged.is_to_be_set_aside(KEY)
     assert not path.parent.exists()
-    assert (marker / path.name).read_text() == "damaged"
+    assert (marker / "log" / path.name).read_text() == "damaged"
 
     directory.damaged.remove(KEY)
     assert not marker.exists()
@@ -60,8 +63,15 @@ def test_a_log_without_files_can_be_set_aside_and_its_topic_may_be_gone(
     directory: DataDirectory,
 ) -> None:
     directory.damaged.set_aside(KEY)
-    assert directory.damaged.is_to_be_set_aside(KEY)
+    assert directory.damaged.known == {KEY}
 
     directory.damaged.remove(KEY)
     directory.damaged.remove(KEY)
     assert not directory.damaged.is_to_be_set_aside(KEY)
+
+
+def test_of_a_topic_that_is_gone_nothing_is_known(directory: DataDirectory) -> None:
+    directory.damaged.set_aside(KEY)
+
+    directory.damaged.forget(KEY)
+    assert directory.damaged.known == directory.damaged.unreset == set()
