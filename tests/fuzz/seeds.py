@@ -45,6 +45,15 @@ from tailrace_broker.model.agreement import (
     DiskId,
     Snapshot,
 )
+from tailrace_broker.model.forwarding import (
+    AppendAnswers,
+    FailedAppend,
+    ForwardedBatch,
+    ForwardedEvent,
+    ForwardedEvents,
+    StoredAppend,
+    TurnOf,
+)
 from tailrace_broker.model.messages import Append, Bootstrapped, Digest, Hint
 from tailrace_broker.model.replication import (
     Batches,
@@ -130,6 +139,19 @@ REPLICATION_HEADS = [
         Standing(1, 5, 2, Replica(2, 9), (LogStanding(PEER_LOG, 0, 10, (EpochStart(4, 0),)),)),
         Cuts(1, 5, 2, (LogCut(PEER_LOG, 8, 4, False, 8, 0),)),
         Batches(1, 5, 2, PEER_LOG, 4, (Run(5, 10, 20),), 10, 0),
+        ForwardedEvents(
+            1,
+            (TurnOf(PEER_LOG, 2),),
+            (
+                ForwardedEvent(0, b"{}", b"k", 5, 3, b"p" * 16, 7),
+                ForwardedEvent(0, b"1", None, 5, 3, b"", 0),
+            ),
+        ),
+        ForwardedBatch(3, TurnOf(PEER_LOG, 2), b"p" * 16, 7, 2, 0, 1, 90, 5, 6, 7),
+        AppendAnswers(
+            (StoredAppend(1, 5, False, 3),),
+            (FailedAppend(3, "NotLeaderError", "ask", {"leader": 1, "children": [2]}, False),),
+        ),
     )
 ]
 PEER_HANDSHAKES = [

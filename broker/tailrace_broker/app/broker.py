@@ -15,6 +15,8 @@ from tailrace_broker.app.disk_watch import DiskWatch
 from tailrace_broker.app.ring_watch import RingWatch
 from tailrace_broker.app.settings import Settings
 from tailrace_broker.core.ring.changes import AppliedChange
+from tailrace_broker.forwarding.forwarded import ForwardedRequests
+from tailrace_broker.forwarding.forwarder import Forwarder
 from tailrace_broker.groups.coordinator import Groups
 from tailrace_broker.memory.pool import BufferPool
 from tailrace_broker.memory.read_memory import ReadMemory
@@ -27,6 +29,7 @@ from tailrace_broker.model.errors import (
 )
 from tailrace_broker.model.ring_state import RangeState
 from tailrace_broker.net.api.topics import url_at
+from tailrace_broker.net.broker import Appends, OpenTopic
 from tailrace_broker.node.ring import RingNode
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.engine import open_engine
@@ -92,11 +95,10 @@ class LocalBroker:
         self.restart_kind = ""
         self._disk_watch = DiskWatch(lambda: io.writes_since_s, lambda: io.full_at_s)
         self._watch_timer: asyncio.TimerHandle | None = None
-        clock = CautiousClock(self.now_us, passed_us)
-        self._retention = Retention(spawn, clock, self.counters)
+        self._retention = Retention(spawn, CautiousClock(self.now_us, passed_us), self.counters)
         self.ring = RingNode(settings.ring, directory, metadata_io, spawn, on_failed)
         self.ring_watch = RingWatch(self.ring, self.ordinal, self.now_us)
-        topics = Topics(
+        topics = self._topics = Topics(
             directory,
             io,
             spawn,
@@ -107,7 +109,8 @@ class LocalBroker:
             auto_create=settings.auto_create_topics,
             delete_retention_us=settings.delete_retention_ms * 1000,
         )
-        self._topics = topics
+        self._forwarder = self._new_forwarder()
+        self._forwarded = ForwardedRequests(self, topics.with_id)
         self.groups = Groups(topics, spawn, self.now_us, self.counters)
         # The listeners ask the broker; its topics answer.
         self.check_ready = topics.check_ready
@@ -139,7 +142,9 @@ class LocalBroker:
         _log.info("broker.recovering", restart=restart.kind, boot=directory.identity.boot)
         await self.ring.start()
         if not settings.ring.is_alone:
-            await self._topics.listen(settings.ring)
+            self._forwarder.begin(
+                await self._topics.listen(settings.ring, self._forwarder, self._forwarded)
+            )
         self._watch_disk()
         await self._belong()
         self._resources, replayed = await open_engine(
@@ -183,6 +188,7 @@ class LocalBroker:
             self._watch_timer.cancel()
         self.ring.set_health(self._disk_watch.health(is_stopping=True))
         await self._topics.hand_over()
+        await self._forwarder.stop()
         if self._scrubber is not None:
             self._scrubber.stop()
         await self.groups.close()
@@ -196,6 +202,19 @@ class LocalBroker:
             log_ends, first_offsets = self._topics.log_ends(), self._topics.first_offsets()
             with suppress(DiskFullError, StorageFailedError):  # then it counts as killed
                 await self._io.run(partial(self._directory.end_boot, log_ends, first_offsets))
+
+    def _new_forwarder(self) -> Forwarder:
+        settings = self._settings
+        return Forwarder(
+            self.ordinal,
+            self.ring,
+            self._topics.with_id,
+            self._io,
+            self._spawn,
+            self.counters,
+            seconds=settings.forward_seconds,
+            count_max=settings.forwarded_max,
+        )
 
     def _watch_disk(self) -> None:
         """Report the health of the disk to the ring, again and again."""
@@ -262,6 +281,22 @@ class LocalBroker:
     def catch_up_bytes(self) -> int:
         """Bytes of batches sent to followers that were far behind."""
         return self._topics.catch_up_bytes
+
+    @property
+    def forwarded_max(self) -> int:
+        """Return how many requests may wait for other brokers."""
+        return self._settings.forwarded_max
+
+    @property
+    def forwarded_count(self) -> int:
+        """Requests that wait for the leaders to which they were forwarded."""
+        return self._forwarder.waiting_count
+
+    def appends_to(self, hosted: OpenTopic, partition: int) -> Appends:
+        """Where to append to a partition, whoever leads it. NotLeaderError: it is sealed."""
+        if self._settings.ring.is_alone:
+            return hosted.open_log_of(partition)
+        return self._forwarder.appends_to(hosted, partition)
 
     @property
     def damaged_count(self) -> int:

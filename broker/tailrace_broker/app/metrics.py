@@ -56,6 +56,10 @@ COUNTERS = {
     "produce_duplicates": "Retries of producers with an id that were stored already",
     "produced_events": "Events accepted for an append",
     "produced_bytes": "Body bytes of produce requests, those of refused ones included",
+    "forwarded_requests": "Appends sent to other brokers that lead their partitions",
+    "forwards_repeated": "Appends sent again, which is safe",
+    "forwards_unknown": "Appends answered 503 of which it is not known whether they are stored",
+    "forwards_refused": "Appends refused since TAILRACE_FORWARDED_MAX others waited",
     "read_requests": "Reads answered, errors included",
     "read_errors": "Reads answered with a problem",
     "read_bytes": "Body bytes of read answers",
@@ -173,6 +177,14 @@ GAUGES: dict[str, tuple[str, Callable[[Scrape], float]]] = {
     "produce_memory_limit_bytes": (
         "Where producers get 429 (TAILRACE_PRODUCE_MEMORY_BYTES)",
         lambda scrape: scrape.broker.produce_memory_bytes,
+    ),
+    "forwarded_waiting": (
+        "Appends that wait for the leaders to which they are forwarded",
+        lambda scrape: scrape.broker.forwarded_count,
+    ),
+    "forwarded_limit": (
+        "Where they are refused (TAILRACE_FORWARDED_MAX)",
+        lambda scrape: scrape.broker.forwarded_max,
     ),
     "read_memory_bytes": (
         "What answers hold until they are sent",

@@ -113,6 +113,14 @@ class Settings(BaseSettings):
     produce_memory_bytes: int = Field(default=64 * MEBIBYTE, ge=MEBIBYTE)
     """Bodies in flight, all connections together; over it producers get 429."""
 
+    forward_seconds: float = Field(default=10, gt=0)
+    """How long a broker has a request that another one leads taken there, by whoever leads
+    meanwhile, else 503; a takeover takes a second or two."""
+
+    forwarded_max: int = Field(default=8192, ge=1)
+    """Appends and reads that wait for other brokers, to which they were forwarded; over it new ones
+    get 503."""
+
     segment_bytes: int = Field(default=256 * MEBIBYTE, ge=MEBIBYTE, le=1024 * MEBIBYTE)
     """A segment is finished by the write that passes this; 32-bit positions bound it."""
 

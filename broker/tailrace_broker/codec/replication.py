@@ -1,12 +1,14 @@
-"""Frames on port 9256, between the leader of a range and its followers.
+"""Frames on port 9256: between the leader of a range and its followers, and to forward requests.
 
 Little-endian: head bytes u32, payload bytes u32, CRC-32C u32 of these eight bytes and the head; the
 head; the payload. The head is a tag u8, the index of the message's type in `_TYPES`, and msgpack of
-a value of `model.replication`: an array of its fields in their order, UUIDs as binary of 16 bytes.
+a value of `model.replication` or `model.forwarding`: an array of its fields in their order, UUIDs
+as binary of 16 bytes.
 
-`Batches` has a payload: whole stored batches as they are on the leader's disk, each with its own
-checksums (`codec/batch.py`). So the bytes of an event pass without being encoded again. How a
-connection begins: `net/peers/handshake.py`.
+Two types have a payload. `Batches`: whole stored batches as they are on the leader's disk, each
+with its own checksums (`codec/batch.py`). `ForwardedBatch`: the compressed payload of one batch. So
+the bytes of an event pass without being encoded again. How a connection begins:
+`net/peers/handshake.py`.
 """
 
 import struct
@@ -15,8 +17,16 @@ from typing import Any, NamedTuple
 import msgspec
 from crc32c import crc32c
 
+from tailrace.wire import Codec
 from tailrace_broker.codec.columns import PAYLOAD_BYTES_MAX
 from tailrace_broker.model.errors import CorruptFrameError
+from tailrace_broker.model.forwarding import (
+    AppendAnswers,
+    ForwardedBatch,
+    ForwardedEvents,
+    ToForwarder,
+    ToServer,
+)
 from tailrace_broker.model.replication import (
     Batches,
     Credit,
@@ -29,7 +39,7 @@ from tailrace_broker.model.replication import (
     ToLeader,
 )
 
-Message = ToLeader | ToFollower | Credit
+Message = ToLeader | ToFollower | Credit | ToServer | ToForwarder
 
 FRAME_HEADER = struct.Struct("<III")
 # What a follower says of 4,000 logs with 20 epochs each takes half of it.
@@ -41,14 +51,18 @@ BUFFER_BYTES = 64 * 1024
 
 _TYPES: tuple[type[Message], ...] = (
     Standing, Reported, Cuts, Batches, Heartbeat, Restart, Credit,
+    ForwardedEvents, ForwardedBatch, AppendAnswers,
 )  # fmt: skip
+_ID_SIZES = (0, 16)  # of a producer's id
+_CODECS = frozenset(map(int, Codec))
+_WITH_PAYLOAD = (Batches, ForwardedBatch)
 _TAGS = {kind: bytes([tag]) for tag, kind in enumerate(_TYPES)}
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 _decoders: list[msgspec.msgpack.Decoder[Any]] = [msgspec.msgpack.Decoder(each) for each in _TYPES]
 
 
 class LinkFrame(NamedTuple):
-    """A message, with the stored batches of `Batches`."""
+    """A message, with its payload if it has one."""
 
     message: Message
     payload: memoryview
@@ -59,7 +73,7 @@ def encode_head(message: Message, payload_bytes: int = 0) -> bytes:
 
     CorruptFrameError: the message is too large for a frame.
     """
-    assert payload_bytes == 0 or isinstance(message, Batches)
+    assert payload_bytes == 0 or isinstance(message, _WITH_PAYLOAD)
     head = _TAGS[type(message)] + _encoder.encode(message)
     if len(head) > HEAD_BYTES_MAX or payload_bytes > BATCH_BYTES_MAX:
         raise CorruptFrameError(
@@ -116,7 +130,7 @@ class FrameParser:
                 return frames
             sizes = self._buffer[start : start + 8]
             message = _decode_head(sizes, self._buffer[head_start:head_end], crc)
-            if payload_bytes and not isinstance(message, Batches):
+            if payload_bytes and not isinstance(message, _WITH_PAYLOAD):
                 raise CorruptFrameError("a message that takes no payload has one")
             start = head_end + payload_bytes
             if start > self._end:
@@ -165,4 +179,22 @@ def _decode_head(sizes: memoryview, head: memoryview, crc: int) -> Message:
         raise CorruptFrameError(
             f"a frame holds no message that this version knows: {error}"
         ) from error
+    _check_forwarded(message)
     return message
+
+
+def _check_forwarded(message: Message) -> None:
+    """Check what its reader takes for granted."""
+    if isinstance(message, ForwardedEvents):
+        is_good = all(0 <= event.place < len(message.places) for event in message.events)
+        is_good = is_good and all(len(event.producer_id) in _ID_SIZES for event in message.events)
+    elif isinstance(message, ForwardedBatch):
+        is_good = (
+            message.record_count > 0
+            and message.codec in _CODECS
+            and len(message.producer_id) in _ID_SIZES
+        )
+    else:
+        return
+    if not is_good:
+        raise CorruptFrameError(f"a {type(message).__name__} names what it does not have")

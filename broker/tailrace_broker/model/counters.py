@@ -12,6 +12,10 @@ class Counters:
     produce_duplicates: int = 0
     produced_events: int = 0
     produced_bytes: int = 0
+    forwarded_requests: int = 0
+    forwards_repeated: int = 0
+    forwards_unknown: int = 0
+    forwards_refused: int = 0
     read_requests: int = 0
     read_errors: int = 0
     read_bytes: int = 0

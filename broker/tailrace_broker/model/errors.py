@@ -41,6 +41,8 @@
     │   ├── ReadMemoryFullError
     │   ├── TooManyProducersError
     │   ├── TooManyConnectionsError
+    │   ├── TooManyForwardedError
+    │   ├── OutcomeUnknownError     the leader was sent it, and is not heard any more
     │   ├── NotLeaderError
     │   ├── NoLeaderError
     │   ├── NotEnoughReplicasError
@@ -253,6 +255,16 @@ class ReadMemoryFullError(OverloadError):
 
 class TooManyConnectionsError(OverloadError):
     """As many connections as the broker takes are open."""
+
+
+class TooManyForwardedError(OverloadError):
+    """As many requests as the broker forwards wait for their leaders; member `forwardedMax`."""
+
+
+class OutcomeUnknownError(OverloadError):
+    """The leader was sent the events and is not heard any more; members `topic`, `partition`."""
+
+    write_attempted = True
 
 
 class NotLeaderError(OverloadError):

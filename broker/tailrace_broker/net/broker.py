@@ -27,7 +27,35 @@ from tailrace_broker.model.topic import Topic, TopicSettings
 from tailrace_broker.model.trashed_topic import TrashedTopic
 
 
-class OpenLog(Protocol):
+class Appends(Protocol):
+    """Takes appends for a partition, wherever it is led."""
+
+    def append_event(
+        self,
+        key: bytes | None,
+        value: bytes,
+        timestamp_us: int,
+        flags: int,
+        done: OnAppended,
+        producer: Producer | None = None,
+    ) -> None:
+        """Append one event; `done` once it is stored as the topic's durability says.
+
+        Of a `producer`'s request once alone: its retry is answered as a duplicate, or refused.
+        """
+
+    def append_columns(
+        self, columns: RecordColumns, done: OnAppended, producer: Producer | None = None
+    ) -> None:
+        """Append a batch; `done` as for an event."""
+
+    def append_batch(
+        self, body: BatchBody, done: OnAppended, producer: Producer | None = None
+    ) -> None:
+        """Append a batch that is compressed and checked already; `done` as for an event."""
+
+
+class OpenLog(Appends, Protocol):
     """An open partition."""
 
     @property
@@ -60,30 +88,6 @@ class OpenLog(Protocol):
     @property
     def quarantined(self) -> Sequence[Damage]:
         """Return its known damage, in order."""
-
-    def append_event(
-        self,
-        key: bytes | None,
-        value: bytes,
-        timestamp_us: int,
-        flags: int,
-        done: OnAppended,
-        producer: Producer | None = None,
-    ) -> None:
-        """Append one event; `done` once it is stored as the topic's durability says.
-
-        Of a `producer`'s request once alone: its retry is answered as a duplicate, or refused.
-        """
-
-    def append_columns(
-        self, columns: RecordColumns, done: OnAppended, producer: Producer | None = None
-    ) -> None:
-        """Append a batch; `done` as for an event."""
-
-    def append_batch(
-        self, body: BatchBody, done: OnAppended, producer: Producer | None = None
-    ) -> None:
-        """Append a batch that is compressed and checked already; `done` as for an event."""
 
     async def read(self, offset: int, max_bytes: int) -> Sequence[StoredBatch]:
         """Committed batches from the one that holds `offset`."""
@@ -369,6 +373,12 @@ class Broker(Protocol):
 
     def present(self, topic: str) -> OpenTopic | None:
         """The topic, when it is there and no call of `with_topic` waits for it."""
+
+    def appends_to(self, hosted: OpenTopic, partition: int) -> Appends:
+        """Where to append to a partition, whoever leads it; NotLeaderError: it is sealed.
+
+        CorruptPartitionError when it is led here, and its data is damaged.
+        """
 
     def with_topic(
         self,

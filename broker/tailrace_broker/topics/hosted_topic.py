@@ -119,6 +119,11 @@ class HostedTopic:
     def open_log_of(self, partition: int) -> PartitionLog:
         """To append: as `log_of`, and NotLeaderError when the partition is sealed."""
         log = self.log_of(partition)
+        self.check_open(partition)
+        return log
+
+    def check_open(self, partition: int) -> None:
+        """NotLeaderError: the partition, which there is, is sealed."""
         found = self.topic.partitions[partition]
         if found.is_sealed:
             raise NotLeaderError(
@@ -129,7 +134,6 @@ class HostedTopic:
                 leader=self._ordinal,
                 children=list(found.children),
             )
-        return log
 
     def partition_of_key(self, key: bytes | None) -> int:
         """The open partition that has the key's token; with no key, each that has its log here in

@@ -111,6 +111,10 @@ class LocalTopics:
         """The broker's own topics too, whether they are all recovered or not."""
         return chain(self.by_name.values(), self.internal.values())
 
+    def with_id(self, topic_id: UUID) -> HostedTopic | None:
+        """A topic that is not deleted; the broker's own too."""
+        return self._by_id.get(topic_id)
+
     def all_logs(self) -> Iterator[PartitionLog]:
         """All that are open here, of all topics, deleted ones too."""
         topics = chain(self.all_hosted(), self._deleted.kept.values())

@@ -65,11 +65,13 @@ from tailrace_broker.model.commands import Command
 from tailrace_broker.model.errors import CorruptBatchError, DiskFullError, TailraceError
 from tailrace_broker.model.replication import (
     Batches,
-    Credit,
+    Cuts,
     EpochStart,
+    Heartbeat,
     LogCut,
     LogKey,
     Reported,
+    Restart,
     Run,
     Standing,
     ToFollower,
@@ -81,8 +83,9 @@ from tailrace_broker.model.ring_state import (
     RingState,
 )
 from tailrace_broker.model.topic import NO_EPOCH
+from tailrace_broker.net.replication.followed_leader import LeaderUser
 from tailrace_broker.net.replication.link import Bytes, Link
-from tailrace_broker.net.replication.links import ReplicationLinks
+from tailrace_broker.net.replication.links import ForwardedUser, ReplicationLinks
 from tailrace_broker.node.ring import RingNode, RingSettings
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.storage.log.range_role import InSync
@@ -152,18 +155,23 @@ class Replicas:
 
     # --- life ---
 
-    async def listen(self, settings: RingSettings) -> None:
-        """Accept followers, and follow. PortInUseError."""
+    async def listen(
+        self, settings: RingSettings, forwarder: LeaderUser, forwarded: ForwardedUser
+    ) -> ReplicationLinks:
+        """Accept followers, and follow; and what is forwarded. PortInUseError."""
         self._links = ReplicationLinks(
             self._ordinal,
             address_of=settings.replication_address_of,
             secret=settings.secret,
             cluster_id=self._ring.cluster_id,
             user=self,
+            forwarder=forwarder,
+            forwarded=forwarded,
             spawn=self._spawn,
         )
         await self._links.listen(settings.host, settings.replication_port)
         self._watch()
+        return self._links
 
     async def hand_over(self) -> None:
         """Have others lead, and do without this broker; bounded, and as far as they can."""
@@ -280,7 +288,7 @@ class Replicas:
     def on_leader(self, link: Link, ordinal: int, frame: LinkFrame) -> None:
         """A leader's message."""
         message = frame.message
-        assert not isinstance(message, Standing | Reported | Credit)
+        assert isinstance(message, Cuts | Batches | Heartbeat | Restart)
         self._step(HeardPeer(message), frame.payload, link)
 
     def on_follower(self, ordinal: int, message: ToLeader) -> None:

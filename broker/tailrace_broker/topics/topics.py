@@ -43,6 +43,8 @@ from tailrace_broker.model.errors import (
 from tailrace_broker.model.ring_state import Refusal, RingState
 from tailrace_broker.model.topic import NEW_TOPIC, Topic, TopicSettings, check_topic_name
 from tailrace_broker.model.trashed_topic import TrashedTopic
+from tailrace_broker.net.replication.followed_leader import LeaderUser
+from tailrace_broker.net.replication.links import ForwardedUser, ReplicationLinks
 from tailrace_broker.node.ring import RingNode, RingSettings
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.engine import Replayed
@@ -160,9 +162,15 @@ class Topics:
         """By range that this process leads, how far its followers are behind."""
         return self._local.replicas.lags()
 
-    async def listen(self, settings: RingSettings) -> None:
-        """Let other brokers follow, and follow them. PortInUseError."""
-        await self._local.replicas.listen(settings)
+    async def listen(
+        self, settings: RingSettings, forwarder: LeaderUser, forwarded: ForwardedUser
+    ) -> ReplicationLinks:
+        """Let other brokers follow and forward, and follow them. PortInUseError."""
+        return await self._local.replicas.listen(settings, forwarder, forwarded)
+
+    def with_id(self, topic_id: UUID) -> HostedTopic | None:
+        """A topic that is not deleted; the broker's own too."""
+        return self._local.with_id(topic_id)
 
     async def catch_up(self) -> None:
         """Host what the ring has agreed on since, as it is registered."""

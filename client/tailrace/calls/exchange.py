@@ -43,7 +43,7 @@ class Exchange:
         hops = leaders.hops(request)
         while True:
             try:
-                answer = await self._transport(hops.url).send(request)
+                answer = await self._transport(hops.url).send(hops.request)
             except ConnectionFailedError as error:
                 if not hops.go_around(error):
                     raise

@@ -42,6 +42,7 @@ Parsed = TypeVar("Parsed")
 _NO_SUCH_PATH = ("not-found", "about:blank")
 _WAIT_MS = re.compile(r"[?&]waitMs=([0-9]+)")
 PRODUCER_ID_HEADER = "Tailrace-Producer-Id"
+REDIRECT_HEADER = "Tailrace-Redirect"
 _OTHER_UNITS = range(978_307_200, 4_102_444_800_000)  # 2001 to 2100, in s or ms
 _HEADERS = {"producer_id": PRODUCER_ID_HEADER, "sequence": "Tailrace-Sequence"}
 

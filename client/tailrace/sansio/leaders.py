@@ -1,8 +1,9 @@
 """Sans-IO: which broker of a ring a request is asked of, by what brokers answered.
 
-A partition, or a group, is served by the broker that leads it. Others answer 421 and name that
-one; it is then asked, and asked first when the same is wanted again. What no answer was about goes
-to the URL that was given.
+A partition, or a group, is served by the broker that leads it. Others forward what is for a
+partition, unless the request asks them not to: then, and for groups, they answer 421 and name the
+leader; it is then asked, and asked first when the same is wanted again. So each request saves the
+hop between brokers. What no answer was about goes to the URL that was given.
 """
 
 import json
@@ -15,7 +16,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from tailrace.errors import ConnectionFailedError, UnexpectedAnswerError
-from tailrace.protocol.requests import PRODUCER_ID_HEADER, Answer, Request
+from tailrace.protocol.requests import PRODUCER_ID_HEADER, REDIRECT_HEADER, Answer, Request
 from tailrace.values import PartitionDetails, PartitionOffsets
 from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
 
@@ -45,7 +46,7 @@ class Leaders:
 
     def hops(self, request: Request) -> "Hops":
         """Whom to ask, one after the other."""
-        return Hops(self, _resource(request))
+        return Hops(self, request)
 
     def url_of(self, resource: str | None) -> str:
         """Whom to ask first."""
@@ -70,12 +71,20 @@ class Leaders:
 class Hops:
     """Of one request. `url`: whom to ask now."""
 
-    def __init__(self, leaders: Leaders, resource: str | None) -> None:
-        self.url = leaders.url_of(resource)
+    def __init__(self, leaders: Leaders, request: Request) -> None:
+        self._resource = _resource(request)
+        self.url = leaders.url_of(self._resource)
         self._leaders = leaders
-        self._resource = resource
+        self._request = request
         self._count = 0
         self._has_created = False
+
+    @property
+    def request(self) -> Request:
+        """What to send. Who does not lead shall name the leader; the last one asked forwards."""
+        if self._resource is None or self._count == HOPS_MAX:
+            return self._request
+        return replace(self._request, headers={**self._request.headers, REDIRECT_HEADER: "1"})
 
     def go_on(self, answer: Answer) -> bool:
         """Whether another broker is to be asked; else this is the answer."""

@@ -39,14 +39,19 @@ class ReplicatedRing:
         ports = [broker.port for broker in ring.brokers]
 
         def producer(
-            name: str, sizes: Sequence[int] = (1,), answer_s_max: float = 1.5
+            name: str,
+            sizes: Sequence[int] = (1,),
+            answer_s_max: float = 1.5,
+            *,
+            wanders: bool = False,
         ) -> RingProducer:
-            return RingProducer(name, TOPIC, ports, seed, sizes, answer_s_max)
+            return RingProducer(name, TOPIC, ports, seed, sizes, answer_s_max, wanders)
 
         self.producers = [
             *(producer(f"single-{number}") for number in range(3)),
             producer("patient", answer_s_max=15.0),  # until a paused broker goes on
-            producer("lines", [10]),
+            producer("wandering", wanders=True),
+            producer("lines", [10], wanders=True),
             producer("many-lines", [*[40] * 19, LARGE_COUNT]),
         ]
 

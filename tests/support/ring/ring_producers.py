@@ -54,6 +54,7 @@ class RingProducer:
     """Sends events with ids of its own, in requests with sequences. One request at a time.
 
     `sizes`: how many events a request has is drawn from these.
+    `wanders`: it asks any broker each time, not the one that took the key last.
     `answer_s_max`: it takes an answer for lost after this long, and asks another broker.
     """
 
@@ -63,6 +64,7 @@ class RingProducer:
     seed: int
     sizes: Sequence[int] = (1,)
     answer_s_max: float = 1.5
+    wanders: bool = False
     sent_ids: set[str] = field(default_factory=set)
     acknowledged: list[Acknowledged] = field(default_factory=list)
     retries: dict[str, int] = field(default_factory=dict)  # by reason
@@ -100,7 +102,8 @@ class RingProducer:
             port = self._port_of.get(key) or generator.choice(self.ports)
             answer = self._exchange(port, whole)
             if answer is not None and answer.status == 200:
-                self._port_of[key] = port
+                if not self.wanders:
+                    self._port_of[key] = port
                 self._note(key, ids, document(answer))
                 return
             why = "no answer" if answer is None else document(answer)["type"]

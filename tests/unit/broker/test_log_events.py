@@ -73,5 +73,5 @@ def test_a_line_for_debugging_is_not_built_when_nobody_asked_for_it() -> None:
 
 def test_only_edges_log() -> None:
     """Machines, plans and codecs decide; who runs them says so."""
-    shells = {"app", "groups", "net", "node", "storage", "topics"}
+    shells = {"app", "forwarding", "groups", "net", "node", "storage", "topics"}
     assert {place.split("/")[0] for place, _, _ in CALLS} <= shells

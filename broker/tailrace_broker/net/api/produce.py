@@ -35,7 +35,8 @@ from tailrace_broker.net.api.produce_bodies import (
     read_records,
 )
 from tailrace_broker.net.api.producer_headers import Sender, read_sender
-from tailrace_broker.net.broker import Broker, OpenTopic
+from tailrace_broker.net.api.redirect import wants_redirect
+from tailrace_broker.net.broker import Appends, Broker, OpenTopic
 from tailrace_broker.net.http.problems import problem_members
 from tailrace_broker.net.http.router import AnswerCallback, Call, Response
 
@@ -85,6 +86,7 @@ def produce(broker: Broker, call: Call, answer: AnswerCallback) -> None:
     try:
         _check(call, format_.foreign)
         sender = read_sender(call.headers)
+        wants_redirect(call.headers)
     except TailraceError as error:
         answer(error)
     else:
@@ -120,6 +122,12 @@ class _Request(NamedTuple):
         """
         placing = self.sender.name if key is None and self.sender is not None else key
         return self.hosted.partition_of_key(placing)
+
+    def appends_to(self, partition: int) -> Appends:
+        """Where to append to a partition; raises why that cannot be."""
+        if wants_redirect(self.call.headers):
+            return self.hosted.open_log_of(partition)
+        return self.broker.appends_to(self.hosted, partition)
 
     def answer_one(self, partition: int, count: int, outcome: AppendOutcome) -> None:
         """Answer a request whose records are all in one partition."""
@@ -206,7 +214,7 @@ def _append_event(request: _Request, body: EventBody) -> None:
     key = request.call.parameters.key
     partition = request.partition_of(key)
     done = partial(request.answer_one, partition, 1)
-    request.hosted.log_of(partition).append_event(key, *body, done, request.producer)
+    request.appends_to(partition).append_event(key, *body, done, request.producer)
     request.broker.counters.produced_events += 1
 
 
@@ -219,7 +227,7 @@ def _append_lines(request: _Request, body: RecordColumns | KeyedBody) -> None:
         return
     partition = request.partition_of(request.call.parameters.key)
     done = partial(request.answer_one, partition, body.record_count)
-    request.hosted.log_of(partition).append_columns(body, done, request.producer)
+    request.appends_to(partition).append_columns(body, done, request.producer)
     request.broker.counters.produced_events += body.record_count
 
 
@@ -245,7 +253,7 @@ def _append_each(request: _Request, parts: Sequence[PartitionRecords]) -> None:
         count = columns.record_count
         done = partial(collected.add, partition, count)
         try:
-            log = request.hosted.open_log_of(partition)
+            log = request.appends_to(partition)
         except TailraceError as error:
             done(AppendFailed(error))
         else:
@@ -257,7 +265,7 @@ def _append_batch(request: _Request, body: BatchBody) -> None:
     """Appended as it is under a header of the leader's."""
     partition: int = request.call.parameters.partition
     done = partial(request.answer_one, partition, body.record_count)
-    request.hosted.open_log_of(partition).append_batch(body, done, request.producer)
+    request.appends_to(partition).append_batch(body, done, request.producer)
     request.broker.counters.produced_events += body.record_count
 
 

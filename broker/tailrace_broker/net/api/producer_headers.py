@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from tailrace_broker.core.log.producers import Producer
 from tailrace_broker.model.errors import InvalidParameterError
+from tailrace_broker.net.api.redirect import REDIRECT, RedirectValue
 from tailrace_broker.net.http.router import DIGITS_MAX, INT64_MAX, Parameters, shortened
 
 PRODUCER_ID = "Tailrace-Producer-Id"
@@ -18,9 +19,11 @@ _NAME = re.compile(rb"[!-~]{1,128}")
 
 
 class ProducerHeaders(
-    Parameters, frozen=True, rename={"producer_id": PRODUCER_ID, "sequence": SEQUENCE}
+    Parameters,
+    frozen=True,
+    rename={"producer_id": PRODUCER_ID, "sequence": SEQUENCE, "redirect": REDIRECT},
 ):
-    """Both, or none of them."""
+    """Both of a producer, or none of them; and whether the request may be forwarded."""
 
     producer_id: (
         Annotated[
@@ -46,6 +49,7 @@ class ProducerHeaders(
         ]
         | None
     ) = None
+    redirect: RedirectValue | None = None
 
 
 class Sender(NamedTuple):

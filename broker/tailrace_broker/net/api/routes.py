@@ -61,6 +61,7 @@ _STORE_PROBLEMS = (
     errors.StorageFailedError,
     errors.NotEnoughReplicasError,
 )
+_FORWARD_PROBLEMS = (errors.TooManyForwardedError,)  # of what another broker leads
 _KEPT_PROBLEMS = (*_LED_PROBLEMS, errors.NotReadyError, errors.CorruptPartitionError)  # of groups
 _CONSUMER_PROBLEMS = (
     *_KEPT_PROBLEMS,
@@ -129,6 +130,8 @@ ROUTES: tuple[Route, ...] = (
             errors.SequenceUnknownError,
             errors.SequenceReusedError,
             errors.TooManyProducersError,
+            *_FORWARD_PROBLEMS,
+            errors.OutcomeUnknownError,
         ),
         kind=Kind.PRODUCE,
     ),

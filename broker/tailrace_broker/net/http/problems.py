@@ -245,6 +245,21 @@ PROBLEMS: dict[type[TailraceError], Problem] = {
         "Too many connections",
         "`TAILRACE_CONNECTIONS_MAX` are open; the connection is closed",
     ),
+    errors.TooManyForwardedError: Problem(
+        "too-many-forwarded",
+        503,
+        "Too many forwarded requests",
+        "`TAILRACE_FORWARDED_MAX` requests wait for the leaders to which this broker forwarded "
+        "them",
+    ),
+    errors.OutcomeUnknownError: Problem(
+        "outcome-unknown",
+        503,
+        "Outcome unknown",
+        "the leader to which the events were forwarded is not heard any more: they may be stored; "
+        "with a producer id and a sequence the broker repeats it, and sends no such answer before "
+        "`TAILRACE_FORWARD_SECONDS`",
+    ),
     errors.NotReadyError: Problem(
         "not-ready",
         503,

@@ -33,6 +33,7 @@ _OWN_HEADERS = (
     b"tailrace-sequence",
     b"tailrace-delivery",
     b"tailrace-assignment-epoch",
+    b"tailrace-redirect",
 )
 
 

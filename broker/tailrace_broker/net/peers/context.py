@@ -45,28 +45,35 @@ class PeerCounters:
 
 @dataclass(slots=True)
 class PeerContext:
-    """`open`: all transports that are. `cluster_id`: None as long as this broker has no ring."""
+    """`open`: all transports that are. `cluster_id`: None as long as this broker has no ring.
+
+    `others`: for which it accepts connections beside its `purpose`.
+    """
 
     ordinal: int
     secret: bytes
     cluster_id: Callable[[], UUID | None]
     loop: asyncio.AbstractEventLoop
     purpose: Purpose = Purpose.PEER
+    others: tuple[Purpose, ...] = ()
     counters: PeerCounters = field(default_factory=PeerCounters)
     open: set[asyncio.Transport] = field(default_factory=set)
     is_closed: bool = False
     _all_closed: asyncio.Event = field(default_factory=asyncio.Event)
     _logged_s: dict[tuple[object, str], float] = field(default_factory=dict)
 
-    def handshake(self, side: Side, wanted: int | None = None) -> Handshake:
-        """A new one, with what is known of this broker now."""
+    def handshake(
+        self, side: Side, wanted: int | None = None, purpose: Purpose | None = None
+    ) -> Handshake:
+        """A new one, with what is known of this broker now. `purpose`: of one that is dialled."""
         return Handshake(
             side,
             PeerIdentity(self.ordinal, self.cluster_id()),
             secret=self.secret,
             nonce=secrets.token_bytes(NONCE_BYTES),
             wanted=wanted,
-            purpose=self.purpose,
+            purpose=purpose or self.purpose,
+            others=self.others if side is Side.ACCEPTOR else (),
         )
 
     def may_log(self, peer: object, reason: str) -> bool:

@@ -17,6 +17,7 @@ not to change what passes.
 
 import hmac
 import struct
+from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 from uuid import UUID
@@ -36,6 +37,7 @@ class Purpose(Enum):
 
     PEER = b"TRLH", b"tailrace peer 1 "
     REPLICATION = b"TRLR", b"tailrace replication 1 "
+    FORWARDING = b"TRLF", b"tailrace forwarding 1 "
 
     @property
     def magic(self) -> bytes:
@@ -63,7 +65,7 @@ class PeerIdentity(NamedTuple):
 
 
 class Handshake:
-    """One side of it. `peer`: who is at the other end, once that is sure."""
+    """One side of it. `peer`: who is at the other end, once that is sure; `purpose`: what for."""
 
     def __init__(
         self,
@@ -74,8 +76,12 @@ class Handshake:
         nonce: bytes,
         wanted: int | None = None,
         purpose: Purpose = Purpose.PEER,
+        others: Sequence[Purpose] = (),
     ) -> None:
-        """`nonce`: fresh random bytes; `wanted`: the ordinal that a dialler expects to meet."""
+        """`nonce`: fresh random bytes; `wanted`: the ordinal that a dialler expects to meet.
+
+        `others`: for which an acceptor is dialled too; then `purpose` is the dialler's.
+        """
         assert len(nonce) == NONCE_BYTES
         assert (wanted is not None) == (side is Side.DIALLER)
         self.peer: PeerIdentity | None = None
@@ -83,7 +89,9 @@ class Handshake:
         self._me = me
         self._secret = secret
         self._wanted = wanted
-        self._purpose = purpose
+        self.purpose = purpose
+        self._others = others
+        self._nonce = nonce
         self._mine = _greeting(purpose, me, nonce)
         self._theirs = b""
         self._received = bytearray()
@@ -104,7 +112,11 @@ class Handshake:
         answer = b""
         if not self.is_greeted and len(self._received) >= GREETING.size:
             theirs = self._take(GREETING.size)
-            _check_protocol(self._purpose, theirs)
+            for other in self._others:
+                if theirs.startswith(other.magic):
+                    self.purpose = other
+                    self._mine = _greeting(other, self._me, self._nonce)
+            _check_protocol(self.purpose, theirs)
             self._theirs = theirs
             if self._side is Side.ACCEPTOR:
                 answer = self._mine + self._proof(Side.ACCEPTOR)
@@ -133,7 +145,7 @@ class Handshake:
         greetings = [self._mine, self._theirs]
         if self._side is Side.ACCEPTOR:
             greetings.reverse()
-        label = self._purpose.label + side.value
+        label = self.purpose.label + side.value
         return hmac.digest(self._secret, b"".join([label, *greetings]), "sha256")
 
     def _check_proof(self, proof: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The link to one leader: dialled again and again for as long as this broker follows it."""
+"""The link to one leader: dialled again and again for as long as this broker needs it."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,15 +9,21 @@ import structlog
 
 from tailrace_broker.codec.replication import LinkFrame
 from tailrace_broker.model.errors import CorruptFrameError
-from tailrace_broker.model.replication import Reported, Standing
+from tailrace_broker.model.forwarding import AppendAnswers
+from tailrace_broker.model.replication import Batches, Cuts, Heartbeat, Restart
 from tailrace_broker.net.peers.context import PeerContext
-from tailrace_broker.net.peers.handshake import Side
+from tailrace_broker.net.peers.handshake import Purpose, Side
 from tailrace_broker.net.peers.sockets import open_connection
 from tailrace_broker.net.replication.link import Link
 
 CONNECT_SECONDS = 1.0
 BACKOFF_SECONDS_MIN = 0.02
 BACKOFF_SECONDS_MAX = 1.0
+
+_FROM_LEADER: dict[Purpose, tuple[type, ...]] = {
+    Purpose.REPLICATION: (Cuts, Batches, Heartbeat, Restart),
+    Purpose.FORWARDING: (AppendAnswers,),
+}
 
 _log = structlog.get_logger()
 
@@ -26,7 +32,7 @@ class LeaderUser(Protocol):
     """Gets what leaders send, on the event loop."""
 
     def on_leader(self, link: Link, ordinal: int, frame: LinkFrame) -> None:
-        """A leader's message. `link.consumed` follows when its batches are written or dropped."""
+        """A leader's message. `link.consumed` follows when its payload is written or dropped."""
 
     def on_link_changed(self, ordinal: int) -> None:
         """The link to that leader is there, or was lost: what was on it may be lost."""
@@ -41,12 +47,15 @@ class FollowedLeader:
         context: PeerContext,
         address_of: Callable[[int], tuple[str, int]],
         user: LeaderUser,
+        purpose: Purpose = Purpose.REPLICATION,
     ) -> None:
+        """`purpose`: to follow it, or to forward requests to it."""
         self.link: Link | None = None
         self._ordinal = ordinal
         self._context = context
         self._address_of = address_of
         self._user = user
+        self._purpose = purpose
         self._is_ended = False
         self._wake = asyncio.Event()
         self._backoff_s = BACKOFF_SECONDS_MIN
@@ -74,7 +83,9 @@ class FollowedLeader:
     async def _dial(self) -> bool:
         """Whether there is a connection; its handshake may still fail."""
         host, port = self._address_of(self._ordinal)
-        opened = partial(Link, self._context, Side.DIALLER, self, self._ordinal)
+        opened = partial(
+            Link, self._context, Side.DIALLER, self, self._ordinal, purpose=self._purpose
+        )
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 await open_connection(self._context.loop, host, port, opened)
@@ -96,14 +107,14 @@ class FollowedLeader:
             return
         self.link = link
         self._backoff_s = BACKOFF_SECONDS_MIN
-        if self._context.may_log(ordinal, "followed"):
-            _log.info("leader.connected", peer=ordinal)
+        if self._context.may_log(ordinal, f"connected {self._purpose.name}"):
+            _log.info("leader.connected", peer=ordinal, purpose=self._purpose.name.lower())
         self._user.on_link_changed(ordinal)
 
     def received(self, link: Link, frame: LinkFrame) -> None:
         """Hand on what the leader sends. CorruptFrameError: it is no leader's message."""
-        if isinstance(frame.message, Standing | Reported):
-            raise CorruptFrameError("a leader sends a follower's message")
+        if not isinstance(frame.message, _FROM_LEADER[self._purpose]):
+            raise CorruptFrameError("a leader sends what it should be sent, or another link's")
         self._user.on_leader(link, self._ordinal, frame)
 
     def lost(self, link: Link, error: Exception | None) -> None:

@@ -1,4 +1,4 @@
-"""One connection between a follower and a leader: the handshake, then frames both ways.
+"""One connection between two brokers on port 9256: the handshake, then frames both ways.
 
 Batches need credit: the follower takes `WINDOW_BYTES` of them, and more when it has written them. A
 batch larger than what is left is sent when nothing else is under way. So a link needs at most the
@@ -7,6 +7,9 @@ pass batches that wait: machines take them in any order.
 
 What waits is bounded as well: a follower that is so slow loses the connection, and begins again
 from its disk's end.
+
+A link that forwards requests takes payloads both ways. Requests leave in the order in which they
+were sent, with a payload or without; what waits is bounded by who sends it.
 """
 
 import asyncio
@@ -18,9 +21,10 @@ import structlog
 
 from tailrace_broker.codec.replication import FrameParser, LinkFrame, Message, encode_head
 from tailrace_broker.model.errors import CorruptFrameError, HandshakeError
+from tailrace_broker.model.forwarding import ForwardedEvents
 from tailrace_broker.model.replication import Credit
 from tailrace_broker.net.peers.context import HANDSHAKE_SECONDS, PeerContext
-from tailrace_broker.net.peers.handshake import Side
+from tailrace_broker.net.peers.handshake import Purpose, Side
 
 WINDOW_BYTES = 4 * 1024 * 1024
 # Of batches that wait for credit, beyond the one that is next.
@@ -47,26 +51,33 @@ class LinkOwner(Protocol):
 
 
 class _Queued(NamedTuple):
-    """A frame that waits for credit."""
+    """A frame that waits for credit, or behind one that does. `number`: of its last request."""
 
     head: bytes
     payload: Sequence[Bytes]
     size_bytes: int
+    number: int
 
 
 class Link(asyncio.BufferedProtocol):
-    """The follower dials (`Side.DIALLER`), the leader accepts."""
+    """The follower, or who forwards, dials (`Side.DIALLER`); the leader accepts."""
 
     def __init__(
-        self, context: PeerContext, side: Side, owner: LinkOwner, wanted: int | None = None
+        self,
+        context: PeerContext,
+        side: Side,
+        owner: LinkOwner,
+        wanted: int | None = None,
+        purpose: Purpose | None = None,
     ) -> None:
-        """`wanted`: the ordinal of the leader that is dialled."""
+        """`wanted`: the ordinal of the leader that is dialled, `purpose`: what for."""
         self.ordinal: int | None = None  # of the other side, when that is sure
         self._context = context
         self._side = side
         self._owner = owner
         self._wanted = wanted
-        self._handshake = context.handshake(side, wanted)
+        self._handshake = context.handshake(side, wanted, purpose)
+        self.handed_over = 0  # the last request that may have reached the other side
         self._greeting = memoryview(bytearray(1024))
         self._reader = FrameParser()
         self._deadline: asyncio.TimerHandle | None = None
@@ -86,26 +97,38 @@ class Link(asyncio.BufferedProtocol):
         """Nothing is sent or taken any more."""
         return self._transport.is_closing()
 
+    @property
+    def forwards(self) -> bool:
+        """Requests are forwarded on it."""
+        return self._handshake.purpose is Purpose.FORWARDING
+
     def abort(self) -> None:
         """Close it at once."""
         self._transport.abort()
 
     # --- sending ---
 
-    def send(self, message: Message, payload: Sequence[Bytes] = ()) -> None:
-        """Send at the end of this turn of the loop; batches when there is credit for them."""
+    def send(self, message: Message, payload: Sequence[Bytes] = (), *, number: int = 0) -> None:
+        """Send at the end of this turn of the loop; batches when there is credit for them.
+
+        `number`: of the last request in it.
+        """
         if self.ordinal is None or self.is_closed:
             self._context.counters.dropped += 1
             return
         size_bytes = sum(map(len, payload))
         head = encode_head(message, size_bytes)
-        if not size_bytes:
+        if not (size_bytes or isinstance(message, ForwardedEvents)):
             self._control.append(head)
-        elif self._batches and self._queued_bytes + size_bytes > QUEUED_BYTES_MAX:
+        elif (
+            self._batches
+            and self._queued_bytes + size_bytes > QUEUED_BYTES_MAX
+            and not self.forwards
+        ):
             self._refuse("slow", f"it takes no batches; {self._queued_bytes} bytes wait for it")
             return
         else:
-            self._batches.append(_Queued(head, payload, size_bytes))
+            self._batches.append(_Queued(head, payload, size_bytes, number))
             self._queued_bytes += size_bytes
         self._flush_soon()
 
@@ -121,9 +144,9 @@ class Link(asyncio.BufferedProtocol):
     def _flush_soon(self) -> None:
         if not self._is_flush_due:
             self._is_flush_due = True
-            self._context.loop.call_soon(self._flush)
+            self._context.loop.call_soon(self.flush)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         """Hand the transport what may be sent, as one write."""
         self._is_flush_due = False
         if self.is_closed:
@@ -135,12 +158,13 @@ class Link(asyncio.BufferedProtocol):
         while self._batches and not self._is_paused and batch_bytes < WRITE_BUFFER_BYTES:
             size_bytes = self._batches[0].size_bytes
             is_idle = self._credit_bytes == self._granted_bytes
-            if size_bytes > self._credit_bytes and not is_idle:
+            if size_bytes > self._credit_bytes and size_bytes and not is_idle:
                 break
             queued = self._batches.popleft()
+            self.handed_over = queued.number or self.handed_over
             self._credit_bytes -= size_bytes
             self._queued_bytes -= size_bytes
-            batch_bytes += size_bytes
+            batch_bytes += size_bytes or len(queued.head)
             frame_count += 1
             buffers += [queued.head, *queued.payload]
         if buffers:
@@ -211,7 +235,7 @@ class Link(asyncio.BufferedProtocol):
         self._stop_deadline()
         self.ordinal = peer.ordinal
         self._context.counters.connected += 1
-        if self._side is Side.DIALLER:
+        if self._side is Side.DIALLER or self.forwards:
             self.send(Credit(WINDOW_BYTES))
         self._owner.established(self, peer.ordinal)
         rest = self._handshake.rest()

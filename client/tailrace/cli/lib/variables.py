@@ -19,6 +19,8 @@ BROKER_SETTINGS = (
     "ring_secret",
     "copies",
     "failback_ms",
+    "forward_seconds",
+    "forwarded_max",
     "allowed_origins",
     "allowed_hosts",
     "auto_create_topics",

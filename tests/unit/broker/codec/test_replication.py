@@ -23,6 +23,15 @@ from tailrace_broker.codec.replication import (
     encode_head,
 )
 from tailrace_broker.model.errors import CorruptFrameError
+from tailrace_broker.model.forwarding import (
+    AppendAnswers,
+    FailedAppend,
+    ForwardedBatch,
+    ForwardedEvent,
+    ForwardedEvents,
+    StoredAppend,
+    TurnOf,
+)
 from tailrace_broker.model.replication import (
     Batches,
     Credit,
@@ -54,6 +63,35 @@ reports = st.builds(LogReport, keys, counts, counts)
 cuts = st.builds(LogCut, keys, counts, st.integers(-1, 2**62), st.booleans(), counts, counts)
 runs = st.lists(st.builds(Run, counts, counts, counts), max_size=3).map(tuple)
 heads = st.builds(LogHead, keys, counts, counts)
+places = st.builds(TurnOf, keys, counts)
+producer_ids = st.just(b"") | st.binary(min_size=16, max_size=16)
+times = st.integers(-(2**63), 2**63 - 1)
+events = st.builds(
+    ForwardedEvents,
+    counts,
+    st.tuples(places, places),
+    st.lists(
+        st.builds(
+            ForwardedEvent,
+            st.integers(0, 1),
+            st.binary(max_size=9),
+            st.none() | st.binary(max_size=9),
+            times,
+            st.integers(0, 2**16 - 1),
+            producer_ids,
+            counts,
+        ),
+        max_size=3,
+    ).map(tuple),
+)
+failures = st.builds(
+    FailedAppend,
+    counts,
+    st.text(max_size=9),
+    st.text(max_size=9),
+    st.dictionaries(st.text(max_size=9), st.text(max_size=9) | counts | st.lists(counts)),
+    st.booleans(),
+)
 messages = st.one_of(
     st.builds(
         Standing, counts, counts, counts, replicas, st.lists(standings, max_size=3).map(tuple)
@@ -71,11 +109,31 @@ messages = st.one_of(
     st.builds(Heartbeat, counts, counts, counts, st.lists(heads, max_size=3).map(tuple)),
     st.builds(Restart, counts, counts, counts),
     st.builds(Credit, counts),
+    events,
+    st.builds(
+        AppendAnswers,
+        st.lists(st.builds(StoredAppend, counts, counts, st.booleans(), counts)).map(tuple),
+        st.lists(failures, max_size=3).map(tuple),
+    ),
+)
+forwarded = st.builds(
+    ForwardedBatch,
+    counts,
+    places,
+    producer_ids,
+    counts,
+    st.integers(1, 2**32 - 1),
+    st.integers(0, 2**16 - 1),
+    st.sampled_from([0, 1, 2]),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**32 - 1),
+    times,
+    times,
 )
 batches = st.builds(Batches, counts, counts, counts, keys, st.just(-1), runs, counts, counts)
 frames = st.one_of(
     st.tuples(messages, st.just(b"")),
-    st.tuples(batches, st.binary(max_size=200)),
+    st.tuples(batches | forwarded, st.binary(max_size=200)),
     st.tuples(batches, st.integers(0, 3 * BUFFER_BYTES).map(bytes)),
 )
 
@@ -120,7 +178,10 @@ def test_the_documents_name_every_message_by_its_tag() -> None:
     text = document.partition("\n## Between a leader and its followers\n")[2].partition("\n## ")[0]
     reported = re.findall(r"^\| (\d+) \| ([A-Z]\w+) \|", text, re.MULTILINE)
 
-    kinds = (Standing, Reported, Cuts, Batches, Heartbeat, Restart, Credit)
+    kinds: tuple[type[Message], ...] = (
+        *(Standing, Reported, Cuts, Batches, Heartbeat, Restart, Credit),
+        *(ForwardedEvents, ForwardedBatch, AppendAnswers),
+    )
     assert reported == [(str(tag), kind.__name__) for tag, kind in enumerate(kinds)]
     assert encode_head(Credit(1))[FRAME_HEADER.size] == kinds.index(Credit)
 
@@ -176,7 +237,7 @@ CAUSE_NOT_UTF_8 = b"\x00\x95\x01\x01\x01\x95\x01\x01\xc2\xa1\xee\x00\x90"
         (FRAME_HEADER.pack(2, BATCH_BYTES_MAX + 1, 0), f"a payload of {BATCH_BYTES_MAX + 1}"),
         (encode(Credit(5))[:-1] + b"\x06", "the checksum of a frame does not match"),
         (framed(b"\x06\x91\x05", payload_bytes=1), "a message that takes no payload has one"),
-        (framed(b"\x07\x91\x05"), "a message of type 7, which is not known here"),
+        (framed(b"\x0f\x91\x05"), "a message of type 15, which is not known here"),
         (framed(b"\x06\x91"), "no message that this version knows"),
         (framed(b"\x06\x91\xa1x"), "no message that this version knows"),
         (framed(CAUSE_NOT_UTF_8), "no message that this version knows"),
@@ -198,3 +259,27 @@ def test_no_flipped_bit_of_a_head_passes(
 
     with suppress(CorruptFrameError):
         assert list(feed(FrameParser(), bytes(stream))) == []  # it waits for a longer head
+
+
+EVENT = ForwardedEvent(0, b"{}", None, 0, 0, b"", 0)
+EVENTS = ForwardedEvents(1, (TurnOf(KEY, 1),), (EVENT,))
+BATCH = ForwardedBatch(1, TurnOf(KEY, 1), b"", 0, 1, 0, 0, 8, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        EVENTS._replace(events=(EVENT, EVENT._replace(place=1))),
+        EVENTS._replace(events=(EVENT._replace(place=-1),)),
+        EVENTS._replace(events=(EVENT._replace(producer_id=b"short"),)),
+        EVENTS._replace(events=(EVENT._replace(flags=2**16),)),
+        EVENTS._replace(events=(EVENT._replace(timestamp_us=2**63),)),
+        BATCH._replace(record_count=0),
+        BATCH._replace(codec=9),
+        BATCH._replace(producer_id=b"short"),
+        BATCH._replace(payload_crc=2**32),
+    ],
+)
+def test_a_forwarded_request_that_no_broker_could_append_is_refused(message: Message) -> None:
+    with pytest.raises(CorruptFrameError, match=r"names what|no message"):
+        list(feed(FrameParser(), encode(message)))

@@ -2,6 +2,7 @@ from collections.abc import Iterator
 
 from tailrace_broker.model.errors import (
     CallerError,
+    OutcomeUnknownError,
     OverloadError,
     StartError,
     StorageFailedError,
@@ -26,10 +27,11 @@ def test_an_overload_passes() -> None:
     assert all(kind.retriable for kind in kinds_of(OverloadError))
 
 
-def test_only_after_a_failed_write_may_a_retry_store_twice() -> None:
-    assert [kind for kind in kinds_of(TailraceError) if kind.write_attempted] == [
-        StorageFailedError
-    ]
+def test_only_after_a_failed_write_or_a_lost_leader_may_a_retry_store_twice() -> None:
+    assert {kind for kind in kinds_of(TailraceError) if kind.write_attempted} == {
+        OutcomeUnknownError,
+        StorageFailedError,
+    }
 
 
 def test_an_error_carries_what_the_problem_document_shows() -> None:

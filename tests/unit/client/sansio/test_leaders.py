@@ -58,6 +58,17 @@ def test_what_no_answer_was_about_is_asked_of_the_broker_that_was_given() -> Non
     assert not hops.go_on(DONE)
 
 
+def test_brokers_are_asked_to_name_the_leader_until_the_last_that_forwards() -> None:
+    hops = Leaders(A).hops(READ)
+    for url in (B, C, B)[:HOPS_MAX]:
+        assert hops.request == Request(READ.method, READ.target, {"Tailrace-Redirect": "1"})
+        assert hops.go_on(misdirected(url))
+
+    assert hops.request == READ
+    assert not hops.go_on(DONE)
+    assert Leaders(A).hops(TOPICS).request == TOPICS
+
+
 def test_who_is_named_is_asked_and_the_next_time_asked_first() -> None:
     leaders = Leaders(A)
     hops = leaders.hops(READ)

@@ -1,0 +1,4 @@
+"""Requests for logs that other brokers lead: forwarded to them, and executed for others.
+
+`core.forwarding` decides. Above `topics/`, whose logs it appends to.
+"""
