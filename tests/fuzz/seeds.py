@@ -47,10 +47,14 @@ from tailrace_broker.model.agreement import (
 )
 from tailrace_broker.model.forwarding import (
     AppendAnswers,
-    FailedAppend,
+    FailedRequest,
     ForwardedBatch,
     ForwardedEvent,
     ForwardedEvents,
+    ForwardedRead,
+    ReadAnswer,
+    ReadFailed,
+    ReadPart,
     StoredAppend,
     TurnOf,
 )
@@ -148,9 +152,13 @@ REPLICATION_HEADS = [
             ),
         ),
         ForwardedBatch(3, TurnOf(PEER_LOG, 2), b"p" * 16, 7, 2, 0, 1, 90, 5, 6, 7),
+        ForwardedRead(1, b"/v1/offsets?topic=t", "application/json"),
+        ReadAnswer(1, 200, "application/json", {"tailrace-epoch": "1"}, True),
+        ReadPart(1, True),
+        ReadFailed(FailedRequest(1, "NoLeaderError", "later", {}, False)),
         AppendAnswers(
             (StoredAppend(1, 5, False, 3),),
-            (FailedAppend(3, "NotLeaderError", "ask", {"leader": 1, "children": [2]}, False),),
+            (FailedRequest(3, "NotLeaderError", "ask", {"leader": 1, "children": [2]}, False),),
         ),
     )
 ]

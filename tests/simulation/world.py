@@ -178,8 +178,10 @@ class World:
     ) -> bool:
         tasks: set[asyncio.Future[Any]] = set()
 
-        def spawn(work: Coroutine[Any, Any, None]) -> None:
-            tasks.add(asyncio.ensure_future(work))
+        def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+            task = asyncio.ensure_future(work)
+            tasks.add(task)
+            return task
 
         async def whole_life(io: SimulatedIo) -> None:
             directory = DataDirectory(self.disk.root)

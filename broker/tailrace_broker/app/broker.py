@@ -1,12 +1,11 @@
 """The broker behind the listeners: its topics, what it holds, and the memory of requests."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import chain
 from time import time_ns
-from typing import Any
 from uuid import UUID
 
 import structlog
@@ -16,7 +15,9 @@ from tailrace_broker.app.ring_watch import RingWatch
 from tailrace_broker.app.settings import Settings
 from tailrace_broker.core.ring.changes import AppliedChange
 from tailrace_broker.forwarding.forwarded import ForwardedRequests
+from tailrace_broker.forwarding.forwarded_reads import ForwardedReads
 from tailrace_broker.forwarding.forwarder import Forwarder
+from tailrace_broker.forwarding.waiting_requests import WaitingRequests
 from tailrace_broker.groups.coordinator import Groups
 from tailrace_broker.memory.pool import BufferPool
 from tailrace_broker.memory.read_memory import ReadMemory
@@ -28,8 +29,10 @@ from tailrace_broker.model.errors import (
     StorageFailedError,
 )
 from tailrace_broker.model.ring_state import RangeState
+from tailrace_broker.net.api.routes import read_matcher
 from tailrace_broker.net.api.topics import url_at
 from tailrace_broker.net.broker import Appends, OpenTopic
+from tailrace_broker.net.http.answers import Spawn
 from tailrace_broker.node.ring import RingNode
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.engine import open_engine
@@ -62,7 +65,7 @@ class LocalBroker:
         directory: DataDirectory,
         io: IoThreads,
         metadata_io: IoThreads,
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        spawn: Spawn,
         on_failed: Callable[[BaseException], None] = _ignore,
     ) -> None:
         """`metadata_io` does nothing else, so that data never delays a vote.
@@ -109,8 +112,7 @@ class LocalBroker:
             auto_create=settings.auto_create_topics,
             delete_retention_us=settings.delete_retention_ms * 1000,
         )
-        self._forwarder = self._new_forwarder()
-        self._forwarded = ForwardedRequests(self, topics.with_id)
+        self._begin_forwarding(spawn)
         self.groups = Groups(topics, spawn, self.now_us, self.counters)
         # The listeners ask the broker; its topics answer.
         self.check_ready = topics.check_ready
@@ -203,18 +205,24 @@ class LocalBroker:
             with suppress(DiskFullError, StorageFailedError):  # then it counts as killed
                 await self._io.run(partial(self._directory.end_boot, log_ends, first_offsets))
 
-    def _new_forwarder(self) -> Forwarder:
-        settings = self._settings
-        return Forwarder(
+    def _begin_forwarding(self, spawn: Spawn) -> None:
+        settings, topics = self._settings, self._topics
+        self._forwards = WaitingRequests(self.counters, settings.forwarded_max)
+        self._forwarder = Forwarder(
             self.ordinal,
             self.ring,
-            self._topics.with_id,
+            topics.with_id,
             self._io,
-            self._spawn,
+            spawn,
             self.counters,
+            self._forwards,
+            self.read_memory,
             seconds=settings.forward_seconds,
-            count_max=settings.forwarded_max,
         )
+        reads = ForwardedReads(self, read_matcher, spawn)
+        self._forwarded = ForwardedRequests(self, reads, topics.with_id)
+        self.read_at_leader = self._forwarder.reads.read_at_leader
+        self.ask_broker = self._forwarder.reads.ask
 
     def _watch_disk(self) -> None:
         """Report the health of the disk to the ring, again and again."""
@@ -290,7 +298,7 @@ class LocalBroker:
     @property
     def forwarded_count(self) -> int:
         """Requests that wait for the leaders to which they were forwarded."""
-        return self._forwarder.waiting_count
+        return self._forwards.count
 
     def appends_to(self, hosted: OpenTopic, partition: int) -> Appends:
         """Where to append to a partition, whoever leads it. NotLeaderError: it is sealed."""

@@ -2,7 +2,7 @@
 
 from tailrace_broker.model import errors
 from tailrace_broker.model.errors import StorageFailedError, TailraceError
-from tailrace_broker.model.forwarding import FailedAppend
+from tailrace_broker.model.forwarding import FailedRequest
 
 # Those that are made of a text and members alone.
 _CLASSES = {
@@ -14,13 +14,13 @@ _CLASSES = {
 }
 
 
-def failed_append(number: int, error: TailraceError) -> FailedAppend:
+def failed_request(number: int, error: TailraceError) -> FailedRequest:
     """The error as it travels."""
     name = type(error).__name__
-    return FailedAppend(number, name, error.detail, error.members, error.write_attempted)
+    return FailedRequest(number, name, error.detail, error.members, error.write_attempted)
 
 
-def error_of(failed: FailedAppend) -> TailraceError:
+def error_of(failed: FailedRequest) -> TailraceError:
     """The error that the leader has met. One of another version: whether it stored is unknown."""
     error = _CLASSES.get(failed.error, StorageFailedError)(failed.detail, **failed.members)
     error.write_attempted = failed.write_attempted

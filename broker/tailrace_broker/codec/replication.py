@@ -5,10 +5,10 @@ head; the payload. The head is a tag u8, the index of the message's type in `_TY
 a value of `model.replication` or `model.forwarding`: an array of its fields in their order, UUIDs
 as binary of 16 bytes.
 
-Two types have a payload. `Batches`: whole stored batches as they are on the leader's disk, each
-with its own checksums (`codec/batch.py`). `ForwardedBatch`: the compressed payload of one batch. So
-the bytes of an event pass without being encoded again. How a connection begins:
-`net/peers/handshake.py`.
+Some types have a payload. `Batches`: whole stored batches as they are on the leader's disk, each
+with its own checksums (`codec/batch.py`). `ForwardedBatch`: the compressed payload of one batch.
+`ReadAnswer` and `ReadPart`: of the body of an answer. So bytes pass without being encoded again.
+How a connection begins: `net/peers/handshake.py`.
 """
 
 import struct
@@ -24,6 +24,12 @@ from tailrace_broker.model.forwarding import (
     AppendAnswers,
     ForwardedBatch,
     ForwardedEvents,
+    ForwardedRead,
+    ReadAnswer,
+    ReadCancelled,
+    ReadFailed,
+    ReadMore,
+    ReadPart,
     ToForwarder,
     ToServer,
 )
@@ -52,10 +58,11 @@ BUFFER_BYTES = 64 * 1024
 _TYPES: tuple[type[Message], ...] = (
     Standing, Reported, Cuts, Batches, Heartbeat, Restart, Credit,
     ForwardedEvents, ForwardedBatch, AppendAnswers,
+    ForwardedRead, ReadMore, ReadCancelled, ReadAnswer, ReadPart, ReadFailed,
 )  # fmt: skip
 _ID_SIZES = (0, 16)  # of a producer's id
 _CODECS = frozenset(map(int, Codec))
-_WITH_PAYLOAD = (Batches, ForwardedBatch)
+_WITH_PAYLOAD = (Batches, ForwardedBatch, ReadAnswer, ReadPart)
 _TAGS = {kind: bytes([tag]) for tag, kind in enumerate(_TYPES)}
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 _decoders: list[msgspec.msgpack.Decoder[Any]] = [msgspec.msgpack.Decoder(each) for each in _TYPES]

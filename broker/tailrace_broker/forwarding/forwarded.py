@@ -14,17 +14,21 @@ from crc32c import crc32c
 
 from tailrace.wire import Codec
 from tailrace_broker.codec.batch import BatchBody
-from tailrace_broker.codec.forwarded_errors import failed_append
+from tailrace_broker.codec.forwarded_errors import failed_request
 from tailrace_broker.codec.replication import LinkFrame
 from tailrace_broker.core.forwarding.partition_queue import is_refusal
 from tailrace_broker.core.log.producers import Producer
+from tailrace_broker.forwarding.forwarded_reads import ForwardedReads
 from tailrace_broker.model.append_outcome import Appended, AppendFailed, AppendOutcome
 from tailrace_broker.model.errors import CorruptFrameError, NotReadyError, TailraceError
 from tailrace_broker.model.forwarding import (
     AppendAnswers,
-    FailedAppend,
+    FailedRequest,
     ForwardedBatch,
     ForwardedEvents,
+    ForwardedRead,
+    ReadCancelled,
+    ReadMore,
     StoredAppend,
     TurnOf,
 )
@@ -52,9 +56,13 @@ class ForwardedRequests:
     """State changes on the event loop only."""
 
     def __init__(
-        self, memory: ProduceMemory, hosted_of: Callable[[UUID], HostedTopic | None]
+        self,
+        memory: ProduceMemory,
+        reads: ForwardedReads,
+        hosted_of: Callable[[UUID], HostedTopic | None],
     ) -> None:
         self._memory = memory
+        self._reads = reads
         self._hosted_of = hosted_of
         self._loop = asyncio.get_running_loop()
         self._answers: dict[Link, _Answers] = {}
@@ -67,6 +75,8 @@ class ForwardedRequests:
         message = frame.message
         if isinstance(message, ForwardedEvents):
             self._append_events(answers, message)
+        elif isinstance(message, ForwardedRead | ReadMore | ReadCancelled):
+            self._reads.received(link, message)
         else:
             assert isinstance(message, ForwardedBatch)
             self._append_batch(answers, message, bytes(frame.payload))
@@ -75,6 +85,7 @@ class ForwardedRequests:
     def on_forwarder_lost(self, link: Link) -> None:
         """Appends under way go on; nobody hears of them."""
         self._answers.pop(link, None)
+        self._reads.lost(link)
 
     def flush(self) -> None:
         """Hand the links what has not left yet."""
@@ -165,7 +176,7 @@ class _Answers:
         self.link = link
         self._loop = loop
         self._stored: list[StoredAppend] = []
-        self._failed: list[FailedAppend] = []
+        self._failed: list[FailedRequest] = []
         self._is_flush_due = False
         # By partition the last turn of which something was refused.
         self._refused: dict[LogKey, int] = {}
@@ -186,7 +197,7 @@ class _Answers:
         """It is not; or that is not known."""
         if is_refusal(error):
             self._refused[place.log] = place.turn
-        self._failed.append(failed_append(number, error))
+        self._failed.append(failed_request(number, error))
         self._flush_soon()
 
     def _flush_soon(self) -> None:

@@ -29,6 +29,9 @@ from tailrace_broker.core.forwarding.partition_queue import (
 )
 from tailrace_broker.core.log.producers import Producer
 from tailrace_broker.forwarding.leader_route import LeaderRoute
+from tailrace_broker.forwarding.read_forwarder import ReadForwarder
+from tailrace_broker.forwarding.waiting_requests import WaitingRequests
+from tailrace_broker.memory.read_memory import ReadMemory
 from tailrace_broker.model.append_outcome import (
     Appended,
     AppendFailed,
@@ -41,7 +44,6 @@ from tailrace_broker.model.errors import (
     NotReadyError,
     OutcomeUnknownError,
     TailraceError,
-    TooManyForwardedError,
     TopicNotFoundError,
 )
 from tailrace_broker.model.forwarding import AppendAnswers
@@ -78,12 +80,14 @@ class Forwarder:
         io: IoThreads,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         counters: Counters,
+        waiting: WaitingRequests,
+        memory: ReadMemory,
         *,
         seconds: float,
-        count_max: int,
     ) -> None:
-        """`seconds`: until a request is given up; `count_max`: of those that wait."""
-        self.waiting_count = 0
+        """`seconds`: until a request is given up."""
+        self.reads = ReadForwarder(ordinal, self._link_to, waiting, memory, seconds)
+        self._waiting = waiting
         self._ordinal = ordinal
         self._ring = ring
         self._hosted_of = hosted_of
@@ -91,7 +95,6 @@ class Forwarder:
         self._spawn = spawn
         self._counters = counters
         self._timeout_ms = int(seconds * 1000)
-        self._count_max = count_max
         self._loop = asyncio.get_running_loop()
         self._links: ReplicationLinks | None = None
         self._routes: dict[int, LeaderRoute] = {}
@@ -100,8 +103,6 @@ class Forwarder:
         self._queues: dict[LogKey, PartitionQueue] = {}
         self._to_pump: dict[PartitionQueue, None] = {}
         self._watch_timer: asyncio.TimerHandle | None = None
-        self._all_answered = asyncio.Event()
-        self._is_stopping = False
         ring.on_applied.append(self._on_applied)
 
     # --- life ---
@@ -115,14 +116,12 @@ class Forwarder:
 
     async def stop(self) -> None:
         """Take nothing more, wait a little for the answers of leaders, answer what is left."""
-        self._is_stopping = True
-        self._all_answered.clear()
+        self._waiting.is_stopping = True
         try:
             async with asyncio.timeout(STOP_SECONDS):
-                while self.waiting_count:
-                    await self._all_answered.wait()
+                await self._waiting.all_answered()
         except TimeoutError:
-            _log.warning("forwards.unanswered", requests=self.waiting_count)
+            _log.warning("forwards.unanswered", requests=self._waiting.count)
         if self._watch_timer is not None:
             self._watch_timer.cancel()
         for queue in self._queues.values():
@@ -154,17 +153,9 @@ class Forwarder:
             if isinstance(log, PartitionLog) and log.role.elsewhere is None:
                 _append_to(log, contents, partial(self._ended_here, key, append), producer)
                 return
-        if self._is_stopping:
-            done(AppendFailed(NotReadyError("the broker stops; send it again")))
-            return
-        if self.waiting_count >= self._count_max:
-            self._counters.forwards_refused += 1
-            error = TooManyForwardedError(
-                f"{self._count_max} requests wait for the leaders to which this broker forwarded "
-                "them; nothing was stored, send it again",
-                forwardedMax=self._count_max,
-            )
-            done(AppendFailed(error))
+        refusal = self._waiting.refusal()
+        if refusal is not None:
+            done(AppendFailed(refusal))
             return
         queue = self._queue_of(key)
         queue.add(append)
@@ -177,7 +168,7 @@ class Forwarder:
             return
         error = outcome.error
         is_in_doubt = is_role_end(error) and append.producer is not None
-        if self._is_stopping or not (is_refusal(error) or is_in_doubt):
+        if self._waiting.is_stopping or not (is_refusal(error) or is_in_doubt):
             append.done(outcome)
             return
         append.may_be_stored, append.error = is_in_doubt, error
@@ -187,7 +178,7 @@ class Forwarder:
 
     def _queue_of(self, key: LogKey) -> PartitionQueue:
         """The partition's queue, in which another append waits."""
-        self.waiting_count += 1
+        self._waiting.count += 1
         queue = self._queues.get(key)
         if queue is None:
             queue = self._queues[key] = PartitionQueue(key, self._turns)
@@ -280,7 +271,9 @@ class Forwarder:
         if route is None or route.link is not link:
             return
         message = frame.message
-        assert isinstance(message, AppendAnswers)
+        if not isinstance(message, AppendAnswers):
+            self.reads.received(link, frame)
+            return
         for number, offset, is_duplicate, copies in message.stored:
             queue = route.under_way.pop(number, None)
             if queue is not None:
@@ -304,9 +297,7 @@ class Forwarder:
             self._pump_soon(queue)
 
     def _finish(self, append: WaitingAppend, outcome: AppendOutcome) -> None:
-        self.waiting_count -= 1
-        if not self.waiting_count:
-            self._all_answered.set()
+        self._waiting.end_one()
         append.done(outcome)
 
     def _give_up(
@@ -331,6 +322,12 @@ class Forwarder:
 
     def _not_led(self, queue: PartitionQueue) -> TailraceError:
         topic, partition = self._name_of(queue), queue.key.partition
+        hosted = self._hosted_of(queue.key.topic_id)
+        if hosted is not None and self._leader_of(hosted, partition) is None:
+            try:
+                hosted.log_of(partition)
+            except NoLeaderError as error:  # it says where to look
+                return error
         return NoLeaderError(
             f'the leader of partition {partition} of topic "{topic}" could not be reached within '
             f"{self._timeout_ms / 1000:g} s; nothing was stored, send it again",
@@ -353,12 +350,13 @@ class Forwarder:
         """What was sent on the link to that broker has no answer."""
         route = self._routes.pop(ordinal, None)
         if route is not None:
+            self.reads.lost(route.link)
             for queue in dict.fromkeys(route.under_way.values()):
                 for append in queue.lost(ordinal, route.link.handed_over):
                     self._give_up(queue, append)
 
     def _on_applied(self, _: RingState | None, after: RingState) -> None:
-        if self._links is not None and not self._is_stopping:
+        if self._links is not None and not self._waiting.is_stopping:
             self._link_to_others(after)
             self._pump_all()
 
@@ -390,6 +388,10 @@ class Forwarder:
         if given_up_count:
             _log.warning("forwards.unheard", requests=given_up_count)
         self._watch_timer = self._loop.call_later(WATCH_SECONDS, self._watch)
+
+    def _link_to(self, ordinal: int) -> Link | None:
+        route = self._routes.get(ordinal)
+        return None if route is None else route.link
 
     def _leader_of(self, hosted: HostedTopic, partition: int) -> int | None:
         """As this broker has applied it."""

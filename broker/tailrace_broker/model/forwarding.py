@@ -1,4 +1,4 @@
-"""Messages between a broker that took a request and the leader that carries it out, as values.
+"""Messages between a broker that took a request and the leader that executes it, as values.
 
 The first one dials and numbers its requests; numbers grow, and an answer names that of its request.
 `turn`: how often the sender has begun again with what waits for a partition. After a refusal the
@@ -71,6 +71,26 @@ class ForwardedBatch(NamedTuple):
     largest_timestamp_us: _Int64
 
 
+class ForwardedRead(NamedTuple):
+    """A GET, by its path and query. Its number is one among the reads of the link."""
+
+    number: int
+    target: bytes
+    accept: str
+
+
+class ReadMore(NamedTuple):
+    """The last part has been taken: send the next."""
+
+    number: int
+
+
+class ReadCancelled(NamedTuple):
+    """Nobody waits for the answer any more."""
+
+    number: int
+
+
 # --- from the leader ---
 
 
@@ -83,7 +103,7 @@ class StoredAppend(NamedTuple):
     copies: int
 
 
-class FailedAppend(NamedTuple):
+class FailedRequest(NamedTuple):
     """A request that failed; `error`: the name of its class."""
 
     number: int
@@ -97,8 +117,31 @@ class AppendAnswers(NamedTuple):
     """Of one turn of the event loop."""
 
     stored: tuple[StoredAppend, ...]
-    failed: tuple[FailedAppend, ...] = ()
+    failed: tuple[FailedRequest, ...] = ()
 
 
-ToServer = ForwardedEvents | ForwardedBatch
-ToForwarder = AppendAnswers
+class ReadAnswer(NamedTuple):
+    """The head of an answer, and the first part of its body beside."""
+
+    number: int
+    status: int
+    content_type: str
+    headers: Mapping[str, str]
+    is_last: bool
+
+
+class ReadPart(NamedTuple):
+    """The next part of a body, beside."""
+
+    number: int
+    is_last: bool
+
+
+class ReadFailed(NamedTuple):
+    """No answer, or no end of it."""
+
+    failure: FailedRequest
+
+
+ToServer = ForwardedEvents | ForwardedBatch | ForwardedRead | ReadMore | ReadCancelled
+ToForwarder = AppendAnswers | ReadAnswer | ReadPart | ReadFailed

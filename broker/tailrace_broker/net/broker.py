@@ -1,8 +1,8 @@
 """What the listeners need of the broker; `app.broker` provides it."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 import numpy as np
@@ -14,6 +14,7 @@ from tailrace_broker.core.groups.group import FetchRange, Group
 from tailrace_broker.core.log.producers import Producer
 from tailrace_broker.core.replication.progress import FollowerLag
 from tailrace_broker.core.ring.changes import AppliedChange
+from tailrace_broker.memory.pool import Lease
 from tailrace_broker.memory.read_memory import ReadMemory
 from tailrace_broker.model.append_outcome import OnAppended
 from tailrace_broker.model.commands import Command
@@ -25,6 +26,8 @@ from tailrace_broker.model.messages import Hint
 from tailrace_broker.model.ring_state import Registration, RingState
 from tailrace_broker.model.topic import Topic, TopicSettings
 from tailrace_broker.model.trashed_topic import TrashedTopic
+
+T = TypeVar("T")
 
 
 class Appends(Protocol):
@@ -99,6 +102,16 @@ class OpenLog(Appends, Protocol):
         """Wait until the high watermark is above `offset`, or the log takes no more appends."""
 
 
+class LeaderAnswer(NamedTuple):
+    """What another broker has answered; the first members of a `Response`."""
+
+    body: Sequence[bytes | memoryview] | AsyncIterator[bytes]
+    content_type: str
+    status: int
+    headers: Mapping[str, str]
+    lease: Lease | None = None
+
+
 class OpenTopic(Protocol):
     """A topic with its open partitions."""
 
@@ -108,6 +121,12 @@ class OpenTopic(Protocol):
 
     def log_of(self, partition: int) -> OpenLog:
         """PartitionNotFoundError; CorruptPartitionError when its data is damaged."""
+
+    def replica_of(self, partition: int) -> OpenLog | None:
+        """The log as it is here, whoever leads it; None: it is not, or is damaged.
+
+        PartitionNotFoundError.
+        """
 
     def open_log_of(self, partition: int) -> OpenLog:
         """Return the log to append to. As `log_of`; NotLeaderError: the partition is sealed."""
@@ -378,6 +397,25 @@ class Broker(Protocol):
         """Where to append to a partition, whoever leads it; NotLeaderError: it is sealed.
 
         CorruptPartitionError when it is led here, and its data is damaged.
+        """
+
+    async def read_at_leader(
+        self,
+        hosted: OpenTopic,
+        partition: int,
+        target: bytes,
+        accept: str,
+        here: Callable[[], Awaitable[T]],
+    ) -> T | LeaderAnswer:
+        """Return what the broker that serves the partition answers to this GET, or `here` does.
+
+        What that broker raises, NoLeaderError and TooManyForwardedError.
+        """
+
+    async def ask_broker(self, ordinal: int, target: bytes) -> bytes:
+        """Return the body of what that broker answers to this GET for itself alone.
+
+        What that broker raises, NoLeaderError and TooManyForwardedError.
         """
 
     def with_topic(

@@ -116,6 +116,16 @@ class HostedTopic:
             raise elsewhere(self.topic.name, partition)
         raise log.with_traceback(None)  # else it would grow by those who asked before
 
+    def replica_of(self, partition: int) -> PartitionLog | None:
+        """The log as it is here, whoever leads it; None: it is not, or is damaged.
+
+        PartitionNotFoundError.
+        """
+        if not 0 <= partition < len(self.logs):
+            raise self.topic.no_partition(partition)
+        log = self.logs[partition]
+        return log if isinstance(log, PartitionLog) and log.lost_end is None else None
+
     def open_log_of(self, partition: int) -> PartitionLog:
         """To append: as `log_of`, and NotLeaderError when the partition is sealed."""
         log = self.log_of(partition)

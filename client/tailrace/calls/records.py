@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from tailrace.calls.exchange import Caller
-from tailrace.calls.topics import brokers, offsets
+from tailrace.calls.topics import brokers
 from tailrace.calls.topics import topic as topic_details
-from tailrace.errors import ProblemError, TailraceError
+from tailrace.errors import TailraceError
 from tailrace.produced import Produced
 from tailrace.protocol import requests
 from tailrace.protocol.records_binary import Header
 from tailrace.protocol.requests import Numbered, ReadParameters
-from tailrace.sansio.leaders import newest_lines
 from tailrace.sansio.scattering import Records, Scattering
 from tailrace.values import Fetched
 from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
@@ -138,14 +137,4 @@ async def last_lines(self: Caller, topic: str, count: int = 1) -> bytes:
     Oldest first; at most 1,000.
     """
     request = requests.last_lines_request(topic, count)
-    try:
-        return requests.parse_last_lines(await self._exchange.ask(request))
-    except ProblemError as error:
-        if error.type != "not-supported":
-            raise
-    pages = []  # of a ring of several brokers, each partition of its leader
-    for row in await offsets(self, [topic]):
-        if row.readable():
-            page = await read_lines(self, topic, row.partition, -count, max_records=count)
-            pages.append(page.body)
-    return newest_lines(pages, count)
+    return requests.parse_last_lines(await self._exchange.ask(request))

@@ -11,11 +11,10 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
-from io import BytesIO
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from tailrace.errors import ConnectionFailedError, UnexpectedAnswerError
+from tailrace.errors import ConnectionFailedError
 from tailrace.protocol.requests import PRODUCER_ID_HEADER, REDIRECT_HEADER, Answer, Request
 from tailrace.values import PartitionDetails, PartitionOffsets
 from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
@@ -162,24 +161,6 @@ def _merged(row: Row, known: Row | None) -> Row:
     if known is not None:
         return replace(known, leader_url=row.leader_url)
     return replace(row, state="unreachable") if row.state == "open" else row
-
-
-def newest_lines(pages: Iterable[bytes], count: int) -> bytes:
-    """Of the last records of each partition, as NDJSON, the `count` newest, oldest first.
-
-    UnexpectedAnswerError: what brokers sent is not that.
-    """
-    lines = [line for page in pages for line in BytesIO(page)]
-    try:
-        return b"".join(sorted(lines, key=_place_in_time)[-count:])
-    except (ValueError, LookupError, TypeError) as error:
-        raise UnexpectedAnswerError(f"a broker sent a record that is none: {error}") from error
-
-
-def _place_in_time(line: bytes) -> tuple[str, int, int]:
-    """Times are texts of one length and zone."""
-    record = json.loads(line)
-    return record["timestamp"], record["partition"], record["offset"]
 
 
 def _key(row: PartitionOffsets | PartitionDetails) -> tuple[str, int]:

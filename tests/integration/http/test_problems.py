@@ -57,6 +57,7 @@ from tests.support.http.http11 import (
     messages,
     new_topic,
     request,
+    settle,
 )
 from tests.support.http.http11 import records as records_target
 from tests.support.http.slow_readers import trickling_readers
@@ -350,6 +351,8 @@ PROVOKED = {
     "not-ready",
     "not-leader",
     "no-leader",
+    "too-many-forwarded",
+    "outcome-unknown",
     "not-enough-replicas",
     "not-agreed",
     "not-supported",
@@ -383,16 +386,17 @@ def test_a_refused_request_gets_its_problem_at_every_listener(
 
 
 def test_a_ring_says_who_leads_and_what_is_away(tmp_path: Path, golden: Golden) -> None:
-    with founded_ring(tmp_path, port=free_ring_port(), copies=1) as ring:
+    with founded_ring(tmp_path, port=free_ring_port(), copies=1, forward_seconds=0.5) as ring:
         first = ring.brokers[0].port
         ring.call(0, "POST", "/v1/topics", {"name": "t", "partitionsPerRange": 1})
+        event = request(messages("t", partitionKey="SFO"), b"1")
         with Connection(first) as connection:
-            golden("not-leader of another", connection.exchange(get(records_target("t", 1))))
-            event = request(messages("t", partitionKey="SFO"), b"1")
-            golden("not-leader of another", connection.exchange(event))
+            redirected = get(records_target("t", 1), tailrace_redirect=1)
+            golden("not-leader of another", connection.exchange(redirected))
+            target = messages("t", partitionKey="SFO")
+            redirected = request(target, b"1", tailrace_redirect=1)
+            golden("not-leader of another", connection.exchange(redirected))
             golden("not-supported", connection.exchange(get("/v1/groups")))
-            last = get("/v1/topic/t/records?last=1")
-            golden("not-supported of the last records", connection.exchange(last))
         ring.kill(1)
         ring.wipe(1)
         ring.brokers[1].start()
@@ -404,6 +408,21 @@ def test_a_ring_says_who_leads_and_what_is_away(tmp_path: Path, golden: Golden) 
         ring.kill(2)
         with Connection(first) as connection:
             golden("not-agreed", connection.exchange(new_topic("u")))
+
+
+def test_a_leader_that_is_lost_leaves_an_outcome_open(tmp_path: Path, golden: Golden) -> None:
+    with founded_ring(tmp_path, port=free_ring_port(), copies=1, forwarded_max=1) as ring:
+        first = ring.brokers[0].port
+        ring.call(0, "POST", "/v1/topics", {"name": "t", "partitionsPerRange": 1})
+        event = request(messages("t", partitionKey="SFO"), b"1")
+        with Connection(first) as waiting, Connection(first) as other:
+            assert waiting.exchange(event).status == 200
+            ring.pause(1)
+            waiting.send(event)
+            settle(first)
+            golden("too-many-forwarded", other.exchange(event))
+            ring.kill(1)
+            golden("outcome-unknown", waiting.receive())
 
 
 def test_too_few_replicas_take_no_events(tmp_path: Path, golden: Golden) -> None:

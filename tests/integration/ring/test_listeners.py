@@ -16,7 +16,7 @@ from tailrace.producer import Producer
 from tailrace.request_producer import RequestProducer
 from tailrace.sync import Client
 from tests.support.broker.fixtures import free_ring_port
-from tests.support.http.http11 import Connection, document, get, messages, request
+from tests.support.http.http11 import Connection, document, get, messages, problem, request
 from tests.support.ring.local_ring import SECRET, LocalRing, founded_ring, waits_without_its_data
 
 pytestmark = pytest.mark.integration
@@ -148,12 +148,15 @@ def test_ring_found_changes_nothing_when_the_ring_is_there(ring: LocalRing) -> N
 # --- who leads ------------------------------------------------------------------------------------
 
 
-def test_who_does_not_lead_says_who_does(ring: LocalRing) -> None:
+def test_who_does_not_lead_says_who_does_when_it_is_asked_to(ring: LocalRing) -> None:
     create(ring, "led")
+    redirect: dict[str, Any] = {"tailrace_redirect": 1}
     with Connection(ring.brokers[0].port) as connection:
-        produced = connection.exchange(request(messages("led", partitionKey="SFO"), b"1"))
-        read = connection.exchange(get("/v1/topic/led/partitions/1/records"))
-        offsets = document(connection.exchange(get("/v1/offsets?topic=led")))
+        target = messages("led", partitionKey="SFO")
+        produced = connection.exchange(request(target, b"1", **redirect))
+        read = connection.exchange(get("/v1/topic/led/partitions/1/records", **redirect))
+        offsets = document(connection.exchange(get("/v1/offsets?topic=led", **redirect)))
+        wrong = connection.exchange(request(target, b"1", tailrace_redirect="yes"))
 
     for answer in (produced, read):
         said = document(answer)
@@ -167,6 +170,7 @@ def test_who_does_not_lead_says_who_does(ring: LocalRing) -> None:
         (2, ring.brokers[2].url),
     ]
     assert [row["highWatermark"] for row in rows] == [0, None, None]
+    assert problem(wrong) == (400, "invalid-parameter")
 
 
 @each_broker

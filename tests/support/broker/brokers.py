@@ -37,8 +37,8 @@ async def open_broker(
     try:
         async with asyncio.TaskGroup() as tasks:
 
-            def spawn(work: Coroutine[Any, Any, None]) -> None:
-                tasks.create_task(work)
+            def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+                return tasks.create_task(work)
 
             broker = LocalBroker(known, directory, io, metadata_io, spawn, on_failed)
             try:

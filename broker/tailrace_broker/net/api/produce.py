@@ -86,7 +86,7 @@ def produce(broker: Broker, call: Call, answer: AnswerCallback) -> None:
     try:
         _check(call, format_.foreign)
         sender = read_sender(call.headers)
-        wants_redirect(call.headers)
+        wants_redirect(call)
     except TailraceError as error:
         answer(error)
     else:
@@ -125,7 +125,7 @@ class _Request(NamedTuple):
 
     def appends_to(self, partition: int) -> Appends:
         """Where to append to a partition; raises why that cannot be."""
-        if wants_redirect(self.call.headers):
+        if wants_redirect(self.call):
             return self.hosted.open_log_of(partition)
         return self.broker.appends_to(self.hosted, partition)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import groupby
@@ -17,10 +17,13 @@ from tailrace_broker.codec.records import unpack_columns
 from tailrace_broker.memory.pool import Lease
 from tailrace_broker.memory.read_memory import ReadMemory
 from tailrace_broker.model.errors import (
+    CorruptPartitionError,
     InvalidParameterError,
     NotAcceptableError,
     NotLeaderError,
-    NotSupportedError,
+    OffsetOutOfRangeError,
+    OverloadError,
+    ReadFailedError,
     ReadMemoryFullError,
 )
 from tailrace_broker.model.topic import Partition
@@ -31,6 +34,7 @@ from tailrace_broker.net.api.record_texts import (
     lines_of,
     unpinned_bytes,
 )
+from tailrace_broker.net.api.redirect import wants_redirect
 from tailrace_broker.net.broker import Broker, OpenLog, OpenTopic
 from tailrace_broker.net.http.router import (
     DIGITS_MAX,
@@ -49,6 +53,11 @@ READ_BYTES_DEFAULT = 1024 * 1024
 READ_BYTES_MAX = 16 * 1024 * 1024
 WAIT_MS_MAX = 60_000
 LAST_RECORDS_MAX = 1_000
+
+# Of the last records, so many at a time are asked of another broker.
+ASKED_RECORDS_MAX = 50
+
+_Place = tuple[int, int, int]  # timestamp, partition, offset
 
 _TEXT_TYPES = (NDJSON_CONTENT_TYPE, JSON_CONTENT_TYPE)
 
@@ -121,17 +130,51 @@ class RecordAnswer(msgspec.Struct, rename="camel"):
 
 
 async def read_partition(broker: Broker, call: Call) -> Response:
-    """Records from an offset or a time on; empty at the end."""
+    """Records from an offset or a time on; empty at the end.
+
+    What a copy here has below its high watermark it serves; all else whoever leads.
+    """
     parameters: ReadParameters = call.parameters
+    partition = parameters.partition
     hosted = broker.hosted(parameters.topic)
-    log = hosted.log_of(parameters.partition)
     content_type = preferred_type(call.accept, (*_TEXT_TYPES, BATCH_CONTENT_TYPE))
+    read = partial(_read_from, broker, hosted, parameters, content_type)
+    if wants_redirect(call):
+        return await read(hosted.log_of(partition))
+    replica = hosted.replica_of(partition)
+    if replica is not None and _is_below_end(replica, parameters):
+        with suppress(CorruptPartitionError, ReadFailedError, OffsetOutOfRangeError, OverloadError):
+            return await read(replica)
+    answer = await broker.read_at_leader(
+        hosted, partition, call.target, call.accept, lambda: read(hosted.log_of(partition))
+    )
+    return Response(*answer)
+
+
+def _is_below_end(replica: OpenLog, parameters: ReadParameters) -> bool:
+    """Whether what is asked for is committed, and there, whoever leads."""
+    text = parameters.offset or "earliest"
+    if parameters.timestamp is not None or parameters.isolation != "committed":
+        return False
+    if text == "earliest":
+        return replica.log_start < replica.high_watermark
+    is_number = text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
+    return is_number and replica.log_start <= int(text) < replica.high_watermark
+
+
+async def _read_from(
+    broker: Broker,
+    hosted: OpenTopic,
+    parameters: ReadParameters,
+    content_type: str,
+    log: OpenLog,
+) -> Response:
     offset = await _find_offset(broker, log, parameters)
     if offset == log.high_watermark and parameters.wait_ms:
         with suppress(TimeoutError):
             async with asyncio.timeout(parameters.wait_ms / 1000):
                 await log.wait_beyond(offset)
-    return await _read(broker, hosted, parameters, offset, content_type)
+    return await _read(broker, hosted, log, parameters, offset, content_type)
 
 
 async def read_last(broker: Broker, call: Call) -> Response:
@@ -139,36 +182,37 @@ async def read_last(broker: Broker, call: Call) -> Response:
     parameters: LastParameters = call.parameters
     hosted = broker.hosted(parameters.topic)
     content_type = preferred_type(call.accept, _TEXT_TYPES)
-    _check_all_led(hosted)
-    newest: list[tuple[int, int, int]] = []  # (timestamp, partition, offset), a heap
+    newest: list[_Place] = []  # a heap
+    leaders: dict[int, int] = {}  # by partition that other brokers lead
     for partition in hosted.topic.partitions:
-        log = hosted.log_of(partition.partition)
+        try:
+            log = hosted.log_of(partition.partition)
+        except NotLeaderError as error:
+            if wants_redirect(call) and not call.is_forwarded:
+                raise
+            leaders[partition.partition] = int(str(error.members["leader"]))
+            continue
         async for timestamp_us, offset in _times_of_last(broker, log, parameters.last):
-            entry = (timestamp_us, partition.partition, offset)
-            if len(newest) < parameters.last:
-                heapq.heappush(newest, entry)
-            else:
-                heapq.heappushpop(newest, entry)
+            _keep_newest(newest, (timestamp_us, partition.partition, offset), parameters.last)
+    if call.is_forwarded:
+        return Response((msgspec.json.encode(newest),))
+    for leader in set(leaders.values()):
+        theirs = msgspec.json.decode(
+            await broker.ask_broker(leader, call.target), type=list[_Place]
+        )
+        for place in theirs:
+            _keep_newest(newest, place, parameters.last)
     places = [(partition, offset) for _, partition, offset in sorted(newest)]
     lease = broker.read_memory.lease()
-    lines = _lines_at(broker.read_memory, lease, hosted, places)
+    lines = _lines_at(broker, lease, hosted, leaders, places)
     return Response(counted(broker, as_text(lines, content_type)), content_type, lease=lease)
 
 
-def _check_all_led(hosted: OpenTopic) -> None:
-    """NotSupportedError when another broker would have to be asked."""
-    elsewhere = []
-    for partition in hosted.topic.partitions:
-        try:
-            hosted.log_of(partition.partition)
-        except NotLeaderError:
-            elsewhere.append(partition.partition)
-    if elsewhere:
-        shown = ", ".join(map(str, elsewhere))
-        raise NotSupportedError(
-            f"other brokers lead partitions {shown}: read each at its leader, which GET "
-            "/v1/offsets names, with offset=-n"
-        )
+def _keep_newest(newest: list[_Place], place: _Place, count: int) -> None:
+    if len(newest) < count:
+        heapq.heappush(newest, place)
+    else:
+        heapq.heappushpop(newest, place)
 
 
 @lru_cache(maxsize=64)
@@ -233,9 +277,13 @@ async def _find_offset(broker: Broker, log: OpenLog, parameters: ReadParameters)
 
 
 async def _read(
-    broker: Broker, hosted: OpenTopic, parameters: ReadParameters, offset: int, content_type: str
+    broker: Broker,
+    hosted: OpenTopic,
+    log: OpenLog,
+    parameters: ReadParameters,
+    offset: int,
+    content_type: str,
 ) -> Response:
-    log = hosted.log_of(parameters.partition)
     high_watermark = log.high_watermark  # of one moment, so that live producers do not prolong it
     body: Sequence[bytes | memoryview] | AsyncIterator[bytes]
     lease = broker.read_memory.lease()
@@ -320,17 +368,35 @@ def _times(batch: StoredBatch, offset: int, end: int) -> list[tuple[int, int]]:
 
 
 async def _lines_at(
-    memory: ReadMemory, lease: Lease, hosted: OpenTopic, places: Sequence[tuple[int, int]]
+    broker: Broker,
+    lease: Lease,
+    hosted: OpenTopic,
+    leaders: Mapping[int, int],
+    places: Sequence[tuple[int, int]],
 ) -> AsyncIterator[list[bytes]]:
-    """JSON texts of the records at these (partition, offset), in this order."""
+    """JSON texts of the records at these (partition, offset), in this order.
+
+    From a copy here, or else from who leads.
+    """
     numbered = enumerate(places)
     runs = groupby(numbered, key=lambda each: (each[1][0], each[1][1] - each[0]))
     for (partition, _), run in runs:  # neighbours in a log are read at once
         offsets = [offset for _, (_, offset) in run]
-        log = hosted.log_of(partition)
         first, end = offsets[0], offsets[-1] + 1
-        async for lines in _json_lines(memory, lease, log, partition, first, end):
-            yield lines
+        replica = hosted.replica_of(partition)
+        is_whole = replica is not None and end <= replica.high_watermark
+        if partition in leaders and not is_whole:  # what is new to the copy here
+            target = f"/v1/topic/{hosted.topic.name}/partitions/{partition}/records"
+            for start in range(first, end, ASKED_RECORDS_MAX):
+                yield []  # what is ready leaves first
+                lease.resize(0)
+                query = f"?offset={start}&maxRecords={min(ASKED_RECORDS_MAX, end - start)}"
+                page = await broker.ask_broker(leaders[partition], f"{target}{query}".encode())
+                yield page.splitlines()
+        else:
+            log = hosted.log_of(partition) if replica is None else replica
+            async for lines in _json_lines(broker.read_memory, lease, log, partition, first, end):
+                yield lines
 
 
 async def _json_lines(

@@ -1,12 +1,11 @@
 """`Tailrace-Redirect`: who asks wants the name of the leader, and no request forwarded."""
 
-from collections.abc import Mapping
 from typing import Annotated
 
 from msgspec import Meta
 
 from tailrace_broker.model.errors import InvalidParameterError
-from tailrace_broker.net.http.router import shortened
+from tailrace_broker.net.http.router import Call, Parameters, shortened
 
 REDIRECT = "Tailrace-Redirect"
 
@@ -24,11 +23,17 @@ RedirectValue = Annotated[
 _REDIRECT = REDIRECT.lower().encode()
 
 
-def wants_redirect(headers: Mapping[bytes, bytes]) -> bool:
+class RedirectHeader(Parameters, frozen=True, rename={"redirect": REDIRECT}):
+    """Whether the request may be forwarded."""
+
+    redirect: RedirectValue | None = None
+
+
+def wants_redirect(call: Call) -> bool:
     """Whether the request is for this broker alone. InvalidParameterError."""
-    value = headers.get(_REDIRECT)
+    value = call.headers.get(_REDIRECT)
     if value is None:
-        return False
+        return call.is_forwarded
     if value != b"1":
         shown = shortened(value.decode("latin-1"))
         raise InvalidParameterError(

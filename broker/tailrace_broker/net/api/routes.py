@@ -32,6 +32,7 @@ from tailrace_broker.net.api import (
 from tailrace_broker.net.api.consumer_headers import ConsumerHeaders, RegistrationHeaders
 from tailrace_broker.net.api.produce_bodies import ProduceParameters
 from tailrace_broker.net.api.producer_headers import ProducerHeaders
+from tailrace_broker.net.api.redirect import RedirectHeader
 from tailrace_broker.net.broker import Broker
 from tailrace_broker.net.http.router import (
     AnswerForm,
@@ -61,7 +62,6 @@ _STORE_PROBLEMS = (
     errors.StorageFailedError,
     errors.NotEnoughReplicasError,
 )
-_FORWARD_PROBLEMS = (errors.TooManyForwardedError,)  # of what another broker leads
 _KEPT_PROBLEMS = (*_LED_PROBLEMS, errors.NotReadyError, errors.CorruptPartitionError)  # of groups
 _CONSUMER_PROBLEMS = (
     *_KEPT_PROBLEMS,
@@ -130,7 +130,7 @@ ROUTES: tuple[Route, ...] = (
             errors.SequenceUnknownError,
             errors.SequenceReusedError,
             errors.TooManyProducersError,
-            *_FORWARD_PROBLEMS,
+            errors.TooManyForwardedError,
             errors.OutcomeUnknownError,
         ),
         kind=Kind.PRODUCE,
@@ -149,9 +149,11 @@ ROUTES: tuple[Route, ...] = (
         ),
         handle=read.read_partition,
         parameters=read.ReadParameters,
+        headers=RedirectHeader,
         problems=(
             *_TOPIC_PROBLEMS,
             *_LOG_PROBLEMS,
+            errors.TooManyForwardedError,
             errors.OffsetOutOfRangeError,
             errors.ReadMemoryFullError,
             errors.NotAcceptableError,
@@ -166,10 +168,11 @@ ROUTES: tuple[Route, ...] = (
         (AnswerForm(200, "Records.", _RECORDS),),
         handle=read.read_last,
         parameters=read.LastParameters,
+        headers=RedirectHeader,
         problems=(
             *_TOPIC_PROBLEMS,
             *_LOG_PROBLEMS,
-            errors.NotSupportedError,
+            errors.TooManyForwardedError,
             errors.ReadMemoryFullError,
             errors.NotAcceptableError,
         ),
@@ -334,6 +337,7 @@ ROUTES: tuple[Route, ...] = (
         (_json(200, "By topic and partition.", topics.OffsetsAnswer),),
         handle=topics.list_offsets,
         parameters=topics.OffsetsParameters,
+        headers=RedirectHeader,
         problems=(*_TOPIC_PROBLEMS, errors.CorruptPartitionError, errors.ReadFailedError),
     ),
     Route(
@@ -374,6 +378,7 @@ ROUTES: tuple[Route, ...] = (
         (_json(200, "The topic.", topics.TopicDescription),),
         handle=topics.describe_topic,
         parameters=topics.TopicPath,
+        headers=RedirectHeader,
         problems=_TOPIC_PROBLEMS,
     ),
     Route(
@@ -564,6 +569,12 @@ ROUTES: tuple[Route, ...] = (
         handle=openapi.redirect,
     ),
 )
+
+
+@cache
+def read_matcher() -> Match:
+    """Return how a read finds its route that another broker has taken."""
+    return matcher([route for route in ROUTES if route.method == "GET"])
 
 
 def listener_matchers(

@@ -1,6 +1,9 @@
 """Topics and where their partitions begin and end -> answers (docs/protocol.md, "Topics")."""
 
+import asyncio
 import re
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
@@ -15,6 +18,7 @@ from tailrace_broker.model.errors import (
     InvalidParameterError,
     OverloadError,
     StoredDataError,
+    TailraceError,
     TopicExistsError,
 )
 from tailrace_broker.model.ring_state import RangeState
@@ -30,13 +34,15 @@ from tailrace_broker.model.topic import (
     slices_of,
 )
 from tailrace_broker.net.api.range_states import condition_of
+from tailrace_broker.net.api.redirect import wants_redirect
 from tailrace_broker.net.broker import Broker, OpenLog, OpenTopic
 from tailrace_broker.net.http.router import Call, Parameters, Response, TopicName
 from tailrace_broker.net.http.timestamps import TIMESTAMP_FORMS, read_timestamp
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-# Of each event, on the disk of its range's leader.
+# How long other brokers have to say where the partitions end that they lead.
+LEADER_SECONDS = 2.0
 
 _FIELD_END = re.compile(r"[.\[]")
 
@@ -161,15 +167,15 @@ class TopicsAnswer(msgspec.Struct):
 
 
 class PartitionState(msgspec.Struct, rename="camel", kw_only=True):
-    """Where a partition begins and ends; null where damage hides it, or another broker leads it."""
+    """Where a partition begins and ends; null where damage hides it, or its leader is silent."""
 
     partition: int
     range: int
     epoch: int
     leader: Annotated[int | None, Meta(description="Its ordinal; null: no broker leads now.")]
-    leader_url: Annotated[
-        str | UnsetType, Meta(description="When another broker leads it, which knows more.")
-    ] = UNSET
+    leader_url: Annotated[str | UnsetType, Meta(description="When another broker leads it.")] = (
+        UNSET
+    )
     first_offset: int
     log_start: int | None
     high_watermark: int | None
@@ -187,6 +193,9 @@ class PartitionState(msgspec.Struct, rename="camel", kw_only=True):
         int | UnsetType | None,
         Meta(description="With `timestamp`: of the first record of that time or later."),
     ] = UNSET
+
+
+Row = TypeVar("Row", bound=PartitionState)
 
 
 class QuarantinedBatch(msgspec.Struct, rename="camel"):
@@ -296,6 +305,12 @@ async def describe_topic(broker: Broker, call: Call) -> Response:
         _details(broker, hosted, partition, slices[partition.partition])
         for partition in hosted.topic.partitions
     ]
+    if not wants_redirect(call):
+        answers = await _ask_leaders(broker, details, call.target)
+        for answer in answers:
+            with suppress(msgspec.DecodeError):  # of another version
+                theirs = msgspec.json.decode(answer, type=TopicDescription)
+                details = _completed(details, theirs.partition_details)
     members = msgspec.structs.asdict(_answer(broker, hosted.topic))
     return json_response(TopicDescription(**members, partition_details=details))
 
@@ -327,7 +342,51 @@ async def list_offsets(broker: Broker, call: Call) -> Response:
                 offset = await log.find_timestamp(time_us) if log else None
                 state["timestamp_offset"] = offset
         topics.append(TopicOffsets(each.topic.name, [PartitionState(**state) for state in states]))
+    if not wants_redirect(call):
+        await _complete_offsets(broker, topics, call.target)
     return json_response(OffsetsAnswer(topics))
+
+
+async def _complete_offsets(broker: Broker, topics: list[TopicOffsets], target: bytes) -> None:
+    """Put in what the leaders of partitions know of them."""
+    rows = [row for topic in topics for row in topic.partitions]
+    for answer in await _ask_leaders(broker, rows, target):
+        with suppress(msgspec.DecodeError):  # of another version
+            theirs = msgspec.json.decode(answer, type=OffsetsAnswer)
+            known = {topic.topic: topic.partitions for topic in theirs.topics}
+            for topic in topics:
+                topic.partitions = _completed(topic.partitions, known.get(topic.topic, []))
+
+
+async def _ask_leaders(
+    broker: Broker, rows: Sequence[PartitionState], target: bytes
+) -> list[bytes]:
+    """Return what other brokers that lead some of the partitions answer; without those that do not.
+
+    All of them are asked at once, and not for long.
+    """
+    leaders = {row.leader for row in rows if row.leader_url is not UNSET and row.leader is not None}
+    asking = [broker.ask_broker(leader, target) for leader in sorted(leaders)]
+    try:
+        async with asyncio.timeout(LEADER_SECONDS):
+            answers = await asyncio.gather(*asking, return_exceptions=True)
+    except TimeoutError:
+        return []
+    for answer in answers:
+        if isinstance(answer, BaseException) and not isinstance(answer, TailraceError):
+            raise answer
+    return [answer for answer in answers if isinstance(answer, bytes)]
+
+
+def _completed(rows: Sequence[Row], known: Sequence[Row]) -> list[Row]:
+    """The same rows, each as its leader describes it where that has answered."""
+    by_leader = {row.partition: row for row in known if row.leader_url is UNSET}
+    return [
+        replace(by_leader[row.partition], leader_url=row.leader_url)
+        if row.partition in by_leader and row.leader_url is not UNSET
+        else row
+        for row in rows
+    ]
 
 
 def json_response(answer: object, *, status: int = 200) -> Response:

@@ -108,6 +108,7 @@ class Exchange:
             media_type_list(self.accept),
             self.body,
             self.own_headers,
+            self.target,
         )
 
     def count(self, counters: Counters, *, is_error: bool) -> None:

@@ -76,6 +76,8 @@ class Call(NamedTuple):
     accept: str
     body: bytes | bytearray
     headers: Mapping[bytes, bytes] = {}  # Tailrace's own as they came, by name in lower case
+    target: bytes = b""  # path and query
+    is_forwarded: bool = False  # by another broker: it is for this one alone
 
 
 class Response(NamedTuple):

@@ -9,7 +9,7 @@ import structlog
 
 from tailrace_broker.codec.replication import LinkFrame
 from tailrace_broker.model.errors import CorruptFrameError
-from tailrace_broker.model.forwarding import AppendAnswers
+from tailrace_broker.model.forwarding import AppendAnswers, ReadAnswer, ReadFailed, ReadPart
 from tailrace_broker.model.replication import Batches, Cuts, Heartbeat, Restart
 from tailrace_broker.net.peers.context import PeerContext
 from tailrace_broker.net.peers.handshake import Purpose, Side
@@ -22,7 +22,7 @@ BACKOFF_SECONDS_MAX = 1.0
 
 _FROM_LEADER: dict[Purpose, tuple[type, ...]] = {
     Purpose.REPLICATION: (Cuts, Batches, Heartbeat, Restart),
-    Purpose.FORWARDING: (AppendAnswers,),
+    Purpose.FORWARDING: (AppendAnswers, ReadAnswer, ReadPart, ReadFailed),
 }
 
 _log = structlog.get_logger()
@@ -114,7 +114,7 @@ class FollowedLeader:
     def received(self, link: Link, frame: LinkFrame) -> None:
         """Hand on what the leader sends. CorruptFrameError: it is no leader's message."""
         if not isinstance(frame.message, _FROM_LEADER[self._purpose]):
-            raise CorruptFrameError("a leader sends what it should be sent, or another link's")
+            raise CorruptFrameError("a leader sends a follower's or another link's message")
         self._user.on_leader(link, self._ordinal, frame)
 
     def lost(self, link: Link, error: Exception | None) -> None:

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from tailrace_broker.codec.replication import LinkFrame
 from tailrace_broker.model.errors import CorruptFrameError
-from tailrace_broker.model.forwarding import ForwardedBatch, ForwardedEvents
+from tailrace_broker.model.forwarding import ToServer
 from tailrace_broker.model.replication import Reported, Standing, ToFollower, ToLeader
 from tailrace_broker.net.peers.context import PeerContext, PeerCounters
 from tailrace_broker.net.peers.handshake import Purpose, Side
@@ -217,7 +217,7 @@ class _Forwarders:
     def received(self, link: Link, frame: LinkFrame) -> None:
         """Hand on requests. CorruptFrameError: it is none."""
         assert self.user is not None
-        if not isinstance(frame.message, ForwardedEvents | ForwardedBatch):
+        if not isinstance(frame.message, ToServer):
             raise CorruptFrameError("who forwards requests sends something else")
         self.user.on_forwarded(link, frame)
 

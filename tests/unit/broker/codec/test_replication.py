@@ -25,10 +25,16 @@ from tailrace_broker.codec.replication import (
 from tailrace_broker.model.errors import CorruptFrameError
 from tailrace_broker.model.forwarding import (
     AppendAnswers,
-    FailedAppend,
+    FailedRequest,
     ForwardedBatch,
     ForwardedEvent,
     ForwardedEvents,
+    ForwardedRead,
+    ReadAnswer,
+    ReadCancelled,
+    ReadFailed,
+    ReadMore,
+    ReadPart,
     StoredAppend,
     TurnOf,
 )
@@ -85,7 +91,7 @@ events = st.builds(
     ).map(tuple),
 )
 failures = st.builds(
-    FailedAppend,
+    FailedRequest,
     counts,
     st.text(max_size=9),
     st.text(max_size=9),
@@ -115,6 +121,21 @@ messages = st.one_of(
         st.lists(st.builds(StoredAppend, counts, counts, st.booleans(), counts)).map(tuple),
         st.lists(failures, max_size=3).map(tuple),
     ),
+    st.builds(ForwardedRead, counts, st.binary(max_size=9), st.text(max_size=9)),
+    st.builds(ReadMore, counts),
+    st.builds(ReadCancelled, counts),
+    st.builds(ReadFailed, failures),
+)
+parts = st.one_of(
+    st.builds(
+        ReadAnswer,
+        counts,
+        counts,
+        st.text(max_size=9),
+        st.dictionaries(st.text(max_size=9), st.text(max_size=9)),
+        st.booleans(),
+    ),
+    st.builds(ReadPart, counts, st.booleans()),
 )
 forwarded = st.builds(
     ForwardedBatch,
@@ -133,7 +154,7 @@ forwarded = st.builds(
 batches = st.builds(Batches, counts, counts, counts, keys, st.just(-1), runs, counts, counts)
 frames = st.one_of(
     st.tuples(messages, st.just(b"")),
-    st.tuples(batches | forwarded, st.binary(max_size=200)),
+    st.tuples(batches | forwarded | parts, st.binary(max_size=200)),
     st.tuples(batches, st.integers(0, 3 * BUFFER_BYTES).map(bytes)),
 )
 
@@ -181,6 +202,7 @@ def test_the_documents_name_every_message_by_its_tag() -> None:
     kinds: tuple[type[Message], ...] = (
         *(Standing, Reported, Cuts, Batches, Heartbeat, Restart, Credit),
         *(ForwardedEvents, ForwardedBatch, AppendAnswers),
+        *(ForwardedRead, ReadMore, ReadCancelled, ReadAnswer, ReadPart, ReadFailed),
     )
     assert reported == [(str(tag), kind.__name__) for tag, kind in enumerate(kinds)]
     assert encode_head(Credit(1))[FRAME_HEADER.size] == kinds.index(Credit)
@@ -237,7 +259,7 @@ CAUSE_NOT_UTF_8 = b"\x00\x95\x01\x01\x01\x95\x01\x01\xc2\xa1\xee\x00\x90"
         (FRAME_HEADER.pack(2, BATCH_BYTES_MAX + 1, 0), f"a payload of {BATCH_BYTES_MAX + 1}"),
         (encode(Credit(5))[:-1] + b"\x06", "the checksum of a frame does not match"),
         (framed(b"\x06\x91\x05", payload_bytes=1), "a message that takes no payload has one"),
-        (framed(b"\x0f\x91\x05"), "a message of type 15, which is not known here"),
+        (framed(b"\x1f\x91\x05"), "a message of type 31, which is not known here"),
         (framed(b"\x06\x91"), "no message that this version knows"),
         (framed(b"\x06\x91\xa1x"), "no message that this version knows"),
         (framed(CAUSE_NOT_UTF_8), "no message that this version knows"),

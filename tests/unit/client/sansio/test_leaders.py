@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tailrace.errors import ConnectionFailedError, UnexpectedAnswerError
+from tailrace.errors import ConnectionFailedError
 from tailrace.protocol.requests import Answer, Request, produce_records_request, produce_request
 from tailrace.sansio.leaders import (
     HOPS_MAX,
@@ -13,7 +13,6 @@ from tailrace.sansio.leaders import (
     at_address_of,
     leader_urls,
     merged,
-    newest_lines,
 )
 from tailrace.values import PartitionOffsets
 from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
@@ -244,16 +243,3 @@ def test_what_a_broker_says_of_a_partition_without_a_leader_stays(state: str) ->
     reported = row(1, leader=1, leader_url=C, state=state)
 
     assert merged([reported], []) == [reported]
-
-
-def test_of_the_last_records_of_partitions_the_newest_are_taken() -> None:
-    def line(time: str, partition: int, offset: int) -> bytes:
-        document = {"partition": partition, "offset": offset, "timestamp": time}
-        return json.dumps(document).encode() + b"\n"
-
-    first, second, third = line("T1", 1, 9), line("T2", 0, 4), line("T2", 1, 3)
-
-    assert newest_lines([first + third, second], 2) == second + third
-    assert newest_lines([b""], 2) == b""
-    with pytest.raises(UnexpectedAnswerError, match="none"):
-        newest_lines([b"{}\n"], 1)

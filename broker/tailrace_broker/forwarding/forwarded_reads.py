@@ -1,0 +1,119 @@
+"""Reads that other brokers took, and that this one answers as the leader, part by part."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from tailrace.wire import JSON_CONTENT_TYPE
+from tailrace_broker.codec.forwarded_errors import failed_request
+from tailrace_broker.model.errors import InvalidParameterError, MethodNotAllowedError, TailraceError
+from tailrace_broker.model.forwarding import (
+    ForwardedRead,
+    ReadAnswer,
+    ReadCancelled,
+    ReadFailed,
+    ReadMore,
+    ReadPart,
+)
+from tailrace_broker.net.broker import Broker
+from tailrace_broker.net.http.answers import Spawn
+from tailrace_broker.net.http.router import Call, Match, Response
+from tailrace_broker.net.replication.link import Link
+
+# Of a body in one message.
+PART_BYTES = 512 * 1024
+
+
+class ForwardedReads:
+    """State changes on the event loop only."""
+
+    def __init__(self, broker: Broker, match: Callable[[], Match], spawn: Spawn) -> None:
+        """`match`: finds the routes of GETs."""
+        self._broker = broker
+        self._match = match
+        self._spawn = spawn
+        self._tasks: dict[tuple[Link, int], asyncio.Task[None]] = {}
+        self._wanted: dict[tuple[Link, int], asyncio.Event] = {}  # the next part is
+
+    def received(self, link: Link, message: ForwardedRead | ReadMore | ReadCancelled) -> None:
+        """Begin, go on, or end."""
+        place = link, message.number
+        match message:
+            case ForwardedRead():
+                self._wanted[place] = asyncio.Event()
+                self._tasks[place] = self._spawn(self._answer(link, message))
+            case ReadMore():
+                if place in self._wanted:
+                    self._wanted[place].set()
+            case ReadCancelled():
+                if place in self._tasks:
+                    self._tasks[place].cancel()
+
+    def lost(self, link: Link) -> None:
+        """Nobody waits for answers on this link."""
+        for (asked_on, _), task in self._tasks.items():
+            if asked_on is link:
+                task.cancel()
+
+    async def _answer(self, link: Link, message: ForwardedRead) -> None:
+        place = link, message.number
+        try:
+            await self._send(link, message.number, await self._respond(message))
+        except TailraceError as error:
+            link.send(ReadFailed(failed_request(message.number, error)))
+        finally:
+            del self._tasks[place], self._wanted[place]
+
+    async def _respond(self, message: ForwardedRead) -> Response:
+        """Run the handler of the route. What it raises."""
+        matched = self._match()(b"GET", message.target)
+        if isinstance(matched.parameters, InvalidParameterError):
+            raise matched.parameters.with_traceback(None)  # others of this target share it
+        handle = matched.route.handle
+        if handle is None or matched.route.is_admin:
+            raise MethodNotAllowedError("no broker answers this for another", allowed="")
+        call = Call(
+            matched.parameters,
+            JSON_CONTENT_TYPE,
+            message.accept,
+            b"",
+            target=message.target,
+            is_forwarded=True,
+        )
+        return await handle(self._broker, call)
+
+    async def _send(self, link: Link, number: int, response: Response) -> None:
+        """Part by part, each when the one before was taken; the last is never empty but alone."""
+        _, content_type, status, headers, _, _ = response
+        head: ReadAnswer | ReadPart = ReadAnswer(number, status, content_type, headers, False)
+        ready: list[bytes | memoryview] = []
+        ready_bytes = 0
+        async for piece in _pieces(response.body):
+            if ready and ready_bytes + len(piece) > PART_BYTES:
+                link.send(head, ready)
+                head, ready, ready_bytes = ReadPart(number, False), [], 0
+                wanted = self._wanted[link, number]
+                await wanted.wait()
+                wanted.clear()
+            ready.append(piece)
+            ready_bytes += len(piece)
+        link.send(head._replace(is_last=True), ready)
+
+
+async def _pieces(
+    body: Sequence[bytes | memoryview] | AsyncIterator[bytes],
+) -> AsyncIterator[memoryview]:
+    """A body as buffers that fit into a part; none of them is empty."""
+    if isinstance(body, AsyncIterator):
+        async for piece in body:
+            await asyncio.sleep(0)  # a piece takes milliseconds: others come in between
+            for part in _parts(piece):
+                yield part
+    else:
+        for buffer in body:
+            for part in _parts(buffer):
+                yield part
+
+
+def _parts(buffer: bytes | memoryview) -> list[memoryview]:
+    view = memoryview(buffer)
+    return [view[start : start + PART_BYTES] for start in range(0, len(view), PART_BYTES)]
