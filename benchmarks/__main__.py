@@ -1,12 +1,17 @@
 """Ask all questions, or those that are named: `python -m benchmarks [--store] [question …]`."""
 
 from argparse import ArgumentParser
+from collections.abc import Iterator
 from importlib import import_module
 
 from benchmarks.page import write_page
-from benchmarks.report import print_row, store_row
+from benchmarks.report import Row, print_row, store_row
 from tailrace_broker.app.allocator import keep_freed_memory
 
+# Of a ring of three, by a module that one broker is asked by as well.
+RING = "ring_"
+RING_MODULES = ("single_event", "ndjson", "ready_made", "rss", "tail")
+RING_BROKER_COUNT = 3
 # A module each, imported when it is asked: the last needs PySpark.
 QUESTIONS = (
     "single_event",
@@ -25,6 +30,9 @@ QUESTIONS = (
     "slow_senders",
     "ring_agreement",
     "role_change",
+    *(RING + name for name in RING_MODULES),
+    "ring_gap",
+    "ring_catch_up",
     "spark_read",
 )
 
@@ -43,11 +51,20 @@ def main() -> None:
         return
     keep_freed_memory()  # as in the broker: page faults are no part of codec or JSON check
     for name in arguments.question or QUESTIONS:
-        for row in import_module(f"benchmarks.{name}").run():
+        for row in _rows(name):
             print_row(row)
             if arguments.store:
                 store_row(row)
                 write_page()
+
+
+def _rows(question: str) -> Iterator[Row]:
+    name = question.removeprefix(RING)
+    if name in RING_MODULES and name != question:
+        rows: Iterator[Row] = import_module(f"benchmarks.{name}").run(RING_BROKER_COUNT)
+    else:
+        rows = import_module(f"benchmarks.{question}").run()
+    return rows
 
 
 if __name__ == "__main__":

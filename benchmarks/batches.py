@@ -1,8 +1,11 @@
 """Ready-made batches of shop events as a producer's client sends them: compressed beforehand."""
 
+from collections.abc import Sequence
+from itertools import cycle
 from uuid import UUID
 
 from benchmarks.broker import TOPIC
+from benchmarks.brokers import Addressed
 from benchmarks.events import orders
 from benchmarks.load import request_bytes
 from benchmarks.parts import columns_of, groups_of
@@ -19,15 +22,22 @@ PLACE = BatchPlace(UUID(int=0), 0, 0, 0, 0, 0, 0, 0)
 
 def batch_requests(codec: Codec, partition_count: int) -> list[bytes]:
     """A request a batch, to the partitions in turn: different batches, of `BATCH_EVENT_COUNT`."""
-    events = orders(BATCH_COUNT * BATCH_EVENT_COUNT, EVENT_BYTES)
+    return [request for _, request in batches_to(codec, range(partition_count))]
+
+
+def batches_to(
+    codec: Codec, partitions: Sequence[int], batch_count: int = BATCH_COUNT
+) -> list[Addressed]:
+    """The same to these partitions."""
+    events = orders(batch_count * BATCH_EVENT_COUNT, EVENT_BYTES)
     bodies = [
         b"".join(stamp_batch(compress_columns(columns_of(group), codec=codec), PLACE).buffers)
         for group in groups_of(events, BATCH_EVENT_COUNT)
     ]
     headers = {"Content-Type": BATCH_CONTENT_TYPE}
     return [
-        request_bytes(Request("POST", f"{_target(index % partition_count)}", headers, body))
-        for index, body in enumerate(bodies)
+        Addressed(partition, request_bytes(Request("POST", _target(partition), headers, body)))
+        for partition, body in zip(cycle(partitions), bodies, strict=False)
     ]
 
 

@@ -33,7 +33,7 @@ from benchmarks.broker import (
     produce,
     rss_max_mib,
 )
-from benchmarks.load import Load, run_in_own_process
+from benchmarks.load import Load, Target, run_in_own_process
 from benchmarks.report import GIB, Row, costs
 from benchmarks.requests import batch_reads
 from tailrace.wire import Codec
@@ -61,11 +61,10 @@ def run() -> Iterator[Row]:
             assert record_count == batch_count * BATCH_EVENT_COUNT
             walk_count = read_bytes // (record_count * EVENT_BYTES)
             load = Load(
-                port=broker.port + READ_LISTENER,
-                requests=[read.request for read in reads],
+                targets=[Target(broker.port + READ_LISTENER, [read.request for read in reads])],
                 request_count=walk_count * len(reads),
                 connection_count=CONNECTION_COUNT,
-                server_pid=broker.pid,
+                server_pids=[broker.pid],
             )
             result = run_in_own_process(load)
             rss_loaded_mib = rss_max_mib(broker)

@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from urllib.request import Request, urlopen
 
-from benchmarks.load import Load, LoadResult, run_in_own_process
+from benchmarks.load import Load, LoadResult, Target, run_in_own_process
 from tailrace.local.broker import LocalBroker
 from tailrace_broker.core.ring.arithmetic import TOKEN_MIN, UNITS, find_slice, slice_bounds, token
 
@@ -49,7 +49,7 @@ def produce(
 ) -> LoadResult:
     """Requests in turn to the produce listener, one outstanding a connection."""
     port = broker.port + PRODUCE_LISTENER
-    load = Load(port, requests, request_count, connection_count, broker.pid)
+    load = Load([Target(port, requests)], request_count, connection_count, [broker.pid])
     return run_in_own_process(load)
 
 

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from benchmarks.batches import BATCH_EVENT_COUNT, EVENT_BYTES, batch_requests
 from benchmarks.broker import broker_on_disk, create_topic, produce, rss_max_mib
 from benchmarks.groups import read_by_groups
-from benchmarks.load import Load, LoadResult, request_bytes, run_in_own_process
+from benchmarks.load import Load, LoadResult, Target, request_bytes, run_in_own_process
 from benchmarks.report import GIB, MIB, Row
 from benchmarks.requests import batch_reads, line_reads
 from tailrace.local.broker import LocalBroker
@@ -70,11 +70,10 @@ def run() -> Iterator[Row]:
             stateless = by_groups = _Sum(0, 0)
             for round_number in range(ROUND_COUNT):
                 load = Load(
-                    port=broker.port,
-                    requests=reads,
+                    targets=[Target(broker.port, reads)],
                     request_count=repeat_count * len(reads),
                     connection_count=PARTITION_COUNT,
-                    server_pid=broker.pid,
+                    server_pids=[broker.pid],
                 )
                 stateless = stateless.plus(run_in_own_process(load))
                 read = read_by_groups(

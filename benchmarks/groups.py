@@ -4,7 +4,7 @@ A poll that names no delivery confirms the one before, so a consumer's requests 
 """
 
 from benchmarks.broker import TOPIC
-from benchmarks.load import Load, LoadResult, request_bytes, run_in_own_process
+from benchmarks.load import Load, LoadResult, Target, request_bytes, run_in_own_process
 from tailrace.local.broker import LocalBroker
 from tailrace.protocol.group_requests import Form, poll_request
 from tailrace.sync import Client
@@ -43,7 +43,8 @@ def read_by_groups(
             )
             for _, consumer in consumers
         ]
-        result = run_in_own_process(Load(broker.port, requests, None, consumer_count, broker.pid))
+        load = Load([Target(broker.port, requests)], None, consumer_count, [broker.pid])
+        result = run_in_own_process(load)
         lags = {each.group: each.lag for each in client.groups()}
     assert {lags[group] for group, _ in consumers} == {0}, lags
     return result

@@ -16,13 +16,14 @@ import select
 import socket
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import cycle
 from multiprocessing import get_context
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,25 +43,32 @@ class LoadError(Exception):
     """The server answered with an error, hung up or fell silent: there is nothing to measure."""
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What to send: `requests` in turn, from whichever connection is free, and around again.
-
-    With `request_count` None each is sent until it is answered with 204, then the next: connection
-    i of n has the requests i, i + n, i + 2n …
-    """
+class Target(NamedTuple):
+    """A port, and the requests that go there."""
 
     port: int
-    requests: list[bytes]
+    requests: Sequence[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What to send: a target's requests in turn, from whichever of its connections is free, again.
+
+    Connection i goes to target i modulo their number. With `request_count` None each request is
+    sent until it is answered with 204, then the next: there is one target, and connection i of n
+    has the requests i, i + n, i + 2n …
+    """
+
+    targets: Sequence[Target]
     request_count: int | None
     connection_count: int
-    server_pid: int
+    server_pids: Sequence[int]
     requests_per_s: float | None = None  # None: a closed loop
 
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What it took. CPU times are user and system time of all threads of the process."""
+    """What it took. CPU times are user and system time of all threads of the processes."""
 
     request_count: int
     start_ns: int  # of the monotonic clock: request i of a steady rate was due i intervals later
@@ -101,10 +109,14 @@ class _Connection:
     """One keep-alive connection with at most one request outstanding."""
 
     __slots__ = (
-        "_awaited_bytes", "_buffer", "_end", "_head", "_unsent", "due_ns", "is_empty", "socket",
+        "_awaited_bytes", "_buffer", "_end", "_head", "_unsent", "due_ns", "is_empty", "requests",
+        "socket",
     )  # fmt: skip
 
-    def __init__(self, port: int, buffer: memoryview) -> None:
+    def __init__(
+        self, port: int, buffer: memoryview, requests: Iterator[bytes] | None = None
+    ) -> None:
+        self.requests = requests or iter(())  # shared by the connections to a target
         self.socket = socket.create_connection((HOST, port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.setblocking(False)
@@ -190,22 +202,24 @@ def _run(load: Load) -> LoadResult:
         poller = stack.enter_context(select.epoll())
         connections: dict[int, _Connection] = {}
         buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
-        for _ in range(load.connection_count):
-            connection = _Connection(load.port, buffer)
+        targets = [(target.port, cycle(target.requests)) for target in load.targets]
+        for index in range(load.connection_count):
+            port, requests = targets[index % len(targets)]
+            connection = _Connection(port, buffer, requests)
             stack.callback(connection.socket.close)
             connections[connection.socket.fileno()] = connection
             # Edge-triggered: one registration for both directions, no call per request.
             poller.register(connection.socket, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
         gc.freeze()
         gc.disable()
-        before = _Clocks.read(load.server_pid)
+        before = _Clocks.read(load.server_pids)
         start_ns = time.perf_counter_ns()
         if load.request_count is None:
             exchange = _exchange_until_empty
         else:
             exchange = _exchange_steadily if load.requests_per_s else _exchange
         exchange(load, connections, poller, latencies_ns)
-        after = _Clocks.read(load.server_pid)
+        after = _Clocks.read(load.server_pids)
     seconds = after.wall_s - before.wall_s
     server_cpu_s = after.server_cpu_s - before.server_cpu_s
     generator_cpu_s = after.generator_cpu_s - before.generator_cpu_s
@@ -233,15 +247,14 @@ def _exchange(
 ) -> None:
     """The loop that is timed: send, receive, note the latency, until all is answered."""
     assert load.request_count is not None
-    requests = cycle(load.requests)
     unsent_count = load.request_count
     for connection in list(connections.values())[: load.request_count]:
-        connection.send(next(requests), time.perf_counter_ns())
+        connection.send(next(connection.requests), time.perf_counter_ns())
         unsent_count -= 1
     while len(latencies_ns) < load.request_count:
         for connection in _answered(connections, poller, latencies_ns):
             if unsent_count:
-                connection.send(next(requests), time.perf_counter_ns())
+                connection.send(next(connection.requests), time.perf_counter_ns())
                 unsent_count -= 1
 
 
@@ -252,8 +265,9 @@ def _exchange_until_empty(
     latencies_ns: "array[int]",
 ) -> None:
     """The same by requests of each connection's own, until all of them are answered with 204."""
+    (target,) = load.targets
     own = {
-        connection: load.requests[index :: len(connections)]
+        connection: list(target.requests[index :: len(connections)])
         for index, connection in enumerate(connections.values())
     }
     for connection, requests in own.items():
@@ -276,7 +290,6 @@ def _exchange_steadily(
     """The same at a steady rate, by whichever connections are free."""
     assert load.requests_per_s is not None
     assert load.request_count is not None
-    requests = cycle(load.requests)
     interval_ns = 1e9 / load.requests_per_s
     free = list(connections.values())
     start_ns = time.perf_counter_ns()
@@ -287,7 +300,8 @@ def _exchange_steadily(
         if sent_count == load.request_count or not free:
             free += _answered(connections, poller, latencies_ns)
         elif wait_ns <= 0:
-            free.pop().send(next(requests), due_ns)
+            connection = free.pop()
+            connection.send(next(connection.requests), due_ns)
             sent_count += 1
         # epoll_wait counts in milliseconds, which is coarser than what is measured here.
         elif select.select([poller], [], [], wait_ns / 1e9)[0]:
@@ -319,16 +333,16 @@ class _Clocks:
     busy_s: float  # of all cores
 
     @staticmethod
-    def read(server_pid: int) -> "_Clocks":
-        stat = Path(f"/proc/{server_pid}/stat").read_text()
+    def read(server_pids: Sequence[int]) -> "_Clocks":
+        stats = [Path(f"/proc/{pid}/stat").read_text() for pid in server_pids]
         # stime, field 15; counted behind the name, which may hold spaces: proc(5).
-        kernel_ticks = int(stat.rpartition(")")[2].split()[12])
+        kernel_ticks = sum(int(stat.rpartition(")")[2].split()[12]) for stat in stats)
         # user, nice, system, idle, iowait, irq, softirq, steal: proc(5).
         all_ticks = list(map(int, Path("/proc/stat").read_text().split(maxsplit=9)[1:9]))
         busy_ticks = sum(all_ticks) - sum(all_ticks[3:5])
         return _Clocks(
             wall_s=time.perf_counter(),
-            server_cpu_s=cpu_seconds(server_pid),
+            server_cpu_s=sum(map(cpu_seconds, server_pids)),
             server_kernel_s=kernel_ticks / CLOCK_TICKS_PER_S,
             generator_cpu_s=time.process_time(),
             busy_s=busy_ticks / CLOCK_TICKS_PER_S,

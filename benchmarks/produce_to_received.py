@@ -23,7 +23,8 @@ server's figures are the same load without a broker: what generator and machine 
 
 from collections.abc import Iterator
 
-from benchmarks.broker import TOPIC, broker_on_disk, create_topic
+from benchmarks.broker import TOPIC
+from benchmarks.brokers import brokers_on_disk
 from benchmarks.load import LoadResult
 from benchmarks.report import Row
 from benchmarks.waiting_consumer import (
@@ -62,16 +63,16 @@ def run() -> Iterator[Row]:
 
 
 def _ask(durability: str, *, has_stopped: bool) -> Run:
-    with broker_on_disk() as broker, Client(broker.url) as client:
-        create_topic(broker, partitionsPerRange=1, durability=durability)
+    with brokers_on_disk(1) as brokers, Client(brokers.members[0].url) as client:
+        brokers.create_topic(1, durability=durability)
         client.register(RECEIVER, RECEIVER, [TOPIC])
         if has_stopped:
             client.register(STOPPED, STOPPED, [TOPIC], on_new_group="startFromEarliest")
-        warm_up(broker)
+        warm_up(brokers)
         if has_stopped:
             assert client.poll(STOPPED, delivery=0).body
         _read_warm_up(client)
-        return run_load(broker, _next_read)
+        return run_load(brokers, _next_read)
 
 
 def _figures(asked: Run, floor: LoadResult) -> dict[str, float]:

@@ -23,9 +23,17 @@ class BatchRead:
 
 def single_events(events: Sequence[Event]) -> list[bytes]:
     """Produce one JSON event with its key a request."""
+    return [request for _, request in keyed_events(events)]
+
+
+def keyed_events(events: Sequence[Event]) -> list[tuple[str, bytes]]:
+    """The same, each request behind its key."""
     return [
-        request_bytes(
-            produce_request(TOPIC, event.value, content_type=JSON_CONTENT_TYPE, key=event.key)
+        (
+            event.key,
+            request_bytes(
+                produce_request(TOPIC, event.value, content_type=JSON_CONTENT_TYPE, key=event.key)
+            ),
         )
         for event in events
     ]

@@ -1,6 +1,6 @@
 """How much memory does a broker hold: idle, with many partitions or connections, after load?
 
-Resident memory as the kernel counts it, of a broker each.
+Resident memory as the kernel counts it, of a broker each; and of a ring of three, all together.
 
 Sketch, MiB:
 
@@ -20,8 +20,9 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
-from benchmarks.batches import batch_requests
+from benchmarks.batches import batch_requests, batches_to
 from benchmarks.broker import broker_on_disk, create_topic, produce, rss_max_mib, rss_mib
+from benchmarks.brokers import brokers_on_disk
 from benchmarks.load import HOST, request_bytes
 from benchmarks.recovery import fill_partitions
 from benchmarks.report import Row
@@ -40,10 +41,14 @@ AIMS = {
     "rss_5000_connections_mib": 170,
     "rss_max_mib": 170,
 }
+RING_AIMS = {"rss_idle_mib": 270, "rss_max_mib": 500}
 
 
-def run() -> Iterator[Row]:
-    """Ask three brokers."""
+def run(broker_count: int = 1) -> Iterator[Row]:
+    """Ask three brokers, or a ring of three."""
+    if broker_count > 1:
+        yield _of_ring(broker_count)
+        return
     figures = {}
     with broker_on_disk() as broker:
         figures["rss_idle_mib"] = rss_mib(broker)
@@ -60,6 +65,19 @@ def run() -> Iterator[Row]:
         figures["rss_after_load_mib"] = rss_mib(broker)
         figures["rss_max_mib"] = rss_max_mib(broker)
     yield Row("rss", "resident memory of a broker", figures, AIMS)
+
+
+def _of_ring(broker_count: int) -> Row:
+    partitions = range(PARTITION_COUNT * broker_count)
+    with brokers_on_disk(broker_count) as brokers:
+        figures = {"rss_idle_mib": brokers.rss_mib()}
+        brokers.create_topic(PARTITION_COUNT)
+        requests = batches_to(Codec.LZ4, partitions, len(partitions))
+        brokers.produce(requests, REQUEST_COUNT, PRODUCER_COUNT)
+        figures["rss_after_load_mib"] = brokers.rss_mib()
+        figures["rss_max_mib"] = brokers.rss_max_mib()
+    asked = f"resident memory of {broker_count} brokers together"
+    return Row("ring_rss", asked, figures, RING_AIMS)
 
 
 def _connect(broker: LocalBroker, connections: ExitStack) -> None:

@@ -2,7 +2,8 @@
 
 64 or 1,000 connections with one request outstanding each, JSON events with a key, over 4
 partitions; durability `fsync`, and `written`: answered once the kernel has the bytes. And over 256
-partitions: nearly each event is then a batch of its own, and costs 15 µs more.
+partitions: nearly each event is then a batch of its own, and costs 15 µs more. A ring of three has
+4 partitions a broker; each event goes to the leader of its partition.
 
 Sketch of a request of 1 KiB over 64 connections at `fsync` on one 2.5 GHz core, CPU µs:
 
@@ -22,40 +23,51 @@ At `written` the wait is gone and the batches are smaller: 2 µs more of batches
 1,000 connections share a write sixteen times as widely, and miss the caches more: the same sum.
 Bytes: 1,024 in, copied socket -> request -> payload -> compressed -> aligned buffer; 120 out.
 Bound: the event loop's core; then the disk, 5,000 synced writes a second x 64 events.
-The echo server of the same run is the first two lines alone.
+The echo server of the same run is the first two lines alone. Two followers add, for a group of 5
+events of one partition: a frame each, an append through the journal, a report: 15 µs an event.
 """
 
 from collections.abc import Iterator
 from itertools import product
 
-from benchmarks.broker import broker_on_disk, create_topic, produce, rss_max_mib, write_count
+from benchmarks.brokers import brokers_on_disk
 from benchmarks.echo import echo_server
 from benchmarks.events import Event, orders, readings
-from benchmarks.load import Load, run_in_own_process
+from benchmarks.load import Load, Target, run_in_own_process
 from benchmarks.parts import parts_of_single_events
 from benchmarks.report import GIB, Row, costs
-from benchmarks.requests import single_events
+from benchmarks.requests import keyed_events
 
 EVENT_COUNT = 4096
 REQUEST_COUNT = 60_000
 WARM_UP_COUNT = 5_000
 PARTITION_COUNT = 4
-RSS_MAX_MIB = 170
-# By durability: the aims of requests a second and of CPU, which are those of 64 connections.
-AIMS = {"fsync": (28_000, 35), "written": (28_000, 30)}
+RSS_MAX_MIB = {1: 170, 3: 500}
+# By number of brokers and durability: the aims of requests a second and of CPU, which are those of
+# 64 connections.
+AIMS = {
+    1: {"fsync": (28_000, 35), "written": (28_000, 30)},
+    3: {"fsync": (20_000, 70), "written": (25_000, 60)},
+}
+CONNECTION_COUNTS = {1: (64, 1_000), 3: (64,)}
 
 
-def run() -> Iterator[Row]:
+def run(broker_count: int = 1) -> Iterator[Row]:
     """Ask with both sizes, numbers of connections and durabilities."""
     sizes = {"100b": readings(EVENT_COUNT, 100), "1kib": orders(EVENT_COUNT, 1024)}
-    for connection_count, size, durability in product((64, 1_000), sizes, AIMS):
+    durabilities = AIMS[broker_count]
+    for connection_count, size, durability in product(
+        CONNECTION_COUNTS[broker_count], sizes, durabilities
+    ):
         name = f"single_event_{size}"
         if connection_count != 64:
             name += f"_{connection_count}_connections"
         if durability != "fsync":
             name += f"_{durability}"
-        yield _ask(name, sizes[size], connection_count, durability)
-    yield _ask("single_event_100b_256_partitions", sizes["100b"], 64, "fsync", 256)
+        yield _ask(name, sizes[size], connection_count, durability, broker_count)
+    if broker_count == 1:
+        name = "single_event_100b_256_partitions"
+        yield _ask(name, sizes["100b"], 64, "fsync", broker_count, 256)
 
 
 def _ask(
@@ -63,20 +75,24 @@ def _ask(
     events: list[Event],
     connection_count: int,
     durability: str,
-    partition_count: int = PARTITION_COUNT,
+    broker_count: int,
+    partitions_per_range: int = PARTITION_COUNT,
 ) -> Row:
     event_bytes = len(events[0].value)
+    partition_count = partitions_per_range * broker_count
     parts = parts_of_single_events(events, max(1, connection_count // partition_count))
-    requests = single_events(events)
+    keyed = keyed_events(events)
     with echo_server() as echo:
-        echo_load = Load(echo.port, requests, REQUEST_COUNT, connection_count, echo.pid)
-        floor = run_in_own_process(echo_load)
-    with broker_on_disk() as broker:
-        create_topic(broker, durability=durability, partitionsPerRange=partition_count)
-        produce(broker, requests, WARM_UP_COUNT, connection_count)
-        result = produce(broker, requests, REQUEST_COUNT, connection_count)
-        rss_loaded_mib = rss_max_mib(broker)
-        events_per_write = (WARM_UP_COUNT + REQUEST_COUNT) / write_count(broker)
+        target = Target(echo.port, [request for _, request in keyed])
+        floor = run_in_own_process(Load([target], REQUEST_COUNT, connection_count, [echo.pid]))
+    with brokers_on_disk(broker_count) as brokers:
+        brokers.create_topic(partitions_per_range, durability=durability)
+        requests = brokers.by_key(keyed)
+        brokers.produce(requests, WARM_UP_COUNT, connection_count)
+        result = brokers.produce(requests, REQUEST_COUNT, connection_count)
+        rss_loaded_mib = brokers.rss_max_mib()
+        events_per_write = (WARM_UP_COUNT + REQUEST_COUNT) / brokers.write_count()
+        prefix, described = brokers.name_prefix, brokers.described
     figures = costs(result, event_count=REQUEST_COUNT, event_bytes=event_bytes)
     broker_us = figures["broker_cpu_us_per_event"]
     us_per_s_per_gib = event_bytes / GIB * 1e6
@@ -93,14 +109,14 @@ def _ask(
         "codec_ratio": parts.codec_ratio,
         "rss_max_mib": rss_loaded_mib,
     }
-    requests_per_s, cpu_us = AIMS[durability]
+    requests_per_s, cpu_us = AIMS[broker_count][durability]
     aims = {
         "requests_per_s": requests_per_s,
         "broker_cpu_us_per_event": cpu_us,
-        "rss_max_mib": RSS_MAX_MIB,
+        "rss_max_mib": RSS_MAX_MIB[broker_count],
     }
     asked = (
         f"one JSON event of {event_bytes:,} B a request, {connection_count:,} connections, "
-        f"{partition_count} partitions, `{durability}`"
+        f"{partition_count} partitions, `{durability}`{described}"
     )
-    return Row(question, asked, figures, aims)
+    return Row(prefix + question, asked, figures, aims)

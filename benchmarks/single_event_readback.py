@@ -30,7 +30,7 @@ from benchmarks.broker import (
 )
 from benchmarks.events import Event, orders, readings
 from benchmarks.groups import read_by_groups
-from benchmarks.load import Load, request_bytes, run_in_own_process
+from benchmarks.load import Load, Target, request_bytes, run_in_own_process
 from benchmarks.report import Row, costs
 from benchmarks.requests import line_reads, single_events
 
@@ -58,11 +58,10 @@ def _ask(question: str, events: list[Event]) -> Row:
         events_per_batch = STORED_COUNT / broker.metrics()["tailrace_log_appended_batches_total"]
         reads = [request_bytes(read) for read in line_reads(broker, REQUEST_RECORDS)]
         load = Load(
-            port=broker.port + READ_LISTENER,
-            requests=reads,
+            targets=[Target(broker.port + READ_LISTENER, reads)],
             request_count=REPEAT_COUNT * len(reads),
             connection_count=PARTITION_COUNT,
-            server_pid=broker.pid,
+            server_pids=[broker.pid],
         )
         result = run_in_own_process(load)
         by_groups = read_by_groups(

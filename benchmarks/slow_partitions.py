@@ -30,7 +30,7 @@ from benchmarks.broker import (
     write_count,
 )
 from benchmarks.events import readings
-from benchmarks.load import Load, request_bytes, run_in_own_process
+from benchmarks.load import Load, Target, request_bytes, run_in_own_process
 from benchmarks.report import Row, costs
 from tailrace.protocol.records_binary import encode_records
 from tailrace.protocol.requests import produce_records_request, produce_request
@@ -76,11 +76,10 @@ def _ask(question: str, asked: str, keys: list[tuple[str, str]], request_event_c
             create_topic(broker, topic, partitionsPerRange=len(keys) // len(topics))
         produce(broker, requests, len(requests), CONNECTION_COUNT)  # the first event of each
         load = Load(
-            port=broker.port + PRODUCE_LISTENER,
-            requests=requests,
+            targets=[Target(broker.port + PRODUCE_LISTENER, requests)],
             request_count=int(SECONDS * requests_per_s),
             connection_count=CONNECTION_COUNT,
-            server_pid=broker.pid,
+            server_pids=[broker.pid],
             requests_per_s=requests_per_s,
         )
         writes_before = write_count(broker)

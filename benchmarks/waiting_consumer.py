@@ -15,13 +15,13 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from benchmarks.broker import PRODUCE_LISTENER, READ_LISTENER, produce, rss_max_mib
+from benchmarks.broker import READ_LISTENER, keys_of_partitions
+from benchmarks.brokers import Addressed, Brokers
 from benchmarks.echo import echo_server
 from benchmarks.events import Event
-from benchmarks.load import HOST, Load, LoadResult, request_bytes, run_in_own_process
+from benchmarks.load import HOST, Load, LoadResult, Target, request_bytes, run_in_own_process
 from benchmarks.report import costs
 from benchmarks.requests import single_events
-from tailrace.local.broker import LocalBroker
 from tailrace.protocol.requests import Request
 
 EVENTS_PER_S = 1_000
@@ -29,6 +29,9 @@ EVENT_COUNT = 10_000
 WARM_UP_COUNT = 1_000
 EVENT_BYTES = 100
 PRODUCER_COUNT = 8
+# Of partition 0, also where a ring of three has a partition a range.
+PARTITION = 0
+(KEY, *_) = keys_of_partitions(3)
 SILENCE_S_MAX = 30.0
 QUANTILES = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
 AIMS = {"received_p50_ms": 1, "received_p99_ms": 5}
@@ -62,33 +65,34 @@ class Run(NamedTuple):
 def echo_floor() -> LoadResult:
     """The same load without a broker."""
     with echo_server() as echo:
-        return run_in_own_process(_load(echo.port, echo.pid))
+        target = Target(echo.port, [request for _, request in _requests()])
+        load = Load([target], EVENT_COUNT, PRODUCER_COUNT, [echo.pid], EVENTS_PER_S)
+        return run_in_own_process(load)
 
 
-def warm_up(broker: LocalBroker) -> None:
+def warm_up(brokers: Brokers) -> None:
     """Produce the first events, in a closed loop."""
-    produce(broker, _requests(), WARM_UP_COUNT, PRODUCER_COUNT)
+    run_in_own_process(brokers.load(_requests(), WARM_UP_COUNT, PRODUCER_COUNT))
 
 
-def run_load(broker: LocalBroker, next_read: NextRead) -> Run:
+def run_load(brokers: Brokers, next_read: NextRead) -> Run:
     """Produce and receive all events; `next_read` is a function of a module."""
+    reader_port = brokers.leader_of(PARTITION).port + READ_LISTENER
+    load = brokers.load(_requests(), EVENT_COUNT, PRODUCER_COUNT, EVENTS_PER_S)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         pool.submit(_is_ready, next_read).result()  # the process has started, and its imports
-        receiving = pool.submit(_receive, broker.port + READ_LISTENER, next_read)
-        produced = run_in_own_process(_load(broker.port + PRODUCE_LISTENER, broker.pid))
+        receiving = pool.submit(_receive, reader_port, next_read)
+        produced = run_in_own_process(load)
         due_ns = produced.start_ns + np.arange(EVENT_COUNT) / EVENTS_PER_S * 1e9
         received_ms = (np.array(receiving.result()) - due_ns) / 1e6
-    return Run(produced, received_ms, rss_max_mib(broker))
-
-
-def _load(port: int, server_pid: int) -> Load:
-    return Load(port, _requests(), EVENT_COUNT, PRODUCER_COUNT, server_pid, EVENTS_PER_S)
+    return Run(produced, received_ms, brokers.rss_max_mib())
 
 
 @cache
-def _requests() -> list[bytes]:
+def _requests() -> list[Addressed]:
     values = (json.dumps({"i": index}).ljust(EVENT_BYTES).encode() for index in range(EVENT_COUNT))
-    return single_events([Event("one", value) for value in values])
+    requests = single_events([Event(KEY, value) for value in values])
+    return [Addressed(PARTITION, request) for request in requests]
 
 
 def _is_ready(_: NextRead) -> bool:
