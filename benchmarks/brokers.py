@@ -45,8 +45,8 @@ class Brokers:
 
     @property
     def pids(self) -> list[int]:
-        """Of all processes."""
-        return [member.pid for member in self.members]
+        """Of the processes that run."""
+        return [member.pid for member in self.members if member.is_running()]
 
     @property
     def name_prefix(self) -> str:
@@ -115,16 +115,22 @@ class Brokers:
     def is_balanced(self) -> bool:
         """Whether each broker of the ring serves the topic, leads its range and is in sync."""
         assert self.ring is not None
-        # Each broker: it serves a new topic when it has applied it.
-        return all(
+        return self.is_whole() and all(
             self.ring.is_answered(ordinal, "GET", f"/v1/topics/{TOPIC}")
             and all(
                 found["leader"] == found["replicas"][0]
-                and len(found["isr"]) == len(self.members)
-                and not any(member["ghost"] for member in found["isr"])
                 for found in self.ring.ring(ordinal)["ranges"]
             )
             for ordinal in range(len(self.members))
+        )
+
+    def is_whole(self) -> bool:
+        """Whether broker 0 of the ring knows all replicas in sync."""
+        assert self.ring is not None
+        return all(
+            len(found["isr"]) == len(self.members)
+            and not any(member["ghost"] for member in found["isr"])
+            for found in self.ring.ring(0)["ranges"]
         )
 
 
