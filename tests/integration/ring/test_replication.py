@@ -1,7 +1,7 @@
 """Brokers that keep three copies are killed, paused, wiped and restarted under load.
 
 Every acknowledged event is there once, at its offset, in order; the replicas are the same, byte by
-byte. `RING_RUNS=10` repeats each test with other seeds.
+byte. `RING_RUNS=10` repeats each test with other seeds, `RING_PAUSE_S=30` pauses for longer.
 """
 
 import json
@@ -23,8 +23,10 @@ from tests.support.ring.replicated_ring import (
     replicated_ring,
 )
 from tests.support.ring.seeds import RUNS, seed_of
+from tests.support.variables import whole_number
 
-PAUSE_S = 5.0  # longer than any timeout between brokers
+# Longer than any timeout between brokers; RING_PAUSE_S=30 is longer than a fenced broker's session.
+PAUSE_S = whole_number("RING_PAUSE_S", 5, least=1, meaning="for how long, as in RING_PAUSE_S=30")
 RESTORES = 5
 EVENTS = 30  # in each partition, most likely
 DELETED = "deleted"
@@ -32,7 +34,7 @@ RETENTION_MS = 1000
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(120 + 2 * PAUSE_S),
     pytest.mark.parametrize("run", range(RUNS)),
 ]
 

@@ -1,10 +1,7 @@
 """A broker on a small file system of its own that runs full, and what still works then."""
 
-import errno
 import json
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import blake2b
@@ -22,10 +19,10 @@ from tests.support.broker.fixtures import RunningBroker, start_broker
 from tests.support.broker.history import Acknowledged, History, Read, RecordPosition, violations
 from tests.support.broker.metrics import wait_for_metric
 from tests.support.http.http11 import PRODUCE, PUBLIC, Connection, messages, request
+from tests.support.storage.mounted import MEBIBYTE, fill_up, mounted_disk
 
 pytestmark = pytest.mark.integration
 
-MEBIBYTE = 1024 * 1024
 DISK_BYTES = 256 * MEBIBYTE
 # What is left when the broker begins to fill the disk.
 LEFT_BYTES = 24 * MEBIBYTE
@@ -35,21 +32,9 @@ KEY = "k"
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A new ext4 file system in an image, where `start_broker(tmp_path)` has its data."""
-    if os.geteuid() != 0 or not shutil.which("mkfs.ext4"):
-        pytest.skip("only root mounts a file system, and mkfs.ext4 makes it")
-    image, mount = tmp_path / "image", tmp_path / "broker"
-    with image.open("wb") as file:
-        file.truncate(DISK_BYTES)
-    mount.mkdir()
-    subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", str(image)], check=True)
-    mounted = subprocess.run(
-        ["mount", "-o", "loop", str(image), str(mount)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"no loop mount here: {mounted.stderr.decode().strip()}")
-    yield mount
-    subprocess.run(["umount", str(mount)], check=True)
+    """A new file system, where `start_broker(tmp_path)` has its data."""
+    with mounted_disk(tmp_path / "broker", DISK_BYTES) as mount:
+        yield mount
 
 
 class Producer:
@@ -108,23 +93,6 @@ def assert_all_is_there(broker: RunningBroker, producer: Producer) -> None:
                 offset = fetched.next_offset
     history = History(producer.sent_ids, producer.acknowledged, read, high_watermarks)
     assert violations(history) == []
-
-
-def fill_up(path: Path, left_bytes: int = 0) -> None:
-    """Let a file take all blocks that are free, but for so many bytes."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_DSYNC)
-    try:
-        while (free_bytes := _free_bytes(path) - left_bytes) > 0:
-            os.write(fd, bytes(min(free_bytes, MEBIBYTE)))
-    except OSError as error:
-        assert error.errno == errno.ENOSPC  # noqa: PT017  metadata took the last block
-    finally:
-        os.close(fd)
-
-
-def _free_bytes(path: Path) -> int:
-    found = os.statvfs(path)
-    return found.f_bavail * found.f_frsize
 
 
 def assert_is_disk_full(refused: ProblemError) -> None:

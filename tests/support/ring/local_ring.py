@@ -25,7 +25,16 @@ POLL_S = 0.02
 class LocalRing:
     """Brokers 0 to `count` - 1 below `root`, from `port` on; not started yet."""
 
-    def __init__(self, root: Path, *, port: int, count: int = 3, **settings: Any) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        port: int,
+        count: int = 3,
+        peer_host_of: Callable[[int], str] = lambda _: HOST,
+        **settings: Any,
+    ) -> None:
+        """`peer_host_of`: where a broker finds the others."""
         self.root = root
         self.brokers = [
             LocalBroker(
@@ -33,7 +42,7 @@ class LocalRing:
                 port=port + PORT_STRIDE * ordinal,
                 settings={
                     "ordinal": ordinal,
-                    "peer_host": HOST,
+                    "peer_host": peer_host_of(ordinal),
                     "port_stride": PORT_STRIDE,
                     "ring_secret": SECRET,
                     "log_level": "warning",

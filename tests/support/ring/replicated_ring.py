@@ -18,10 +18,12 @@ from tests.support.ring.ring_producers import (
     event_value,
     producing,
 )
+from tests.support.ring.ring_readers import RingReader, reading
 from tests.support.ring.stored_replicas import assert_replicas_are_prefixes, bad_findings
 
 TOPIC = "replicated"
 WHOLE_S_MAX = 60.0  # on a busy machine
+READERS = 2
 REQUESTS_MAX = 150  # between two faults
 # The least that is allowed: segments roll during a test, and the journal's files are used again.
 SEGMENT_BYTES = 1 << 20
@@ -48,12 +50,13 @@ class ReplicatedRing:
             return RingProducer(name, TOPIC, ports, seed, sizes, answer_s_max, wanders)
 
         self.producers = [
-            *(producer(f"single-{number}") for number in range(3)),
+            *(producer(f"single-{number}") for number in range(5)),
             producer("patient", answer_s_max=15.0),  # until a paused broker goes on
             producer("wandering", wanders=True),
             producer("lines", [10], wanders=True),
             producer("many-lines", [*[40] * 19, LARGE_COUNT]),
         ]
+        self._ports = ports
 
     def create_topic(self) -> int:
         """Return how many partitions it has. The kernel goes on: `written` loses nothing either."""
@@ -62,6 +65,13 @@ class ReplicatedRing:
         wanted = {"name": TOPIC, "durability": durability, "flushMs": 50}
         created: dict[str, int] = self.ring.call(0, "POST", "/v1/topics", wanted)
         return created["partitions"]
+
+    def readers(self, partition_count: int) -> list[RingReader]:
+        """Return readers of the topic."""
+        return [
+            RingReader(TOPIC, partition_count, self._ports, str(self.random.random()))
+            for _ in range(READERS)
+        ]
 
     def wait_for_requests(self, most: int) -> None:
         """Wait until a random number of further requests is acknowledged."""
@@ -157,7 +167,8 @@ def replicated_ring(root: Path, seed: int, **settings: Any) -> Iterator[Replicat
     ) as ring:
         subject = ReplicatedRing(ring, seed)
         partition_count = subject.create_topic()
-        with producing(subject.producers) as subject.running:
+        readers = subject.readers(partition_count)
+        with reading(readers), producing(subject.producers) as subject.running:
             subject.wait_for_requests(100)
             yield subject
             subject.wait_whole()
@@ -168,6 +179,7 @@ def replicated_ring(root: Path, seed: int, **settings: Any) -> Iterator[Replicat
         for broker in ring.brokers:
             broker.stop()
         check_history(subject.producers, read, ends)
+        check_readers(readers, read)
         disks = {number: broker.data_dir for number, broker in enumerate(ring.brokers)}
         assert {number: bad_findings(path) for number, path in disks.items()} == {
             0: [],
@@ -193,6 +205,20 @@ def read_back(ring: LocalRing, ends: dict[int, tuple[int, int, int]]) -> list[Re
                 assert fetched.next_offset > offset
                 offset = fetched.next_offset
     return read
+
+
+def check_readers(readers: Sequence[RingReader], read: list[Read]) -> None:
+    """Assert that all that was read meanwhile is still where it was."""
+    ids = {each.position: each.event_id for each in read}
+    print(f"read meanwhile: {[len(reader.seen) for reader in readers]}")
+    for reader in readers:
+        assert reader.seen, "a reader has seen nothing"
+        wrong = {
+            position: (event_id, ids.get(position))
+            for position, event_id in reader.seen.items()
+            if ids.get(position) != event_id
+        }
+        assert wrong == {}
 
 
 def check_history(
