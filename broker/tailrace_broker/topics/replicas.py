@@ -34,6 +34,7 @@ from tailrace_broker.core.replication.events import (
     Suspected,
     Woken,
     Wrote,
+    Yield,
 )
 from tailrace_broker.core.replication.follower import NEVER_MS
 from tailrace_broker.core.replication.log_ends import LogEnds
@@ -83,6 +84,7 @@ from tailrace_broker.model.ring_state import (
     RingState,
 )
 from tailrace_broker.model.topic import NO_EPOCH
+from tailrace_broker.net.broker import RingView
 from tailrace_broker.net.replication.followed_leader import LeaderUser
 from tailrace_broker.net.replication.link import Bytes, Link
 from tailrace_broker.net.replication.links import ForwardedUser, ReplicationLinks
@@ -151,6 +153,7 @@ class Replicas:
         self._watch_timer: asyncio.TimerHandle | None = None
         self._left: asyncio.Event | None = None  # set when others can do without this broker
         self._is_stopped = False
+        self._yields_to: frozenset[int] = frozenset()
         ring.on_silent.append(lambda ordinal: self._step(Suspected(ordinal)))
 
     # --- life ---
@@ -356,7 +359,9 @@ class Replicas:
         """
         state = self._ring.state
         if state is not None:
-            alive = self._ring.view().alive
+            view = self._ring.view()
+            alive = view.alive
+            self._yield(view)
             for range_id, replica in self._machine.ranges.items():
                 if replica.leader is not None:
                     members = [
@@ -368,6 +373,18 @@ class Replicas:
                     in_sync = InSync(members, answering, state.copies)
                     self._roles.of(range_id).note_in_sync(in_sync)
         self._watch_timer = self._loop.call_later(WATCH_SECONDS, self._watch)
+
+    def _yield(self, view: RingView) -> None:
+        """While this broker can write no more, have those lead that can; an epoch forgets it."""
+        mine = view.hints.get(self._ordinal)
+        others: frozenset[int] = frozenset()
+        if mine is not None and not mine.is_fit:
+            others = frozenset(
+                each for each, hint in view.hints.items() if hint.is_fit and view.alive[each]
+            )
+        if others or self._yields_to:
+            self._step(Yield(others))
+        self._yields_to = others
 
     # --- the machine's shell ---
 

@@ -28,6 +28,7 @@ def heal(world: World) -> None:
         if process.is_paused:
             process.resume()
         process.stall(is_stalled=False)
+        process.fill(is_full=False)
     for ordinal in range(world.broker_count):
         world.start(ordinal)
 

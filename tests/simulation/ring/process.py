@@ -107,6 +107,7 @@ class Process:
         self.is_paused = False
         self.is_recovered = False  # its logs are
         self.is_stalled = False  # a write of its data does not end
+        self.is_full = False  # none begins
         self.control: Control | None = None
         self.shell: Shell | None = None
         self.trace = around.trace
@@ -204,7 +205,7 @@ class Process:
             self.die("process", "stopped before it was up")
         elif not self._is_stopping:
             self._is_stopping = True
-            self.step(Health(is_stalled=self.is_stalled, is_stopping=True))
+            self.step(Health(self.is_stalled, self.is_full, is_stopping=True))
             if self.shell is None:
                 self._close()
             else:
@@ -245,7 +246,18 @@ class Process:
         """A write of its data does not end; or it has."""
         if self.is_alive and self.control is not None and self.is_stalled != is_stalled:
             self.is_stalled = is_stalled
-            self.step(Health(is_stalled=is_stalled, is_stopping=self._is_stopping))
+            self._note_health()
+
+    def fill(self, *, is_full: bool) -> None:
+        """Its disk has no room for data; or it has again."""
+        if self.is_alive and self.control is not None and self.is_full != is_full:
+            self.is_full = is_full
+            self._note_health()
+
+    def _note_health(self) -> None:
+        self.step(Health(self.is_stalled, self.is_full, self._is_stopping))
+        if self.shell is not None:
+            self.shell.yields(is_fit=not (self.is_stalled or self.is_full))
 
     def _read(self) -> None:
         if not self.is_alive:

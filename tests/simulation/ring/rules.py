@@ -44,6 +44,7 @@ RULES = (
     "leader.stood_still",
     "leader.suspects",
     "leader.waits_for_member",
+    "leader.yields",
     "prevote.old_head",
     "quorum.lost",
     "replica.early_standing",

@@ -155,6 +155,13 @@ class Suspected:
 
 
 @dataclass(frozen=True, slots=True)
+class Yield:
+    """One of these is to lead: this process can write no more. Nobody: it goes on leading."""
+
+    to: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
 class LogStartMoved:
     """Retention has removed what is before."""
 
@@ -173,6 +180,7 @@ LeaderEvent = (
     | Woken
     | HeardFollower
     | Suspected
+    | Yield
     | LogStartMoved
     | Stopping
 )

@@ -36,6 +36,7 @@ from tailrace_broker.core.replication.events import (
     Woken,
     WriteFailed,
     Wrote,
+    Yield,
 )
 from tailrace_broker.core.replication.isr import Proposal, admitted, shrunk
 from tailrace_broker.core.replication.log_ends import common_end
@@ -152,6 +153,9 @@ class RangeLeader:
                 return []
             case Stopping():
                 self.succession.is_stopping = True
+                return []
+            case Yield(to):
+                self.succession.yields_to = to
                 return []
             case _:
                 assert_never(event)

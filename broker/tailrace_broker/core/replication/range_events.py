@@ -1,6 +1,7 @@
 """The events and effects of all replicas of one process (`ranges` in this folder).
 
-Completions of the disk, `Suspected`, `LogStartMoved`, `Stopping` and `Woken` are those of `events`.
+Completions of the disk are those of `events`, and so are `Suspected`, `Yield`, `LogStartMoved`,
+`Stopping` and `Woken`.
 """
 
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from tailrace_broker.core.replication.events import (
     Woken,
     WriteFailed,
     Wrote,
+    Yield,
 )
 from tailrace_broker.core.replication.log_ends import LogEnds
 from tailrace_broker.model.commands import ChangeIsr, Lead
@@ -70,8 +72,8 @@ class LinkBroke:
 
 LogEvent = Wrote | WriteFailed | Flushed | CutDone | LogStartMoved | LogClosed
 RangesEvent = (
-    StateApplied | LogOpened | LogClosed | HeardPeer | LinkBroke | Suspected | Stopping | Woken
-    | Wrote | WriteFailed | Flushed | CutDone | LogStartMoved
+    StateApplied | LogOpened | LogClosed | HeardPeer | LinkBroke | Suspected | Yield | Stopping
+    | Woken | Wrote | WriteFailed | Flushed | CutDone | LogStartMoved
 )  # fmt: skip
 
 # --- out ---

@@ -36,6 +36,7 @@ from tailrace_broker.core.replication.events import (
     Stopping,
     Suspected,
     Woken,
+    Yield,
 )
 from tailrace_broker.core.replication.follower import RangeFollower
 from tailrace_broker.core.replication.leader import RangeLeader
@@ -243,9 +244,9 @@ class RangeReplica:
             return []
         return self._to_follower(LinkLost(), now_ms)
 
-    def suspect(self, suspected: Suspected, now_ms: int) -> list[RangeEffect]:
-        """A broker seems dead: the leader has it leave the ISR."""
-        return [] if self.leader is None else self._to_leader(self.leader, suspected, now_ms)
+    def note(self, event: Suspected | Yield, now_ms: int) -> list[RangeEffect]:
+        """A broker seems dead, or can write no more: that matters to the leader."""
+        return [] if self.leader is None else self._to_leader(self.leader, event, now_ms)
 
     def stop(self, now_ms: int) -> list[RangeEffect]:
         """The process is about to stop: others are to lead, and to do without this replica."""

@@ -22,6 +22,7 @@ from tailrace_broker.core.replication.events import (
     Woken,
     WriteFailed,
     Wrote,
+    Yield,
     view_of,
 )
 from tailrace_broker.core.replication.follower import NEVER_MS
@@ -137,8 +138,8 @@ class RangeReplicas:
                 return self._on_opened(key, ends, now_ms)
             case LinkBroke(ordinal):
                 return self._of_all(lambda replica: replica.link_broke(ordinal, now_ms))
-            case Suspected():
-                return self._of_all(lambda replica: replica.suspect(event, now_ms))
+            case Suspected() | Yield():
+                return self._of_all(lambda replica: replica.note(event, now_ms))
             case Stopping():
                 return self._of_all(lambda replica: replica.stop(now_ms))
             case Woken():

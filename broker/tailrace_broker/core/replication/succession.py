@@ -1,8 +1,9 @@
 """Who leads a range after its present leader, and when that is to be. A part of the leader.
 
 A leader hands over when its process stops, to the first replica in the ring's order that is able to
-lead; and when the natural leader has been able to for long enough, to that one. It holds appends
-first: from then on nothing is appended in the epoch, whatever comes of it (SAFETY 4).
+lead; when it can write no more, to the first such replica that can; and when the natural leader has
+been able to lead for long enough, to that one. It holds appends first: from then on nothing is
+appended in the epoch, whatever comes of it (SAFETY 4).
 """
 
 from collections import Counter
@@ -21,20 +22,22 @@ from tailrace_broker.model.ring_state import Replica
 class Succession:
     """Of a leader in one epoch. Times are of its own clock.
 
-    `is_stopping`: its process is about to stop. `successor`: who is to lead next; None: nobody is
+    `is_stopping`: its process is about to stop. `yields_to`: the brokers of which one is to lead
+    because its process can write no more. `successor`: who is to lead next; None: nobody is
     to, or can; itself: appends are held for nobody any more, and it leads on in the next epoch.
     `can_hand_over`: another replica is able to lead, or may soon be.
     """
 
     __slots__ = (
         "_able_since_ms", "_again_ms", "_held_ms", "_me", "_rules", "_timing", "can_hand_over",
-        "is_stopping", "successor",
+        "is_stopping", "successor", "yields_to",
     )  # fmt: skip
 
     def __init__(
         self, me: Replica, timing: ReplicationTiming, now_ms: int, rules: Counter[str]
     ) -> None:
         self.is_stopping = self.can_hand_over = False
+        self.yields_to: Collection[int] = ()
         self.successor: Replica | None = None
         self._me = me
         self._timing = timing
@@ -95,7 +98,9 @@ class Succession:
     def _kind(self) -> str:
         if self.successor == self._me:
             return "leads_on"
-        return "hands_over" if self.is_stopping else "fails_back"
+        if self.is_stopping:
+            return "hands_over"
+        return "yields" if self.yields_to else "fails_back"
 
     def _choose(self, able: Sequence[Replica], natural: int, clock_ms: int) -> Replica | None:
         """Return the successor, of those that are able to lead, in the ring's order."""
@@ -105,8 +110,12 @@ class Succession:
             self._able_since_ms = clock_ms
         if self.is_stopping:
             return first
+        if self.yields_to:
+            first = next((each for each in able if each.ordinal in self.yields_to), None)
+        elif not is_natural:
+            first = None
         if self._held_ms is None:
             is_due = clock_ms - self._able_since_ms >= self._timing.failback_ms
-            return first if is_natural and is_due else None
+            return first if is_due or self.yields_to else None
         is_late = clock_ms - self._held_ms >= self._timing.hand_over_ms
-        return first if is_natural and not is_late else self._me
+        return self._me if first is None or is_late else first

@@ -10,6 +10,8 @@ from tests.simulation.ring.world import LEADER, World
 
 # In place of an ordinal: whoever leads the first range that has a leader.
 RANGE_LEADER = -2
+# From the last write that a disk has refused until it passes for having room.
+FULL_MS = 3_000
 
 
 def find(world: World, ordinal: int) -> int:
@@ -51,17 +53,22 @@ class Use(Happening):
 
 @dataclass(frozen=True, slots=True)
 class FailWrites(Happening):
-    """So many of the next appends of one of the broker's logs fail, as on a full disk."""
+    """So many of the next appends of a log fail: the broker's disk is full for a while."""
 
     count: int
 
     def happen(self, world: World) -> None:
         replicas = world.replicas
         assert replicas is not None
-        logs = world.disks[find(world, self.ordinal)].logs
+        ordinal = find(world, self.ordinal)
+        logs = world.disks[ordinal].logs
         if logs:
             world.faults["write failed"] += 1
             logs[replicas.generator.choice(sorted(logs))].failures += self.count
+        process = world.newest(ordinal)
+        if process is not None and not process.is_paused:
+            process.fill(is_full=True)
+            world.schedule.after(FULL_MS * US_PER_MS, partial(process.fill, is_full=False))
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from tailrace_broker.core.replication.events import (
     Woken,
     WriteFailed,
     Wrote,
+    Yield,
     view_of,
 )
 from tailrace_broker.core.replication.leader import RangeLeader
@@ -223,6 +224,10 @@ class Host:
     def stop(self) -> None:
         """The process is about to stop."""
         self._step(Stopping())
+
+    def yield_to(self, ordinals: frozenset[int]) -> None:
+        """It can write no more: one of these is to lead in its place."""
+        self._step(Yield(ordinals))
 
     def suspect(self, ordinal: int) -> None:
         """That broker seems dead."""

@@ -164,6 +164,14 @@ class Shell:
         self.host.apply(control.state, None if mine is None else mine.number)
         self._replicas.truth.check_all(self.host)
 
+    def yields(self, *, is_fit: bool) -> None:
+        """While it can write no more all others are to lead in its place."""
+        control = self._process.control
+        state = None if control is None else control.state
+        if state is not None:
+            others = state.brokers.keys() - {self._process.ordinal}
+            self.host.do(partial(self.host.yield_to, frozenset(() if is_fit else others)))
+
     def find_damage(self, key: LogKey) -> None:
         """Records of the log cannot be read: that is noted, durably, and the ring is to know."""
         assert self._process.control is not None

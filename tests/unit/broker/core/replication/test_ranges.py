@@ -19,6 +19,7 @@ from tailrace_broker.core.replication.events import (
     Woken,
     WriteFailed,
     Wrote,
+    Yield,
 )
 from tailrace_broker.core.replication.follower import NEVER_MS
 from tailrace_broker.core.replication.log_ends import LogEnds
@@ -484,6 +485,19 @@ def test_a_leader_that_stops_hands_its_range_over_and_appends_nothing_meanwhile(
     assert effects == [Advance(KEY, 1), ProposeCommand(Lead(0, 1, 1, 1))]
     effects = process.apply(takeover(STATE, B))
     assert effects[0] == EndedLeading(1)
+
+
+def test_a_leader_that_can_write_no_more_hands_its_range_over() -> None:
+    process = leading()
+    joined(process, B)
+    joined(process, C)
+    process.now_ms = process.replicas.wake_at_ms
+
+    assert process.do(Yield(frozenset({2}))) == []
+    effects = process.of(Woken())
+
+    assert [each for each in effects if isinstance(each, HoldAppends)] == [HoldAppends(1)]
+    assert ProposeCommand(Lead(0, 1, 2, 1)) in effects
 
 
 def test_a_process_that_stops_is_needed_until_others_can_do_without_it() -> None:

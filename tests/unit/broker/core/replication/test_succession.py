@@ -149,3 +149,43 @@ def test_a_leader_that_stops_while_it_fails_back_hands_over_to_whoever_is_there(
     led.log.ends.high_watermark = 1
 
     assert led.stop() == [HandOver(EPOCH, C)]
+
+
+# --- a process that can write no more ---
+
+
+def test_a_leader_that_can_write_no_more_hands_over_to_one_that_can() -> None:
+    led = Led(A)
+    led.succession.yields_to = {2}
+
+    assert led.step() == [HoldAppends(EPOCH), HandOver(EPOCH, C)]
+    assert led.rules["leader.yields"] == 1
+
+
+def test_a_leader_that_can_write_no_more_goes_on_where_no_replica_can() -> None:
+    led = Led(B)
+    led.succession.yields_to = {7}
+
+    assert led.step(TIMING.failback_ms) == []  # the natural leader can write no more, either
+    assert not led.succession.is_holding
+
+
+def test_a_leader_that_can_write_again_before_another_leads_goes_on_in_the_next_epoch() -> None:
+    led = Led(A)
+    led.succession.yields_to = {1}
+    led.log.ends.under_way = 1
+    assert led.step() == [HoldAppends(EPOCH)]
+
+    led.succession.yields_to = ()
+    assert led.step() == [HandOver(EPOCH, A)]
+    assert led.rules["leader.leads_on"] == 1
+
+
+def test_a_leader_waits_for_what_others_must_take_no_longer_than_a_failback_does() -> None:
+    led = Led(A)
+    led.succession.yields_to = {1}
+    led.log.ends.under_way = 1
+    assert led.step() == [HoldAppends(EPOCH)]
+
+    assert led.step(TIMING.hand_over_ms - 1) == []
+    assert led.step(1) == [HandOver(EPOCH, A)]
