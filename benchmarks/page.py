@@ -31,13 +31,20 @@ def write_page() -> None:
 
 
 def results_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A line for each question that the last machine was asked; `rows` oldest first, not empty."""
+    """A line for each question that a machine like the last one was asked, whatever its kernel.
+
+    `rows` oldest first, not empty.
+    """
     machine = rows[-1]["machine"]
-    newest = {row["question"]: row for row in rows if row["machine"] == machine}
+    newest = {row["question"]: row for row in rows if _hardware(row) == _hardware(rows[-1])}
     lines = [" | ".join(TITLES), " | ".join("---" for _ in TITLES)]
     lines += [" | ".join(_cells(row)) for row in newest.values()]
     table = "".join(f"| {line} |\n" for line in lines)
     return f"{table}\nMachine: {machine['cpu']}, {machine['cores']} cores.\n"
+
+
+def _hardware(row: Mapping[str, Any]) -> tuple[str, int]:
+    return row["machine"]["cpu"], row["machine"]["cores"]
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:

@@ -38,6 +38,12 @@ def test_rows_of_another_machine_are_left_out() -> None:
     assert "here |" not in table.replace("there |", "")
 
 
+def test_rows_of_another_kernel_of_the_same_machine_stay() -> None:
+    table = results_table([row("here", machine=MACHINE | {"kernel": "6.0"}), row("there")])
+
+    assert "| here |" in table
+
+
 @pytest.mark.parametrize(
     ("name", "figure", "reached"),
     [
