@@ -1,7 +1,7 @@
 """What somebody changes by hand is corrected, unless the ring is paused."""
 
 from tests.e2e.kubernetes import CommandError, Kubernetes
-from tests.e2e.resources import found, stream_cluster, topic
+from tests.e2e.resources import found, stream_cluster, topic, uids_of_pods
 
 PAUSED = "tailrace.dev/paused"
 NOTICED_S_MAX = 30.0  # it is watched
@@ -21,6 +21,34 @@ def test_what_is_deleted_or_edited_by_hand_comes_back(kubernetes: Kubernetes) ->
     )
     kubernetes.wait("trc/events", "Ready")
     kubernetes.show("get", "events", "--field-selector", "involvedObject.kind=StreamCluster")
+
+
+def test_a_field_that_is_added_by_hand_is_taken_out_and_restarts_no_broker(
+    kubernetes: Kubernetes,
+) -> None:
+    found(kubernetes, stream_cluster())
+    pods = uids_of_pods(kubernetes)
+    selector = kubernetes.get("service", "events")["spec"]["selector"]
+    template = kubernetes.get("statefulset", "events")["spec"]["template"]
+
+    edit = '{"spec": {"selector": {"x": "y"}}}'
+    kubernetes.show("patch", "service", "events", "--type", "merge", "--patch", edit)
+    kubernetes.until(
+        lambda: kubernetes.get("service", "events")["spec"]["selector"] == selector,
+        "the Service selects the brokers again",
+    )
+    edit = (
+        '{"spec": {"template": {"spec": {"nodeSelector": {"disk": "fast"}, "containers": '
+        '[{"name": "broker", "command": ["sleep", "1d"], "env": [{"name": "A", "value": "b"}]}]}}}}'
+    )
+    kubernetes.show("patch", "statefulset", "events", "--patch", edit)
+    kubernetes.until(
+        lambda: kubernetes.get("statefulset", "events")["spec"]["template"] == template,
+        "the pod template is the operator's again",
+    )
+    kubernetes.wait("trc/events", "Ready")
+    assert uids_of_pods(kubernetes) == pods, "no broker was restarted"
+    kubernetes.show("get", "events", "--field-selector", "reason=DriftCorrected")
 
 
 def test_a_paused_ring_is_left_alone(kubernetes: Kubernetes) -> None:

@@ -220,6 +220,7 @@ KINDS = (
             Column("Durability", "string", ".status.durability"),
             Column("Size", "string", ".status.size"),
             Column("Ready", "string", '.status.conditions[?(@.type=="Ready")].status'),
+            Column("Reason", "string", '.status.conditions[?(@.type=="Ready")].reason'),
             _AGE,
         ),
     ),

@@ -404,13 +404,9 @@ class TopicSpec(Fields):
     partitions_per_range: Annotated[
         int | None,
         Field(ge=1, le=256),
-        Rule(
-            "self == oldSelf",
-            message="the partitions of a topic cannot be changed in this version; make "
-            "another topic for another number",
-        ),
     ] = None
-    """Partitions in each range; the ring has a range for each broker. It cannot be changed."""
+    """Partitions in each range; the ring has a range for each broker. It cannot be changed, only
+    left out."""
 
     json_check: bool | None = None
     """Whether values must be JSON."""
@@ -450,7 +446,15 @@ class TopicSpec(Fields):
             unchanged("topicName"),
             message="a topic's name in its ring cannot be changed; make another Topic",
             field=".topicName",
-        )
+        ),
+        Rule(
+            # Left out it is not enforced, and what the topic has is not known here.
+            "!has(self.partitionsPerRange) || has(oldSelf.partitionsPerRange) && "
+            "self.partitionsPerRange == oldSelf.partitionsPerRange",
+            message="the partitions of a topic cannot be changed in this version; leave this out, "
+            "or make another topic for another number",
+            field=".partitionsPerRange",
+        ),
     )
 
     def topic_settings(self) -> dict[str, Any]:

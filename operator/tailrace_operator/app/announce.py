@@ -4,6 +4,7 @@ from typing import Any, NamedTuple, assert_never
 
 from tailrace_operator.api.spec import GROUP
 from tailrace_operator.plan.actions import (
+    MADE,
     AddFinalizer,
     AlterTopic,
     Apply,
@@ -22,12 +23,14 @@ from tailrace_operator.plan.actions import (
     ReplaceStatefulSet,
     RestartBroker,
     TopicAction,
+    described,
 )
-from tailrace_operator.plan.names import RESOURCES
+from tailrace_operator.plan.conditions import by_type
+from tailrace_operator.plan.names import RESOURCES, digest
 from tailrace_operator.plan.observed import Document, Owner
+from tailrace_operator.plan.problems import WARNED, subject
 
 NOTE_CHARACTERS_MAX = 1024  # events.k8s.io/v1, `note`
-_DRIFTED = "drifted: "
 
 
 class Announcement(NamedTuple):
@@ -58,11 +61,10 @@ def announcement(
         case ReplaceStatefulSet():
             note = f"StatefulSet {action.name} is recreated, its pods stay: {action.reason}"
             return Announcement("StatefulSetReplaced", "Replace", note)
-        case Apply() if action.reason.startswith(_DRIFTED):
-            manifest = action.manifest
-            where = f"{manifest['kind']} {manifest['metadata']['name']}"
-            path = action.reason.removeprefix(_DRIFTED)
-            return Announcement("DriftCorrected", "Apply", f"{where}: {path} was another")
+        case Apply() if action.is_drift and action.reason == MADE:
+            return Announcement("ObjectCreated", "Create", f"{described(action)}, was missing")
+        case Apply() if action.is_drift:
+            return Announcement("DriftCorrected", "Apply", described(action))
         case Blocked():
             return Announcement(action.reason, "Wait", action.message, is_warning=True)
         case CreateTopic():
@@ -79,8 +81,25 @@ def announcement(
             assert_never(action)
 
 
+def warning(document: Document, before: Document) -> tuple[Announcement, str] | None:
+    """What a person should hear of a resource, and the name of the Event, one for each time.
+
+    `before`: the status that it had. None: nothing, or it was said.
+    """
+    degraded, known = (by_type(each).get("Degraded", {}) for each in (document["status"], before))
+    if degraded.get("status") != "True" or degraded["reason"] not in WARNED:
+        return None
+    seen = (degraded["reason"], subject(degraded["message"]))
+    if known.get("status") == "True" and (known["reason"], subject(known["message"])) == seen:
+        return None
+    metadata = document["metadata"]
+    number = digest([metadata["uid"], *seen, degraded["lastTransitionTime"]])
+    announced = Announcement(seen[0], "Wait", degraded["message"], is_warning=True)
+    return announced, f"{metadata['name']}.{number}"
+
+
 def event_manifest(
-    announced: Announcement, document: Document, *, now: str, instance: str
+    announced: Announcement, document: Document, *, now: str, instance: str, name: str | None = None
 ) -> dict[str, Any]:
     """The Event, of the resource `document`; `now` with microseconds; `instance`: the reporter."""
     metadata = document["metadata"]
@@ -91,7 +110,7 @@ def event_manifest(
         "apiVersion": RESOURCES["Event"].group_version,
         "kind": "Event",
         "metadata": {
-            "generateName": f"{metadata['name']}-",
+            **({"generateName": f"{metadata['name']}-"} if name is None else {"name": name}),
             "namespace": metadata["namespace"],
         },
         "eventTime": now,

@@ -33,7 +33,7 @@ from tailrace_operator.plan.actions import (
     TopicAction,
 )
 from tailrace_operator.plan.names import SECRET_KEY, TOPIC_FINALIZER, ZONE_LABEL
-from tailrace_operator.plan.observed import Cluster, Document
+from tailrace_operator.plan.observed import ChildName, Cluster, Document
 from tailrace_operator.ring.admin import RingAdmin
 
 SECRET_BYTES = 32
@@ -46,7 +46,7 @@ async def apply(
     namespace, name = cluster.owner.namespace, cluster.owner.name
     match action:
         case Apply():
-            await _apply(kube, action.manifest)
+            await _apply(kube, cluster, action)
         case CreateSecret():
             await _create_secret(kube, action.manifest)
         case Remove(child):
@@ -111,19 +111,23 @@ async def set_finalizer(kube: Kube, document: Document, *, is_wanted: bool) -> N
         raise ConflictError(str(error), status=error.status) from error
 
 
-async def _apply(kube: Kube, manifest: Document) -> None:
-    """Apply an object; what cannot be applied is merged, which replaces lists.
+async def _apply(kube: Kube, cluster: Cluster, action: Apply) -> None:
+    """What cannot be applied is merged, which replaces lists.
 
     A Service's ports are distinguished by their numbers. Beside one whose number somebody changed
     server-side apply puts its own, of the same name, and the API refuses the two.
     """
-    metadata = manifest["metadata"]
+    kind, metadata = action.manifest["kind"], action.manifest["metadata"]
+    name, namespace = metadata["name"], metadata["namespace"]
+    if action.patch:
+        version = cluster.children[ChildName(kind, name)]["metadata"]["resourceVersion"]
+        patch = {**action.patch, "metadata": {"resourceVersion": version}}
+        await kube.patch(kind, name, patch, namespace=namespace)
     try:
-        await kube.apply(manifest)
+        await kube.apply(action.manifest)
     except InvalidError as refused:
-        name, namespace = metadata["name"], metadata["namespace"]
         try:
-            await kube.patch(manifest["kind"], name, manifest, namespace=namespace)
+            await kube.patch(kind, name, action.manifest, namespace=namespace)
         except NotFoundError:
             raise refused from None
 

@@ -15,12 +15,13 @@ from tailrace_operator.api.spec import CLUSTER_PLURAL, GROUP, TOPIC_PLURAL, VERS
 from tailrace_operator.app.workers import Workers
 from tailrace_operator.plan.names import FIELD_MANAGER, MANAGED_BY_LABEL
 
-# Of what a StreamCluster has, those kinds whose change by hand is noticed at once; pods and claims
-# show in their StatefulSet, the Secret may not be listed.
+# Of what a StreamCluster has, those kinds whose change by hand is noticed at once; pods show in
+# their StatefulSet. A ring without its Secret looks well until a broker starts again.
 _CHILD_KINDS = (
     ("apps", "v1", "statefulsets"),
     ("", "v1", "services"),
     ("", "v1", "configmaps"),
+    ("", "v1", "secrets"),
     ("policy", "v1", "poddisruptionbudgets"),
     ("networking.k8s.io", "v1", "networkpolicies"),
 )

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 import structlog
@@ -118,6 +119,8 @@ async def operate(
     metrics.lease_held.set_function(lambda: float(lease.is_held))
     catch_signals = partial(_catch_signals, stop) if has_signals else _catch_none
     catch_signals()
+    watched = ", ".join(settings.namespace_names) or "all"
+    log.info("operator.started", version=version("tailrace"), namespaces=watched)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(kube.close)
         stack.push_async_callback(lease.release)

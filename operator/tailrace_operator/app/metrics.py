@@ -7,6 +7,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+KINDS = ("StreamCluster", "Topic")
 STATES = ("ready", "waiting", "blocked", "paused", "failing")
 # From a pass that changes nothing to one that waits for the ring's bootstrap.
 _SECONDS_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -30,6 +31,14 @@ class Metrics:
             buckets=_SECONDS_BUCKETS,
             registry=self.registry,
         )
+        self.bugs = Counter(
+            "tailrace_operator_bugs",
+            "Passes that ended in an error that the operator does not know: its own mistakes.",
+            ("kind",),
+            registry=self.registry,
+        )
+        for kind in KINDS:
+            self.bugs.labels(kind)  # an alert on its growth needs the 0
         self.actions = Counter(
             "tailrace_operator_actions",
             "Changes made, by their kind, as in RestartBroker.",

@@ -5,6 +5,7 @@ Objects are read by name, pods and claims by one list each; `documents.py` says 
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from tailrace_operator.api.spec import parse_cluster_spec, parse_topic_spec
@@ -17,8 +18,12 @@ from tailrace_operator.kube.documents import (
     is_own,
     owner_of,
     pods_of,
+    refusal_of,
     secret_text,
 )
+from tailrace_operator.kube.stored import StoredSpecs
+from tailrace_operator.plan.facts import broker_count, wanted_pods
+from tailrace_operator.plan.manifests import children
 from tailrace_operator.plan.names import TOPIC_FINALIZER, child_names, ring_secret, selector_labels
 from tailrace_operator.plan.observed import ChildName, Claim, Cluster, Document, LiveTopic, Topic
 from tailrace_operator.plan.topic_plan import CLUSTER_MISSING, NAME_TAKEN
@@ -26,7 +31,13 @@ from tailrace_operator.ring.admin import RingAdmin, RingError
 
 
 async def observe_cluster(
-    kube: Kube, abilities: Abilities, admin: RingAdmin, document: Document, *, default_image: str
+    kube: Kube,
+    abilities: Abilities,
+    stored: StoredSpecs,
+    admin: RingAdmin,
+    document: Document,
+    *,
+    default_image: str,
 ) -> Cluster:
     """Observe all of a StreamCluster; InvalidSpecError, KubeError."""
     owner = owner_of(document)
@@ -38,24 +49,20 @@ async def observe_cluster(
         if has_service_monitors or child.kind != "ServiceMonitor"
     ]
     namespace, selected = owner.namespace, selector_labels(owner.name)
-    *children, secret, pods, claims = await _together(
-        *(kube.find(name.kind, name.name, namespace=namespace) for name in names),
+    *listed, secret, pods, claims = await _together(
+        *(kube.find(each.kind, each.name, namespace=namespace) for each in names),
         kube.find("Secret", ring_secret(owner.name), namespace=namespace),
         kube.list("Pod", namespace=namespace, labels=selected),
         kube.list("PersistentVolumeClaim", namespace=namespace, labels=selected),
     )
     text = secret_text(secret, owner.uid)
     await admin.know_secret(text)
-    present = {
-        name: child for name, child in zip(names, children, strict=True) if child is not None
-    }
-    stateful_set = present.get(ChildName("StatefulSet", owner.name))
-    own_pods = [pod for pod in pods if is_own(owner, stateful_set, pod)]
+    found = {name: child for name, child in zip(names, listed, strict=True) if child is not None}
+    stateful_set = found.get(ChildName("StatefulSet", owner.name))
+    own_pods = [each for each in pods if is_own(owner, stateful_set, each)]
     seen_pods = pods_of(owner.name, own_pods)
-    ring = await admin.observe(
-        {seen_pod.ordinal: seen_pod.uid for seen_pod in seen_pods if seen_pod.is_running}
-    )
-    return Cluster(
+    ring = await admin.observe({each.ordinal: each.uid for each in seen_pods if each.is_running})
+    cluster = Cluster(
         owner=owner,
         spec=spec,
         status=document.get("status") or {},
@@ -63,11 +70,17 @@ async def observe_cluster(
         default_image=default_image,
         has_secret=text is not None,
         has_service_monitors=has_service_monitors,
-        children=present,
+        children=found,
         pods=seen_pods,
         former_pods=pods_of(owner.name, [pod for pod in pods if pod not in own_pods]),
         claims=await _claims(abilities, claims_of(owner.name, claims)),
         ring=ring,
+    )
+    wanted = children(cluster)[ChildName("StatefulSet", owner.name)]
+    return replace(
+        cluster,
+        stored_spec=await stored.of(wanted, stateful_set),
+        pod_refusal=await _pod_refusal(kube, cluster, stateful_set),
     )
 
 
@@ -105,6 +118,7 @@ async def observe_topic(
         has_finalizer=TOPIC_FINALIZER in (document["metadata"].get("finalizers") or ()),
         cluster_problem=problem,
         live=live,
+        ring=ring_of(spec.cluster).ring,
     )
 
 
@@ -122,6 +136,14 @@ async def _together(*calls: Awaitable[Any]) -> list[Any]:
     return [task.result() for task in tasks]
 
 
+async def _pod_refusal(kube: Kube, cluster: Cluster, stateful_set: Document | None) -> str | None:
+    """Asked only when a pod is missing: only Events say why."""
+    if stateful_set is None or len(wanted_pods(cluster)) >= broker_count(cluster):
+        return None
+    fields = {"regarding.uid": stateful_set["metadata"]["uid"]}
+    return refusal_of(await kube.list("Event", namespace=cluster.owner.namespace, fields=fields))
+
+
 async def _claims(abilities: Abilities, claims: list[tuple[int, Document]]) -> tuple[Claim, ...]:
     return tuple(
         [
@@ -129,6 +151,7 @@ async def _claims(abilities: Abilities, claims: list[tuple[int, Document]]) -> t
                 ordinal,
                 each,
                 is_expandable=await abilities.is_expandable(each["spec"].get("storageClassName")),
+                has_class=abilities.has_class(each["spec"].get("storageClassName")),
             )
             for ordinal, each in claims
         ]

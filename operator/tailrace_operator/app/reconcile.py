@@ -15,13 +15,20 @@ from typing import NamedTuple
 import structlog
 
 from tailrace_operator.api.spec import InvalidSpecError
-from tailrace_operator.app.announce import announcement, event_manifest, is_news
+from tailrace_operator.app.announce import (
+    Announcement,
+    announcement,
+    event_manifest,
+    is_news,
+    warning,
+)
 from tailrace_operator.app.apply import apply, apply_topic, set_finalizer
 from tailrace_operator.app.metrics import Metrics
 from tailrace_operator.app.observe import observe_cluster, observe_topic
 from tailrace_operator.app.pace import Outcome
 from tailrace_operator.kube.abilities import Abilities
 from tailrace_operator.kube.client import (
+    AlreadyExistsError,
     ConflictError,
     ForbiddenError,
     InvalidError,
@@ -33,6 +40,7 @@ from tailrace_operator.kube.client import (
 from tailrace_operator.kube.documents import owner_of
 from tailrace_operator.kube.lease import micro_time
 from tailrace_operator.kube.served import ServedNamespaces
+from tailrace_operator.kube.stored import StoredSpecs
 from tailrace_operator.plan.actions import (
     REPLACED,
     AlterTopic,
@@ -47,7 +55,8 @@ from tailrace_operator.plan.drift import merge_patch
 from tailrace_operator.plan.names import TOPIC_FINALIZER
 from tailrace_operator.plan.observed import Document, Owner
 from tailrace_operator.plan.plan import next_action
-from tailrace_operator.plan.status import cluster_status, invalid_status
+from tailrace_operator.plan.problems import INTERNAL_ERROR
+from tailrace_operator.plan.status import broken_status, cluster_status
 from tailrace_operator.plan.topic_plan import next_topic_action
 from tailrace_operator.plan.topic_status import topic_status
 from tailrace_operator.ring.admin import RingAdmin, RingError, Rings
@@ -112,6 +121,7 @@ class Reconciler:
         self._reported: dict[Key, str] = {}  # resources that another release serves, and which
         self._metrics = metrics
         self._abilities = Abilities(kube)
+        self._stored = StoredSpecs(kube)
         self._default_image = default_image
         self._identity = identity
 
@@ -134,11 +144,10 @@ class Reconciler:
         except (KubeError, RingError) as error:
             result = PassResult(Outcome.FAILED, str(error))
             self._log_failure(key, error, failure_count)
-        except AssertionError:
-            raise  # a bug that was thought of: the process ends, and the next one starts fresh
-        except Exception as error:  # one that was not, and holds up no other resource
+        except Exception as error:  # a bug that one resource meets holds up no other
             result = PassResult(Outcome.FAILED, repr(error))
-            log.exception("resource.failed", **key._asdict())
+            log.exception("resource.bug", **key._asdict())
+            await self._report_bug(key, error)
         self._metrics.reconcile_seconds.labels(key.kind).observe(time.monotonic() - started_s)
         outcomes = {Outcome.CHANGED: "changed", Outcome.FAILED: "failed"}
         self._metrics.reconciles.labels(key.kind, outcomes.get(result.outcome, "unchanged")).inc()
@@ -159,7 +168,7 @@ class Reconciler:
         try:
             planned = await self._planned(key, document, taken_by)
         except InvalidSpecError as error:
-            status = invalid_status(document, str(error), now=_now())
+            status = broken_status(document, "InvalidSpec", str(error), now=_now())
             document = await self._report(document, status)
             if _is_held(document):  # it goes, and its topic stays
                 await set_finalizer(self._kube, document, is_wanted=False)
@@ -198,6 +207,7 @@ class Reconciler:
         self._metrics.is_in_state(key, None)
         self._reported.pop(key, None)
         if key.kind == "StreamCluster":
+            self._stored.forget(key.namespace, key.name)
             await self._rings.forget(key.namespace, key.name)
 
     # --- what differs between the kinds -----------------------------------------------------------
@@ -205,7 +215,12 @@ class Reconciler:
     async def _cluster(self, key: Key, document: Document) -> _Planned:
         admin = self._rings.of(key.namespace, key.name)
         cluster = await observe_cluster(
-            self._kube, self._abilities, admin, document, default_image=self._default_image
+            self._kube,
+            self._abilities,
+            self._stored,
+            admin,
+            document,
+            default_image=self._default_image,
         )
         action = next_action(cluster)
 
@@ -258,6 +273,7 @@ class Reconciler:
         state = _state(planned.owner, action, status)
         self._metrics.is_in_state(key, state)
         moved = (action, _without_times(status))
+        await self._warn(document, planned.status_before)
         if isinstance(action, Blocked):
             if action.reason == REPLACED:
                 return PassResult(Outcome.WAITING, moved)  # the old object is removed automatically
@@ -284,9 +300,26 @@ class Reconciler:
         announced = announcement(action, owner, outcome=outcome)
         if announced is None:
             return
-        manifest = event_manifest(announced, document, now=micro_time(), instance=self._identity)
+        await self._write_event(announced, document)
+
+    async def _warn(self, document: Document, status_before: Document) -> None:
+        """Of what is wrong, once each time that it is."""
+        found = warning(document, status_before) if "status" in document else None
+        if found is not None:
+            announced, name = found
+            log.warning("resource.degraded", reason=announced.reason, message=announced.note)
+            await self._write_event(announced, document, name=name)
+
+    async def _write_event(
+        self, announced: Announcement, document: Document, *, name: str | None = None
+    ) -> None:
+        manifest = event_manifest(
+            announced, document, now=micro_time(), instance=self._identity, name=name
+        )
         try:
             await self._kube.create(manifest)
+        except AlreadyExistsError:
+            pass  # it was written, and what came after it was not
         except NamespaceEndsError:
             pass  # who deletes it asks for no more Events
         except KubeError as error:
@@ -337,6 +370,21 @@ class Reconciler:
             return
         self._metrics.is_in_state(key, "failing")
         await self._report(document, planned.status(None, str(error)))
+
+    async def _report_bug(self, key: Key, bug: Exception) -> None:
+        """In a metric, and in the status of the resource that met it."""
+        self._metrics.bugs.labels(key.kind).inc()
+        self._metrics.is_in_state(key, "failing")
+        what = f"{type(bug).__name__}: {str(bug).partition(chr(10))[0]}"
+        message = f"the operator fails on this resource, please report it: {what}"
+        try:
+            document = await self._kube.find(key.kind, key.name, namespace=key.namespace)
+            if document is not None:
+                status = broken_status(document, INTERNAL_ERROR, message, now=_now())
+                before: Document = document.get("status") or {}
+                await self._warn(await self._report(document, status), before)
+        except KubeError as error:
+            log.warning("resource.bug_not_reported", **key._asdict(), error=str(error))
 
     def _log_failure(self, key: Key, error: KubeError | RingError, failure_count: int) -> None:
         """A person must act on what the role forbids; the rest heals itself."""

@@ -132,4 +132,5 @@ def _ring_state(document: Document) -> object:
     """All of a StreamCluster that its Topics wait for."""
     status: Document = document.get("status") or {}
     ready = by_type(status).get("Ready", {})
-    return (document["metadata"]["uid"], status.get("clusterId"), ready.get("status"))
+    is_ready = (ready.get("status"), ready.get("reason"))
+    return (document["metadata"]["uid"], status.get("clusterId"), *is_ready)

@@ -14,6 +14,7 @@ class Abilities:
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
         self._kept: dict[str, tuple[float, bool]] = {}
+        self._classes: dict[str, bool] = {}  # those that were asked for, and whether they exist
 
     async def has_service_monitors(self) -> bool:
         """Return whether Prometheus' operator is there."""
@@ -26,11 +27,16 @@ class Abilities:
             return False
         return await self._ask(f"class/{storage_class}", lambda: self._expands(storage_class))
 
+    def has_class(self, storage_class: str | None) -> bool:
+        """Whether a StorageClass that was asked for existed then; one that was not does."""
+        return self._classes.get(storage_class or "", True)
+
     async def _expands(self, storage_class: str) -> bool:
         try:
             resource = await self._kube.find("StorageClass", storage_class)
         except ForbiddenError:  # a role for some namespaces only: the API says it when it is asked
             return True
+        self._classes[storage_class] = resource is not None
         return resource is not None and resource.get("allowVolumeExpansion") is True
 
     async def _ask(self, key: str, ask: Callable[[], Awaitable[bool]]) -> bool:

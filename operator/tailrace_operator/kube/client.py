@@ -96,11 +96,20 @@ class Kube:
             return None
 
     async def list(
-        self, kind: str, *, namespace: str, labels: Mapping[str, str] | None = None
+        self,
+        kind: str,
+        *,
+        namespace: str,
+        labels: Mapping[str, str] | None = None,
+        fields: Mapping[str, str] | None = None,
     ) -> "list[Document]":
-        """The objects of a namespace that have these labels."""
-        selector = ",".join(f"{name}={value}" for name, value in (labels or {}).items())
-        query = {"labelSelector": selector} if selector else {}
+        """The objects of a namespace that have these labels, and these fields."""
+        selectors = {"labelSelector": labels, "fieldSelector": fields}
+        query = {
+            which: ",".join(f"{name}={value}" for name, value in selected.items())
+            for which, selected in selectors.items()
+            if selected
+        }
         answer = await self._call("list", "GET", kind, namespace=namespace, query=query)
         return list(answer.get("items") or ())
 
@@ -155,10 +164,17 @@ class Kube:
             return
 
     async def patch(
-        self, kind: str, name: str, patch: Document, *, namespace: str, is_status: bool = False
+        self,
+        kind: str,
+        name: str,
+        patch: Document,
+        *,
+        namespace: str,
+        is_status: bool = False,
+        is_dry_run: bool = False,
     ) -> Document:
         """Merge into an object, or into its status; ConflictError when `patch` names another
-        `metadata.resourceVersion` than it has.
+        `metadata.resourceVersion` than it has. A dry run only returns what it would be.
         """
         return await self._call(
             "patch",
@@ -166,7 +182,7 @@ class Kube:
             kind,
             namespace=namespace,
             name=name,
-            query={"fieldManager": FIELD_MANAGER},
+            query={"fieldManager": FIELD_MANAGER, **({"dryRun": "All"} if is_dry_run else {})},
             body=patch,
             content_type=_MERGE,
             subresource="status" if is_status else None,

@@ -4,6 +4,7 @@ A field that Kubernetes has not filled in yet is absent, and no error.
 """
 
 import base64
+import re
 from collections.abc import Mapping
 
 from tailrace_operator.plan.conditions import by_type
@@ -13,7 +14,9 @@ from tailrace_operator.plan.names import DATA_VOLUME, PAUSED, SECRET_KEY, ZONE_G
 from tailrace_operator.plan.observed import Claim, Document, Founded, Owner, Pod
 
 _REVISION_LABEL = "controller-revision-hash"
+_ANY_POD = re.compile('^pods "[^"]*" is forbidden: ')  # of a quota, for each pod in its turn
 _STARTING = frozenset({"ContainerCreating", "PodInitializing", ""})
+_IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff"})  # in turns, of the same mistake
 _FAILED_RESIZE = frozenset({"ControllerResizeError", "NodeResizeError"})
 
 
@@ -100,6 +103,7 @@ def _pod(ordinal: int, document: Document) -> Pod:
         is_gated=ZONE_GATE in gates,
         zone=_zone(metadata, spec),
         problem=_pod_problem(status, conditions),
+        template={"metadata": metadata, "spec": spec},
     )
 
 
@@ -122,6 +126,8 @@ def _pod_problem(status: Document, conditions: Mapping[str, Document]) -> str | 
         if waiting and waiting.get("reason", "") not in _STARTING:
             ended = (container_status.get("lastState") or {}).get("terminated") or {}
             before = f" (ended by {ended['reason']})" if ended.get("reason") else ""
+            if waiting["reason"] in _IMAGE:
+                waiting = {**waiting, "reason": "ImagePullBackOff"}
             return _message_of(waiting) + before
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
@@ -145,8 +151,32 @@ def claims_of(name: str, documents: list[Document]) -> list[tuple[int, Document]
     return sorted(claims, key=lambda claim: claim[0])
 
 
-def claim_of(ordinal: int, document: Document, *, is_expandable: bool) -> Claim:
-    """A broker's claim of its volume."""
+def refusal_of(events: list[Document]) -> str | None:
+    """Why the controller of StatefulSets makes no pod, by its last Event."""
+    own = [each for each in events if each.get("reason") in ("FailedCreate", "SuccessfulCreate")]
+    order = sorted(own, key=lambda each: (_time_of(each), each["reason"]))
+    last: Document = order[-1] if order else {}
+    if last.get("reason") != "FailedCreate":
+        return None
+    note = str(last.get("note", ""))
+    return _ANY_POD.sub("", note.partition(" failed error: ")[2] or note)
+
+
+def _time_of(event: Document) -> str:
+    """When it came last; all texts of times are of one form, but for fractions of seconds."""
+    times = (
+        (event.get("series") or {}).get("lastObservedTime"),
+        event.get("deprecatedLastTimestamp"),
+        event.get("eventTime"),
+        event["metadata"].get("creationTimestamp"),
+    )
+    return max((str(each).partition(".")[0].rstrip("Z") for each in times if each), default="")
+
+
+def claim_of(
+    ordinal: int, document: Document, *, is_expandable: bool, has_class: bool = True
+) -> Claim:
+    """A broker's claim of its volume; `has_class`: its StorageClass is there."""
     metadata = document["metadata"]
     spec, status = document["spec"], document.get("status") or {}
     failed = [
@@ -160,10 +190,24 @@ def claim_of(ordinal: int, document: Document, *, is_expandable: bool) -> Claim:
         requested_bytes=_bytes(spec["resources"]["requests"].get("storage")),
         capacity_bytes=_bytes((status.get("capacity") or {}).get("storage")),
         is_expandable=is_expandable,
-        problem=_message_of(failed[0]) if failed else None,
+        problem=_message_of(failed[0]) if failed else _no_class(spec, status, has_class=has_class),
         owners=tuple(metadata.get("ownerReferences") or ()),
         version=metadata["resourceVersion"],
+        volume=spec.get("volumeName", ""),
+        is_deleting="deletionTimestamp" in metadata,
     )
+
+
+def _no_class(spec: Document, status: Document, *, has_class: bool) -> str | None:
+    """Why nobody makes its volume."""
+    if status.get("phase") != "Pending" or spec.get("volumeName"):
+        return None
+    name = spec.get("storageClassName")
+    if name is None:
+        return "no StorageClass: the cluster has no default one; make one the default"
+    if name and not has_class:
+        return f'no StorageClass: there is none of the name "{name}"; create it'
+    return None
 
 
 def _bytes(text: object) -> int:

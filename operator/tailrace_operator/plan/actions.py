@@ -6,16 +6,22 @@ from typing import Any, assert_never
 
 from tailrace_operator.plan.observed import ChildName, Document
 
+MADE = "created"  # the reason of an Apply of what was not there
 # The reason of a `Blocked` that ends without a person: an object of the previous StreamCluster.
 REPLACED = "Replaced"
 
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Make a child what `manifest` says, by server-side apply; `reason`: made, or what drifted."""
+    """Make a child what `manifest` says, by server-side apply, which leaves what others added.
+
+    `patch` takes that out before, where it does harm. `is_drift`: somebody else has changed it.
+    """
 
     manifest: Document
     reason: str
+    is_drift: bool = False
+    patch: Document = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,17 +160,40 @@ class RemoveFinalizer:
 TopicAction = CreateTopic | AlterTopic | DeleteTopic | AddFinalizer | RemoveFinalizer | Blocked
 
 
+def progress_reason(action: ClusterAction | TopicAction) -> str:
+    """What is under way, in one word for programs."""
+    match action:
+        case Apply(reason="created") | CreateSecret() | CreateTopic():
+            return "Creating"
+        case Apply() | ReplaceStatefulSet() | AlterTopic() | AddFinalizer() | RemoveFinalizer():
+            return "Updating"
+        case Remove() | DeleteTopic():
+            return "Deleting"
+        case PlacePod():
+            return "PlacingBrokers"
+        case RecordFounding() | Found():
+            return "Founding"
+        case OwnClaim() | GrowClaim():
+            return "UpdatingVolumes"
+        case RestartBroker():
+            return "Restarting"
+        case Blocked():
+            return action.reason
+        case _:
+            assert_never(action)
+
+
 def described(action: ClusterAction | TopicAction) -> str:
     """Describe an action for people."""
     match action:
         case Apply(manifest, reason):
             return f"{manifest['kind']} {manifest['metadata']['name']}: {reason}"
         case CreateSecret(manifest):
-            return f"Secret {manifest['metadata']['name']}: made"
+            return f"Secret {manifest['metadata']['name']}: {MADE}"
         case Remove(child):
             return f"{child.kind} {child.name}: not wanted any more"
         case ReplaceStatefulSet(name, _, reason):
-            return f"StatefulSet {name}: recreated around its pods, since {reason}"
+            return f"StatefulSet {name}: recreated around its pods, {reason}"
         case PlacePod(ordinal, zone):
             return f"broker {ordinal}: placed in zone {zone}"
         case RecordFounding(count, None):
@@ -179,7 +208,7 @@ def described(action: ClusterAction | TopicAction) -> str:
         case GrowClaim(name, size):
             return f"volume {name}: grows to {size}"
         case RestartBroker(ordinal, _, reason):
-            return f"broker {ordinal}: restarted, since {reason}"
+            return f"broker {ordinal}: restarted, {reason}"
         case CreateTopic(name):
             return f"topic {name} is being created"
         case AlterTopic(name, _, reason):

@@ -1,13 +1,14 @@
-"""Whether a live object is what was asked for: every wanted field is compared, others may be there.
+"""Whether a live object is what was asked for, and what makes it so again.
 
-The API server fills in defaults, sorts nothing, and writes quantities in its own way: 1024Mi comes
-back as 1Gi. What others add to a list whose items have names is theirs, and stays.
+`drift` compares every wanted field, others may be there: the API server fills in defaults, sorts
+nothing, and writes quantities in its own way: 1024Mi comes back as 1Gi. `exact` allows nothing
+else, for parts in which a field that somebody adds does harm.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 _POD = "spec.template.spec"
 # Lists that are merged by the name of their items; others are replaced as a whole.
@@ -38,9 +39,37 @@ _UNITS = {
 }
 
 
-def drift(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> str | None:
-    """The first path that differs, as in `spec.replicas`, or None."""
+class Difference(NamedTuple):
+    """A path, as in `spec.replicas`, and the two values there; None: it is absent."""
+
+    path: str
+    wanted: Any = None
+    live: Any = None
+
+
+def drift(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> Difference | None:
+    """The first wanted field that is absent or another."""
     return _in_mapping("", wanted, live)
+
+
+def exact(path: str, wanted: Any, live: Any) -> Difference | None:
+    """The first difference of any kind, between what the API server writes in the same way."""
+    if wanted == live:
+        return None
+    if isinstance(wanted, Mapping) and isinstance(live, Mapping):
+        found = (exact(f"{path}.{name}", wanted.get(name), live.get(name)) for name in wanted)
+        added = (exact(f"{path}.{name}", None, live[name]) for name in live if name not in wanted)
+        return next(filter(None, (*found, *added)), None)
+    if isinstance(wanted, list | tuple) and isinstance(live, list | tuple):
+        names = [each.get("name") for each in wanted if isinstance(each, Mapping)]
+        for each in live:
+            name = each.get("name") if isinstance(each, Mapping) else None
+            if name is not None and name not in names:
+                return Difference(f"{path}[{name}]", None, each)
+        if len(wanted) == len(live):
+            pairs = enumerate(zip(wanted, live, strict=True))
+            return next(filter(None, (exact(f"{path}[{i}]", *pair) for i, pair in pairs)), None)
+    return Difference(path, wanted, live)
 
 
 def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,7 +95,7 @@ def quantity(text: object) -> Fraction | None:
     return Fraction(match_[1]) * factor
 
 
-def _in_value(path: str, wanted: Any, live: Any) -> str | None:
+def _in_value(path: str, wanted: Any, live: Any) -> Difference | None:
     if isinstance(wanted, Mapping) and isinstance(live, Mapping):
         return _in_mapping(f"{path}.", wanted, live)
     if isinstance(wanted, list | tuple) and isinstance(live, list | tuple):
@@ -74,40 +103,50 @@ def _in_value(path: str, wanted: Any, live: Any) -> str | None:
         return (
             _in_items(path, wanted, live) if name is None else _in_named(path, name, wanted, live)
         )
-    return None if _is_same(path, wanted, live) else path
+    return None if _is_same(path, wanted, live) else Difference(path, wanted, live)
 
 
-def _in_mapping(prefix: str, wanted: Mapping[str, Any], live: Mapping[str, Any]) -> str | None:
+def _in_mapping(
+    prefix: str, wanted: Mapping[str, Any], live: Mapping[str, Any]
+) -> Difference | None:
     for name, value in wanted.items():
         path = f"{prefix}{name}"
         if name not in live:
             if _is_empty(value):
                 continue  # the API server leaves out what is empty
-            return path
-        difference = _in_value(path, value, live[name])
-        if difference is not None:
-            return difference
+            return Difference(path, value)
+        found = _in_value(path, value, live[name])
+        if found is not None:
+            return found
     return None
 
 
-def _in_items(path: str, wanted: Sequence[Any], live: Sequence[Any]) -> str | None:
+def _in_items(path: str, wanted: Sequence[Any], live: Sequence[Any]) -> Difference | None:
     if len(wanted) != len(live):
-        return path
+        return Difference(path, wanted, live)
     pairs = enumerate(zip(wanted, live, strict=True))
     differences = (_in_value(f"{path}[{index}]", *pair) for index, pair in pairs)
     return next(filter(None, differences), None)
 
 
-def _in_named(path: str, name: str, wanted: Sequence[Any], live: Sequence[Any]) -> str | None:
+def _in_named(
+    path: str, name: str, wanted: Sequence[Any], live: Sequence[Any]
+) -> Difference | None:
     by_name = {item.get(name): item for item in live}
     for item in wanted:
         item_path = f"{path}[{item[name]}]"
         if item[name] not in by_name:
-            return item_path
-        difference = _in_value(item_path, item, by_name[item[name]])
-        if difference is not None:
-            return difference
+            return Difference(item_path, item[name], _renamed(item, name, live))
+        found = _in_value(item_path, item, by_name[item[name]])
+        if found is not None:
+            return found
     return None
+
+
+def _renamed(item: Mapping[str, Any], name: str, live: Sequence[Any]) -> Any:
+    """What an item that is missing is called now: a port has a name beside its number."""
+    others = (each.get(name) for each in live if each.get("name") == item.get("name", ""))
+    return next(others, None)
 
 
 def _is_same(path: str, wanted: Any, live: Any) -> bool:

@@ -22,6 +22,16 @@ def wanted_claims(cluster: Cluster) -> list[Claim]:
     return sorted(claims, key=lambda claim: claim.ordinal)
 
 
+def deleting_claims(cluster: Cluster) -> list[Claim]:
+    """Those that are gone, with all data, as soon as their pods end."""
+    return [claim for claim in wanted_claims(cluster) if claim.is_deleting]
+
+
+def is_recorded(cluster: Cluster) -> bool:
+    """Whether a ring is known to be founded."""
+    return cluster.founded is not None and cluster.founded.cluster_id is not None
+
+
 def running_ordinals(cluster: Cluster) -> set[int]:
     """Return the ordinals of brokers whose pods run, and are not about to end."""
     return {pod.ordinal for pod in wanted_pods(cluster) if pod.is_running and not pod.is_deleting}
@@ -55,12 +65,16 @@ def is_founded(cluster: Cluster) -> bool:
 
 
 def is_whole(cluster: Cluster) -> bool:
-    """Return whether a broker can be removed: all are members, and no replica is missing."""
+    """Whether a broker can be taken away: all serve as members, and nothing waits for a replica.
+
+    And no volume goes: Kubernetes keeps it only as long as its pod runs.
+    """
     ring = cluster.ring
     everyone = set(range(broker_count(cluster)))
     return (
         ring is not None
         and is_founded(cluster)
+        and not deleting_claims(cluster)
         and ring.leaderless == 0
         and ring.under_replicated == 0
         and ready_ordinals(cluster) == everyone

@@ -34,7 +34,7 @@ class Pod:
 
     `is_running`: its containers run; `is_ready`: it also serves. `is_gated`: it waits for the
     operator to say in which zone it belongs. `problem`: why it does not run, as in
-    `ImagePullBackOff: …`.
+    `ImagePullBackOff: …`. `template`: what it was made from, as far as it shows.
     """
 
     ordinal: int
@@ -46,11 +46,12 @@ class Pod:
     is_gated: bool = False
     zone: str | None = None
     problem: str | None = None
+    template: Document = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A broker's PersistentVolumeClaim. `problem`: what its conditions say of a failed resize.
+    """A broker's PersistentVolumeClaim. `problem`: of a failed resize, or why it has no `volume`.
 
     `owners`: the references to what it goes with, in this `version` of the object.
     """
@@ -63,6 +64,8 @@ class Claim:
     problem: str | None = None
     owners: tuple[Document, ...] = ()
     version: str = ""
+    volume: str = ""
+    is_deleting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,7 @@ class Broker:
 class Ring:
     """What its brokers say, by the one that has applied the most; `brokers`: those that answered.
 
+    `lost`: ranges whose brokers are all there, and none with all that it had; and what happened.
     `cluster_id` None: none of them is in a ring. `broker_count`: how many belong to it.
     """
 
@@ -88,6 +92,7 @@ class Ring:
     leaderless: int
     under_replicated: int
     brokers: tuple[Broker, ...]
+    lost: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,9 @@ class Cluster:
     `default_image`: of the brokers, where the spec names none. `children`: live objects by name,
     those of `names.child_names` that exist. `has_secret`: the ring Secret exists (its text is never
     observed). `former_pods`: those of a StatefulSet
-    that had its name before, which are on their way out.
+    that had its name before, which are on their way out. `stored_spec`: how the API server writes
+    the wanted spec of the StatefulSet, with its defaults; None: it is not known. `pod_refusal`: why
+    Kubernetes makes no pod, as for a quota.
     """
 
     owner: Owner
@@ -120,6 +127,8 @@ class Cluster:
     former_pods: tuple[Pod, ...] = ()
     claims: tuple[Claim, ...] = ()
     ring: Ring | None = None
+    stored_spec: Document | None = None
+    pod_refusal: str | None = None
 
     @property
     def image(self) -> str:
@@ -143,7 +152,8 @@ class Topic:
     """A Topic resource and what was found of it.
 
     `cluster_problem`: why the ring cannot be asked, (reason, message) of the condition; None: it
-    was asked. `has_finalizer`: its deletion waits for the operator.
+    was asked. `has_finalizer`: its deletion waits for the operator. `ring`: as it was seen last,
+    since each of its ranges has partitions of every topic.
     """
 
     owner: Owner
@@ -152,3 +162,4 @@ class Topic:
     has_finalizer: bool
     cluster_problem: tuple[str, str] | None
     live: LiveTopic | None
+    ring: Ring | None = None

@@ -7,6 +7,7 @@ or something under way is waited for. The order is that of `_in_order`. Nothing 
 from collections.abc import Iterator
 
 from tailrace_operator.plan.actions import (
+    MADE,
     REPLACED,
     Apply,
     Blocked,
@@ -27,7 +28,9 @@ from tailrace_operator.plan.facts import (
     away_ordinals,
     broker_count,
     controller_of,
+    deleting_claims,
     is_going,
+    is_recorded,
     is_whole,
     outdated_pods,
     ready_ordinals,
@@ -44,11 +47,9 @@ from tailrace_operator.plan.names import (
     ring_secret,
 )
 from tailrace_operator.plan.observed import ChildName, Claim, Cluster, Document, Owner, Pod, Ring
+from tailrace_operator.plan.whole import IMMUTABLE, whole_patch
+from tailrace_operator.plan.words import changed_words, restored_words
 from tailrace_operator.plan.zones import zone_of
-
-MADE = "made"  # the reason of an Apply of what was not there
-# Fields of a StatefulSet that the API server refuses to change.
-_IMMUTABLE = ("podManagementPolicy", "selector", "serviceName", "volumeClaimTemplates")
 
 _TEMPLATE_KINDS = {"ConfigMap", "StatefulSet"}  # of which pods are made
 
@@ -130,10 +131,12 @@ def _children(cluster: Cluster, wanted: dict[ChildName, Document]) -> _Repair | 
     for child, manifest in wanted.items():
         live = cluster.children.get(child)
         if live is None:
-            return _before(cluster, child) or Apply(manifest, MADE)
+            return _before(cluster, child) or Apply(manifest, MADE, is_drift=is_recorded(cluster))
         if is_going(live):
             continue
-        action = _foreign(cluster.owner, child, live) or _corrected(manifest, live)
+        action = _foreign(cluster.owner, child, live) or _corrected(
+            manifest, live, cluster.stored_spec
+        )
         if action is not None:
             return action
     return None
@@ -149,16 +152,13 @@ def _before(cluster: Cluster, child: ChildName) -> Blocked | None:
         if _is_of_another(cluster.owner, claim):
             return Blocked(
                 REPLACED,
-                f"volume {claim.name} is of a StreamCluster that had this name before; it goes "
-                "with that one",
+                f"old volume {claim.name} is being deleted, with the StreamCluster that had this "
+                "name before",
             )
     if not cluster.former_pods:
         return None
     name = f"{child.name}-{cluster.former_pods[0].ordinal}"
-    return Blocked(
-        REPLACED,
-        f"Pod {name} is of a StatefulSet that had this name before; it ends with that one",
-    )
+    return Blocked(REPLACED, f"old pod {name} is terminating")
 
 
 def _foreign(owner: Owner, child: ChildName, live: Document) -> Blocked | None:
@@ -173,8 +173,8 @@ def _foreign(owner: Owner, child: ChildName, live: Document) -> Blocked | None:
     elif (controller["kind"], controller["name"]) == ("StreamCluster", owner.name):
         return Blocked(
             REPLACED,
-            f"{child.kind} {child.name} is of a StreamCluster that had this name before; it goes "
-            "with that one",
+            f"old {child.kind} {child.name} is being deleted, with the StreamCluster that had this "
+            "name before",
         )
     else:
         holder = f"{controller['kind']} {controller['name']}'s"
@@ -185,19 +185,23 @@ def _foreign(owner: Owner, child: ChildName, live: Document) -> Blocked | None:
     )
 
 
-def _corrected(manifest: Document, live: Document) -> Apply | ReplaceStatefulSet | None:
-    path = drift(manifest, live)
-    if path is None:
+def _corrected(
+    manifest: Document, live: Document, stored_spec: Document | None
+) -> Apply | ReplaceStatefulSet | None:
+    patch, added = whole_patch(manifest, live, stored_spec)
+    found = drift(manifest, live) or added
+    if found is None:
         return None
     if manifest["kind"] == "StatefulSet":
-        fields = {name: manifest["spec"][name] for name in _IMMUTABLE}
-        fixed = drift({"spec": fields}, live)
+        fixed = drift({"spec": {name: manifest["spec"][name] for name in IMMUTABLE}}, live)
         if fixed is not None:
             metadata = live["metadata"]
-            return ReplaceStatefulSet(metadata["name"], metadata["uid"], f"{fixed} differs")
+            reason = changed_words(fixed)
+            return ReplaceStatefulSet(metadata["name"], metadata["uid"], reason)
     asked = (each["metadata"].get("annotations", {}).get(APPLIED_HASH) for each in (manifest, live))
-    is_same_wish = len(set(asked)) == 1
-    return Apply(manifest, f"{'drifted' if is_same_wish else 'changed'}: {path}")
+    if len(set(asked)) == 1:
+        return Apply(manifest, restored_words(found), is_drift=True, patch=patch)
+    return Apply(manifest, f"changed: {changed_words(found)}", patch=patch)
 
 
 def _unwanted(cluster: Cluster, wanted: dict[ChildName, Document]) -> Remove | None:
@@ -329,17 +333,35 @@ def _cannot_grow(cluster: Cluster) -> Blocked | None:
 
 
 def _restart(cluster: Cluster) -> RestartBroker | None:
-    """A pod of an earlier template. One that serves goes only when all others serve too."""
-    outdated = outdated_pods(cluster)
+    """A pod of an earlier template. One that serves goes only when all others serve too.
+
+    None goes while it is not known that the template is the wanted one, and nothing else; nor one
+    whose volume would go with it.
+    """
+    going = {claim.ordinal for claim in deleting_claims(cluster)}
+    outdated = [pod for pod in outdated_pods(cluster) if pod.ordinal not in going]
+    if cluster.stored_spec is None:
+        return None
     broken = _broken(cluster, outdated)
     if broken is not None:
         cause = "it does not run" if broken.problem is None else broken.problem
-        return RestartBroker(broken.ordinal, broken.uid, f"its template differs; {cause}")
+        return _restarted(cluster, broken, f"; {cause}")
     if not outdated or not is_whole(cluster):
         return None
     leader = None if cluster.ring is None else cluster.ring.metadata_leader
     pod = min(outdated, key=lambda pod: (pod.ordinal == leader, pod.ordinal))
-    return RestartBroker(pod.ordinal, pod.uid, "its template differs")
+    return _restarted(cluster, pod)
+
+
+def _restarted(cluster: Cluster, pod: Pod, cause: str = "") -> RestartBroker:
+    """With the first field in which its template differs from the wanted one."""
+    wanted = children(cluster)[ChildName("StatefulSet", cluster.owner.name)]["spec"]["template"]
+    # A gate is gone when a pod is placed.
+    spec = {name: each for name, each in wanted["spec"].items() if name != "schedulingGates"}
+    templates = ({"spec": {"template": each}} for each in ({**wanted, "spec": spec}, pod.template))
+    found = drift(*templates) if pod.template else None
+    what = "" if found is None else f": {changed_words(found)}"
+    return RestartBroker(pod.ordinal, pod.uid, f"pod template changed{what}{cause}")
 
 
 def _broken(cluster: Cluster, outdated: list[Pod]) -> Pod | None:

@@ -14,12 +14,14 @@ from tailrace_operator.plan.actions import (
     RecordFounding,
     RestartBroker,
     described,
+    progress_reason,
 )
 from tailrace_operator.plan.conditions import Condition, condition_documents, paused_condition
 from tailrace_operator.plan.facts import (
     away_ordinals,
     broker_count,
     is_founded,
+    is_recorded,
     outdated_pods,
     ready_ordinals,
     running_ordinals,
@@ -27,7 +29,15 @@ from tailrace_operator.plan.facts import (
     wanted_pods,
 )
 from tailrace_operator.plan.names import selector_text
-from tailrace_operator.plan.observed import Cluster, Document, Pod
+from tailrace_operator.plan.observed import Cluster, Document
+from tailrace_operator.plan.problems import (
+    HARMLESS,
+    INTERNAL_ERROR,
+    Problem,
+    cause_of_start,
+    first_problem,
+    lost_data,
+)
 from tailrace_operator.plan.zones import is_balanced
 
 PHASE_MAX = 200
@@ -54,6 +64,7 @@ def cluster_status(
     With a RecordFounding it is the record.
     """
     cause = _waits_for(cluster, action)
+    problem = first_problem(cluster, action, error)
     owner, ring = cluster.owner, cluster.ring
     known: dict[str, Any] = {}
     if ring is not None:
@@ -64,7 +75,7 @@ def cluster_status(
         **{name: value for name, value in known.items() if value is not None},
         **_founded(cluster, action),
         "observedGeneration": owner.generation,
-        "phase": _phase(cluster, action, error, cause)[:PHASE_MAX],
+        "phase": _phase(cluster, action, error, cause, problem)[:PHASE_MAX],
         "brokers": count,
         "readyBrokers": len(ready_ordinals(cluster)),
         "balanced": str(is_balanced(count)),
@@ -73,9 +84,9 @@ def cluster_status(
         "selector": selector_text(owner.name),
         "conditions": condition_documents(
             (
-                _ready(cluster, cause),
+                _ready(cluster, action, cause, problem),
                 _progressing(cluster, action, error, cause),
-                _degraded(cluster, action, error),
+                _degraded(problem),
                 _balanced(count),
                 paused_condition(is_paused=owner.is_paused),
             ),
@@ -86,21 +97,21 @@ def cluster_status(
     }
 
 
-def invalid_status(resource: Document, problem: str, *, now: str) -> Document:
-    """Return the status of either kind whose spec is invalid; what was once known stays."""
+def broken_status(resource: Document, reason: str, message: str, *, now: str) -> Document:
+    """Of either kind, when nothing can be planned for it; what was once known stays."""
     status: Document = resource.get("status") or {}
     generation = resource["metadata"]["generation"]
-    ready = Condition("Ready", False, "InvalidSpec", problem)
-    others = [
-        condition for condition in status.get("conditions") or () if condition["type"] != ready.type
-    ]
-    blocked = {"phase": f"Blocked: {problem}"[:PHASE_MAX]}
+    is_cluster = resource["kind"] == "StreamCluster"
+    holds = {"Ready": False, **({"Degraded": True} if is_cluster else {})}
+    said = [Condition(kind, each, reason, message) for kind, each in holds.items()]
+    others = [each for each in status.get("conditions") or () if each["type"] not in holds]
+    word = "Failed" if reason == INTERNAL_ERROR else "Blocked"
     return {
         **status,
-        **(blocked if resource["kind"] == "StreamCluster" else {}),
+        **({"phase": f"{word}: {message}"[:PHASE_MAX]} if is_cluster else {}),
         "observedGeneration": generation,
         "conditions": [
-            *condition_documents((ready,), status, generation=generation, now=now),
+            *condition_documents(said, status, generation=generation, now=now),
             *others,
         ],
     }
@@ -115,33 +126,38 @@ def _waits_for(cluster: Cluster, action: ClusterAction | None) -> _Cause | None:
         return _restarting(cluster, action.ordinal, begun=1)
     count, ring = broker_count(cluster), cluster.ring
     running, ready = len(running_ordinals(cluster)), len(ready_ordinals(cluster))
-    is_recorded = _is_recorded(cluster)
-    if is_recorded and ready < count:
+    if is_recorded(cluster) and ready < count:
         away = away_ordinals(cluster)[0]
         before = str(cluster.status.get("phase", ""))
         if outdated_pods(cluster) or before.startswith(f"Restarting broker {away} ("):
             return _restarting(cluster, away, begun=0)
     if running < count:
-        return _starting(f"{running} of {count} brokers run{_first_problem(cluster)}")
-    if not is_recorded:
+        return _starting(cluster, f"{running} of {count} brokers run")
+    if not is_recorded(cluster):
         return _Cause("Founding", "Founding", f"the ring of {count} brokers is being founded")
     if ready < count:
-        return _starting(f"{ready} of {count} brokers are ready")
+        return _starting(cluster, f"{ready} of {count} brokers are ready")
     if ring is None:
         return _waiting("Unreachable", "no broker answers the operator")
     if not is_founded(cluster):
         return _waiting("AnotherRing", "the brokers are not in the ring that was founded here")
+    if ring.lost:
+        problem = lost_data(ring.lost)
+        return _Cause(problem.reason, f"Data at risk: {problem.message}", problem.message)
     if ring.leaderless:
         return _waiting("Leaderless", f"ranges without a leader: {ring.leaderless}")
     return None
 
 
-def _is_recorded(cluster: Cluster) -> bool:
-    return cluster.founded is not None and cluster.founded.cluster_id is not None
+def _starting(cluster: Cluster, message: str) -> _Cause:
+    message += _why(cluster)
+    return _Cause("Starting", f"Starting: {message}", message)
 
 
-def _starting(message: str) -> _Cause:
-    return _Cause("Starting", f"Starting: {message.partition('; ')[0]}", message)
+def _why(cluster: Cluster) -> str:
+    """Behind what is waited for: the cause, as far as Kubernetes says it."""
+    problem = cause_of_start(cluster)
+    return "" if problem is None else f"; {problem.message}"
 
 
 def _waiting(reason: str, message: str) -> _Cause:
@@ -152,23 +168,18 @@ def _restarting(cluster: Cluster, ordinal: int, *, begun: int) -> _Cause:
     """`begun`: 1 for a restart that begins now, whose pod is still an outdated one."""
     count = broker_count(cluster)
     number = count - len(outdated_pods(cluster)) + begun
-    phase = f"Restarting broker {ordinal} ({number} of {count})"
-    return _Cause("Restarting", phase, f"broker {ordinal} restarts; {number} of {count} in turn")
-
-
-def _first_problem(cluster: Cluster) -> str:
-    if not wanted_pods(cluster):
-        return f"; no pod is there, kubectl describe statefulset {cluster.owner.name} may say why"
-    problems = (f"; broker {pod.ordinal}: {pod.problem}" for pod in _with_problems(cluster))
-    return next(problems, "")
-
-
-def _with_problems(cluster: Cluster) -> list[Pod]:
-    return [pod for pod in wanted_pods(cluster) if pod.problem is not None]
+    why = "" if begun else _why(cluster)
+    phase = f"Restarting broker {ordinal} ({number} of {count}){why}"
+    message = f"broker {ordinal} restarts; {number} of {count} in turn{why}"
+    return _Cause("Restarting", phase, message)
 
 
 def _phase(
-    cluster: Cluster, action: ClusterAction | None, error: str | None, cause: _Cause | None
+    cluster: Cluster,
+    action: ClusterAction | None,
+    error: str | None,
+    cause: _Cause | None,
+    problem: Problem | None,
 ) -> str:
     if cluster.owner.is_deleting:
         return "Deleting"
@@ -179,21 +190,34 @@ def _phase(
     if isinstance(action, Blocked):
         word = "Waiting" if action.reason == REPLACED else "Blocked"
         return f"{word}: {action.message.partition('; ')[0]}"
-    return "Ready" if cause is None else cause.phase
+    if problem is not None and problem.reason == "DataAtRisk":
+        return f"Data at risk: {problem.message}"
+    if cause is not None:
+        return cause.phase
+    if problem is not None and problem.reason not in HARMLESS:
+        return f"Degraded: {problem.message.partition('; ')[0]}"
+    return "Ready"
 
 
 # --- conditions -----------------------------------------------------------------------------------
 
 
-def _ready(cluster: Cluster, cause: _Cause | None) -> Condition:
+def _ready(
+    cluster: Cluster, action: ClusterAction | None, cause: _Cause | None, problem: Problem | None
+) -> Condition:
+    """Never true with anything wrong, but for that with which all is served as before."""
+    if cluster.owner.is_deleting:
+        return Condition("Ready", False, "Deleting", "all that belongs to it is being deleted")
+    if isinstance(action, Blocked) and action.reason not in HARMLESS:
+        return Condition("Ready", False, action.reason, action.message)
     if cause is not None:
         return Condition("Ready", False, cause.reason, cause.message)
+    if problem is not None and problem.reason not in HARMLESS:
+        return Condition("Ready", False, *problem)
     count = broker_count(cluster)
     copies = 1 if cluster.ring is None else cluster.ring.copies
     of_each = f"{copies} {'copy' if copies == 1 else 'copies'} of each event"
-    return Condition(
-        "Ready", True, "AllBrokersServe", f"{count} of {count} brokers serve; {of_each}"
-    )
+    return Condition("Ready", True, "BrokersReady", f"{count} of {count} brokers serve; {of_each}")
 
 
 def _progressing(
@@ -210,13 +234,13 @@ def _progressing(
     elif isinstance(action, Blocked):
         holds, reason, message = action.reason == REPLACED, action.reason, action.message
     elif action is not None:
-        reason, message = type(action).__name__, described(action)
+        reason, message = progress_reason(action), described(action)
     elif cause is not None:
         reason, message = cause.reason, cause.message
     elif growing := _growing(cluster):
-        reason, message = "VolumesGrow", growing
+        reason, message = "UpdatingVolumes", growing
     else:
-        holds, reason, message = False, "AsSpecified", "all is as the spec says"
+        holds, reason, message = False, "UpToDate", "all is as the spec says"
     return Condition("Progressing", holds, reason, message)
 
 
@@ -226,30 +250,11 @@ def _growing(cluster: Cluster) -> str:
     return f"volumes that are not as large yet as asked for: {', '.join(names)}" if names else ""
 
 
-def _degraded(cluster: Cluster, action: ClusterAction | None, error: str | None) -> Condition:
-    """Return the condition: something is wrong; it may heal, or wait for a person."""
-    ring = cluster.ring
-    reason, message = "", ""
-    if isinstance(action, Blocked) and action.reason != REPLACED:
-        reason, message = action.reason, action.message
-    elif pods := _with_problems(cluster):
-        reason, message = "BrokerFails", f"broker {pods[0].ordinal}: {pods[0].problem}"
-    elif claims := [
-        wanted_claim for wanted_claim in wanted_claims(cluster) if wanted_claim.problem is not None
-    ]:
-        reason, message = "VolumeFails", f"{claims[0].name}: {claims[0].problem}"
-    elif ring is not None and ring.leaderless:
-        reason, message = "Leaderless", f"ranges without a leader: {ring.leaderless}"
-    elif ring is not None and ring.under_replicated:
-        reason, message = "UnderReplicated", f"ranges that lack a replica: {ring.under_replicated}"
-    elif _is_recorded(cluster) and (away := away_ordinals(cluster)):
-        numbers = ", ".join(map(str, away))
-        reason, message = "BrokersAway", f"brokers that do not serve: {numbers}"
-    elif error is not None:
-        reason, message = "Retrying", error
-    else:
+def _degraded(problem: Problem | None) -> Condition:
+    """Whether something is wrong: it may heal, or wait for a person."""
+    if problem is None:
         return Condition("Degraded", False, "AsExpected", "nothing is wrong")
-    return Condition("Degraded", True, reason, message)
+    return Condition("Degraded", True, *problem)
 
 
 def _balanced(count: int) -> Condition:

@@ -54,13 +54,16 @@ def _alteration(
     name: str, wanted: Mapping[str, Any], live: Mapping[str, Any]
 ) -> AlterTopic | Blocked | None:
     changes = {setting: value for setting, value in wanted.items() if live.get(setting) != value}
-    if _PARTITIONS in changes:
-        return Blocked(
-            "PartitionsChanged",
-            f"topic {name} has {live.get(_PARTITIONS)} partitions per range, which cannot change "
-            f"yet; set spec.{_PARTITIONS} to that, or leave it out",
-        )
+    partitions = changes.pop(_PARTITIONS, None)  # which holds up no other change
     if not changes:
-        return None
+        return None if partitions is None else _cannot_change(name, live.get(_PARTITIONS))
     texts = (f"{setting} {live.get(setting)} → {value}" for setting, value in changes.items())
     return AlterTopic(name, changes, ", ".join(texts))
+
+
+def _cannot_change(name: str, partitions: object) -> Blocked:
+    return Blocked(
+        "PartitionsChanged",
+        f"topic {name} has {partitions} partitions per range, which cannot change yet; leave "
+        f"spec.{_PARTITIONS} out",
+    )

@@ -4,10 +4,11 @@ from typing import Any
 
 from tailrace.settings.quantities import duration_quantity
 from tailrace_operator.api.kinds import PARTITIONS_LISTED_MAX
-from tailrace_operator.plan.actions import Blocked, TopicAction, described
+from tailrace_operator.plan.actions import Blocked, TopicAction, described, progress_reason
 from tailrace_operator.plan.conditions import Condition, condition_documents, paused_condition
 from tailrace_operator.plan.names import PAUSED
-from tailrace_operator.plan.observed import Document, LiveTopic, Topic
+from tailrace_operator.plan.observed import Document, LiveTopic, Ring, Topic
+from tailrace_operator.plan.problems import lost_data
 
 _UNITS = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
@@ -70,10 +71,10 @@ def _ready(topic: Topic, action: TopicAction | None, error: str | None) -> Condi
     if isinstance(action, Blocked):
         return Condition("Ready", False, action.reason, action.message)
     if action is not None:
-        return Condition("Ready", False, type(action).__name__, described(action))
+        return Condition("Ready", False, progress_reason(action), described(action))
     if topic.live is None:
         return Condition("Ready", False, "Missing", "the ring has no such topic")
-    return _served(topic.live)
+    return _served(topic.live, topic.ring)
 
 
 def _waits_for(topic: Topic, error: str | None) -> str:
@@ -88,10 +89,15 @@ def _waits_for(topic: Topic, error: str | None) -> str:
     return "" if reason is None else f"; {reason}"
 
 
-def _served(live: LiveTopic) -> Condition:
-    """Return the condition by the leaders of its partitions."""
-    without = [partition["id"] for partition in live.partitions if partition.get("leader") is None]
+def _served(live: LiveTopic, ring: Ring | None) -> Condition:
+    """By the leaders of its partitions, and by the ring's ranges: it has partitions in each."""
+    if ring is not None and ring.lost:
+        return Condition("Ready", False, *lost_data(ring.lost))
+    without = [each["id"] for each in live.partitions if each.get("leader") is None]
     if without:
         message = f"{len(without)} of {live.partition_count} partitions have no leader"
+        return Condition("Ready", False, "Leaderless", message)
+    if ring is not None and ring.leaderless:
+        message = f"ranges without a leader: {ring.leaderless}; their partitions are not served"
         return Condition("Ready", False, "Leaderless", message)
     return Condition("Ready", True, "Served", f"{live.partition_count} partitions are served")

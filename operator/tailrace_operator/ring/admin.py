@@ -38,6 +38,7 @@ class RingAdmin:
         self._clients = BrokerClients(url_of, timeout_s=timeout_s)
         self._version: tuple[object, str] | None = None  # of these processes
         self._ready: list[int] = []  # ordinals, as last seen
+        self.ring: Ring | None = None  # as last seen
         self.is_observed = False
 
     @property
@@ -62,6 +63,11 @@ class RingAdmin:
                 tasks.create_task(self._ask(ordinal, self._clients.of(ordinal, uid), found))
         self._ready = sorted(ordinal for ordinal, (_, is_ready) in found.items() if is_ready)
         self.is_observed = True
+        self.ring = await self._ring_of(found)
+        return self.ring
+
+    async def _ring_of(self, found: Mapping[int, tuple[RingDetails, bool]]) -> Ring | None:
+        """What they say together."""
         if not found:
             return None
         best = max((ring for ring, _ in found.values()), key=progress)

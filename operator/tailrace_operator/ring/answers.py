@@ -30,7 +30,25 @@ def ring_of(best: RingDetails, brokers: tuple[Broker, ...], version: str | None)
         leaderless=sum(range_.state in _OUT_OF_SERVICE for range_ in best.ranges),
         under_replicated=sum(_lacks_replicas(range_, by_ordinal) for range_ in best.ranges),
         brokers=brokers,
+        lost=tuple(
+            (each.id, _loss(each, by_ordinal)) for each in best.ranges if _is_lost(each, by_ordinal)
+        ),
     )
+
+
+def _is_lost(one: RangeDetails, by_ordinal: Mapping[int, Registration]) -> bool:
+    """Whether nobody is left to be waited for: all that were in sync are back without their data.
+
+    A ghost that is away may have them on its disk, and is waited for.
+    """
+    found = [by_ordinal.get(each.ordinal) for each in one.isr if each.ghost]
+    are_back = all(each is not None and each.alive and not each.fenced for each in found)
+    return one.state == "waiting" and len(found) == len(one.isr) and are_back
+
+
+def _loss(one: RangeDetails, by_ordinal: Mapping[int, Registration]) -> str:
+    losses = {by_ordinal[each.ordinal].loss for each in one.isr}
+    return "lost its disk" if "disk" in losses else "may have lost its last events"
 
 
 def _lacks_replicas(one: RangeDetails, by_ordinal: Mapping[int, Registration]) -> bool:

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from tests.support.operator.fake_kubernetes import Call, FakeKubernetes
+from tests.support.operator.fake_nodes import FakeNodes
 from tests.support.operator.operators import (
     condition,
     fake_cluster,
@@ -64,6 +65,7 @@ async def scenario_of_a_cluster() -> list[Call]:
             assert reasons(kube) == ["RingFounded", "TopicCreated"]
 
             await a_drift_is_corrected(kube)
+            await a_quota_is_named(kube, nodes)
             await brokers_restart_one_at_a_time(kube, nodes.started)
             await volumes_grow(kube)
             await volumes_go_with_the_cluster_only_while_they_are_to(kube)
@@ -87,14 +89,26 @@ async def a_drift_is_corrected(kube: FakeKubernetes) -> None:
     kube.edit("Service", "events", {"spec": {"type": "NodePort"}})
     await kube.until(lambda: kube.get("Service", "events")["spec"]["type"] == "ClusterIP")
     await kube.until(lambda: "DriftCorrected" in reasons(kube))
-    note = next(
-        resource for resource in kube.of_kind("Event") if resource["reason"] == "DriftCorrected"
+    note = next(each for each in kube.of_kind("Event") if each["reason"] == "DriftCorrected")
+    assert note["note"] == (
+        "Service events: restored spec.type ClusterIP, was changed by hand to NodePort"
     )
-    assert note["note"] == "Service events: spec.type was another"
 
     ports = kube.get("Service", "events")["spec"]["ports"]
     kube.edit("Service", "events", {"spec": {"ports": [{**ports[0], "port": 9999}, *ports[1:]]}})
     await kube.until(lambda: kube.get("Service", "events")["spec"]["ports"] == ports)
+    restored = "Service events: restored port 9250, was changed by hand to 9999"
+    await kube.until(lambda: restored in [each["note"] for each in kube.of_kind("Event")])
+
+
+async def a_quota_is_named(kube: FakeKubernetes, nodes: FakeNodes) -> None:
+    nodes.refusal = "exceeded quota: small"
+    kube.remove("Pod", "events-1")
+    said = "Starting: 2 of 3 brokers run; a pod cannot be created: exceeded quota: small"
+    await kube.until(lambda: kube.get("StreamCluster", "events")["status"]["phase"] == said)
+    nodes.refusal = None
+    nodes.act()
+    await kube.until(lambda: is_all_ready(kube))
 
 
 async def brokers_restart_one_at_a_time(

@@ -112,6 +112,7 @@ class MemoryBrokers:
     secrets: dict[int, str] = field(default_factory=dict)
     members: set[int] = field(default_factory=set)
     boots: dict[int, int] = field(default_factory=dict)
+    ranges: list[dict[str, Any]] = field(default_factory=list)
     port: int = 0
 
     @property
@@ -229,7 +230,7 @@ class MemoryBrokers:
                 }
                 for ordinal in sorted(self.members)
             ],
-            "ranges": [],
+            "ranges": self.ranges,
             "step": None,
         }
 
@@ -252,6 +253,20 @@ class MemoryBrokers:
                 "metadataTerm": 1,
             },
         }
+
+
+def lost_range(number: int, broker: int) -> dict[str, Any]:
+    """A range whose only broker is there again, on an empty disk."""
+    return {
+        "id": number,
+        "start": "0",
+        "end": "9",
+        "epoch": 2,
+        "leader": None,
+        "replicas": [broker],
+        "isr": [{"ordinal": broker, "registration": 1, "ghost": True}],
+        "state": "waiting",
+    }
 
 
 def _topic(body: Mapping[str, Any]) -> dict[str, Any]:

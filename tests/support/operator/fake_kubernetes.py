@@ -1,9 +1,10 @@
 """A Kubernetes API for tests: a real HTTP server that keeps objects, and notifies watchers.
 
 As the real one it has namespaces, labels, versions of objects, a generation of each spec, statuses
-of their own, finalizers, server-side apply (fields that are not applied any more go; lists are
-replaced), merge patches, preconditions, and deletes what belongs to a deleted object. It checks no
-schemas, has no defaults and nobody's rights. What makes pods run is in `fake_nodes.py`.
+of their own, finalizers, server-side apply (fields that are not applied any more go, those of
+others stay, in lists whose items have names too), merge patches, dry runs of these, preconditions,
+defaults of pod templates, and deletes what belongs to a deleted object. It checks no schemas and
+nobody's rights. What makes pods run is in `fake_nodes.py`.
 """
 
 import asyncio
@@ -24,7 +25,17 @@ HOST = "127.0.0.1"
 CREATED = "2026-01-01T00:00:{:02d}Z"
 # Kinds with a status subresource.
 _WITH_STATUS = {"StreamCluster", "Topic"}
-ObjectKey = tuple[str, str, str]  # kind, namespace, name
+# Lists that server-side apply merges by a field of their items.
+_ITEM_NAMES = {
+    "containers": "name",
+    "env": "name",
+    "imagePullSecrets": "name",
+    "ownerReferences": "uid",
+    "schedulingGates": "name",
+    "volumeMounts": "mountPath",
+    "volumes": "name",
+}
+Place = tuple[str, str, str]  # kind, namespace, name
 
 
 class Call(NamedTuple):
@@ -55,12 +66,11 @@ class FakeKubernetes:
     """The API's objects and who watches them; `served` gives it a port."""
 
     calls: list[Call] = field(default_factory=list)
-    objects: dict[ObjectKey, dict[str, Any]] = field(default_factory=dict)
+    objects: dict[Place, dict[str, Any]] = field(default_factory=dict)
     on_change: list[Callable[[], None]] = field(default_factory=list)
     groups: set[str] = field(
         default_factory=lambda: (
-            {resource.group_version for resource in RESOURCES.values()}
-            - {"monitoring.coreos.com/v1"}
+            {each.group_version for each in RESOURCES.values()} - {"monitoring.coreos.com/v1"}
             | {"apiextensions.k8s.io/v1"}
         )
     )
@@ -75,7 +85,8 @@ class FakeKubernetes:
         self._versions = count(1)
         self._log: list[tuple[int, str, dict[str, Any]]] = []  # of changes, for watchers
         self._changed = asyncio.Event()
-        self._applied: dict[ObjectKey, Any] = {}
+        self._called = asyncio.Event()
+        self._applied: dict[Place, Any] = {}
 
     # --- for tests --------------------------------------------------------------------------------
 
@@ -93,24 +104,24 @@ class FakeKubernetes:
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         """In the order in which they were made."""
-        return [each for key, each in list(self.objects.items()) if key[0] == kind]
+        return [each for place, each in list(self.objects.items()) if place[0] == kind]
 
     def put(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
         """As a person's `kubectl apply`, or a controller's change of a status."""
         new = copy.deepcopy(dict(manifest))
         new.setdefault("apiVersion", RESOURCES[new["kind"]].group_version)
         new["metadata"].setdefault("namespace", "ns")
-        key = _key(new)
-        old = self.objects.get(key)
+        place = _place(new)
+        old = self.objects.get(place)
         if old is None:
-            return self._added(key, new)
-        return self._changed_to(key, old, {**old, **new, "metadata": {**old["metadata"]}})
+            return self._added(place, new)
+        return self._changed_to(place, old, {**old, **new, "metadata": {**old["metadata"]}})
 
     def edit(self, kind: str, name: str, change: Mapping[str, Any], namespace: str = "ns") -> None:
         """A merge patch of all of it, the status too."""
-        key = (kind, namespace, name)
-        old = self.objects[key]
-        self._changed_to(key, old, _merged(old, change))
+        place = (kind, namespace, name)
+        old = self.objects[place]
+        self._let_go(place, self._changed_to(place, old, _merged(old, change)))
 
     def remove(self, kind: str, name: str, namespace: str = "ns") -> None:
         """As `kubectl delete`."""
@@ -121,6 +132,12 @@ class FakeKubernetes:
         async with asyncio.timeout(timeout_s):
             while not is_so():
                 await self._next_change()
+
+    async def until_called(self, is_so: Callable[[], Any], timeout_s: float = 30.0) -> None:
+        """Until it is so after some call."""
+        async with asyncio.timeout(timeout_s):
+            while not is_so():
+                await self._called.wait()
 
     def kubeconfig(self) -> str:
         """The text of a file for KUBECONFIG."""
@@ -201,10 +218,13 @@ class FakeKubernetes:
             request.transport.abort()  # it is dead, and only does not know it
             return web.Response()
         self.calls.append(call)
+        self._called.set()
+        self._called = asyncio.Event()
         content = await request.text()
         body = json.loads(content) if content else {}
         answer = self._answer(call, kind, namespace, body, request, subresource)
-        if is_operator and call.is_write and kind != "Lease":
+        is_dry_run = request.query.get("dryRun") == "All"
+        if is_operator and call.is_write and kind != "Lease" and not is_dry_run:
             await self.count_write()
         return web.json_response(answer, status=201 if verb == "create" else 200)
 
@@ -226,7 +246,7 @@ class FakeKubernetes:
         request: web.Request,
         subresource: str | None,
     ) -> Any:
-        key = (kind, namespace or "", call.name or "")
+        place = (kind, namespace or "", call.name or "")
         if call.verb == "create":
             return self._create(kind, namespace or "", body)
         if call.verb == "list":
@@ -234,57 +254,64 @@ class FakeKubernetes:
                 "kind": f"{kind}List",
                 "apiVersion": RESOURCES[kind].group_version,
                 "metadata": {"resourceVersion": str(self._version)},
-                "items": self._listed(kind, namespace, request.query.get("labelSelector", "")),
+                "items": [
+                    each
+                    for each in self._listed(
+                        kind, namespace, request.query.get("labelSelector", "")
+                    )
+                    if _has_fields(request.query.get("fieldSelector", ""), each)
+                ],
             }
         is_apply = "apply-patch" in request.headers.get("Content-Type", "")
         if call.verb == "patch" and is_apply:
-            return self._apply(key, body)
-        old = self.objects.get(key)
+            return self._apply(place, body)
+        old = self.objects.get(place)
         if old is None:
             raise RefusedError(404, "NotFound", f'{call.resource} "{call.name}" not found')
         if call.verb == "get":
             return old
         if call.verb == "delete":
             _check(old, body.get("preconditions", {}))
-            self._deleted(key, has_orphans=body.get("propagationPolicy") == "Orphan")
+            self._deleted(place, has_orphans=body.get("propagationPolicy") == "Orphan")
             return {"kind": "Status", "status": "Success"}
         _check(old, body.get("metadata", {}))
-        return self._patched(key, old, body, is_status=subresource == "status")
+        if request.query.get("dryRun") == "All":
+            return _defaulted(kind, _merged(old, body))
+        return self._patched(place, old, body, is_status=subresource == "status")
 
     def _create(self, kind: str, namespace: str, body: dict[str, Any]) -> dict[str, Any]:
         metadata = body["metadata"]
         if "name" not in metadata:
             metadata["name"] = f"{metadata.pop('generateName')}{next(self._versions)}"
-        key = (kind, namespace, metadata["name"])
-        if key in self.objects:
+        place = (kind, namespace, metadata["name"])
+        if place in self.objects:
             raise RefusedError(409, "AlreadyExists", f'{kind} "{metadata["name"]}" already exists')
-        return self._added(key, body)
+        return self._added(place, body)
 
-    def _apply(self, key: ObjectKey, body: dict[str, Any]) -> dict[str, Any]:
-        old = self.objects.get(key)
-        before = self._applied.get(key)
-        self._applied[key] = copy.deepcopy(body)
+    def _apply(self, place: Place, body: dict[str, Any]) -> dict[str, Any]:
+        old = self.objects.get(place)
+        before = self._applied.get(place)
+        self._applied[place] = copy.deepcopy(body)
         if old is None:
             # The role of who applies what is not there has to allow both.
-            resource = RESOURCES[key[0]]
-            self.calls.append(Call("create", _api_group(resource), resource.plural, key[2]))
-            return self._added(key, body)
+            resource = RESOURCES[place[0]]
+            self.calls.append(Call("create", _api_group(resource), resource.plural, place[2]))
+            return self._added(place, body)
         _check_ports(old, body)
         cleaned = _without(old, before, body) if before is not None else old
-        return self._changed_to(key, old, _merged(cleaned, body))
+        return self._changed_to(place, old, _applied(cleaned, body))
 
     def _patched(
-        self, key: ObjectKey, old: dict[str, Any], body: dict[str, Any], *, is_status: bool
+        self, place: Place, old: dict[str, Any], body: dict[str, Any], *, is_status: bool
     ) -> dict[str, Any]:
         if is_status:
             body = {"status": body.get("status", {})}
-        elif key[0] in _WITH_STATUS:
+        elif place[0] in _WITH_STATUS:
             body = {name: each for name, each in body.items() if name != "status"}
         metadata = dict(body.get("metadata", {}))
         metadata.pop("resourceVersion", None)
-        changed = self._changed_to(key, old, _merged(old, {**body, "metadata": metadata}))
-        if "deletionTimestamp" in changed["metadata"] and not changed["metadata"].get("finalizers"):
-            self._gone(key)
+        changed = self._changed_to(place, old, _merged(old, {**body, "metadata": metadata}))
+        self._let_go(place, changed)
         return changed
 
     # --- objects ----------------------------------------------------------------------------------
@@ -293,47 +320,46 @@ class FakeKubernetes:
     def _version(self) -> int:
         return self._log[-1][0] if self._log else 0
 
-    def _added(self, key: ObjectKey, body: Mapping[str, Any]) -> dict[str, Any]:
-        if key[1] in self.ending:
+    def _added(self, place: Place, body: Mapping[str, Any]) -> dict[str, Any]:
+        if place[1] in self.ending:
             raise RefusedError(
                 403,
                 "Forbidden",
-                f'{key[0]} "{key[2]}" is forbidden: unable to create new content in namespace '
-                f"{key[1]} because it is being terminated",
+                f'{place[0]} "{place[2]}" is forbidden: unable to create new content in namespace '
+                f"{place[1]} because it is being terminated",
                 cause="NamespaceTerminating",
             )
         number = next(self._versions)
-        new = copy.deepcopy(dict(body))
+        new = _defaulted(place[0], copy.deepcopy(dict(body)))
         new["metadata"] |= {
-            "namespace": key[1],
+            "namespace": place[1],
             "uid": f"uid-{number}",
             "generation": 1,
             "creationTimestamp": CREATED.format(min(number, 59)),
         }
-        if key[0] in _WITH_STATUS:
+        if place[0] in _WITH_STATUS:
             new.setdefault("spec", {})
-        self.objects[key] = new
+        self.objects[place] = new
         self._notify("ADDED", new)
         return new
 
-    def _changed_to(
-        self, key: ObjectKey, old: dict[str, Any], new: dict[str, Any]
-    ) -> dict[str, Any]:
+    def _changed_to(self, place: Place, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+        new = _defaulted(place[0], new)
         if new == old:
             return old
         if new.get("spec") != old.get("spec"):
             new["metadata"] = {**new["metadata"], "generation": old["metadata"]["generation"] + 1}
-        self.objects[key] = new
+        self.objects[place] = new
         self._notify("MODIFIED", new)
         return new
 
-    def _deleted(self, key: ObjectKey, *, has_orphans: bool) -> None:
-        old = self.objects[key]
+    def _deleted(self, place: Place, *, has_orphans: bool) -> None:
+        old = self.objects[place]
         if old["metadata"].get("finalizers"):
             metadata = {**old["metadata"], "deletionTimestamp": CREATED.format(59)}
-            self._changed_to(key, old, {**old, "metadata": metadata})
+            self._changed_to(place, old, {**old, "metadata": metadata})
             return
-        self._gone(key)
+        self._gone(place)
         uid = old["metadata"]["uid"]
         for other, each in list(self.objects.items()):
             references = each["metadata"].get("ownerReferences", [])
@@ -346,9 +372,15 @@ class FakeKubernetes:
             else:
                 self._deleted(other, has_orphans=False)
 
-    def _gone(self, key: ObjectKey) -> None:
-        self._applied.pop(key, None)
-        self._notify("DELETED", self.objects.pop(key))
+    def _let_go(self, place: Place, document: dict[str, Any]) -> None:
+        """One that is being deleted, when nothing holds it any more."""
+        metadata = document["metadata"]
+        if "deletionTimestamp" in metadata and not metadata.get("finalizers"):
+            self._gone(place)
+
+    def _gone(self, place: Place) -> None:
+        self._applied.pop(place, None)
+        self._notify("DELETED", self.objects.pop(place))
 
     def _notify(self, kind_of_change: str, document: dict[str, Any]) -> None:
         version = next(self._versions)
@@ -365,10 +397,9 @@ class FakeKubernetes:
 
     def _listed(self, kind: str, namespace: str | None, selector: str) -> list[dict[str, Any]]:
         return [
-            resource
-            for resource in self.of_kind(kind)
-            if namespace in (None, resource["metadata"]["namespace"])
-            and _selects(selector, resource)
+            each
+            for each in self.of_kind(kind)
+            if namespace in (None, each["metadata"]["namespace"]) and _selects(selector, each)
         ]
 
     async def _next_change(self) -> None:
@@ -424,7 +455,7 @@ def _discovery(parts: list[str], groups: set[str]) -> dict[str, Any] | None:
         case ["api"]:
             return {"versions": ["v1"]}
         case ["apis"]:
-            named = sorted(group for group in groups if "/" in group)
+            named = sorted(each for each in groups if "/" in each)
             return {"groups": [_group(*each.split("/")) for each in named]}
         case ["api", version]:
             return _resources(version)
@@ -445,11 +476,7 @@ def _group(name: str, version: str) -> dict[str, Any]:
 
 
 def _resources(group_version: str) -> dict[str, Any]:
-    known = {
-        kind: resource
-        for kind, resource in RESOURCES.items()
-        if resource.group_version == group_version
-    }
+    known = {kind: each for kind, each in RESOURCES.items() if each.group_version == group_version}
     if group_version == "v1":
         known["Namespace"] = Resource(group_version, "namespaces", is_namespaced=False)
     if group_version.startswith("apiextensions"):
@@ -473,8 +500,8 @@ def _resources(group_version: str) -> dict[str, Any]:
 def _kind(group_version: str, plural: str) -> str | None:
     found = (
         kind
-        for kind, resource in RESOURCES.items()
-        if (resource.group_version, resource.plural) == (group_version, plural)
+        for kind, each in RESOURCES.items()
+        if (each.group_version, each.plural) == (group_version, plural)
     )
     return next(found, None)
 
@@ -487,7 +514,7 @@ def _verb(request: web.Request, name: str | None) -> str:
     return {"POST": "create", "PATCH": "patch", "DELETE": "delete"}[request.method]
 
 
-def _key(document: Mapping[str, Any]) -> ObjectKey:
+def _place(document: Mapping[str, Any]) -> Place:
     metadata = document["metadata"]
     return (document["kind"], metadata["namespace"], metadata["name"])
 
@@ -501,16 +528,26 @@ def _check(old: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
 def _check_ports(old: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """A Service's ports are merged by their numbers: one of another number stays, with its name."""
     if wanted["kind"] == "Service":
-        numbers = {port["name"]: port["port"] for port in wanted["spec"]["ports"]}
-        for port in old["spec"]["ports"]:
-            if numbers.get(port["name"], port["port"]) != port["port"]:
-                raise RefusedError(422, "Invalid", f"Duplicate value: {port['name']}")
+        numbers = {each["name"]: each["port"] for each in wanted["spec"]["ports"]}
+        for each in old["spec"]["ports"]:
+            if numbers.get(each["name"], each["port"]) != each["port"]:
+                raise RefusedError(422, "Invalid", f"Duplicate value: {each['name']}")
 
 
 def _selects(selector: str, document: Mapping[str, Any]) -> bool:
     has = document["metadata"].get("labels") or {}
     wanted = (each.split("=") for each in selector.split(",") if each)
     return all(has.get(name) == value for name, value in wanted)
+
+
+def _has_fields(selector: str, document: Mapping[str, Any]) -> bool:
+    for path, _, value in (each.partition("=") for each in selector.split(",") if each):
+        part: Any = document
+        for name in path.split("."):
+            part = part.get(name) or {}
+        if part != value:
+            return False
+    return True
 
 
 def _merged(old: Any, change: Any) -> Any:
@@ -526,13 +563,49 @@ def _merged(old: Any, change: Any) -> Any:
     return new
 
 
-def _without(old: Any, before: Any, now: Any) -> Any:
+def _applied(old: Any, change: Any, name: str = "") -> Any:
+    """Server-side apply: what is in a list by name is merged, what others have there stays."""
+    if isinstance(change, Mapping):
+        new = dict(old) if isinstance(old, Mapping) else {}
+        return new | {key: _applied(new.get(key), each, key) for key, each in change.items()}
+    by = _ITEM_NAMES.get(name)
+    if by is None or not isinstance(old, list):
+        return copy.deepcopy(change)
+    has = {each[by]: each for each in old}
+    names = {each[by] for each in change}
+    merged = [_applied(has.get(each[by]), each) for each in change]
+    return [*merged, *(each for each in old if each[by] not in names)]
+
+
+def _without(old: Any, before: Any, now: Any, name: str = "") -> Any:
     """Without the fields that were applied before, and are not now."""
-    if not (isinstance(old, Mapping) and isinstance(before, Mapping)):
+    if isinstance(old, Mapping) and isinstance(before, Mapping):
+        wanted = now if isinstance(now, Mapping) else {}
+        return {
+            key: _without(value, before.get(key), wanted.get(key), key)
+            for key, value in old.items()
+            if key not in before or key in wanted
+        }
+    by = _ITEM_NAMES.get(name)
+    if by is None or not (isinstance(old, list) and isinstance(before, list)):
         return old
-    wanted = now if isinstance(now, Mapping) else {}
-    return {
-        name: _without(value, before.get(name), wanted.get(name))
-        for name, value in old.items()
-        if name not in before or name in wanted
-    }
+    had, has = ({each[by]: each for each in one} for one in (before, now or []))
+    return [
+        _without(each, had.get(each[by]), has.get(each[by]))
+        for each in old
+        if each[by] not in had or each[by] in has
+    ]
+
+
+def _defaulted(kind: str, document: dict[str, Any]) -> dict[str, Any]:
+    """With some of what the API server fills in where a StatefulSet says nothing."""
+    if kind != "StatefulSet":
+        return document
+    new = copy.deepcopy(document)
+    new["spec"].setdefault("revisionHistoryLimit", 10)
+    pod = new["spec"]["template"]["spec"]
+    for name, value in {"restartPolicy": "Always", "dnsPolicy": "ClusterFirst"}.items():
+        pod.setdefault(name, value)
+    for container in pod["containers"]:
+        container.setdefault("terminationMessagePath", "/dev/termination-log")
+    return new

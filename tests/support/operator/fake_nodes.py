@@ -15,6 +15,7 @@ from tests.support.operator.fake_kubernetes import FakeKubernetes
 
 POLL_S = 0.05
 ORDINAL_LABEL = "apps.kubernetes.io/pod-index"
+PROTECTION = "kubernetes.io/pvc-protection"
 
 
 class FakeNodes:
@@ -27,6 +28,8 @@ class FakeNodes:
         self._running: dict[int, str] = {}
         self._ready: set[int] | None = None  # None: brokers that report it themselves
         self.is_away = False  # then pods stay as they are
+        self.refusal: str | None = None  # why no pod is made, as for a quota
+        self.waiting: dict[str, str] | None = None  # why no container starts: reason, message
         self._is_acting = False
         kube.on_change.append(self.act)
 
@@ -40,8 +43,9 @@ class FakeNodes:
             while before != self.kube._version:
                 before = self.kube._version
                 self._stop_removed()
-                for resource in self.kube.of_kind("StatefulSet"):
-                    self._control(resource)
+                self._release_claims()
+                for each in self.kube.of_kind("StatefulSet"):
+                    self._control(each)
         finally:
             self._is_acting = False
 
@@ -62,9 +66,13 @@ class FakeNodes:
         for ordinal in range(spec["replicas"]):
             self._claim(owner, ordinal)
             if self.kube.find("Pod", f"{name}-{ordinal}") is None:
+                if self.refusal is not None:
+                    self._refuse(owner, f"{name}-{ordinal}", self.refusal)
+                    continue
                 self._pod(owner, ordinal, revision)
             self._run(self.kube.get("Pod", f"{name}-{ordinal}"), ordinal)
-        pods = [self.kube.get("Pod", f"{name}-{ordinal}") for ordinal in range(spec["replicas"])]
+        found = [self.kube.find("Pod", f"{name}-{each}") for each in range(spec["replicas"])]
+        pods = [pod for pod in found if pod is not None]
         status = {
             "observedGeneration": owner["metadata"]["generation"],
             "replicas": len(pods),
@@ -72,6 +80,31 @@ class FakeNodes:
             "updateRevision": revision,
         }
         self.kube.edit("StatefulSet", name, {"status": status})
+
+    def _refuse(self, owner: dict[str, Any], pod: str, message: str) -> None:
+        """As the controller reports it: one Event, with the time of the last."""
+        name = f"{pod}.refused"
+        if self.kube.find("Event", name) is None:
+            note = f"create Pod {pod} in StatefulSet events failed error: {message}"
+            self.kube.put(
+                {
+                    "kind": "Event",
+                    "metadata": {"name": name},
+                    "reason": "FailedCreate",
+                    "type": "Warning",
+                    "note": note,
+                    "regarding": {"kind": "StatefulSet", "uid": owner["metadata"]["uid"]},
+                }
+            )
+
+    def _release_claims(self) -> None:
+        """A claim that is deleted stays as long as its pod is there."""
+        for each in self.kube.of_kind("PersistentVolumeClaim"):
+            metadata = each["metadata"]
+            pod = metadata["name"].partition("-")[2]
+            if "deletionTimestamp" in metadata and self.kube.find("Pod", pod) is None:
+                gone = {"metadata": {"finalizers": None}}
+                self.kube.edit("PersistentVolumeClaim", metadata["name"], gone)
 
     def _claim(self, owner: dict[str, Any], ordinal: int) -> None:
         (template,) = owner["spec"]["volumeClaimTemplates"]
@@ -82,7 +115,7 @@ class FakeNodes:
             claim = self.kube.put(
                 {
                     "kind": "PersistentVolumeClaim",
-                    "metadata": {"name": name, "labels": labels},
+                    "metadata": {"name": name, "labels": labels, "finalizers": [PROTECTION]},
                     "spec": {"storageClassName": "standard", **template["spec"]},
                 }
             )
@@ -120,6 +153,11 @@ class FakeNodes:
         if pod["spec"].get("schedulingGates"):
             return
         if self._running.get(ordinal) != uid:
+            if self.waiting is not None:
+                waiting = [{"name": "broker", "state": {"waiting": self.waiting}}]
+                status = {"phase": "Pending", "containerStatuses": waiting}
+                self.kube.edit("Pod", pod["metadata"]["name"], {"status": status})
+                return
             environment = self._environment(pod, ordinal)
             if environment is None:
                 return  # what it is made from is not there yet: CreateContainerConfigError

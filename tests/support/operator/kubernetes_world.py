@@ -24,6 +24,7 @@ from tailrace_operator.plan.actions import (
     RestartBroker,
 )
 from tailrace_operator.plan.drift import quantity
+from tailrace_operator.plan.manifests import children
 from tailrace_operator.plan.names import digest
 from tailrace_operator.plan.observed import (
     Broker,
@@ -38,6 +39,7 @@ from tailrace_operator.plan.observed import (
 )
 from tailrace_operator.plan.plan import next_action
 from tailrace_operator.plan.status import cluster_status
+from tailrace_operator.plan.whole import mutable_spec
 
 IMAGE = "tailrace/broker:0.1.0"
 BAD_IMAGE = "tailrace/broker:bad"  # with which no broker runs
@@ -79,10 +81,12 @@ class World:
     made_count: int = 0
     bootstrap_count: int = 0
     status: Document = field(default_factory=dict)
+    stored_spec: Document | None = None  # what the API server makes of the StatefulSet's spec
+    knows_stored_spec: bool = True
 
     def observed(self) -> Cluster:
         """As the operator sees it."""
-        return Cluster(
+        cluster = Cluster(
             owner=replace(
                 OWNER,
                 generation=self.generation,
@@ -100,6 +104,10 @@ class World:
             claims=tuple(self.claims.values()),
             ring=self._ring(),
         )
+        wanted = children(cluster)[STATEFUL_SET]
+        is_known = STATEFUL_SET in self.children and self.knows_stored_spec
+        stored_spec = self.stored_spec or mutable_spec(wanted)
+        return replace(cluster, stored_spec=stored_spec if is_known else None)
 
     def work(self) -> ClusterAction | None:
         """One round of the operator: what it did."""
@@ -277,6 +285,7 @@ class World:
             is_ready=False,
             is_gated=bool(spec.get("schedulingGates")),
             problem="ImagePullBackOff: no such image" if is_bad else None,
+            template=live["spec"]["template"],
         )
         if ordinal not in self.claims:
             template = live["spec"]["volumeClaimTemplates"][0]

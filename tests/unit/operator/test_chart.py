@@ -114,7 +114,7 @@ def test_no_role_of_the_operator_has_a_wildcard() -> None:
     for rule in rules:
         assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
     (secrets,) = [rule for rule in rules if "secrets" in rule["resources"]]
-    assert secrets["verbs"] == ["get", "create"]
+    assert secrets["verbs"] == ["get", "list", "watch", "create"]
 
 
 def test_of_the_leases_of_a_namespace_only_one_can_be_changed() -> None:

@@ -190,7 +190,16 @@ def test_columns_are_those_that_people_see() -> None:
 
     assert columns == {
         "StreamCluster": ["BROKERS", "READY", "STATUS", "BALANCED", "ZONES", "VERSION", "AGE"],
-        "Topic": ["CLUSTER", "PARTITIONS", "RETENTION", "DURABILITY", "SIZE", "READY", "AGE"],
+        "Topic": [
+            "CLUSTER",
+            "PARTITIONS",
+            "RETENTION",
+            "DURABILITY",
+            "SIZE",
+            "READY",
+            "REASON",
+            "AGE",
+        ],
     }
 
 

@@ -1,10 +1,17 @@
 """What is read of objects; how all of it is put together is in tests/integration/test_operator*."""
 
 import base64
+from typing import Any
 
 import pytest
 
-from tailrace_operator.kube.documents import is_own, secret_text
+from tailrace_operator.kube.documents import (
+    claim_of,
+    is_own,
+    pods_of,
+    refusal_of,
+    secret_text,
+)
 from tailrace_operator.plan.observed import Document, Owner
 
 OWNER = Owner(namespace="ns", name="events", uid="me", generation=1)
@@ -54,3 +61,111 @@ def test_a_pod_of_the_cluster_that_had_the_name_before_is_not_this_ones(
     pod: Document, stateful_set: Document | None, *, is_ours: bool
 ) -> None:
     assert is_own(OWNER, stateful_set, pod) == is_ours
+
+
+def event(reason: str, at: str, note: str = "", **fields: Any) -> Document:
+    return {"reason": reason, "note": note, "metadata": {"creationTimestamp": at}, **fields}
+
+
+QUOTA = (
+    "create Pod events-1 in StatefulSet events failed error: "
+    'pods "events-1" is forbidden: exceeded quota: small'
+)
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ([], None),
+        ([event("FailedCreate", "2026-01-01T00:00:01Z", QUOTA)], "exceeded quota: small"),
+        ([event("FailedCreate", "2026-01-01T00:00:01Z", "no")], "no"),
+        ([event("RecreatingFailedPod", "2026-01-01T00:00:01Z", "no")], None),
+        (
+            [
+                event("FailedCreate", "2026-01-01T00:00:01Z", QUOTA),
+                event("SuccessfulCreate", "2026-01-01T00:00:02Z"),
+            ],
+            None,  # it was so before
+        ),
+        (
+            [  # the first one came again
+                event(
+                    "FailedCreate",
+                    "2026-01-01T00:00:01Z",
+                    QUOTA,
+                    deprecatedLastTimestamp="2026-01-01T00:00:03Z",
+                ),
+                event("SuccessfulCreate", "2026-01-01T00:00:02Z"),
+            ],
+            "exceeded quota: small",
+        ),
+        (
+            [
+                event("SuccessfulCreate", "2026-01-01T00:00:02Z"),
+                event(
+                    "FailedCreate",
+                    "2026-01-01T00:00:01Z",
+                    QUOTA,
+                    series={"lastObservedTime": "2026-01-01T00:00:02.500000Z"},
+                    eventTime=None,
+                ),
+            ],
+            None,  # within one second it is not known: a success is not forgotten
+        ),
+    ],
+)
+def test_the_last_event_of_a_stateful_set_says_why_it_makes_no_pod(
+    events: list[Document], said: str | None
+) -> None:
+    assert refusal_of(events) == said
+
+
+@pytest.mark.parametrize(
+    ("spec", "phase", "has_class", "said"),
+    [
+        ({}, "Pending", True, "no StorageClass: the cluster has no default one"),
+        ({"storageClassName": "fast"}, "Pending", False, 'none of the name "fast"'),
+        ({"storageClassName": "fast"}, "Pending", True, None),  # it waits for its pod
+        ({"storageClassName": ""}, "Pending", True, None),
+        ({"storageClassName": "fast"}, "Bound", False, None),
+        ({"volumeName": "pv-1"}, "Pending", True, None),
+    ],
+)
+def test_a_claim_says_that_there_is_no_storage_class(
+    spec: dict[str, Any], phase: str, said: str | None, *, has_class: bool
+) -> None:
+    document = {
+        "metadata": {"name": "data-events-1", "resourceVersion": "7"},
+        "spec": {"resources": {"requests": {"storage": "1Gi"}}, **spec},
+        "status": {"phase": phase},
+    }
+
+    claim = claim_of(1, document, is_expandable=False, has_class=has_class)
+
+    assert (claim.problem is None) == (said is None)
+    assert said is None or said in str(claim.problem)
+    assert (claim.volume, claim.is_deleting) == (spec.get("volumeName", ""), False)
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ({"waiting": {"reason": "ErrImagePull", "message": "no"}}, "ImagePullBackOff: no"),
+        ({"waiting": {"reason": "ImagePullBackOff", "message": "no"}}, "ImagePullBackOff: no"),
+        ({"waiting": {"reason": "InvalidImageName"}}, "InvalidImageName"),
+        ({"waiting": {"reason": "ContainerCreating"}}, None),
+        ({"running": {}}, None),
+    ],
+)
+def test_a_pod_says_why_its_container_does_not_start(
+    status: dict[str, Any], said: str | None
+) -> None:
+    document = {
+        "metadata": {"name": "events-1", "uid": "u"},
+        "spec": {},
+        "status": {"containerStatuses": [{"name": "broker", "state": status}]},
+    }
+
+    (pod,) = pods_of("events", [document])
+
+    assert pod.problem == said

@@ -63,7 +63,10 @@ def test_what_is_wanted_and_there_has_not_drifted() -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_the_first_path_that_differs_is_reported(wanted: Any, live: Any, path: str) -> None:
-    assert drift(wanted, live) == path
+    found = drift(wanted, live)
+
+    assert found is not None
+    assert found.path == path
 
 
 @pytest.mark.parametrize(

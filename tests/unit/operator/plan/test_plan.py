@@ -136,7 +136,7 @@ def test_a_ring_that_runs_is_repaired_and_its_pods_stay_when_its_memory_would_no
     (action,) = world.settle()
 
     assert isinstance(action, Apply)
-    assert (action.manifest["kind"], action.reason) == ("Service", "made")
+    assert (action.manifest["kind"], action.reason) == ("Service", "created")
     assert world.status["phase"].startswith("Blocked: produceMemory, readMemory, ioBuffer and")
 
 
@@ -147,7 +147,9 @@ def test_a_field_that_somebody_else_changed_has_drifted() -> None:
     action = action_of(world.observed())
 
     assert isinstance(action, Apply)
-    assert (action.manifest["kind"], action.reason) == ("Service", "drifted: spec.type")
+    reason = "restored spec.type ClusterIP, was changed by hand to NodePort"
+    assert (action.manifest["kind"], action.reason) == ("Service", reason)
+    assert action.is_drift
 
 
 def test_a_field_that_the_spec_changed_has_changed() -> None:
@@ -206,7 +208,7 @@ def test_an_object_of_ours_that_lost_its_owner_is_taken_back() -> None:
     action = action_of(world.observed())
 
     assert isinstance(action, Apply)
-    assert action.reason == "drifted: metadata.ownerReferences"
+    assert action.reason == "restored metadata.ownerReferences, was removed by hand"
 
 
 def test_objects_of_a_resource_that_had_the_name_before_are_waited_for() -> None:
@@ -224,7 +226,7 @@ def test_a_stateful_set_is_made_when_pods_of_the_one_before_are_gone() -> None:
 
     waits = blocked(replace(gone, former_pods=(left,)))
 
-    assert (waits.reason, waits.message.split(" is of ")[0]) == ("Replaced", "Pod events-1")
+    assert (waits.reason, waits.message) == ("Replaced", "old pod events-1 is terminating")
     assert isinstance(action_of(gone), Apply)
 
 
@@ -245,7 +247,7 @@ def test_fields_that_cannot_be_changed_need_another_stateful_set() -> None:
     actions = world.settle()
 
     path = "spec.volumeClaimTemplates[0].spec.resources.requests.storage"
-    assert actions[0] == ReplaceStatefulSet("events", uid, f"{path} differs")
+    assert actions[0] == ReplaceStatefulSet("events", uid, f"{path} 10Gi → 20Gi")
     assert world.pods == pods
 
 
@@ -449,7 +451,7 @@ def test_a_broken_pod_goes_first_and_its_problem_is_reported() -> None:
     assert restarted(cluster) == 2
     action = action_of(cluster)
     assert isinstance(action, RestartBroker)
-    assert action.reason == "its template differs; Err: no"
+    assert action.reason == "pod template changed; Err: no"
 
 
 def test_a_pod_that_runs_and_does_not_serve_is_restarted_when_no_broker_is_on_its_way() -> None:
@@ -501,6 +503,28 @@ def test_pods_beyond_the_ring_do_not_count() -> None:
     extra = Pod(ordinal=3, uid="x", revision="earlier", is_running=False, is_ready=False)
 
     assert action_of(replace(cluster, pods=(*cluster.pods, extra))) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"image": "tailrace/broker:0.1.1"}, "image 0.1.0 → 0.1.1"),
+        ({"image": "mine:1"}, "image tailrace/broker:0.1.0 → mine:1"),
+        ({"settings": {"ioThreads": 4}}, "settings"),
+        (
+            {"resources": {"limits": {"memory": "1Gi"}}},
+            "resources.limits.memory 512Mi → 1Gi",
+        ),
+        ({"pod": {"nodeSelector": {"disk": "fast"}}}, "nodeSelector"),
+    ],
+)
+def test_a_restart_says_what_changed_in_the_template(change: dict[str, Any], said: str) -> None:
+    world = settled(zones=["a", "b", "c"])
+    world.change(**change)
+
+    restarts = [each for each in world.settle() if isinstance(each, RestartBroker)]
+
+    assert [each.reason for each in restarts] == [f"pod template changed: {said}"] * 3
 
 
 def test_a_bad_image_is_healed_by_a_good_one() -> None:

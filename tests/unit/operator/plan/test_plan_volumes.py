@@ -114,7 +114,7 @@ def test_a_volume_of_a_resource_that_had_the_name_before_is_waited_for(policy: s
     action = blocked(world.observed())
 
     assert action.reason == "Replaced"
-    assert action.message.startswith("volume data-events-2 is of a StreamCluster that had this")
+    assert action.message.startswith("old volume data-events-2 is being deleted, with the")
 
 
 @pytest.mark.parametrize(

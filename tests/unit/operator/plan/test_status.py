@@ -7,6 +7,7 @@ import pytest
 
 from tailrace_operator.api.kinds import StreamClusterStatus
 from tailrace_operator.plan.actions import (
+    MADE,
     Apply,
     Blocked,
     ClusterAction,
@@ -22,7 +23,7 @@ from tailrace_operator.plan.actions import (
 )
 from tailrace_operator.plan.manifests import secret_manifest
 from tailrace_operator.plan.observed import ChildName, Cluster, Founded, Pod, Ring
-from tailrace_operator.plan.status import cluster_status, invalid_status
+from tailrace_operator.plan.status import broken_status, cluster_status
 from tests.support.operator.kubernetes_world import IMAGE, NOW, World, a_cluster
 
 LATER = "2026-11-21T11:00:00Z"
@@ -104,7 +105,7 @@ def test_the_condition_says_how_many_copies_there_are(copies: int, said: str) ->
 
     assert condition(status_of(cluster), "Ready") == (
         "True",
-        "AllBrokersServe",
+        "BrokersReady",
         f"3 of 3 brokers serve; {said}",
     )
 
@@ -185,12 +186,12 @@ def test_a_broker_that_is_away_for_another_reason_does_not_restart() -> None:
     )
 
 
-def test_why_a_broker_does_not_run_is_reported_but_not_in_the_column() -> None:
+def test_why_a_broker_does_not_run_is_reported() -> None:
     problem = "ImagePullBackOff: no such image"
     status = status_of(with_pod(settled(), 1, is_running=False, is_ready=False, problem=problem))
 
-    assert status["phase"] == "Starting: 2 of 3 brokers run"
     message = f"2 of 3 brokers run; broker 1: {problem}"
+    assert status["phase"] == f"Starting: {message}"
     assert condition(status, "Ready") == ("False", "Starting", message)
     assert condition(status, "Degraded") == ("True", "BrokerFails", f"broker 1: {problem}")
 
@@ -237,7 +238,7 @@ def test_volumes_that_grow_are_reported_and_those_that_cannot() -> None:
 
     assert condition(status_of(cluster), "Progressing") == (
         "True",
-        "VolumesGrow",
+        "UpdatingVolumes",
         "volumes that are not as large yet as asked for: data-events-1",
     )
 
@@ -258,15 +259,16 @@ def test_what_blocks_is_in_the_column_and_its_remedy_in_the_conditions() -> None
     assert status["phase"] == "Blocked: Service events belongs to someone else"
     assert condition(status, "Degraded") == ("True", *_reported(action))
     assert condition(status, "Progressing") == ("False", *_reported(action))
-    assert condition(status, "Ready")[0] == "True"  # it serves all the same
+    assert condition(status, "Ready") == ("False", *_reported(action))
 
 
 def test_what_is_of_the_resource_before_is_waited_for() -> None:
-    action = Blocked("Replaced", "Pod events-1 is of a StatefulSet that had this name before; wait")
+    action = Blocked("Replaced", "old pod events-1 is terminating")
 
     status = status_of(settled(), action)
 
-    assert status["phase"].startswith("Waiting: Pod events-1 is of")
+    assert status["phase"] == "Waiting: old pod events-1 is terminating"
+    assert condition(status, "Ready") == ("False", *_reported(action))
     assert condition(status, "Degraded")[0] == "False"
     assert condition(status, "Progressing") == ("True", *_reported(action))
 
@@ -337,7 +339,7 @@ def test_a_condition_keeps_the_time_of_its_last_change() -> None:
     assert same == before
     times = {each["type"]: each["lastTransitionTime"] for each in changed["conditions"]}
     assert times == {
-        "Ready": NOW,
+        "Ready": LATER,
         "Progressing": LATER,
         "Degraded": LATER,
         "Balanced": NOW,
@@ -347,12 +349,15 @@ def test_a_condition_keeps_the_time_of_its_last_change() -> None:
 
 @pytest.mark.parametrize("kind", ["StreamCluster", "Topic"])
 def test_a_spec_that_says_nothing_is_reported_and_the_rest_stays(kind: str) -> None:
-    degraded = {"type": "Degraded", "status": "False"}
+    degraded = {"type": "Degraded", "status": "True", "lastTransitionTime": NOW}
+    balanced = {"type": "Balanced", "status": "True"}
     before = {"type": "Ready", "status": "False", "lastTransitionTime": NOW}
-    status = {"clusterId": "ring-1", "conditions": [before, degraded]}
+    status = {"clusterId": "ring-1", "conditions": [before, degraded, balanced]}
     resource = {"kind": kind, "metadata": {"generation": 2}, "status": status}
 
-    reported = invalid_status(resource, "spec.zones: a zone is named twice", now=LATER)
+    reported = broken_status(
+        resource, "InvalidSpec", "spec.zones: a zone is named twice", now=LATER
+    )
 
     assert reported == {
         "clusterId": "ring-1",
@@ -360,15 +365,18 @@ def test_a_spec_that_says_nothing_is_reported_and_the_rest_stays(kind: str) -> N
         "observedGeneration": 2,
         "conditions": [
             {
-                "type": "Ready",
-                "status": "False",
+                "type": condition,
+                "status": holds,
                 "reason": "InvalidSpec",
                 "message": "spec.zones: a zone is named twice",
                 "observedGeneration": 2,
                 "lastTransitionTime": NOW,
-            },
-            degraded,
-        ],
+            }
+            for condition, holds in [("Ready", "False"), ("Degraded", "True")]
+            if kind == "StreamCluster" or condition == "Ready"
+        ]
+        + ([degraded] if kind == "Topic" else [])
+        + [balanced],
     }
 
 
@@ -387,34 +395,36 @@ def test_pods_beyond_the_ring_do_not_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "said"),
+    ("action", "reason", "said"),
     [
-        (Apply(secret_manifest(a_cluster()), "made"), "Secret events-ring: made"),
-        (CreateSecret(secret_manifest(a_cluster())), "Secret events-ring: made"),
-        (Remove(ChildName("Service", "x")), "Service x: not wanted any more"),
+        (Apply(secret_manifest(a_cluster()), MADE), "Creating", "Secret events-ring: created"),
+        (Apply(secret_manifest(a_cluster()), "a"), "Updating", "Secret events-ring: a"),
+        (CreateSecret(secret_manifest(a_cluster())), "Creating", "Secret events-ring: created"),
+        (Remove(ChildName("Service", "x")), "Deleting", "Service x: not wanted any more"),
         (
-            ReplaceStatefulSet("events", "u", "a differs"),
-            "StatefulSet events: recreated around its pods, since a differs",
+            ReplaceStatefulSet("events", "u", "a 1 → 2"),
+            "Updating",
+            "StatefulSet events: recreated around its pods, a 1 → 2",
         ),
-        (PlacePod(1, "b"), "broker 1: placed in zone b"),
-        (RecordFounding(3, None), "the ring of 3 brokers is about to be founded"),
-        (RecordFounding(3, "r"), "the ring of 3 brokers is r"),
-        (Found(3), "the ring of 3 brokers is being founded"),
-        (GrowClaim("data-events-0", "20Gi"), "volume data-events-0: grows to 20Gi"),
-        (RestartBroker(1, "u", "why"), "broker 1: restarted, since why"),
-        (Blocked("A", "b"), "b"),
+        (PlacePod(1, "b"), "PlacingBrokers", "broker 1: placed in zone b"),
+        (RecordFounding(3, None), "Founding", "the ring of 3 brokers is about to be founded"),
+        (RecordFounding(3, "r"), "Founding", "the ring of 3 brokers is r"),
+        (Found(3), "Founding", "the ring of 3 brokers is being founded"),
+        (
+            GrowClaim("data-events-0", "20Gi"),
+            "UpdatingVolumes",
+            "volume data-events-0: grows to 20Gi",
+        ),
+        (RestartBroker(1, "u", "why"), "Restarting", "broker 1: restarted, why"),
+        (Blocked("A", "b"), "A", "b"),
     ],
     ids=lambda value: "" if isinstance(value, str) else type(value).__name__,
 )
 def test_every_action_is_described_and_reported_as_progress(
-    action: ClusterAction, said: str
+    action: ClusterAction, reason: str, said: str
 ) -> None:
     assert described(action) == said
 
     progressing = condition(status_of(settled(), action), "Progressing")
     is_blocked = isinstance(action, Blocked)
-    assert progressing == (
-        str(not is_blocked),
-        action.reason if isinstance(action, Blocked) else type(action).__name__,
-        said,
-    )
+    assert progressing == (str(not is_blocked), reason, said)

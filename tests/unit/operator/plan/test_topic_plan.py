@@ -60,13 +60,20 @@ def test_settings_that_are_others_are_altered_and_only_those() -> None:
     )
 
 
-def test_the_number_of_partitions_cannot_change() -> None:
-    action = next_topic_action(a_topic(live_topic(), partitionsPerRange=8, retention="1d"))
+def test_the_number_of_partitions_cannot_change_and_holds_up_no_other_field() -> None:
+    wanted = a_topic(live_topic(), partitionsPerRange=8, retention="1d")
+
+    action = next_topic_action(wanted)
+
+    assert isinstance(action, AlterTopic)
+    assert action.settings == {"retentionMs": DAY_MS}
+
+    action = next_topic_action(replace(wanted, live=live_topic(retentionMs=DAY_MS)))
 
     assert isinstance(action, Blocked)
     assert action.reason == "PartitionsChanged"
     assert "has 4 partitions per range" in action.message
-    assert "set spec.partitionsPerRange to that" in action.message
+    assert action.message.endswith("leave spec.partitionsPerRange out")
 
 
 @pytest.mark.parametrize("problem", [MISSING, NOT_READY])

@@ -18,7 +18,7 @@ from tailrace_operator.plan.actions import (
 )
 from tailrace_operator.plan.observed import Topic
 from tailrace_operator.plan.topic_status import size_text, topic_status
-from tests.support.operator.kubernetes_world import NOW
+from tests.support.operator.kubernetes_world import NOW, settled
 from tests.support.operator.topics_of_operator import a_topic, live_topic
 
 LATER = "2026-11-21T11:00:00Z"
@@ -101,7 +101,7 @@ def test_what_was_once_known_stays() -> None:
             ("ClusterNotFound", "make it"),
         ),
         ({}, Blocked("PartitionsChanged", "no"), None, ("PartitionsChanged", "no")),
-        ({}, CreateTopic("a", {}), None, ("CreateTopic", "topic a is being created")),
+        ({}, CreateTopic("a", {}), None, ("Creating", "topic a is being created")),
         ({}, None, "no answer", ("Retrying", "no answer")),
         ({}, None, None, ("Missing", "the ring has no such topic")),
     ],
@@ -201,3 +201,30 @@ def test_a_size_has_one_digit_behind_the_point(size_bytes: int, text: str) -> No
 )
 def test_every_action_is_described(action: TopicAction, said: str) -> None:
     assert described(action) == said
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "said"),
+    [
+        ({"leaderless": 1}, "Leaderless", "ranges without a leader: 1; their partitions are not"),
+        (
+            {"leaderless": 1, "lost": ((1, "lost its disk"),)},
+            "DataAtRisk",
+            "range 1 lost its disk; see tailrace ring accept-loss",
+        ),
+    ],
+)
+def test_a_topic_is_not_ready_while_a_range_of_its_ring_has_no_leader(
+    changes: dict[str, Any], reason: str, said: str
+) -> None:
+    """Whatever the leaders that answered say of its partitions."""
+    ring = settled().observed().ring
+    assert ring is not None
+    topic = replace(a_topic(live_topic()), ring=ring)
+    assert ready(status_of(topic))[0] == "True"
+
+    topic = replace(topic, ring=replace(ring, **changes))
+    status = ready(status_of(topic))
+
+    assert status[:2] == ("False", reason)
+    assert status[2].startswith(said)

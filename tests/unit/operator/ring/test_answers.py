@@ -19,13 +19,13 @@ METADATA = RingMetadata(
 )
 
 
-def registration(ordinal: int, *, fenced: bool = False) -> Registration:
+def registration(ordinal: int, *, fenced: bool = False, loss: str = "clean") -> Registration:
     return Registration(
         ordinal=ordinal,
         registration=7,
         incarnation=f"disk-{ordinal}",
         boot=1,
-        loss="clean",
+        loss=loss,
         fenced=fenced,
         alive=True,
         height=9,
@@ -100,6 +100,33 @@ def test_a_range_that_nobody_can_lead_is_out_of_service(state: str, count: int) 
     one = a_range(in_sync(0), in_sync(1), state=state)
 
     assert ring_of(a_ring(one), (), None).leaderless == count
+
+
+@pytest.mark.parametrize(
+    ("isr", "state", "fenced", "is_lost"),
+    [
+        ((in_sync(1, ghost=True),), "waiting", None, True),
+        ((in_sync(1, ghost=True),), "waiting", 1, False),  # its disk may come back with it
+        ((in_sync(1, ghost=True), in_sync(2)), "waiting", 2, False),
+        ((in_sync(1, ghost=True), in_sync(5, ghost=True)), "waiting", None, False),
+        ((in_sync(1, ghost=True),), "open", None, False),
+        ((in_sync(1, ghost=True),), "leaderless", None, False),
+    ],
+)
+def test_data_is_lost_when_all_that_had_it_are_back_without_it(
+    isr: tuple[RangeReplica, ...], state: str, fenced: int | None, *, is_lost: bool
+) -> None:
+    ring = a_ring(a_range(*isr, state=state), fenced=fenced)
+
+    lost = ((4, "may have lost its last events"),) if is_lost else ()
+    assert ring_of(ring, (), None).lost == lost
+
+
+def test_a_disk_that_is_lost_is_reported() -> None:
+    ring = a_ring(a_range(in_sync(1, ghost=True), state="waiting"))
+    ring = replace(ring, registrations=(registration(1, loss="disk"),))
+
+    assert ring_of(ring, (), None).lost == ((4, "lost its disk"),)
 
 
 def test_who_is_in_a_ring_and_has_applied_most_knows_best() -> None:

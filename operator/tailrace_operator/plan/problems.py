@@ -1,0 +1,130 @@
+"""What is wrong with a StreamCluster, the worst first. Pure.
+
+`Degraded` is the first of them; with any that is not harmless the ring is not `Ready`.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tailrace_operator.plan.actions import REPLACED, Blocked, ClusterAction
+from tailrace_operator.plan.facts import (
+    away_ordinals,
+    deleting_claims,
+    is_founded,
+    is_recorded,
+    outdated_pods,
+    wanted_claims,
+    wanted_pods,
+)
+from tailrace_operator.plan.names import selector_labels
+from tailrace_operator.plan.observed import ChildName, Cluster
+
+# All is served with them: with fewer copies, or in volumes as large as before.
+HARMLESS = frozenset({"UnderReplicated", "VolumesCannotGrow"})
+INTERNAL_ERROR = "InternalError"  # of the operator itself, about this resource
+# Those that a person should hear of; others end without help most of the time.
+WARNED = frozenset(
+    {
+        "DataAtRisk",
+        "VolumeDeleting",
+        "VolumeFails",
+        "PodNotCreated",
+        "BrokerFails",
+        "TemplateRefused",
+    }
+    | {INTERNAL_ERROR}
+)
+
+
+class Problem(NamedTuple):
+    """`reason`: a word for programs; `message`: for people, with the remedy if it needs one."""
+
+    reason: str
+    message: str
+
+
+def first_problem(
+    cluster: Cluster, action: ClusterAction | None, error: str | None
+) -> Problem | None:
+    """None: nothing is wrong."""
+    return next(_problems(cluster, action, error), None)
+
+
+def cause_of_start(cluster: Cluster) -> Problem | None:
+    """Why pods do not run, as far as Kubernetes says it."""
+    return next(_of_pods(cluster), None)
+
+
+def _problems(
+    cluster: Cluster, action: ClusterAction | None, error: str | None
+) -> Iterator[Problem]:
+    ring = cluster.ring
+    if isinstance(action, Blocked) and action.reason != REPLACED:
+        yield Problem(action.reason, action.message)
+    if ring is not None and ring.lost:
+        yield lost_data(ring.lost)
+    for claim in deleting_claims(cluster):
+        pod = f"{cluster.owner.name}-{claim.ordinal}"
+        yield Problem(
+            "VolumeDeleting",
+            f"volume {claim.name} is being deleted, and goes when pod {pod} ends; leave that pod "
+            "alone, and to keep the data: kubectl patch pv "
+            f"{claim.volume or 'NAME'} -p "
+            '\'{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}\'',
+        )
+    yield from _of_pods(cluster)
+    if cluster.stored_spec is None and outdated_pods(cluster):
+        yield Problem(
+            "TemplateRefused",
+            f"the API server refuses the spec of StatefulSet {cluster.owner.name}, which an "
+            "admission policy may do; no broker is restarted until it takes it",
+        )
+    if is_recorded(cluster) and not _is_reachable(cluster):
+        yield Problem("ServiceBroken", f"Service {cluster.owner.name} does not lead to the brokers")
+    if ring is not None and ring.leaderless:
+        yield Problem("Leaderless", f"ranges without a leader: {ring.leaderless}")
+    if ring is not None and ring.under_replicated:
+        yield Problem("UnderReplicated", f"ranges that lack a replica: {ring.under_replicated}")
+    if is_recorded(cluster):
+        yield from _of_brokers(cluster)
+    if error is not None:
+        yield Problem("Retrying", error)
+
+
+def subject(message: str) -> str:
+    """What a problem's message is about, without details that may be others each time."""
+    return ": ".join(message.partition("; ")[0].split(": ")[:2])
+
+
+def lost_data(lost: tuple[tuple[int, str], ...]) -> Problem:
+    """Of ranges that only a person can let go on."""
+    ranges = ", ".join(f"range {number} {what}" for number, what in lost)
+    return Problem("DataAtRisk", f"{ranges}; see tailrace ring accept-loss")
+
+
+def _of_pods(cluster: Cluster) -> Iterator[Problem]:
+    for claim in wanted_claims(cluster):
+        if claim.problem is not None:
+            yield Problem("VolumeFails", f"{claim.name}: {claim.problem}")
+    if cluster.pod_refusal is not None:
+        yield Problem("PodNotCreated", f"a pod cannot be created: {cluster.pod_refusal}")
+    for pod in wanted_pods(cluster):
+        if pod.problem is not None and not pod.is_deleting:
+            yield Problem("BrokerFails", f"broker {pod.ordinal}: {pod.problem}")
+
+
+def _of_brokers(cluster: Cluster) -> Iterator[Problem]:
+    if away := away_ordinals(cluster):
+        numbers = ", ".join(map(str, away))
+        yield Problem("BrokersAway", f"brokers that do not serve: {numbers}")
+    elif cluster.ring is None:
+        yield Problem("Unreachable", "no broker answers the operator")
+    elif not is_founded(cluster):
+        yield Problem("AnotherRing", "the brokers are not in the ring that was founded here")
+
+
+def _is_reachable(cluster: Cluster) -> bool:
+    """Whether the clients' Service selects the brokers."""
+    live = cluster.children.get(ChildName("Service", cluster.owner.name))
+    selector = selector_labels(cluster.owner.name)
+    return live is not None and live.get("spec", {}).get("selector") == selector

@@ -1,0 +1,416 @@
+"""`Ready` is never true with anything that a user would call broken: a table of observed states."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+
+from tailrace_operator.plan.actions import Apply
+from tailrace_operator.plan.manifests import children
+from tailrace_operator.plan.names import child_names
+from tailrace_operator.plan.observed import Broker, ChildName, Cluster, Document, Founded, Ring
+from tailrace_operator.plan.plan import next_action
+from tailrace_operator.plan.problems import HARMLESS
+from tailrace_operator.plan.status import cluster_status
+from tailrace_operator.plan.whole import mutable_spec
+from tests.support.operator.kubernetes_world import NOW, STATEFUL_SET, World, a_cluster, settled
+
+SERVICE = ChildName("Service", "events")
+GONE_AT = "2026-11-21T10:00:00Z"
+QUOTA = 'pods "events-1" is forbidden: exceeded quota: small, requested: pods=1'
+Change = Callable[[Cluster], Cluster]
+
+
+class State(NamedTuple):
+    """`change` makes it of a ring that is well; `phase`: how STATUS begins; reasons of `Ready`,
+    when it is not ready, and of `Degraded`, when it is.
+    """
+
+    name: str
+    change: Change
+    phase: str
+    ready: str | None = None
+    degraded: str | None = None
+    error: str | None = None
+
+
+def pod(ordinal: int = 1, **changes: Any) -> Change:
+    def changed(cluster: Cluster) -> Cluster:
+        pods = [replace(p, **changes) if p.ordinal == ordinal else p for p in cluster.pods]
+        return replace(cluster, pods=tuple(pods))
+
+    return changed
+
+
+def no_pod(*ordinals: int) -> Change:
+    return lambda cluster: replace(
+        cluster, pods=tuple(each for each in cluster.pods if each.ordinal not in ordinals)
+    )
+
+
+def claim(**changes: Any) -> Change:
+    def changed(cluster: Cluster) -> Cluster:
+        claims = [replace(c, **changes) if c.ordinal == 1 else c for c in cluster.claims]
+        return replace(cluster, claims=tuple(claims))
+
+    return changed
+
+
+def ring(**changes: Any) -> Change:
+    def changed(cluster: Cluster) -> Cluster:
+        assert isinstance(cluster.ring, Ring)
+        return replace(cluster, ring=replace(cluster.ring, **changes))
+
+    return changed
+
+
+def seen(**changes: Any) -> Change:
+    return lambda cluster: replace(cluster, **changes)
+
+
+def owner(**changes: Any) -> Change:
+    return lambda cluster: replace(cluster, owner=replace(cluster.owner, **changes))
+
+
+def child(name: ChildName, edit: Callable[[dict[str, Any]], Document] | None) -> Change:
+    """Somebody edits an object, or deletes it."""
+
+    def changed(cluster: Cluster) -> Cluster:
+        objects = {each: live for each, live in cluster.children.items() if each != name}
+        if edit is not None:
+            objects[name] = edit(dict(cluster.children[name]))
+        return replace(cluster, children=objects)
+
+    return changed
+
+
+def together(*changes: Change) -> Change:
+    def changed(cluster: Cluster) -> Cluster:
+        for each in changes:
+            cluster = each(cluster)
+        return cluster
+
+    return changed
+
+
+def repaired(cluster: Cluster) -> Cluster:
+    """All objects are as wanted."""
+    objects = children(cluster)
+    return replace(cluster, children=objects, stored_spec=mutable_spec(objects[STATEFUL_SET]))
+
+
+def spec(**fields: Any) -> Change:
+    """The spec has changed, and nothing else yet."""
+    return lambda cluster: replace(cluster, spec=a_cluster(fields).spec)
+
+
+def edited(**fields: Any) -> Callable[[dict[str, Any]], Document]:
+    return lambda live: {**live, "spec": {**live["spec"], **fields}}
+
+
+def of_another(live: dict[str, Any]) -> Document:
+    reference = {"kind": "Deployment", "name": "web", "uid": "x", "controller": True}
+    return {**live, "metadata": {**live["metadata"], "ownerReferences": [reference]}}
+
+
+def of_the_one_before(live: dict[str, Any]) -> Document:
+    (reference,) = live["metadata"]["ownerReferences"]
+    return {
+        **live,
+        "metadata": {**live["metadata"], "ownerReferences": [{**reference, "uid": "0"}]},
+    }
+
+
+def going(live: dict[str, Any]) -> Document:
+    return {**live, "metadata": {**live["metadata"], "deletionTimestamp": GONE_AT}}
+
+
+DOWN = {"is_running": False, "is_ready": False}
+LOST = ((1, "lost its disk"),)
+WRONG_SELECTOR = edited(selector={"x": "y"})
+OUT = Broker(0, "waiting to be founded")
+
+
+def waits(problem: str) -> Change:
+    return pod(**DOWN, problem=problem)
+
+
+STATES = (
+    # what is well
+    State("as specified", seen(), "Ready"),
+    State("settings change", spec(settings={"ioThreads": 4}), "Ready"),
+    State("volumes grow", claim(requested_bytes=2**40), "Ready"),
+    State("a replica is behind", ring(under_replicated=1), "Ready", None, "UnderReplicated"),
+    State("paused and well", owner(is_paused=True), "Paused"),
+    State("a policy is missing", child(ChildName("NetworkPolicy", "events"), None), "Ready"),
+    # pods
+    State("a pod is gone", no_pod(1), "Starting: 2 of 3", "Starting", "BrokersAway"),
+    State("all pods are gone", no_pod(0, 1, 2), "Starting: 0 of 3", "Starting", "BrokersAway"),
+    State("a pod ends", pod(is_deleting=True), "Starting: 2 of 3", "Starting", "BrokersAway"),
+    State("it runs, not ready", pod(is_ready=False), "Starting: 2 of 3", "Starting", "BrokersAway"),
+    State(
+        "no image",
+        waits("ImagePullBackOff: no such image"),
+        "Starting: 2 of 3 brokers run; broker 1: ImagePullBackOff",
+        "Starting",
+        "BrokerFails",
+    ),
+    State(
+        "image's name",
+        waits("InvalidImageName: x y"),
+        "Starting: 2 of 3 brokers run; broker 1: InvalidImageName",
+        "Starting",
+        "BrokerFails",
+    ),
+    State(
+        "crashes",
+        waits("CrashLoopBackOff: back-off (ended by OOMKilled)"),
+        "Starting: 2 of 3 brokers run; broker 1: CrashLoopBackOff",
+        "Starting",
+        "BrokerFails",
+    ),
+    State(
+        "no node",
+        waits("Unschedulable: 0/3 nodes are available"),
+        "Starting: 2 of 3 brokers run; broker 1: Unschedulable",
+        "Starting",
+        "BrokerFails",
+    ),
+    State(
+        "a missing ConfigMap",
+        waits("CreateContainerConfigError: no such ConfigMap"),
+        "Starting: 2 of 3 brokers run; broker 1: CreateContainerConfigError",
+        "Starting",
+        "BrokerFails",
+    ),
+    State(
+        "quota",
+        together(no_pod(1), seen(pod_refusal=QUOTA)),
+        "Starting: 2 of 3 brokers run; a pod cannot be created: pods",
+        "Starting",
+        "PodNotCreated",
+    ),
+    State(
+        "no PriorityClass",
+        together(no_pod(1), seen(pod_refusal="no PriorityClass with name high was found")),
+        "Starting: 2 of 3 brokers run; a pod cannot be created: no PriorityClass",
+        "Starting",
+        "PodNotCreated",
+    ),
+    State(
+        "a new image that nobody has",
+        together(
+            pod(**DOWN, revision="earlier", problem="ImagePullBackOff: no"),
+            seen(stored_spec=None),
+        ),
+        "Restarting broker 1 (2 of 3); broker 1: ImagePullBackOff",
+        "Restarting",
+        "BrokerFails",
+    ),
+    State("in turn", pod(revision="earlier"), "Restarting broker 1", "Restarting"),
+    State(
+        "its template is refused",
+        together(pod(revision="earlier"), seen(stored_spec=None)),
+        "Degraded: the API server refuses the spec of StatefulSet events",
+        "TemplateRefused",
+        "TemplateRefused",
+    ),
+    # volumes
+    State(
+        "a volume goes",
+        claim(is_deleting=True),
+        "Degraded: volume data-events-1 is being deleted",
+        "VolumeDeleting",
+        "VolumeDeleting",
+    ),
+    State(
+        "a volume goes while settings change",
+        together(claim(is_deleting=True), pod(revision="earlier")),
+        "Degraded: volume data-events-1 is being deleted",
+        "VolumeDeleting",
+        "VolumeDeleting",
+    ),
+    State(
+        "no StorageClass",
+        together(pod(**DOWN), claim(problem="no StorageClass: there is no default")),
+        "Starting: 2 of 3 brokers run; data-events-1: no StorageClass",
+        "Starting",
+        "VolumeFails",
+    ),
+    State(
+        "it cannot grow",
+        together(
+            spec(storage={"size": "20Gi"}),
+            lambda cluster: replace(
+                cluster, claims=tuple(replace(c, is_expandable=False) for c in cluster.claims)
+            ),
+            repaired,
+        ),
+        "Blocked: volume data-events-0 cannot grow to 20Gi",
+        None,  # it serves as before, and may have to for ever
+        "VolumesCannotGrow",
+    ),
+    State(
+        "it fails to grow",
+        claim(problem="ControllerResizeError: quota"),
+        "Degraded: data-events-1: ControllerResizeError",
+        "VolumeFails",
+        "VolumeFails",
+    ),
+    # the ring
+    State("no leader", ring(leaderless=2), "Waiting: ranges", "Leaderless", "Leaderless"),
+    State(
+        "a disk is lost",
+        ring(leaderless=1, lost=LOST),
+        "Data at risk: range 1 lost its disk; see tailrace ring accept-loss",
+        "DataAtRisk",
+        "DataAtRisk",
+    ),
+    State(
+        "a disk is lost, and another broker is away",
+        together(ring(leaderless=2, lost=LOST), no_pod(0)),
+        "Data at risk: range 1 lost its disk",
+        "Starting",
+        "DataAtRisk",
+    ),
+    State("nobody answers", seen(ring=None), "Waiting: no broker", "Unreachable", "Unreachable"),
+    State(
+        "another ring",
+        together(ring(cluster_id="ring-2"), repaired),
+        "Blocked: the brokers are in ring ring-2",
+        "AnotherRing",
+        "AnotherRing",
+    ),
+    State(
+        "all disks are empty",
+        together(
+            ring(cluster_id=None, brokers=tuple(replace(OUT, ordinal=n) for n in range(3))),
+            repaired,
+        ),
+        "Blocked: all brokers are empty",
+        "DataLost",
+        "DataLost",
+    ),
+    State(
+        "some disks are empty",
+        ring(cluster_id=None, brokers=(OUT,)),
+        "Waiting: the brokers are not in the ring",
+        "AnotherRing",
+        "AnotherRing",
+    ),
+    State("not founded yet", seen(founded=None), "Founding", "Founding"),
+    State("just founded", seen(founded=Founded(3, None)), "Founding", "Founding"),
+    State(
+        "another number of brokers",
+        spec(brokers=1),
+        "Blocked: the ring has 3 brokers",
+        "BrokersChanged",
+        "BrokersChanged",
+    ),
+    # objects
+    State("no Secret", seen(has_secret=False), "Blocked: Secret", "SecretMissing", "SecretMissing"),
+    State("no Service", child(SERVICE, None), "Degraded", "ServiceBroken", "ServiceBroken"),
+    State(
+        "it selects nobody",
+        child(SERVICE, WRONG_SELECTOR),
+        "Degraded: Service events",
+        "ServiceBroken",
+        "ServiceBroken",
+    ),
+    State(
+        "it selects nobody, and paused",
+        together(child(SERVICE, WRONG_SELECTOR), owner(is_paused=True)),
+        "Paused",
+        "ServiceBroken",
+        "ServiceBroken",
+    ),
+    State(
+        "another's Service",
+        child(SERVICE, of_another),
+        "Blocked: Service events is there already",
+        "NameTaken",
+        "NameTaken",
+    ),
+    State(
+        "the Service of the one before",
+        child(SERVICE, of_the_one_before),
+        "Waiting: old Service events",
+        "Replaced",
+    ),
+    State(
+        "the StatefulSet goes",
+        together(child(STATEFUL_SET, going), no_pod(0, 1, 2)),
+        "Starting: 0 of 3",
+        "Starting",
+        "BrokersAway",
+    ),
+    State(
+        "memory",
+        spec(settings={"cacheSize": "10Gi"}),
+        "Blocked: produceMemory",
+        "MemoryTooSmall",
+        "MemoryTooSmall",
+    ),
+    # the operator
+    State("an error", seen(), "Retrying: no", "Retrying", "Retrying", "no"),
+    State(
+        "an error while a disk is lost",
+        ring(leaderless=1, lost=LOST),
+        "Retrying: no",
+        "DataAtRisk",
+        "DataAtRisk",
+        "no",
+    ),
+    State("deleted", owner(is_deleting=True), "Deleting", "Deleting"),
+    State(
+        "paused, a broker away",
+        together(owner(is_paused=True), no_pod(1)),
+        "Paused",
+        "Starting",
+        "BrokersAway",
+    ),
+    State(
+        "paused, a disk lost",
+        together(owner(is_paused=True), ring(leaderless=1, lost=LOST)),
+        "Paused",
+        "DataAtRisk",
+        "DataAtRisk",
+    ),
+)
+
+
+def reasons(cluster: Cluster, error: str | None) -> tuple[str, str | None, str | None]:
+    """The phase; the reason that it is not ready; the reason that it is degraded."""
+    status = cluster_status(cluster, next_action(cluster), now=NOW, error=error)
+    held = {each["type"]: each for each in status["conditions"]}
+    ready, degraded = held["Ready"], held["Degraded"]
+    return (
+        status["phase"],
+        None if ready["status"] == "True" else ready["reason"],
+        None if degraded["status"] == "False" else degraded["reason"],
+    )
+
+
+@pytest.mark.parametrize("state", STATES, ids=lambda state: state.name)
+def test_the_status_says_what_is_wrong(state: State) -> None:
+    phase, ready, degraded = reasons(state.change(settled().observed()), state.error)
+
+    assert (ready, degraded) == (state.ready, state.degraded)
+    assert phase.startswith(state.phase)
+    assert ready is not None or degraded in (None, *HARMLESS)
+
+
+def test_there_are_enough_states_and_no_two_are_the_same() -> None:
+    assert len({state.name for state in STATES}) == len(STATES) >= 40
+
+
+@pytest.mark.parametrize("name", child_names("events"), ids=" ".join)
+def test_a_ring_that_lost_an_object_is_repaired(name: ChildName) -> None:
+    world = World(has_service_monitors=True)
+    world.settle()
+
+    action = next_action(child(name, None)(world.observed()))
+
+    assert isinstance(action, Apply)
+    assert ChildName(action.manifest["kind"], action.manifest["metadata"]["name"]) == name
