@@ -67,7 +67,7 @@ async def apply(
             patch = {"spec": {"resources": {"requests": {"storage": action.size}}}}
             await kube.patch("PersistentVolumeClaim", action.name, patch, namespace=namespace)
         case RestartBroker(ordinal, uid):
-            await kube.delete("Pod", f"{name}-{ordinal}", namespace=namespace, uid=uid)
+            await kube.evict(f"{name}-{ordinal}", namespace=namespace, uid=uid)
         case Found(broker_count):
             return await admin.found(broker_count)
         case RecordFounding() | Blocked():

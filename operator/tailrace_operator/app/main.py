@@ -182,6 +182,7 @@ async def _work(
     intervals = Intervals(
         waiting_s=settings.waiting_seconds,
         resync_s=settings.resync_seconds,
+        ring_s=settings.ring_seconds,
         retry_s_max=settings.retry_seconds_max,
     )
     async with asyncio.TaskGroup() as tasks:

@@ -23,6 +23,7 @@ class Intervals:
 
     waiting_s: float
     resync_s: float
+    ring_s: float
     retry_s_max: float
 
 

@@ -153,6 +153,10 @@ class Reconciler:
         self._metrics.reconciles.labels(key.kind, outcomes.get(result.outcome, "unchanged")).inc()
         return result
 
+    async def has_ring_moved(self, key: Key) -> bool:
+        """Return whether a ring says something else of its ranges than in the pass before."""
+        return await self._rings.of(key.namespace, key.name).has_moved()
+
     async def _pass(self, key: Key, failure_count: int, taken_by: TakenBy) -> PassResult:
         document = await self._kube.find(key.kind, key.name, namespace=key.namespace)
         if document is None:

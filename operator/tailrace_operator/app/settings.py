@@ -29,6 +29,10 @@ class Settings(BaseSettings):
     resync_seconds: float = Field(default=120, ge=1)
     """How often a healthy resource is reconciled; its changes wake the operator."""
 
+    ring_seconds: float = Field(default=10, gt=0)
+    """How often a broker of a healthy ring is asked whether leaders and replicas in sync are the
+    same: Kubernetes does not show that."""
+
     waiting_seconds: float = Field(default=1, gt=0)
     """How soon a change under way is reconciled again; later, up to the resync, if it is slow."""
 

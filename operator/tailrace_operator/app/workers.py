@@ -104,9 +104,21 @@ class Workers:
             await asyncio.sleep(rest_s)
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s - rest_s):
-                    await worker.wake.wait()
+                    if key.kind == "StreamCluster" and result.outcome is Outcome.WELL:
+                        await self._until_moved(key, worker)
+                    else:
+                        await worker.wake.wait()
         del self._workers[key]
         self._gone(key)
+
+    async def _until_moved(self, key: Key, worker: _Worker) -> None:
+        """Until the worker is woken, or its ring has changed, which no object shows."""
+        while not worker.wake.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._intervals.ring_s):
+                    await worker.wake.wait()
+            if not worker.wake.is_set() and await self._reconciler.has_ring_moved(key):
+                return
 
     def _gone(self, key: Key) -> None:
         """A restarted watch does not report earlier deletions."""
@@ -131,6 +143,7 @@ def _fingerprint(document: Document) -> object:
 def _ring_state(document: Document) -> object:
     """All of a StreamCluster that its Topics wait for."""
     status: Document = document.get("status") or {}
-    ready = by_type(status).get("Ready", {})
-    is_ready = (ready.get("status"), ready.get("reason"))
-    return (document["metadata"]["uid"], status.get("clusterId"), *is_ready)
+    said = by_type(status)
+    conditions = [said.get(each, {}) for each in ("Ready", "Degraded")]
+    reasons = [(each.get("status"), each.get("reason")) for each in conditions]
+    return (document["metadata"]["uid"], status.get("clusterId"), *reasons)

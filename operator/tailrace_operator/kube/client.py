@@ -4,7 +4,8 @@ limit; what goes wrong is translated here.
     KubeError              the API refused, or did not answer
         NotFoundError      404: the object is not there
         AlreadyExistsError 409 at a create
-        ConflictError      409 else: it has changed since it was read, so read it again
+        ConflictError      409 else: it has changed since it was read, so read it again; and 429
+                           of an eviction: another pod is away
         InvalidError       400 and 422: what was sent can never be taken
         ForbiddenError     401 and 403: the operator's role does not allow it
         NamespaceEndsError 403 too: nothing new is made in a namespace that is being deleted
@@ -27,6 +28,7 @@ from tailrace_operator.plan.observed import Document
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
 _JSON = "application/json"
+_TOO_MANY = 429
 _NAMESPACE_ENDS = "NamespaceTerminating"  # a cause in the details of a `Status`
 
 
@@ -163,6 +165,33 @@ class Kube:
         except NotFoundError:
             return
 
+    async def evict(self, pod: str, *, namespace: str, uid: str) -> None:
+        """Delete a pod, if it is of this `uid` and its PodDisruptionBudget allows it; done when it
+        is gone already. ConflictError: it does not now, or the pod was replaced.
+        """
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        }
+        try:
+            await self._call(
+                "create",
+                "POST",
+                "Pod",
+                namespace=namespace,
+                name=pod,
+                subresource="eviction",
+                body=body,
+            )
+        except NotFoundError:
+            return
+        except UnavailableError as error:
+            if error.status == _TOO_MANY:
+                raise ConflictError(str(error), status=error.status) from error
+            raise
+
     async def patch(
         self,
         kind: str,
@@ -297,7 +326,7 @@ def _error_class(status: int, document: Document) -> type[KubeError]:
         case 401 | 403:
             return ForbiddenError
         case _:
-            return UnavailableError if status == 429 or status >= 500 else KubeError
+            return UnavailableError if status == _TOO_MANY or status >= 500 else KubeError
 
 
 def _causes(document: Document) -> list[object]:

@@ -93,7 +93,7 @@ class GrowClaim:
 
 @dataclass(frozen=True, slots=True)
 class RestartBroker:
-    """Delete its pod, if it is still this one; the StatefulSet recreates it."""
+    """Evict its pod, if it is still this one; the StatefulSet recreates it."""
 
     ordinal: int
     pod_uid: str

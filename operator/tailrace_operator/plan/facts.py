@@ -3,6 +3,8 @@
 from tailrace_operator.plan.observed import ChildName, Claim, Cluster, Document, Pod
 
 MEMBER = "member"  # a broker's state in its ring
+# With so many replicas in sync a range takes events, where a topic asks for no more.
+IN_SYNC_MIN = 2
 
 
 def broker_count(cluster: Cluster) -> int:
@@ -61,6 +63,21 @@ def is_founded(cluster: Cluster) -> bool:
         and ring is not None
         and founded.cluster_id is not None
         and founded.cluster_id == ring.cluster_id
+    )
+
+
+def behind_ordinals(cluster: Cluster) -> list[int]:
+    """Return the ordinals of brokers that lack events of a range, or are away from it."""
+    ranges = () if cluster.ring is None else cluster.ring.ranges
+    return sorted({ordinal for each in ranges for ordinal in {*each.replicas} - {*each.in_sync}})
+
+
+def is_needed(cluster: Cluster, ordinal: int) -> bool:
+    """Return whether a range waits for other replicas, and takes no events without this one."""
+    ranges = () if cluster.ring is None else cluster.ring.ranges
+    return any(
+        ordinal in each.in_sync and len(each.in_sync) <= min(IN_SYNC_MIN, len(each.replicas) - 1)
+        for each in ranges
     )
 
 

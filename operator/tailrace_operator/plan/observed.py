@@ -77,11 +77,29 @@ class Broker:
 
 
 @dataclass(frozen=True, slots=True)
+class Range:
+    """An open range. `in_sync`: those of its replicas, by ordinal, that live and have all events.
+
+    `loss`: what happened to its data, when all that had it are back without it.
+    """
+
+    number: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    is_led: bool = True
+    loss: str | None = None
+
+    def is_short_of(self, minimum: int) -> bool:
+        """Return whether fewer replicas are in sync than that; of fewer in all, than those."""
+        return len(self.in_sync) < min(minimum, len(self.replicas))
+
+
+@dataclass(frozen=True, slots=True)
 class Ring:
     """What its brokers say, by the one that has applied the most; `brokers`: those that answered.
 
-    `lost`: ranges whose brokers are all there, and none with all that it had; and what happened.
     `cluster_id` None: none of them is in a ring. `broker_count`: how many belong to it.
+    `new_disks`: brokers that started on a disk without what they had.
     """
 
     cluster_id: str | None
@@ -89,10 +107,28 @@ class Ring:
     copies: int
     version: str | None
     metadata_leader: int | None
-    leaderless: int
-    under_replicated: int
+    ranges: tuple[Range, ...]
     brokers: tuple[Broker, ...]
-    lost: tuple[tuple[int, str], ...] = ()
+    new_disks: frozenset[int] = frozenset()
+
+    @property
+    def leaderless(self) -> int:
+        """Return how many ranges nobody leads."""
+        return sum(not each.is_led for each in self.ranges)
+
+    @property
+    def under_replicated(self) -> int:
+        """Return how many ranges lack a replica."""
+        return self.short_of(self.copies)
+
+    @property
+    def lost(self) -> tuple[tuple[int, str], ...]:
+        """Return the ranges that wait for a person, and what happened to each."""
+        return tuple((each.number, each.loss) for each in self.ranges if each.loss is not None)
+
+    def short_of(self, minimum: int) -> int:
+        """Return how many ranges have fewer replicas in sync than that."""
+        return sum(each.is_short_of(minimum) for each in self.ranges)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from tailrace_operator.plan.facts import (
     controller_of,
     deleting_claims,
     is_going,
+    is_needed,
     is_recorded,
     is_whole,
     outdated_pods,
@@ -365,7 +366,7 @@ def _restarted(cluster: Cluster, pod: Pod, cause: str = "") -> RestartBroker:
 
 
 def _broken(cluster: Cluster, outdated: list[Pod]) -> Pod | None:
-    """One that a restart takes nothing from.
+    """One that a restart takes nothing from: no range needs its copies now.
 
     A pod that runs and does not serve may wait for a broker that is on its way: it goes when none
     is, or when no broker serves at all, as after settings with which none of them can.
@@ -374,6 +375,8 @@ def _broken(cluster: Cluster, outdated: list[Pod]) -> Pod | None:
     down = [pod for pod in outdated if pod.ordinal not in running]
     if down or len(running) < broker_count(cluster):
         return down[0] if down else None
-    waiting = [pod for pod in outdated if pod.ordinal not in ready]
+    waiting = [
+        pod for pod in outdated if pod.ordinal not in ready and not is_needed(cluster, pod.ordinal)
+    ]
     others_away = set(away_ordinals(cluster)) - {pod.ordinal for pod in waiting}
     return waiting[0] if waiting and (not ready or not others_away) else None

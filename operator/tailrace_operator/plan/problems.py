@@ -8,16 +8,19 @@ from typing import NamedTuple
 
 from tailrace_operator.plan.actions import REPLACED, Blocked, ClusterAction
 from tailrace_operator.plan.facts import (
+    IN_SYNC_MIN,
     away_ordinals,
+    behind_ordinals,
     deleting_claims,
     is_founded,
     is_recorded,
     outdated_pods,
+    ready_ordinals,
     wanted_claims,
     wanted_pods,
 )
 from tailrace_operator.plan.names import selector_labels
-from tailrace_operator.plan.observed import ChildName, Cluster
+from tailrace_operator.plan.observed import ChildName, Cluster, Ring
 
 # All is served with them: with fewer copies, or in volumes as large as before.
 HARMLESS = frozenset({"UnderReplicated", "VolumesCannotGrow"})
@@ -58,9 +61,13 @@ def cause_of_start(cluster: Cluster) -> Problem | None:
 def _problems(
     cluster: Cluster, action: ClusterAction | None, error: str | None
 ) -> Iterator[Problem]:
+    """All of them; those with which all is served come last."""
     ring = cluster.ring
+    blocked = None
     if isinstance(action, Blocked) and action.reason != REPLACED:
-        yield Problem(action.reason, action.message)
+        blocked = Problem(action.reason, action.message)
+    if blocked is not None and blocked.reason not in HARMLESS:
+        yield blocked
     if ring is not None and ring.lost:
         yield lost_data(ring.lost)
     for claim in deleting_claims(cluster):
@@ -81,14 +88,16 @@ def _problems(
         )
     if is_recorded(cluster) and not _is_reachable(cluster):
         yield Problem("ServiceBroken", f"Service {cluster.owner.name} does not lead to the brokers")
-    if ring is not None and ring.leaderless:
-        yield Problem("Leaderless", f"ranges without a leader: {ring.leaderless}")
-    if ring is not None and ring.under_replicated:
-        yield Problem("UnderReplicated", f"ranges that lack a replica: {ring.under_replicated}")
+    if ring is not None:
+        yield from unserved(ring)
     if is_recorded(cluster):
         yield from _of_brokers(cluster)
     if error is not None:
         yield Problem("Retrying", error)
+    if blocked is not None and blocked.reason in HARMLESS:
+        yield blocked
+    if ring is not None and ring.under_replicated:
+        yield under_replicated(cluster, ring)
 
 
 def subject(message: str) -> str:
@@ -100,6 +109,35 @@ def lost_data(lost: tuple[tuple[int, str], ...]) -> Problem:
     """Of ranges that only a person can let go on."""
     ranges = ", ".join(f"range {number} {what}" for number, what in lost)
     return Problem("DataAtRisk", f"{ranges}; see tailrace ring accept-loss")
+
+
+def unserved(ring: Ring, minimum: int = IN_SYNC_MIN) -> Iterator[Problem]:
+    """Of ranges that take no events: they have no leader, or too few replicas in sync."""
+    if ring.leaderless:
+        yield Problem("Leaderless", f"ranges without a leader: {ring.leaderless}")
+    if short := ring.short_of(minimum):
+        enough = min(minimum, ring.copies)
+        message = f"ranges with fewer than {enough} copies in sync, which take no events: {short}"
+        yield Problem("NotEnoughReplicas", message)
+
+
+def under_replicated(cluster: Cluster, ring: Ring) -> Problem:
+    """With the brokers that lack something, and what is done about it."""
+    ready = ready_ordinals(cluster)
+
+    def what(ordinal: int) -> str:
+        if ordinal not in ready:
+            return f"broker {ordinal} is away"
+        disk = ", on a new disk," if ordinal in ring.new_disks else ""
+        return f"broker {ordinal}{disk} gets what it lacks from the others"
+
+    brokers = ", ".join(map(what, behind_ordinals(cluster)))
+    count = len(ring.ranges)
+    return Problem(
+        "UnderReplicated",
+        f"{ring.under_replicated} of {count} ranges have fewer than {ring.copies} copies in sync: "
+        f"{brokers}",
+    )
 
 
 def _of_pods(cluster: Cluster) -> Iterator[Problem]:

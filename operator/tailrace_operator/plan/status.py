@@ -29,7 +29,7 @@ from tailrace_operator.plan.facts import (
     wanted_pods,
 )
 from tailrace_operator.plan.names import selector_text
-from tailrace_operator.plan.observed import Cluster, Document
+from tailrace_operator.plan.observed import Cluster, Document, Ring
 from tailrace_operator.plan.problems import (
     HARMLESS,
     INTERNAL_ERROR,
@@ -37,6 +37,8 @@ from tailrace_operator.plan.problems import (
     cause_of_start,
     first_problem,
     lost_data,
+    under_replicated,
+    unserved,
 )
 from tailrace_operator.plan.zones import is_balanced
 
@@ -144,9 +146,15 @@ def _waits_for(cluster: Cluster, action: ClusterAction | None) -> _Cause | None:
     if ring.lost:
         problem = lost_data(ring.lost)
         return _Cause(problem.reason, f"Data at risk: {problem.message}", problem.message)
-    if ring.leaderless:
-        return _waiting("Leaderless", f"ranges without a leader: {ring.leaderless}")
-    return None
+    return next((_waiting(*each) for each in unserved(ring)), None)
+
+
+def _catching_up(cluster: Cluster, cause: _Cause | None) -> Problem | None:
+    """All brokers serve, and some get what they lack."""
+    ring = cluster.ring
+    if cause is not None or ring is None or not ring.under_replicated:
+        return None
+    return Problem("CatchingUp", under_replicated(cluster, ring).message)
 
 
 def _starting(cluster: Cluster, message: str) -> _Cause:
@@ -196,7 +204,8 @@ def _phase(
         return cause.phase
     if problem is not None and problem.reason not in HARMLESS:
         return f"Degraded: {problem.message.partition('; ')[0]}"
-    return "Ready"
+    catching_up = _catching_up(cluster, cause)
+    return "Ready" if catching_up is None else f"Catching up: {catching_up.message}"
 
 
 # --- conditions -----------------------------------------------------------------------------------
@@ -214,10 +223,18 @@ def _ready(
         return Condition("Ready", False, cause.reason, cause.message)
     if problem is not None and problem.reason not in HARMLESS:
         return Condition("Ready", False, *problem)
-    count = broker_count(cluster)
-    copies = 1 if cluster.ring is None else cluster.ring.copies
-    of_each = f"{copies} {'copy' if copies == 1 else 'copies'} of each event"
-    return Condition("Ready", True, "BrokersReady", f"{count} of {count} brokers serve; {of_each}")
+    count, said = broker_count(cluster), ""
+    if cluster.ring is not None:
+        said = f"; {_copies(cluster.ring)}"
+    return Condition("Ready", True, "BrokersReady", f"{count} of {count} brokers serve{said}")
+
+
+def _copies(ring: Ring) -> str:
+    if ring.copies == 1:
+        return "1 copy of each event"
+    count = len(ring.ranges)
+    whole = count - ring.under_replicated
+    return f"{ring.copies} copies of each event, all in sync in {whole} of {count} ranges"
 
 
 def _progressing(
@@ -237,6 +254,8 @@ def _progressing(
         reason, message = progress_reason(action), described(action)
     elif cause is not None:
         reason, message = cause.reason, cause.message
+    elif catching_up := _catching_up(cluster, cause):
+        reason, message = catching_up
     elif growing := _growing(cluster):
         reason, message = "UpdatingVolumes", growing
     else:

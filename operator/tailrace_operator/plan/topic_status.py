@@ -6,9 +6,10 @@ from tailrace.settings.quantities import duration_quantity
 from tailrace_operator.api.kinds import PARTITIONS_LISTED_MAX
 from tailrace_operator.plan.actions import Blocked, TopicAction, described, progress_reason
 from tailrace_operator.plan.conditions import Condition, condition_documents, paused_condition
+from tailrace_operator.plan.facts import IN_SYNC_MIN
 from tailrace_operator.plan.names import PAUSED
 from tailrace_operator.plan.observed import Document, LiveTopic, Ring, Topic
-from tailrace_operator.plan.problems import lost_data
+from tailrace_operator.plan.problems import lost_data, unserved
 
 _UNITS = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
@@ -97,7 +98,8 @@ def _served(live: LiveTopic, ring: Ring | None) -> Condition:
     if without:
         message = f"{len(without)} of {live.partition_count} partitions have no leader"
         return Condition("Ready", False, "Leaderless", message)
-    if ring is not None and ring.leaderless:
-        message = f"ranges without a leader: {ring.leaderless}; their partitions are not served"
-        return Condition("Ready", False, "Leaderless", message)
+    if ring is not None:
+        minimum = int(live.settings.get("minInSyncReplicas", IN_SYNC_MIN))
+        for problem in unserved(ring, minimum):
+            return Condition("Ready", False, *problem)
     return Condition("Ready", True, "Served", f"{live.partition_count} partitions are served")

@@ -74,6 +74,23 @@ class RingAdmin:
         brokers = tuple(Broker(ordinal, ring.state) for ordinal, (ring, _) in sorted(found.items()))
         return ring_of(best, brokers, await self._version_of(best))
 
+    async def has_moved(self) -> bool:
+        """Return whether a broker that served says something else of the ranges than was seen.
+
+        One is asked, another each time. A ring that did not serve is observed soon anyway.
+        """
+        if self.ring is None or not self._ready:
+            return False
+        ordinal = self._ready.pop(0)
+        self._ready.append(ordinal)
+        found: dict[int, tuple[RingDetails, bool]] = {}
+        async with self._clients.in_use():
+            await self._ask(ordinal, self._clients.of(ordinal), found)
+        if ordinal not in found:
+            return True
+        said = ring_of(found[ordinal][0], (), None)
+        return said.ranges != self.ring.ranges
+
     async def found(self, broker_count: int) -> str:
         """The id of the ring that is founded now, or was before with as many brokers."""
         async with _translated(self._timeout_s * FOUND_TIMES_LONGER):

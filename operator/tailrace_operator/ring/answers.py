@@ -5,9 +5,14 @@ from typing import Any
 
 from pydantic.alias_generators import to_snake
 
-from tailrace.protocol.ring_values import RangeDetails, Registration, RingDetails
+from tailrace.protocol.ring_values import (
+    RangeDetails,
+    RangeReplica,
+    Registration,
+    RingDetails,
+)
 from tailrace.values import PartitionDetails, TopicDetails, to_document
-from tailrace_operator.plan.observed import Broker, Document, LiveTopic, Ring
+from tailrace_operator.plan.observed import Broker, Document, LiveTopic, Range, Ring
 
 _NOT_SETTINGS = frozenset({"name", "id", "partitions", "copies"})
 _OUT_OF_SERVICE = ("leaderless", "waiting")
@@ -27,42 +32,54 @@ def ring_of(best: RingDetails, brokers: tuple[Broker, ...], version: str | None)
         copies=best.copies,
         version=version,
         metadata_leader=best.metadata.leader,
-        leaderless=sum(range_.state in _OUT_OF_SERVICE for range_ in best.ranges),
-        under_replicated=sum(_lacks_replicas(range_, by_ordinal) for range_ in best.ranges),
+        ranges=tuple(_range(each, by_ordinal) for each in best.ranges if each.state != "sealed"),
         brokers=brokers,
-        lost=tuple(
-            (each.id, _loss(each, by_ordinal)) for each in best.ranges if _is_lost(each, by_ordinal)
-        ),
+        new_disks=frozenset(each.ordinal for each in best.registrations if each.loss == "disk"),
     )
+
+
+def _range(one: RangeDetails, by_ordinal: Mapping[int, Registration]) -> Range:
+    return Range(
+        number=one.id,
+        replicas=one.replicas,
+        in_sync=tuple(each.ordinal for each in one.isr if _is_in_sync(each, by_ordinal)),
+        is_led=one.state not in _OUT_OF_SERVICE,
+        loss=_loss(one) if _is_lost(one, by_ordinal) else None,
+    )
+
+
+def _is_in_sync(replica: RangeReplica, by_ordinal: Mapping[int, Registration]) -> bool:
+    """Return whether it has all events now; the last two members stay in an ISR, even if away."""
+    registration = by_ordinal.get(replica.ordinal)
+    return (
+        not replica.ghost
+        and registration is not None
+        and registration.registration == replica.registration
+        and _is_there(registration)
+    )
+
+
+def _is_there(registration: Registration | None) -> bool:
+    return registration is not None and registration.alive and not registration.fenced
 
 
 def _is_lost(one: RangeDetails, by_ordinal: Mapping[int, Registration]) -> bool:
     """Whether nobody is left to be waited for: all that were in sync are back without their data.
 
-    A ghost that is away may have them on its disk, and is waited for.
+    A ghost that is away may have them on its disk, and is waited for. Of those that lost nothing
+    but power the one that has most leads, and nobody is asked.
     """
-    found = [by_ordinal.get(each.ordinal) for each in one.isr if each.ghost]
-    are_back = all(each is not None and each.alive and not each.fenced for each in found)
-    return one.state == "waiting" and len(found) == len(one.isr) and are_back
+    return one.state == "waiting" and all(
+        each.ghost and each.cause != "power" and _is_there(by_ordinal.get(each.ordinal))
+        for each in one.isr
+    )
 
 
-def _loss(one: RangeDetails, by_ordinal: Mapping[int, Registration]) -> str:
-    losses = {by_ordinal[each.ordinal].loss for each in one.isr}
-    return "lost its disk" if "disk" in losses else "may have lost its last events"
-
-
-def _lacks_replicas(one: RangeDetails, by_ordinal: Mapping[int, Registration]) -> bool:
-    """Return whether replicas are missing, counted as for `GET /v1/brokers`."""
-    good = 0
-    for each in one.isr:
-        registration = by_ordinal.get(each.ordinal)
-        good += (
-            not each.ghost
-            and registration is not None
-            and registration.registration == each.registration
-            and not registration.fenced
-        )
-    return one.state != "sealed" and good < len(one.replicas)
+def _loss(one: RangeDetails) -> str:
+    causes = {each.cause for each in one.isr}
+    if causes == {"damage"}:
+        return "has damaged data"
+    return "lost its disk" if "disk" in causes else "may have lost its last events"
 
 
 def live_topic(details: TopicDetails) -> LiveTopic:

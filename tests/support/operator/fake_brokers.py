@@ -112,7 +112,11 @@ class MemoryBrokers:
     secrets: dict[int, str] = field(default_factory=dict)
     members: set[int] = field(default_factory=set)
     boots: dict[int, int] = field(default_factory=dict)
-    ranges: list[dict[str, Any]] = field(default_factory=list)
+    ranges: list[dict[str, Any]] = field(default_factory=list)  # others than those with copies
+    copies: int = 1
+    behind: set[int] = field(default_factory=set)  # brokers that are in no ISR
+    new_disks: set[int] = field(default_factory=set)
+    is_catching_up: bool = False  # then who comes back stays behind
     port: int = 0
 
     @property
@@ -123,9 +127,12 @@ class MemoryBrokers:
     def start(self, ordinal: int, environment: Mapping[str, str]) -> None:
         self.secrets[ordinal] = environment["TAILRACE_RING_SECRET"]
         self.boots[ordinal] = self.boots.get(ordinal, 0) + 1
+        if not self.is_catching_up:
+            self.behind.discard(ordinal)
 
     def stop(self, ordinal: int) -> None:
         del self.secrets[ordinal]
+        self.behind.add(ordinal)
 
     def is_ready(self, ordinal: int) -> bool:
         return self.cluster_id is not None and ordinal in self.secrets
@@ -208,7 +215,7 @@ class MemoryBrokers:
             "clusterId": self.cluster_id,
             "brokers": len(self.members) if is_in else None,
             "factor": len(self.members) if is_in else None,
-            "copies": 1,
+            "copies": self.copies,
             "metadata": {
                 "term": 1,
                 "leader": 0 if is_in else None,
@@ -223,16 +230,37 @@ class MemoryBrokers:
                     "registration": self.boots[ordinal],
                     "incarnation": str(ordinal),
                     "boot": self.boots[ordinal],
-                    "loss": "clean",
+                    "loss": "disk" if ordinal in self.new_disks else "clean",
                     "fenced": ordinal not in self.secrets,
                     "alive": ordinal in self.secrets,
                     "height": 1,
                 }
                 for ordinal in sorted(self.members)
             ],
-            "ranges": self.ranges,
+            "ranges": [*self.ranges, *self._copied()],
             "step": None,
         }
+
+    def _copied(self) -> list[dict[str, Any]]:
+        """One range, with a replica on each broker."""
+        if self.copies == 1 or not self.members:
+            return []
+        isr = sorted(self.members - self.behind)
+        members = [
+            {"ordinal": each, "registration": self.boots[each], "ghost": False} for each in isr
+        ]
+        return [
+            {
+                "id": 0,
+                "start": "0",
+                "end": "9",
+                "epoch": 1,
+                "leader": isr[0] if isr else None,
+                "replicas": sorted(self.members),
+                "isr": members,
+                "state": "open" if isr else "waiting",
+            }
+        ]
 
     def _brokers(self) -> dict[str, Any]:
         return {

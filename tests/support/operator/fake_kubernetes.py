@@ -77,6 +77,9 @@ class FakeKubernetes:
     forbidden: set[str] = field(default_factory=set)  # namespaces, to everyone
     ending: set[str] = field(default_factory=set)  # namespaces: nothing new is made there
     refused: dict[str, str] = field(default_factory=dict)  # writes, by kind, and what is reported
+    on_eviction: list[Callable[[], None]] = field(
+        default_factory=list
+    )  # each once, before the next
     writes_left: int | None = None  # the operator is cut off after so many writes
     port: int = 0
 
@@ -247,6 +250,8 @@ class FakeKubernetes:
         subresource: str | None,
     ) -> Any:
         place = (kind, namespace or "", call.name or "")
+        if subresource == "eviction":
+            return self._evicted(place, body)
         if call.verb == "create":
             return self._create(kind, namespace or "", body)
         if call.verb == "list":
@@ -300,6 +305,24 @@ class FakeKubernetes:
         _check_ports(old, body)
         cleaned = _without(old, before, body) if before is not None else old
         return self._changed_to(place, old, _applied(cleaned, body))
+
+    def _evicted(self, place: Place, body: dict[str, Any]) -> dict[str, Any]:
+        """As the PodDisruptionBudgets that select the pod allow it; 429 when none may go now."""
+        pod = self.objects.get(place)
+        if pod is None:
+            raise RefusedError(404, "NotFound", f'pods "{place[2]}" not found')
+        _check(pod, body.get("deleteOptions", {}).get("preconditions", {}))
+        while self.on_eviction:
+            self.on_eviction.pop()()
+        for budget in self._listed("PodDisruptionBudget", place[1], ""):
+            selector = budget["spec"]["selector"]["matchLabels"]
+            pods = self._listed("Pod", place[1], ",".join(f"{k}={v}" for k, v in selector.items()))
+            away = sum(not is_ready(each) for each in pods)
+            if pod in pods and is_ready(pod) and away >= budget["spec"]["maxUnavailable"]:
+                message = "Cannot evict pod as it would violate the pod's disruption budget."
+                raise RefusedError(429, "TooManyRequests", message)
+        self._deleted(place, has_orphans=False)
+        return {"kind": "Status", "status": "Success"}
 
     def _patched(
         self, place: Place, old: dict[str, Any], body: dict[str, Any], *, is_status: bool
@@ -375,7 +398,9 @@ class FakeKubernetes:
     def _let_go(self, place: Place, document: dict[str, Any]) -> None:
         """One that is being deleted, when nothing holds it any more."""
         metadata = document["metadata"]
-        if "deletionTimestamp" in metadata and not metadata.get("finalizers"):
+        is_free = "deletionTimestamp" in metadata and not metadata.get("finalizers")
+        now = self.objects.get(place)  # who was notified may have let it go, and made another
+        if is_free and now is not None and now["metadata"]["uid"] == metadata["uid"]:
             self._gone(place)
 
     def _gone(self, place: Place) -> None:
@@ -512,6 +537,14 @@ def _verb(request: web.Request, name: str | None) -> str:
             return "watch"
         return "list" if name is None else "get"
     return {"POST": "create", "PATCH": "patch", "DELETE": "delete"}[request.method]
+
+
+def is_ready(pod: Mapping[str, Any]) -> bool:
+    """Whether it serves, and does not end."""
+    if "deletionTimestamp" in pod["metadata"]:
+        return False
+    conditions = pod.get("status", {}).get("conditions", ())
+    return any((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
 
 
 def _place(document: Mapping[str, Any]) -> Place:

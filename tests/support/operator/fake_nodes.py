@@ -7,11 +7,10 @@ import asyncio
 import base64
 import hashlib
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from tests.support.operator.fake_brokers import Brokers
-from tests.support.operator.fake_kubernetes import FakeKubernetes
+from tests.support.operator.fake_kubernetes import FakeKubernetes, is_ready
 
 POLL_S = 0.05
 ORDINAL_LABEL = "apps.kubernetes.io/pod-index"
@@ -76,7 +75,7 @@ class FakeNodes:
         status = {
             "observedGeneration": owner["metadata"]["generation"],
             "replicas": len(pods),
-            "readyReplicas": sum(_is_ready(pod) for pod in pods),
+            "readyReplicas": sum(is_ready(pod) for pod in pods),
             "updateRevision": revision,
         }
         self.kube.edit("StatefulSet", name, {"status": status})
@@ -204,10 +203,3 @@ class FakeNodes:
             else:
                 found[each["name"]] = each["value"]
         return found
-
-
-def _is_ready(pod: Mapping[str, Any]) -> bool:
-    conditions = pod.get("status", {}).get("conditions", ())
-    return any(
-        condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions
-    )

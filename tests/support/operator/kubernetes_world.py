@@ -5,6 +5,7 @@ actions are applied at once. What must never happen is asserted where it would.
 """
 
 import copy
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -35,6 +36,7 @@ from tailrace_operator.plan.observed import (
     Founded,
     Owner,
     Pod,
+    Range,
     Ring,
 )
 from tailrace_operator.plan.plan import next_action
@@ -47,6 +49,8 @@ NOW = "2026-11-21T10:00:00Z"
 STATEFUL_SET = ChildName("StatefulSet", "events")
 OWNER = Owner(namespace="shop", name="events", uid="owner-1", generation=1)
 GIBIBYTE = 2**30
+COPIES = 3
+FLOOR = 2
 
 
 def a_cluster(spec: dict[str, Any] | None = None, **changes: Any) -> Cluster:
@@ -65,7 +69,10 @@ def a_cluster(spec: dict[str, Any] | None = None, **changes: Any) -> Cluster:
 
 @dataclass
 class World:
-    """`spec` as it was applied. `disks`: the ring that a broker's volume belongs to."""
+    """`spec` as it was applied. `disks`: the ring that a broker's volume belongs to.
+
+    `behind`: brokers that are in no ISR; each that ends is, as far as two others are in sync.
+    """
 
     spec: dict[str, Any] = field(default_factory=dict)
     has_service_monitors: bool = False
@@ -76,6 +83,7 @@ class World:
     pods: dict[int, Pod] = field(default_factory=dict)
     claims: dict[int, Claim] = field(default_factory=dict)
     disks: dict[int, str | None] = field(default_factory=dict)
+    behind: set[int] = field(default_factory=set)
     founded: Founded | None = None
     generation: int = 1
     made_count: int = 0
@@ -166,15 +174,35 @@ class World:
             return False
         if pod.is_deleting:
             del self.pods[ordinal]
+            self._leave(ordinal)
         elif not pod.is_running and pod.problem is None:
             self.pods[ordinal] = replace(pod, is_running=True)
         elif pod.is_running and self.disks[ordinal] is None and self._cluster_id() is not None:
             self.disks[ordinal] = self._cluster_id()
         elif pod.is_running and not pod.is_ready and self.disks[ordinal] is not None:
             self.pods[ordinal] = replace(pod, is_ready=True)
+        elif pod.is_ready and ordinal in self.behind and self.in_sync():
+            self.behind.remove(ordinal)
         else:
             return False
         return True
+
+    def in_sync(self) -> set[int]:
+        """Brokers that run and have all events of their ranges."""
+        running = {each.ordinal for each in self.pods.values() if each.is_running}
+        return {each for each in running if self.disks[each] is not None} - self.behind
+
+    def lose_disk(self, ordinal: int) -> None:
+        """Somebody deletes its claim and its pod, while others have all that it had."""
+        if len(self.in_sync() - {ordinal}) >= FLOOR and ordinal in self.pods:
+            self.behind.add(ordinal)
+            self.disks[ordinal] = None
+            self.end_pod(ordinal)
+
+    def _leave(self, ordinal: int) -> None:
+        everyone = set(range(self._count()))
+        if len(everyone - self.behind - {ordinal}) >= FLOOR:
+            self.behind.add(ordinal)
 
     def end_pod(self, ordinal: int) -> None:
         """Somebody deletes it."""
@@ -269,6 +297,10 @@ class World:
         if pod.is_ready:
             others = [self.pods.get(each) for each in range(self._count()) if each != ordinal]
             assert all(other is not None and other.is_ready for other in others), "one at a time"
+            assert not self.behind, "each range has all copies before the next broker goes"
+        in_sync = self.in_sync()
+        if self._count() > FLOOR and ordinal in in_sync:
+            assert len(in_sync - {ordinal}) >= FLOOR, "a range needs its copies"
         self.end_pod(ordinal)
 
     # --- the ring ---------------------------------------------------------------------------------
@@ -314,17 +346,51 @@ class World:
             )
             for each in running
         )
-        away = self._count() - sum(each.is_ready for each in running)
+        serving = {each.ordinal for each in running if each.is_ready} & self.in_sync()
         return Ring(
             cluster_id=cluster_id,
             broker_count=None if cluster_id is None else self._count(),
-            copies=1,
+            copies=min(COPIES, self._count()),
             version="0.1.0",
             metadata_leader=0,
-            leaderless=0 if cluster_id is None else away,
-            under_replicated=0,
+            ranges=() if cluster_id is None else ranges_of(self._count(), self.in_sync(), serving),
             brokers=brokers,
         )
+
+
+def ranges_of(
+    broker_count: int, in_sync: Collection[int], serving: Collection[int]
+) -> tuple[Range, ...]:
+    """A range for each broker, with replicas on it and the next two, led by one that serves."""
+    ranges = []
+    for number in range(broker_count):
+        replicas = tuple(
+            (number + each) % broker_count for each in range(min(COPIES, broker_count))
+        )
+        whole = tuple(each for each in replicas if each in in_sync)
+        ranges.append(Range(number, replicas, whole, is_led=any(r in serving for r in replicas)))
+    return tuple(ranges)
+
+
+def with_ranges(
+    ring: Ring | None,
+    *,
+    behind: Collection[int] = (),
+    leaderless: Collection[int] = (),
+    losses: Mapping[int, str] | None = None,
+) -> Ring:
+    """The same with brokers in no ISR, ranges that nobody leads, and ranges that are lost."""
+    assert ring is not None
+    ranges = tuple(
+        replace(
+            each,
+            in_sync=tuple(ordinal for ordinal in each.in_sync if ordinal not in behind),
+            is_led=each.number not in leaderless,
+            loss=(losses or {}).get(each.number),
+        )
+        for each in ring.ranges
+    )
+    return replace(ring, ranges=ranges)
 
 
 def settled(**spec: Any) -> World:

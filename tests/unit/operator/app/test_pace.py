@@ -4,7 +4,7 @@ from tailrace_operator.app.pace import Intervals, Outcome, Pace
 
 
 def pace() -> Pace:
-    return Pace(Intervals(waiting_s=1.0, resync_s=30.0, retry_s_max=60.0))
+    return Pace(Intervals(waiting_s=1.0, resync_s=30.0, ring_s=10.0, retry_s_max=60.0))
 
 
 def test_after_a_change_it_reconciles_again_at_once() -> None:

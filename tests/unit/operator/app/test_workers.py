@@ -40,7 +40,7 @@ def reported(*, there: tuple[str, ...], notify: Callable[[Workers], None]) -> st
         async with asyncio.TaskGroup() as tasks:
             kept = tasks.create_task(asyncio.Event().wait())
             working = cast("asyncio.TaskGroup", Started(tasks))
-            intervals = Intervals(waiting_s=1, resync_s=1000, retry_s_max=1)
+            intervals = Intervals(waiting_s=1, resync_s=1000, ring_s=1000, retry_s_max=1)
             workers = Workers(working, cast("Reconciler", Finds(*there)), intervals)
             notify(workers)
             for _ in range(10):

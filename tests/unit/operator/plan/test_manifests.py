@@ -10,7 +10,13 @@ from tailrace_broker.app.settings import Settings
 from tailrace_operator.plan.manifests import children, secret_manifest
 from tailrace_operator.plan.names import APPLIED_HASH, child_names, labels, selector_labels
 from tailrace_operator.plan.observed import ChildName, Founded
-from tests.support.operator.kubernetes_world import OWNER, STATEFUL_SET, World, a_cluster
+from tests.support.operator.kubernetes_world import (
+    OWNER,
+    STATEFUL_SET,
+    World,
+    a_cluster,
+    with_ranges,
+)
 
 FULL_SPEC = {
     "image": "registry.example/broker:1",
@@ -242,8 +248,8 @@ def test_a_whole_ring_can_spare_one_broker_and_no_other_ring_any() -> None:
     rings = [
         whole,
         replace(whole, ring=None),
-        replace(whole, ring=replace(whole.ring, under_replicated=1)),
-        replace(whole, ring=replace(whole.ring, leaderless=1)),
+        replace(whole, ring=with_ranges(whole.ring, behind={1})),
+        replace(whole, ring=with_ranges(whole.ring, leaderless={1})),
         replace(whole, ring=replace(whole.ring, brokers=())),
         replace(whole, pods=whole.pods[1:]),
         replace(whole, founded=None),

@@ -26,6 +26,7 @@ from tests.support.operator.kubernetes_world import (
     action_of,
     blocked,
     settled,
+    with_ranges,
 )
 
 SERVICE = ChildName("Service", "events")
@@ -420,13 +421,33 @@ def test_the_leader_is_restarted_when_it_is_the_only_one() -> None:
     assert restarted(outdated(0)) == 0
 
 
-@pytest.mark.parametrize("change", ["leaderless", "under_replicated"])
-def test_no_broker_is_restarted_while_a_range_waits_for_one(change: str) -> None:
+@pytest.mark.parametrize("changes", [{"leaderless": {2}}, {"behind": {2}}])
+def test_no_broker_is_restarted_while_a_range_waits_for_one(changes: dict[str, Any]) -> None:
     cluster = outdated(1)
-    ring = replace(ring_of(cluster), **{change: 1})  # type: ignore[arg-type]
-    cluster = replace(cluster, ring=ring)
+    cluster = replace(cluster, ring=with_ranges(cluster.ring, **changes))
 
     assert restarted(replace(cluster, children=objects_of(cluster))) is None
+
+
+@pytest.mark.parametrize(
+    ("behind", "restarts"),
+    [(set(), 1), ({2}, None), ({1}, 1), ({0, 2}, None)],
+    ids=["all have all", "needed", "has not all", "has all alone"],
+)
+def test_a_pod_that_does_not_serve_is_not_restarted_while_a_range_needs_its_copies(
+    behind: set[int], restarts: int | None
+) -> None:
+    """Its peers are ghosts, or catch up: without it nothing would be taken, or lead."""
+    cluster = with_pods(outdated(0, 1), 1, is_ready=False)
+    cluster = replace(cluster, ring=with_ranges(cluster.ring, behind=behind))
+
+    assert restarted(replace(cluster, children=objects_of(cluster))) == restarts
+
+
+def test_the_only_copy_of_a_ring_of_one_waits_for_no_other() -> None:
+    cluster = with_pods(settled(brokers=1).observed(), 0, revision="earlier", is_ready=False)
+
+    assert restarted(replace(cluster, children=objects_of(cluster))) == 0
 
 
 @pytest.mark.parametrize(

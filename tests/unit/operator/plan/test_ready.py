@@ -14,7 +14,14 @@ from tailrace_operator.plan.plan import next_action
 from tailrace_operator.plan.problems import HARMLESS
 from tailrace_operator.plan.status import cluster_status
 from tailrace_operator.plan.whole import mutable_spec
-from tests.support.operator.kubernetes_world import NOW, STATEFUL_SET, World, a_cluster, settled
+from tests.support.operator.kubernetes_world import (
+    NOW,
+    STATEFUL_SET,
+    World,
+    a_cluster,
+    settled,
+    with_ranges,
+)
 
 SERVICE = ChildName("Service", "events")
 GONE_AT = "2026-11-21T10:00:00Z"
@@ -63,6 +70,10 @@ def ring(**changes: Any) -> Change:
         return replace(cluster, ring=replace(cluster.ring, **changes))
 
     return changed
+
+
+def ranges(**changes: Any) -> Change:
+    return lambda cluster: replace(cluster, ring=with_ranges(cluster.ring, **changes))
 
 
 def seen(**changes: Any) -> Change:
@@ -127,7 +138,7 @@ def going(live: dict[str, Any]) -> Document:
 
 
 DOWN = {"is_running": False, "is_ready": False}
-LOST = ((1, "lost its disk"),)
+LOST = {1: "lost its disk"}
 WRONG_SELECTOR = edited(selector={"x": "y"})
 OUT = Broker(0, "waiting to be founded")
 
@@ -141,7 +152,21 @@ STATES = (
     State("as specified", seen(), "Ready"),
     State("settings change", spec(settings={"ioThreads": 4}), "Ready"),
     State("volumes grow", claim(requested_bytes=2**40), "Ready"),
-    State("a replica is behind", ring(under_replicated=1), "Ready", None, "UnderReplicated"),
+    State(
+        "a replica is behind",
+        ranges(behind={1}),
+        "Catching up: 3 of 3 ranges have fewer than 3 copies in sync: broker 1 gets what it lacks",
+        None,
+        "UnderReplicated",
+    ),
+    State(
+        "a lost volume fills",
+        together(ranges(behind={1}), ring(new_disks=frozenset({1}))),
+        "Catching up: 3 of 3 ranges have fewer than 3 copies in sync: broker 1, on a new disk, "
+        "gets what it lacks from the others",
+        None,
+        "UnderReplicated",
+    ),
     State("paused and well", owner(is_paused=True), "Paused"),
     State("a policy is missing", child(ChildName("NetworkPolicy", "events"), None), "Ready"),
     # pods
@@ -259,17 +284,53 @@ STATES = (
         "VolumeFails",
     ),
     # the ring
-    State("no leader", ring(leaderless=2), "Waiting: ranges", "Leaderless", "Leaderless"),
+    State("no leader", ranges(leaderless={1, 2}), "Waiting: ranges", "Leaderless", "Leaderless"),
+    State(
+        "one copy in sync",
+        ranges(behind={1, 2}),
+        "Waiting: ranges with fewer than 2 copies in sync, which take no events: 3",
+        "NotEnoughReplicas",
+        "NotEnoughReplicas",
+    ),
+    State(
+        "a broker is away, and another behind",
+        together(ranges(behind={1, 2}), no_pod(1)),
+        "Starting: 2 of 3",
+        "Starting",
+        "NotEnoughReplicas",
+    ),
+    State(
+        "a replica is behind, and an error",
+        ranges(behind={1}),
+        "Retrying: no",
+        "Retrying",
+        "Retrying",
+        "no",
+    ),
+    State(
+        "a volume goes, another cannot grow",
+        together(
+            spec(storage={"size": "20Gi"}),
+            lambda cluster: replace(
+                cluster, claims=tuple(replace(c, is_expandable=False) for c in cluster.claims)
+            ),
+            claim(is_deleting=True),
+            repaired,
+        ),
+        "Blocked: volume data-events-0 cannot grow to 20Gi",
+        "VolumeDeleting",
+        "VolumeDeleting",
+    ),
     State(
         "a disk is lost",
-        ring(leaderless=1, lost=LOST),
+        ranges(leaderless={1}, losses=LOST),
         "Data at risk: range 1 lost its disk; see tailrace ring accept-loss",
         "DataAtRisk",
         "DataAtRisk",
     ),
     State(
         "a disk is lost, and another broker is away",
-        together(ring(leaderless=2, lost=LOST), no_pod(0)),
+        together(ranges(leaderless={0, 1}, losses=LOST), no_pod(0)),
         "Data at risk: range 1 lost its disk",
         "Starting",
         "DataAtRisk",
@@ -356,7 +417,7 @@ STATES = (
     State("an error", seen(), "Retrying: no", "Retrying", "Retrying", "no"),
     State(
         "an error while a disk is lost",
-        ring(leaderless=1, lost=LOST),
+        ranges(leaderless={1}, losses=LOST),
         "Retrying: no",
         "DataAtRisk",
         "DataAtRisk",
@@ -372,7 +433,7 @@ STATES = (
     ),
     State(
         "paused, a disk lost",
-        together(owner(is_paused=True), ring(leaderless=1, lost=LOST)),
+        together(owner(is_paused=True), ranges(leaderless={1}, losses=LOST)),
         "Paused",
         "DataAtRisk",
         "DataAtRisk",

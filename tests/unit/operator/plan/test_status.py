@@ -22,9 +22,10 @@ from tailrace_operator.plan.actions import (
     described,
 )
 from tailrace_operator.plan.manifests import secret_manifest
-from tailrace_operator.plan.observed import ChildName, Cluster, Founded, Pod, Ring
+from tailrace_operator.plan.observed import ChildName, Cluster, Founded, Pod
+from tailrace_operator.plan.problems import under_replicated
 from tailrace_operator.plan.status import broken_status, cluster_status
-from tests.support.operator.kubernetes_world import IMAGE, NOW, World, a_cluster
+from tests.support.operator.kubernetes_world import IMAGE, NOW, World, a_cluster, with_ranges
 
 LATER = "2026-11-21T11:00:00Z"
 
@@ -62,11 +63,6 @@ def with_pod(cluster: Cluster, ordinal: int, **changes: Any) -> Cluster:
     return replace(cluster, pods=tuple(pods))
 
 
-def ring_of(cluster: Cluster, **changes: Any) -> Ring:
-    assert cluster.ring is not None
-    return replace(cluster.ring, **changes)
-
-
 def test_a_ring_that_is_as_its_spec_says() -> None:
     status = status_of(settled())
 
@@ -80,7 +76,7 @@ def test_a_ring_that_is_as_its_spec_says() -> None:
         "zones": 0,
         "version": "0.1.0",
         "image": IMAGE,
-        "copies": 1,
+        "copies": 3,
         "clusterId": "ring-1",
         "founded": {"brokers": 3, "clusterId": "ring-1"},
         "selector": "app.kubernetes.io/name=tailrace,app.kubernetes.io/instance=events,"
@@ -97,17 +93,20 @@ def test_a_ring_that_is_as_its_spec_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("copies", "said"), [(1, "1 copy of each event"), (3, "3 copies of each event")]
+    ("count", "behind", "said"),
+    [
+        (1, (), "1 of 1 brokers serve; 1 copy of each event"),
+        (3, (), "3 of 3 brokers serve; 3 copies of each event, all in sync in 3 of 3 ranges"),
+        (3, (2,), "3 of 3 brokers serve; 3 copies of each event, all in sync in 0 of 3 ranges"),
+    ],
 )
-def test_the_condition_says_how_many_copies_there_are(copies: int, said: str) -> None:
-    cluster = settled()
-    cluster = replace(cluster, ring=ring_of(cluster, copies=copies))
+def test_the_condition_says_how_many_copies_there_are(
+    count: int, behind: tuple[int, ...], said: str
+) -> None:
+    cluster = settled(brokers=count)
+    cluster = replace(cluster, ring=with_ranges(cluster.ring, behind=behind))
 
-    assert condition(status_of(cluster), "Ready") == (
-        "True",
-        "BrokersReady",
-        f"3 of 3 brokers serve; {said}",
-    )
+    assert condition(status_of(cluster), "Ready") == ("True", "BrokersReady", said)
 
 
 def test_the_scenario_of_a_new_ring() -> None:
@@ -164,11 +163,15 @@ def test_the_scenario_of_a_change_of_the_image() -> None:
         if world.status["phase"] not in phases:
             phases.append(world.status["phase"])
 
-    assert phases == [
+    catching_up = "Catching up: 3 of 3 ranges have fewer than 3 copies in sync: broker {} gets"
+    assert [phase.partition(" what it lacks")[0] for phase in phases] == [
         "Ready",
         "Restarting broker 1 (1 of 3)",
+        catching_up.format(1),
         "Restarting broker 2 (2 of 3)",
+        catching_up.format(2),
         "Restarting broker 0 (3 of 3)",
+        catching_up.format(0),
     ]
 
 
@@ -216,7 +219,7 @@ def test_a_ring_that_does_not_serve_is_waited_for(changes: dict[str, Any], phase
 
 def test_ranges_without_a_leader_are_not_ready() -> None:
     cluster = settled()
-    status = status_of(replace(cluster, ring=ring_of(cluster, leaderless=2)))
+    status = status_of(replace(cluster, ring=with_ranges(cluster.ring, leaderless={0, 1})))
 
     assert status["phase"] == "Waiting: ranges without a leader: 2"
     assert condition(status, "Ready")[:2] == ("False", "Leaderless")
@@ -225,10 +228,31 @@ def test_ranges_without_a_leader_are_not_ready() -> None:
 
 def test_a_ring_that_lacks_replicas_is_ready_and_degraded() -> None:
     cluster = settled()
-    status = status_of(replace(cluster, ring=ring_of(cluster, under_replicated=1)))
+    status = status_of(replace(cluster, ring=with_ranges(cluster.ring, behind={1, 2})))
+    assert condition(status, "Ready")[:2] == ("False", "NotEnoughReplicas")
 
-    assert status["phase"] == "Ready"
-    assert condition(status, "Degraded")[:2] == ("True", "UnderReplicated")
+    status = status_of(replace(cluster, ring=with_ranges(cluster.ring, behind={1})))
+
+    lacking = (
+        "3 of 3 ranges have fewer than 3 copies in sync: broker 1 gets what it lacks from the "
+        "others"
+    )
+    assert status["phase"] == f"Catching up: {lacking}"
+    assert condition(status, "Ready")[0] == "True"
+    assert condition(status, "Progressing") == ("True", "CatchingUp", lacking)
+    assert condition(status, "Degraded") == ("True", "UnderReplicated", lacking)
+
+
+def test_the_brokers_that_lack_something_are_named() -> None:
+    cluster = with_pod(settled(), 2, is_ready=False)
+    ring = with_ranges(cluster.ring, behind={1, 2})
+    cluster = replace(cluster, ring=replace(ring, new_disks=frozenset({0, 1})))
+    assert cluster.ring is not None
+
+    assert under_replicated(cluster, cluster.ring).message == (
+        "3 of 3 ranges have fewer than 3 copies in sync: broker 1, on a new disk, gets what it "
+        "lacks from the others, broker 2 is away"
+    )
 
 
 def test_volumes_that_grow_are_reported_and_those_that_cannot() -> None:

@@ -18,7 +18,7 @@ from tailrace_operator.plan.actions import (
 )
 from tailrace_operator.plan.observed import Topic
 from tailrace_operator.plan.topic_status import size_text, topic_status
-from tests.support.operator.kubernetes_world import NOW, settled
+from tests.support.operator.kubernetes_world import NOW, settled, with_ranges
 from tests.support.operator.topics_of_operator import a_topic, live_topic
 
 LATER = "2026-11-21T11:00:00Z"
@@ -206,9 +206,14 @@ def test_every_action_is_described(action: TopicAction, said: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason", "said"),
     [
-        ({"leaderless": 1}, "Leaderless", "ranges without a leader: 1; their partitions are not"),
+        ({"leaderless": {1}}, "Leaderless", "ranges without a leader: 1"),
         (
-            {"leaderless": 1, "lost": ((1, "lost its disk"),)},
+            {"behind": {1, 2}},
+            "NotEnoughReplicas",
+            "ranges with fewer than 2 copies in sync, which take no events: 3",
+        ),
+        (
+            {"leaderless": {1}, "losses": {1: "lost its disk"}},
             "DataAtRisk",
             "range 1 lost its disk; see tailrace ring accept-loss",
         ),
@@ -219,12 +224,25 @@ def test_a_topic_is_not_ready_while_a_range_of_its_ring_has_no_leader(
 ) -> None:
     """Whatever the leaders that answered say of its partitions."""
     ring = settled().observed().ring
-    assert ring is not None
     topic = replace(a_topic(live_topic()), ring=ring)
     assert ready(status_of(topic))[0] == "True"
 
-    topic = replace(topic, ring=replace(ring, **changes))
+    topic = replace(topic, ring=with_ranges(ring, **changes))
     status = ready(status_of(topic))
 
     assert status[:2] == ("False", reason)
     assert status[2].startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "is_ready"), [({}, "True"), ({"minInSyncReplicas": 3}, "False")]
+)
+def test_a_topic_says_how_many_replicas_it_needs(wanted: dict[str, int], is_ready: str) -> None:
+    ring = with_ranges(settled().observed().ring, behind={1})
+    live = live_topic()
+    live = replace(live, settings={**live.settings, **wanted})
+
+    status = ready(status_of(replace(a_topic(live), ring=ring)))
+
+    assert status[0] == is_ready
+    assert wanted == {} or status[1] == "NotEnoughReplicas"

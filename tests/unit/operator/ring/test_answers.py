@@ -11,7 +11,7 @@ from tailrace.protocol.ring_values import (
     RingDetails,
     RingMetadata,
 )
-from tailrace_operator.plan.observed import Broker
+from tailrace_operator.plan.observed import Broker, Range
 from tailrace_operator.ring.answers import arguments, progress, ring_of
 
 METADATA = RingMetadata(
@@ -32,8 +32,11 @@ def registration(ordinal: int, *, fenced: bool = False, loss: str = "clean") -> 
     )
 
 
-def in_sync(ordinal: int, *, registered: int = 7, ghost: bool = False) -> RangeReplica:
-    return RangeReplica(ordinal=ordinal, registration=registered, ghost=ghost)
+def in_sync(ordinal: int, *, registered: int = 7, ghost: str | None = None) -> RangeReplica:
+    """`ghost`: why it is one."""
+    return RangeReplica(
+        ordinal=ordinal, registration=registered, ghost=ghost is not None, cause=ghost
+    )
 
 
 def a_range(*isr: RangeReplica, state: str = "open") -> RangeDetails:
@@ -72,7 +75,7 @@ def test_a_ring_is_reported_by_what_it_agrees_on() -> None:
     "lacking",
     [
         a_range(in_sync(0)),
-        a_range(in_sync(0), in_sync(1, ghost=True)),
+        a_range(in_sync(0), in_sync(1, ghost="disk")),
         a_range(in_sync(0), in_sync(1, registered=6)),  # of the process before
         a_range(in_sync(0), in_sync(5)),  # of a broker that is not registered
     ],
@@ -81,6 +84,17 @@ def test_a_range_lacks_a_replica_that_is_no_good(lacking: RangeDetails) -> None:
     whole = a_range(in_sync(0), in_sync(1))
 
     assert ring_of(a_ring(whole, lacking), (), None).under_replicated == 1
+
+
+def test_a_member_that_is_not_heard_does_not_count_though_the_isr_cannot_do_without() -> None:
+    """The last two members of an ISR stay in it, whatever happens to their brokers."""
+    ring = a_ring(a_range(in_sync(0), in_sync(1)))
+    silent = tuple(replace(each, alive=each.ordinal != 1) for each in ring.registrations)
+
+    (one,) = ring_of(replace(ring, registrations=silent), (), None).ranges
+
+    assert one == Range(number=4, replicas=(0, 1), in_sync=(0,))
+    assert [one.is_short_of(minimum) for minimum in (1, 2, 3)] == [False, True, True]
 
 
 def test_replicas_of_a_fenced_broker_do_not_count() -> None:
@@ -105,12 +119,14 @@ def test_a_range_that_nobody_can_lead_is_out_of_service(state: str, count: int) 
 @pytest.mark.parametrize(
     ("isr", "state", "fenced", "is_lost"),
     [
-        ((in_sync(1, ghost=True),), "waiting", None, True),
-        ((in_sync(1, ghost=True),), "waiting", 1, False),  # its disk may come back with it
-        ((in_sync(1, ghost=True), in_sync(2)), "waiting", 2, False),
-        ((in_sync(1, ghost=True), in_sync(5, ghost=True)), "waiting", None, False),
-        ((in_sync(1, ghost=True),), "open", None, False),
-        ((in_sync(1, ghost=True),), "leaderless", None, False),
+        ((in_sync(1, ghost="disk"),), "waiting", None, True),
+        ((in_sync(1, ghost="disk"),), "waiting", 1, False),  # its disk may come back with it
+        ((in_sync(1, ghost="disk"), in_sync(2)), "waiting", 2, False),
+        ((in_sync(1, ghost="disk"), in_sync(5, ghost="disk")), "waiting", None, False),
+        ((in_sync(1, ghost="disk"),), "open", None, False),
+        ((in_sync(1, ghost="disk"),), "leaderless", None, False),
+        # Who lost power alone has what it had flushed: the ring goes on with whoever has most.
+        ((in_sync(1, ghost="disk"), in_sync(2, ghost="power")), "waiting", None, False),
     ],
 )
 def test_data_is_lost_when_all_that_had_it_are_back_without_it(
@@ -118,15 +134,31 @@ def test_data_is_lost_when_all_that_had_it_are_back_without_it(
 ) -> None:
     ring = a_ring(a_range(*isr, state=state), fenced=fenced)
 
-    lost = ((4, "may have lost its last events"),) if is_lost else ()
+    lost = ((4, "lost its disk"),) if is_lost else ()
     assert ring_of(ring, (), None).lost == lost
 
 
-def test_a_disk_that_is_lost_is_reported() -> None:
-    ring = a_ring(a_range(in_sync(1, ghost=True), state="waiting"))
-    ring = replace(ring, registrations=(registration(1, loss="disk"),))
+@pytest.mark.parametrize(
+    ("causes", "said"),
+    [
+        (("disk",), "lost its disk"),
+        (("damage", "disk"), "lost its disk"),
+        (("damage", "damage"), "has damaged data"),
+        (("process",), "may have lost its last events"),
+    ],
+)
+def test_what_happened_to_the_data_is_reported(causes: tuple[str, ...], said: str) -> None:
+    ghosts = (in_sync(ordinal, ghost=cause) for ordinal, cause in enumerate(causes))
 
-    assert ring_of(ring, (), None).lost == ((4, "lost its disk"),)
+    assert ring_of(a_ring(a_range(*ghosts, state="waiting")), (), None).lost == ((4, said),)
+
+
+def test_brokers_on_new_disks_are_known() -> None:
+    registrations = (registration(0), registration(1, loss="disk"))
+
+    ring = ring_of(replace(a_ring(), registrations=registrations), (), None)
+
+    assert ring.new_disks == {1}
 
 
 def test_who_is_in_a_ring_and_has_applied_most_knows_best() -> None:
