@@ -91,6 +91,7 @@ def is_whole(cluster: Cluster) -> bool:
     return (
         ring is not None
         and is_founded(cluster)
+        and ring.metadata_leader is not None  # without it nobody can hand over or take over
         and not deleting_claims(cluster)
         and ring.leaderless == 0
         and ring.under_replicated == 0

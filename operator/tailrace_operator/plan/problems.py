@@ -89,7 +89,7 @@ def _problems(
     if is_recorded(cluster) and not _is_reachable(cluster):
         yield Problem("ServiceBroken", f"Service {cluster.owner.name} does not lead to the brokers")
     if ring is not None:
-        yield from unserved(ring)
+        yield from of_ring(ring)
     if is_recorded(cluster):
         yield from _of_brokers(cluster)
     if error is not None:
@@ -109,6 +109,17 @@ def lost_data(lost: tuple[tuple[int, str], ...]) -> Problem:
     """Of ranges that only a person can let go on."""
     ranges = ", ".join(f"range {number} {what}" for number, what in lost)
     return Problem("DataAtRisk", f"{ranges}; see tailrace ring accept-loss")
+
+
+def of_ring(ring: Ring) -> Iterator[Problem]:
+    """What keeps it from serving, or from going on without a broker."""
+    yield from unserved(ring)
+    if ring.cluster_id is not None and ring.metadata_leader is None:
+        yield Problem(
+            "NoMetadataLeader",
+            "no broker leads the metadata, so that leaders, replicas and topics cannot change: "
+            "most voters are away, or do not reach each other",
+        )
 
 
 def unserved(ring: Ring, minimum: int = IN_SYNC_MIN) -> Iterator[Problem]:

@@ -37,8 +37,8 @@ from tailrace_operator.plan.problems import (
     cause_of_start,
     first_problem,
     lost_data,
+    of_ring,
     under_replicated,
-    unserved,
 )
 from tailrace_operator.plan.zones import is_balanced
 
@@ -146,7 +146,7 @@ def _waits_for(cluster: Cluster, action: ClusterAction | None) -> _Cause | None:
     if ring.lost:
         problem = lost_data(ring.lost)
         return _Cause(problem.reason, f"Data at risk: {problem.message}", problem.message)
-    return next((_waiting(*each) for each in unserved(ring)), None)
+    return next((_waiting(*each) for each in of_ring(ring)), None)
 
 
 def _catching_up(cluster: Cluster, cause: _Cause | None) -> Problem | None:

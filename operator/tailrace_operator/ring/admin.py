@@ -83,13 +83,12 @@ class RingAdmin:
             return False
         ordinal = self._ready.pop(0)
         self._ready.append(ordinal)
-        found: dict[int, tuple[RingDetails, bool]] = {}
         async with self._clients.in_use():
-            await self._ask(ordinal, self._clients.of(ordinal), found)
-        if ordinal not in found:
-            return True
-        said = ring_of(found[ordinal][0], (), None)
-        return said.ranges != self.ring.ranges
+            with suppress(TailraceError, TimeoutError):
+                async with asyncio.timeout(self._timeout_s):
+                    said = await self._clients.of(ordinal).ring()
+                    return ring_of(said, (), None).ranges != self.ring.ranges
+        return True
 
     async def found(self, broker_count: int) -> str:
         """The id of the ring that is founded now, or was before with as many brokers."""

@@ -286,6 +286,13 @@ STATES = (
     # the ring
     State("no leader", ranges(leaderless={1, 2}), "Waiting: ranges", "Leaderless", "Leaderless"),
     State(
+        "nobody leads the metadata",
+        ring(metadata_leader=None),
+        "Waiting: no broker leads the metadata",
+        "NoMetadataLeader",
+        "NoMetadataLeader",
+    ),
+    State(
         "one copy in sync",
         ranges(behind={1, 2}),
         "Waiting: ranges with fewer than 2 copies in sync, which take no events: 3",
