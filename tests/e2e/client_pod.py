@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from tests.support.broker.history import Acknowledged, History, Read, RecordPosi
 
 PROGRAMS = Path(__file__).with_name("programs")
 POD = "client"
-PRODUCERS = 4
+PRODUCERS = 8
+FILL_S_MAX = 300.0
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,13 @@ class ClientPod:
     """Has the brokers' image, and nothing of the ring but its name."""
 
     kubernetes: Kubernetes  # in the pod's namespace
+    name: str = POD
+
+    def fill(self, url: str, topic: str, mebibytes: int) -> None:
+        """With events that do not compress."""
+        program = (PROGRAMS / "fill.py").read_text()
+        command = ["exec", "--stdin", POD, "--", "python", "-c", program, url, topic]
+        self.kubernetes.kubectl(*command, str(mebibytes), timeout_s=FILL_S_MAX)
 
     def tailrace(self, url: str, *arguments: str, given: str | None = None) -> str:
         """The CLI; what it prints."""
@@ -61,7 +70,8 @@ class ClientPod:
             for line in running.finish():
                 load.note(line)
         self.kubernetes.say(
-            f"{len(load.acknowledged)} events acknowledged, {load.failed_count} refused or unknown"
+            f"{len(load.acknowledged)} events acknowledged, {load.failed_count} refused or unknown;"
+            f" the longest time without an acknowledgement: {load.longest_gap_s():.1f} s"
         )
 
 
@@ -73,6 +83,7 @@ class Load:
     sent_ids: set[str] = field(default_factory=set)
     acknowledged: list[Acknowledged] = field(default_factory=list)
     failed_count: int = 0
+    acknowledged_at_s: list[float] = field(default_factory=list)
 
     def grows_by(self, count: int) -> Callable[[], bool]:
         """Whether they have reported of so many more events than now."""
@@ -89,10 +100,16 @@ class Load:
         if "error" in reported:
             self.failed_count += 1
             return
+        self.acknowledged_at_s.append(reported["at_s"])
         position = RecordPosition(reported["partition"], reported["offset"])
         self.acknowledged.append(
             Acknowledged(reported["producer"], reported["key"], reported["id"], position)
         )
+
+    def longest_gap_s(self) -> float:
+        """Of all producers together."""
+        times = sorted(self.acknowledged_at_s)
+        return max((later - earlier for earlier, later in pairwise(times)), default=0.0)
 
     def history(self, client: ClientPod, url: str, topic: str) -> History:
         """With what is read back now."""

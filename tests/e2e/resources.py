@@ -6,8 +6,10 @@ import json
 from collections import defaultdict
 from typing import Any
 
+from tests.e2e.client_pod import ClientPod, Load
 from tests.e2e.kubernetes import Document, Kubernetes
 from tests.e2e.provider import ROOT
+from tests.support.broker.history import violations
 
 FLIGHTS = ROOT / "examples/data/flights.ndjson.gz"
 SMALL = {"requests": {"cpu": "20m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
@@ -57,6 +59,15 @@ def delete_pod(kubernetes: Kubernetes, name: str) -> None:
         return pod is not None and pod["metadata"]["uid"] != before and is_ready(pod)
 
     kubernetes.until(is_back, f"{name} is back and ready")
+
+
+def assert_kept(kubernetes: Kubernetes, load: Load, client: ClientPod, url: str, name: str) -> None:
+    """Each acknowledged event is there once, at its offset, and in order."""
+    history = load.history(client, url, name)
+    wrong = violations(history)
+    kubernetes.say(f"{len(history.read)} events are there; violations: {len(wrong)}")
+    assert load.acknowledged
+    assert wrong[:5] == []
 
 
 def is_ready(pod: Document) -> bool:

@@ -3,7 +3,7 @@
 import time
 
 from tests.e2e.client_pod import ClientPod
-from tests.e2e.kubernetes import Kubernetes
+from tests.e2e.kubernetes import Kubernetes, condition_of
 from tests.e2e.resources import by_origin, flights, found, parsed, stream_cluster, topic, url_of
 
 EVENTS = 2000
@@ -32,7 +32,13 @@ def test_the_quickstart_serves_pods_of_other_namespaces(
         "BROKERS",
     ]
 
+    ready = condition_of(kubernetes.get("trc", "events"), "Ready")
+    assert ready["message"] == (
+        "3 of 3 brokers serve; 3 copies of each event, all in sync in 3 of 3 ranges"
+    )
+
     lines, url = flights(EVENTS), url_of(kubernetes)
+    assert client.ring(url)["factor"] == 3
     produce = ["produce", "flights", "--file", "-", "--key", ".origin"]
     client.show(url, *produce, given="\n".join(lines))
     records = client.records(url, "flights")

@@ -1,7 +1,22 @@
-"""Volumes grow while the ring works; they never shrink."""
+"""Volumes grow while the ring works, never shrink; lost ones fill from the other brokers."""
 
+from tests.e2e.client_pod import ClientPod
 from tests.e2e.kubernetes import Kubernetes
-from tests.e2e.resources import found, stream_cluster, uids_of_pods
+from tests.e2e.resources import (
+    assert_kept,
+    found,
+    is_ready,
+    stream_cluster,
+    topic,
+    uids_of_pods,
+    url_of,
+)
+from tests.e2e.watching import WATCH_PHASES
+
+TOPIC = "load"
+BULK = "bulk"
+BULK_MIB = 96  # so that it takes a while until a broker has all of it
+EVENTS_BETWEEN = 200
 
 
 def test_storage_grows_without_a_restart(kubernetes: Kubernetes) -> None:
@@ -21,3 +36,57 @@ def test_storage_grows_without_a_restart(kubernetes: Kubernetes) -> None:
     smaller = '{"spec": {"storage": {"size": "1Gi"}}}'
     refused = kubernetes.refused("patch", "trc", "events", "--type", "merge", "--patch", smaller)
     assert "storage can grow, not shrink (now 2Gi)" in refused
+
+
+def test_all_volumes_are_lost_one_after_the_other_and_no_event(
+    kubernetes: Kubernetes, client: ClientPod
+) -> None:
+    found(kubernetes, stream_cluster(brokers=3), topic(TOPIC), topic(BULK))
+    url = url_of(kubernetes)
+    client.fill(url, BULK, BULK_MIB)
+    kubernetes.say(f"{BULK_MIB} MiB are stored")
+
+    with client.load(url, TOPIC) as load:
+        for ordinal in (1, 0, 2):
+            kubernetes.until(load.grows_by(EVENTS_BETWEEN), "producers write")
+            with kubernetes.running(*WATCH_PHASES) as watch:
+                lose_volume(kubernetes, ordinal)
+                # Whatever the order in which the operator sees that it is there, and has all.
+                kubernetes.wait("poddisruptionbudget/events", "jsonpath={.spec.maxUnavailable}=1")
+                kubernetes.wait("trc/events", "Degraded=False")
+                phases = list(dict.fromkeys(line.strip() for line in watch.lines()))
+            for phase in phases:
+                kubernetes.say(f"STATUS: {phase}")
+            disk = f"broker {ordinal}, on a new disk, gets what it lacks from the others"
+            assert any(phase.startswith("Catching up: ") and disk in phase for phase in phases)
+            assert copies(client, url) == [3, 3, 3]
+        kubernetes.until(load.grows_by(EVENTS_BETWEEN), "producers write")
+
+    assert_kept(kubernetes, load, client, url, TOPIC)
+    ends = client.high_watermarks(url, BULK).values()
+    assert sum(ends) == BULK_MIB * 16
+    assert len(client.tailrace(url, "consume", BULK, "--from", "earliest").splitlines()) == sum(
+        ends
+    )
+
+
+def lose_volume(kubernetes: Kubernetes, ordinal: int) -> None:
+    """Delete its claim and its pod; returns when another pod serves on another volume."""
+    claim, pod = f"data-events-{ordinal}", f"events-{ordinal}"
+    volumes = [kubernetes.get("pvc", claim)["spec"]["volumeName"]]
+    kubernetes.show("delete", "pvc", claim, "--wait=false")
+    kubernetes.show("delete", "pod", pod)
+
+    def has_another() -> bool:
+        found_claim = kubernetes.find("pvc", claim)
+        if found_claim is None or found_claim["spec"].get("volumeName") in (None, *volumes):
+            return False
+        return is_ready(kubernetes.get("pod", pod))
+
+    kubernetes.until(has_another, f"{pod} serves on another volume")
+
+
+def copies(client: ClientPod, url: str) -> list[int]:
+    """How many replicas of each range are in sync."""
+    ranges = client.ring(url)["ranges"]
+    return [sum(not each["ghost"] for each in one["isr"]) for one in ranges]
