@@ -161,6 +161,11 @@ class RingNode:
         return None if self._control is None else self._control.registration
 
     @property
+    def is_loaded(self) -> bool:
+        """Its disk is read: without a state it is in no ring."""
+        return self._control is not None
+
+    @property
     def is_joining(self) -> bool:
         """Its logs are recovered; it waits to be founded, admitted or registered."""
         return self._is_recovered and self.registration is None

@@ -111,8 +111,9 @@ class RingStep:
 
 @dataclass(frozen=True, slots=True)
 class RingDetails:
-    """A ring as one broker knows it. `state`: that broker is a member, or waiting to be founded,
-    admitted or registered; while it is in no ring, `cluster_id`, `brokers` and `factor` are None.
+    """A ring as one broker knows it. `state`: that broker is starting, waiting to be founded,
+    admitted or registered, or a member. While it is in no ring, as far as it has read its disk,
+    `cluster_id`, `brokers` and `factor` are None.
 
     `brokers`: how many belong to it. `copies`: of each event.
     """

@@ -2,7 +2,9 @@
 
 from tailrace_operator.plan.observed import ChildName, Claim, Cluster, Document, Pod
 
-MEMBER = "member"  # a broker's state in its ring
+# States of a broker.
+MEMBER = "member"
+EMPTY = "waiting to be founded"
 # With so many replicas in sync a range takes events, where a topic asks for no more.
 IN_SYNC_MIN = 2
 

@@ -24,6 +24,7 @@ from tailrace_operator.plan.actions import (
 )
 from tailrace_operator.plan.drift import drift, quantity
 from tailrace_operator.plan.facts import (
+    EMPTY,
     answered_ordinals,
     away_ordinals,
     broker_count,
@@ -280,8 +281,8 @@ def _bootstrap(cluster: Cluster) -> ClusterAction | None:
 def _bootstrap_again(cluster: Cluster) -> ClusterAction | None:
     """None of the brokers that answer is in a ring."""
     everyone = set(range(broker_count(cluster)))
-    if running_ordinals(cluster) & answered_ordinals(cluster) < everyone:
-        return None
+    if running_ordinals(cluster) & answered_ordinals(cluster, state=EMPTY) < everyone:
+        return None  # one that starts does not know yet whether it is in a ring
     if cluster.founded is None:
         return RecordFounding(cluster.spec.brokers, None)
     if cluster.founded.cluster_id is None:

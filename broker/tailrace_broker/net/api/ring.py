@@ -134,8 +134,9 @@ class RingDescription(msgspec.Struct, rename="camel", kw_only=True):
     state: Annotated[
         str,
         Meta(
-            description="Of the broker that answers: `member`, `waiting to be founded`, `waiting "
-            "to be admitted`, `waiting to be registered`."
+            description="Of the broker that answers: `starting` until it has read which ring it is "
+            "in, `waiting to be founded`, `waiting to be admitted`, `waiting to be registered`, "
+            "`member`."
         ),
     ]
     cluster_id: UUID | None
@@ -284,6 +285,8 @@ def _description(broker: Broker, state: RingState | None) -> RingDescription:
 
 def _state_of(ring: Ring, view: RingView) -> str:
     """A broker that hears of a leader is to be admitted to its ring."""
+    if not ring.is_loaded:
+        return "starting"
     if ring.state is None:
         return "waiting to be founded" if view.leader is None else "waiting to be admitted"
     return "waiting to be registered" if ring.registration is None else "member"

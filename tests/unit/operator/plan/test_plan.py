@@ -332,6 +332,15 @@ def test_a_ring_whose_brokers_are_all_empty_is_not_founded_again() -> None:
     assert "ring-7 was founded here; restore their volumes" in action.message
 
 
+def test_brokers_that_have_not_read_their_disks_yet_are_not_empty() -> None:
+    cluster = unfounded(0, 1, 2)
+    starting = tuple(replace(each, state="starting") for each in ring_of(cluster).brokers)
+    cluster = replace(cluster, ring=replace(ring_of(cluster), brokers=starting))
+
+    for founded in (None, Founded(3, None), Founded(3, "ring-7")):
+        assert action_of(replace(cluster, founded=founded)) is None
+
+
 def test_some_empty_brokers_of_a_founded_ring_are_waited_for() -> None:
     assert action_of(replace(unfounded(0, 1), founded=Founded(3, "ring-7"))) is None
 

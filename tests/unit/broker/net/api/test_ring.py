@@ -76,6 +76,7 @@ class FixedRing:
 
     def __init__(self, state: RingState | None, view: RingView) -> None:
         self.state = state
+        self.is_loaded = True
         self.registration = None if state is None else state.brokers.get(0)
         self.asked: list[object] = []
         self._view = view
@@ -294,6 +295,13 @@ def test_a_broker_in_no_ring_says_what_it_waits_for(leader: int | None, state: s
     assert [reported[each] for each in ("clusterId", "brokers", "factor", "step")] == [None] * 4
     assert [reported["metadata"][each] for each in ("height", "applied")] == [None, None]
     assert (reported["registrations"], reported["ranges"]) == ([], [])
+
+
+def test_a_broker_that_has_not_read_its_disk_does_not_say_that_it_is_in_no_ring() -> None:
+    broker = broker_of(None, RingView(0, None, False, (), (), -1, -1, -1, {}, {}, 0))
+    broker.ring.is_loaded = False
+
+    assert described(broker)["state"] == "starting"
 
 
 def test_a_broker_that_is_not_registered_yet_says_so() -> None:
