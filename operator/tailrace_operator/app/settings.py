@@ -30,7 +30,7 @@ class Settings(BaseSettings):
     """How often a healthy resource is reconciled; its changes wake the operator."""
 
     ring_seconds: float = Field(default=10, gt=0)
-    """How often a broker of a healthy ring is asked whether leaders and replicas in sync are the
+    """How often a broker of a ring is asked whether leaders and replicas in sync are the
     same: Kubernetes does not show that."""
 
     waiting_seconds: float = Field(default=1, gt=0)

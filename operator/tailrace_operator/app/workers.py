@@ -15,6 +15,8 @@ from tailrace_operator.plan.names import INSTANCE_LABEL, PAUSED
 from tailrace_operator.plan.observed import Document
 from tailrace_operator.plan.topic_names import TopicNames, holder_of
 
+# Then the ring is asked between two passes; else the next pass is soon, or may not be too soon.
+_OBSERVED = (Outcome.WELL, Outcome.WAITING)
 _GONE = "gone"  # the state of a ring whose StreamCluster is not there
 
 
@@ -104,7 +106,7 @@ class Workers:
             await asyncio.sleep(rest_s)
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s - rest_s):
-                    if key.kind == "StreamCluster" and result.outcome is Outcome.WELL:
+                    if key.kind == "StreamCluster" and result.outcome in _OBSERVED:
                         await self._until_moved(key, worker)
                     else:
                         await worker.wake.wait()

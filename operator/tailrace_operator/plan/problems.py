@@ -20,7 +20,7 @@ from tailrace_operator.plan.facts import (
     wanted_pods,
 )
 from tailrace_operator.plan.names import selector_labels
-from tailrace_operator.plan.observed import ChildName, Cluster, Ring
+from tailrace_operator.plan.observed import ChildName, Claim, Cluster, Ring
 
 # All is served with them: with fewer copies, or in volumes as large as before.
 HARMLESS = frozenset({"UnderReplicated", "VolumesCannotGrow"})
@@ -71,14 +71,7 @@ def _problems(
     if ring is not None and ring.lost:
         yield lost_data(ring.lost)
     for claim in deleting_claims(cluster):
-        pod = f"{cluster.owner.name}-{claim.ordinal}"
-        yield Problem(
-            "VolumeDeleting",
-            f"volume {claim.name} is being deleted, and goes when pod {pod} ends; leave that pod "
-            "alone, and to keep the data: kubectl patch pv "
-            f"{claim.volume or 'NAME'} -p "
-            '\'{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}\'',
-        )
+        yield _deleting(cluster, claim)
     yield from _of_pods(cluster)
     if cluster.stored_spec is None and outdated_pods(cluster):
         yield Problem(
@@ -98,6 +91,29 @@ def _problems(
         yield blocked
     if ring is not None and ring.under_replicated:
         yield under_replicated(cluster, ring)
+
+
+def _deleting(cluster: Cluster, claim: Claim) -> Problem:
+    """With the command that keeps the data; and that which does without, where others have all."""
+    ring, pod = cluster.ring, f"{cluster.owner.name}-{claim.ordinal}"
+    is_spare = (
+        ring is not None
+        and ring.copies > 1
+        and not (ring.under_replicated or ring.leaderless)
+        and len(deleting_claims(cluster)) == 1
+    )
+    advice = "leave that pod alone, and to keep the data"
+    if is_spare:
+        advice = (
+            f"other brokers have all of its data, so that kubectl delete pod {pod} replaces it; "
+            "to keep it, leave that pod alone, and"
+        )
+    return Problem(
+        "VolumeDeleting",
+        f"volume {claim.name} is being deleted, and goes when pod {pod} ends; {advice}: "
+        f"kubectl patch pv {claim.volume or 'NAME'} -p "
+        '\'{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}\'',
+    )
 
 
 def subject(message: str) -> str:

@@ -11,7 +11,7 @@ from tailrace_operator.plan.manifests import children
 from tailrace_operator.plan.names import child_names
 from tailrace_operator.plan.observed import Broker, ChildName, Cluster, Document, Founded, Ring
 from tailrace_operator.plan.plan import next_action
-from tailrace_operator.plan.problems import HARMLESS
+from tailrace_operator.plan.problems import HARMLESS, first_problem
 from tailrace_operator.plan.status import cluster_status
 from tailrace_operator.plan.whole import mutable_spec
 from tests.support.operator.kubernetes_world import (
@@ -482,3 +482,28 @@ def test_a_ring_that_lost_an_object_is_repaired(name: ChildName) -> None:
 
     assert isinstance(action, Apply)
     assert ChildName(action.manifest["kind"], action.manifest["metadata"]["name"]) == name
+
+
+@pytest.mark.parametrize(
+    ("change", "is_spare"),
+    [
+        (seen(), True),
+        (ranges(behind={2}), False),
+        (ranges(leaderless={0}), False),
+        (ring(copies=1), False),
+        (seen(ring=None), False),
+        (lambda c: replace(c, claims=tuple(replace(v, is_deleting=True) for v in c.claims)), False),
+    ],
+    ids=["well", "another is behind", "no leader", "one copy", "nobody answers", "all go"],
+)
+def test_a_volume_may_go_when_others_have_all_of_its_data(
+    change: Change, *, is_spare: bool
+) -> None:
+    cluster = change(claim(is_deleting=True)(settled().observed()))
+
+    problem = first_problem(cluster, None, None)
+
+    assert problem is not None
+    assert problem.reason == "VolumeDeleting"
+    assert ("so that kubectl delete pod events-1 replaces it" in problem.message) == is_spare
+    assert "kubectl patch pv NAME -p" in problem.message
