@@ -15,7 +15,7 @@ from tailrace.errors import ConnectionFailedError, ProblemError, TailraceError, 
 from tailrace.protocol.requests import NewTopicSettings, TopicSettings
 from tailrace.protocol.ring_values import RingDetails
 from tailrace_operator.plan.observed import Broker, LiveTopic, Ring
-from tailrace_operator.ring.answers import arguments, live_topic, progress, ring_of
+from tailrace_operator.ring.answers import arguments, live_topic, ring_of, together
 from tailrace_operator.ring.clients import BrokerClients
 
 # `ring found` waits until every broker has it on its disk.
@@ -70,7 +70,7 @@ class RingAdmin:
         """What they say together."""
         if not found:
             return None
-        best = max((ring for ring, _ in found.values()), key=progress)
+        best = together([ring for ring, _ in found.values()])
         brokers = tuple(Broker(ordinal, ring.state) for ordinal, (ring, _) in sorted(found.items()))
         return ring_of(best, brokers, await self._version_of(best))
 

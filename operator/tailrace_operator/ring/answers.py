@@ -1,6 +1,7 @@
 """What brokers answer, in the client's values, as the values that plans are made from. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic.alias_generators import to_snake
@@ -18,13 +19,37 @@ _NOT_SETTINGS = frozenset({"name", "id", "partitions", "copies"})
 _OUT_OF_SERVICE = ("leaderless", "waiting")
 
 
-def progress(ring: RingDetails) -> tuple[bool, int]:
+def together(answers: Collection[RingDetails]) -> RingDetails:
+    """Return the answer of whoever has applied the most, with what it does not hear itself.
+
+    One that has just started hears nobody yet: a broker lives that anybody hears, and the leader of
+    the metadata is whom anybody knows in the newest term.
+    """
+    best = max(answers, key=_progress)
+    term = max(answer.metadata.term for answer in answers)
+    leaders = (each.metadata.leader for each in answers if each.metadata.term == term)
+    leader = next((each for each in leaders if each is not None), None)
+    heard = {
+        (each.ordinal, each.registration)
+        for answer in answers
+        for each in answer.registrations
+        if each.alive
+    }
+    registrations = tuple(
+        replace(each, alive=(each.ordinal, each.registration) in heard)
+        for each in best.registrations
+    )
+    metadata = replace(best.metadata, leader=leader)
+    return replace(best, registrations=registrations, metadata=metadata)
+
+
+def _progress(ring: RingDetails) -> tuple[bool, int]:
     """Order of two answers by the height of the replicated state."""
     return ring.cluster_id is not None, ring.metadata.applied or 0
 
 
 def ring_of(best: RingDetails, brokers: tuple[Broker, ...], version: str | None) -> Ring:
-    """Return the ring by the broker that knows the most; `brokers`: those that answered."""
+    """Return the ring by the answer that knows the most; `brokers`: those that answered."""
     by_ordinal = {registration.ordinal: registration for registration in best.registrations}
     return Ring(
         cluster_id=best.cluster_id,

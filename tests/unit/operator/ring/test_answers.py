@@ -12,8 +12,11 @@ from tailrace.protocol.ring_values import (
     RingMetadata,
 )
 from tailrace_operator.plan.observed import Broker, Range
-from tailrace_operator.ring.answers import arguments, progress, ring_of
+from tailrace_operator.ring.answers import arguments, ring_of, together
 
+OLDER = RingMetadata(
+    term=3, leader=1, voters=(0, 1, 2), next_voters=(), height=8, applied=8, log_bytes=0
+)
 METADATA = RingMetadata(
     term=3, leader=1, voters=(0, 1, 2), next_voters=(), height=9, applied=9, log_bytes=0
 )
@@ -166,7 +169,36 @@ def test_who_is_in_a_ring_and_has_applied_most_knows_best() -> None:
     early = replace(late, metadata=replace(METADATA, applied=4))
     outside = replace(late, cluster_id=None, metadata=replace(METADATA, applied=None))
 
-    assert sorted([late, outside, early], key=progress) == [outside, early, late]
+    for answers in ([late, outside, early], [early, outside], [outside]):
+        best = max(answers, key=[outside, early, late].index)
+        assert together(answers) == best
+
+
+@pytest.mark.parametrize(
+    ("known", "leader"),
+    [(((3, None), (3, 1)), 1), (((4, None), (3, 1)), None), (((4, 2), (3, 1)), 2)],
+    ids=["one knows", "a newer term without", "a newer term"],
+)
+def test_the_leader_of_the_metadata_is_that_of_the_newest_term(
+    known: tuple[tuple[int, int | None], ...], leader: int | None
+) -> None:
+    answers = [
+        replace(a_ring(), metadata=replace(METADATA, term=term, leader=each))
+        for term, each in known
+    ]
+
+    assert together(answers).metadata.leader == leader
+
+
+def test_a_broker_lives_that_anybody_hears() -> None:
+    """One that has just started hears nobody; one that hears its peer's last process does not."""
+    whole = a_ring(a_range(in_sync(0), in_sync(1)))
+    silent = tuple(replace(each, alive=each.ordinal == 0) for each in whole.registrations)
+    started = replace(whole, registrations=silent)
+    before = tuple(replace(each, registration=6) for each in whole.registrations)
+
+    assert together([started, whole]) == together([whole, started]) == whole
+    assert together([started, replace(whole, registrations=before, metadata=OLDER)]) == started
 
 
 def test_settings_have_other_names_in_the_client() -> None:
