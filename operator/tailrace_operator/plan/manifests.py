@@ -7,7 +7,7 @@ object has the hash of what was asked for: a field that is not asked for any mor
 from collections.abc import Mapping
 from typing import Any
 
-from tailrace_operator.plan.facts import broker_count, is_whole
+from tailrace_operator.plan.facts import away_ordinals, broker_count, is_needed, is_whole
 from tailrace_operator.plan.names import (
     APPLIED_HASH,
     BROKER_PORTS,
@@ -145,13 +145,16 @@ def _policy_ports(*ports: int) -> list[dict[str, Any]]:
 
 
 def _disruption_budget(cluster: Cluster) -> Document:
-    """One broker at a time may be taken away, and none while another is missing."""
+    """One broker at a time may be taken away, and none while another, or a copy, is missing.
+
+    A pod that does not serve holds up no node that is drained, unless a range needs its copies.
+    """
+    is_one_needed = any(is_needed(cluster, each) for each in away_ordinals(cluster))
     return {
         "spec": {
             "maxUnavailable": 1 if is_whole(cluster) else 0,
             "selector": {"matchLabels": selector_labels(cluster.owner.name)},
-            # A pod that does not serve holds up no node that is drained.
-            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "unhealthyPodEvictionPolicy": "IfHealthyBudget" if is_one_needed else "AlwaysAllow",
         }
     }
 

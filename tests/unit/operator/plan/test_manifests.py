@@ -260,6 +260,31 @@ def test_a_whole_ring_can_spare_one_broker_and_no_other_ring_any() -> None:
     assert [budget["maxUnavailable"] for budget in budgets] == [1, 0, 0, 0, 0, 0, 0]
 
 
+@pytest.mark.parametrize(
+    ("away", "behind", "policy"),
+    [
+        ((), (), "AlwaysAllow"),
+        ((1,), (), "AlwaysAllow"),
+        ((1,), (1,), "AlwaysAllow"),
+        ((), (2,), "AlwaysAllow"),
+        ((1,), (2,), "IfHealthyBudget"),
+    ],
+)
+def test_a_pod_that_does_not_serve_is_held_when_a_range_needs_its_copies(
+    away: tuple[int, ...], behind: tuple[int, ...], policy: str
+) -> None:
+    world = World()
+    world.settle()
+    for ordinal in away:
+        world.falter(ordinal)
+    cluster = world.observed()
+    cluster = replace(cluster, ring=with_ranges(cluster.ring, behind=behind))
+
+    budget = children(cluster)[ChildName("PodDisruptionBudget", "events")]["spec"]
+
+    assert budget["unhealthyPodEvictionPolicy"] == policy
+
+
 def test_the_secret_has_no_text_yet_and_will_never_be_another() -> None:
     manifest = secret_manifest(a_cluster())
 
