@@ -134,7 +134,8 @@ def of_ring(ring: Ring) -> Iterator[Problem]:
         yield Problem(
             "NoMetadataLeader",
             "no broker leads the metadata, so that leaders, replicas and topics cannot change: "
-            "most voters are away, or do not reach each other",
+            "most voters are away, or do not reach each other; if their disks are lost for good, "
+            "see tailrace metadata recover",
         )
 
 
