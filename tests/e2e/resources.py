@@ -48,6 +48,13 @@ def uids_of_pods(kubernetes: Kubernetes, name: str = "events") -> dict[str, str]
     return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
 
 
+def all_are_new(kubernetes: Kubernetes, before: dict[str, str]) -> bool:
+    """Whether each broker has a new pod, and ready."""
+    pods = kubernetes.objects("pods")
+    uids = {pod["metadata"]["uid"] for pod in pods}
+    return len(pods) == 3 and all(map(is_ready, pods)) and not uids & set(before.values())
+
+
 def delete_pod(kubernetes: Kubernetes, name: str) -> None:
     """With two seconds for a goodbye; returns when another pod is ready in its place."""
     before = kubernetes.get("pod", name)["metadata"]["uid"]

@@ -9,6 +9,7 @@ from tests.e2e.client_pod import ClientPod
 from tests.e2e.kubernetes import Kubernetes
 from tests.e2e.operator_release import NEXT_TAG
 from tests.e2e.resources import (
+    all_are_new,
     assert_kept,
     found,
     is_ready,
@@ -103,13 +104,6 @@ def test_nodes_that_are_drained_together_lose_one_broker_at_a_time(
     finally:
         for node in drained:
             kubernetes.kubectl("uncordon", node)
-
-
-def all_are_new(kubernetes: Kubernetes, before: dict[str, str]) -> bool:
-    """Whether each broker has a new pod, and ready."""
-    pods = kubernetes.objects("pods")
-    uids = {pod["metadata"]["uid"] for pod in pods}
-    return len(pods) == 3 and all(map(is_ready, pods)) and not uids & set(before.values())
 
 
 def images_of_brokers(kubernetes: Kubernetes) -> set[str]:

@@ -3,6 +3,7 @@
 from tests.e2e.client_pod import ClientPod
 from tests.e2e.kubernetes import Kubernetes
 from tests.e2e.resources import (
+    all_are_new,
     assert_kept,
     found,
     is_ready,
@@ -11,7 +12,13 @@ from tests.e2e.resources import (
     uids_of_pods,
     url_of,
 )
-from tests.e2e.watching import WATCH_PHASES
+from tests.e2e.watching import (
+    WATCH_PHASES,
+    WATCH_PODS,
+    away_at_once,
+    copies_at_least,
+    watch_replicas,
+)
 
 TOPIC = "load"
 BULK = "bulk"
@@ -68,6 +75,36 @@ def test_all_volumes_are_lost_one_after_the_other_and_no_event(
     assert len(client.tailrace(url, "consume", BULK, "--from", "earliest").splitlines()) == sum(
         ends
     )
+
+
+def test_brokers_restart_when_a_volume_that_is_new_is_full(
+    kubernetes: Kubernetes, client: ClientPod
+) -> None:
+    """The settings change while a broker gets its data: no other goes before it has all."""
+    found(kubernetes, stream_cluster(brokers=3), topic(TOPIC), topic(BULK))
+    url = url_of(kubernetes)
+    client.fill(url, BULK, BULK_MIB)
+
+    with (
+        client.load(url, TOPIC) as load,
+        client.kubernetes.running(*watch_replicas(client, url)) as replicas,
+        kubernetes.running(*WATCH_PODS) as pods,
+    ):
+        kubernetes.until(load.grows_by(EVENTS_BETWEEN), "producers write")
+        before = uids_of_pods(kubernetes)
+        lose_volume(kubernetes, 1)
+        kubernetes.apply(stream_cluster(brokers=3, settings={"ioThreads": 4}))
+        kubernetes.until(lambda: all_are_new(kubernetes, before), "all brokers have restarted")
+        kubernetes.wait("trc/events", "Progressing=False")
+        kubernetes.wait("trc/events", "Degraded=False")
+        kubernetes.until(load.grows_by(EVENTS_BETWEEN), "producers write")
+        away, fewest = away_at_once(pods), copies_at_least(replicas)
+
+    kubernetes.show("get", "events", "--field-selector", "involvedObject.kind=StreamCluster")
+    kubernetes.say(f"brokers away at once: {away}; copies in sync: {fewest} or more")
+    assert (away, fewest) == (1, 2)
+    assert copies(client, url) == [3, 3, 3]
+    assert_kept(kubernetes, load, client, url, TOPIC)
 
 
 def lose_volume(kubernetes: Kubernetes, ordinal: int) -> None:
