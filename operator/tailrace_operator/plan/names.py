@@ -18,7 +18,12 @@ METRICS_PORT = 9253
 PEERS_PORT = 9255
 REPLICATION_PORT = 9256
 CLIENT_PORTS = {"public": PUBLIC_PORT, "produce": PRODUCE_PORT, "read": READ_PORT}
-BROKER_PORTS = {**CLIENT_PORTS, "metrics": METRICS_PORT, "peers": PEERS_PORT}
+BROKER_PORTS = {
+    **CLIENT_PORTS,
+    "metrics": METRICS_PORT,
+    "peers": PEERS_PORT,
+    "replication": REPLICATION_PORT,
+}
 
 SECRET_KEY = "secret"  # noqa: S105  # under which name the Secret has it
 DATA_VOLUME = "data"

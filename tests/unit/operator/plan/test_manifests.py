@@ -237,7 +237,8 @@ def test_clients_find_ready_brokers_and_brokers_find_all() -> None:
     assert [port["port"] for port in clients["spec"]["ports"]] == [9250, 9251, 9252]
     assert brokers["spec"]["clusterIP"] == "None"
     assert brokers["spec"]["publishNotReadyAddresses"] is True
-    assert [port["port"] for port in brokers["spec"]["ports"]] == [9250, 9251, 9252, 9253, 9255]
+    ports = [port["port"] for port in brokers["spec"]["ports"]]
+    assert ports == [9250, 9251, 9252, 9253, 9255, 9256]
 
 
 def test_a_whole_ring_can_spare_one_broker_and_no_other_ring_any() -> None:
