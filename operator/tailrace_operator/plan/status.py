@@ -43,6 +43,7 @@ from tailrace_operator.plan.problems import (
 from tailrace_operator.plan.zones import is_balanced
 
 PHASE_MAX = 200
+_RESTARTING = "Restarting"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,7 @@ def _restarting(cluster: Cluster, ordinal: int, *, begun: int) -> _Cause:
     why = "" if begun else _why(cluster)
     phase = f"Restarting broker {ordinal} ({number} of {count}){why}"
     message = f"broker {ordinal} restarts; {number} of {count} in turn{why}"
-    return _Cause("Restarting", phase, message)
+    return _Cause(_RESTARTING, phase, message)
 
 
 def _phase(
@@ -214,12 +215,16 @@ def _phase(
 def _ready(
     cluster: Cluster, action: ClusterAction | None, cause: _Cause | None, problem: Problem | None
 ) -> Condition:
-    """Never true with anything wrong, but for that with which all is served as before."""
+    """Never true with anything wrong, but for that with which all is served as before.
+
+    A restart that begins is no reason yet: the API server may hold the pod.
+    """
     if cluster.owner.is_deleting:
         return Condition("Ready", False, "Deleting", "all that belongs to it is being deleted")
     if isinstance(action, Blocked) and action.reason not in HARMLESS:
         return Condition("Ready", False, action.reason, action.message)
-    if cause is not None:
+    is_announced = cause is not None and cause.reason == _RESTARTING and not away_ordinals(cluster)
+    if cause is not None and not is_announced:
         return Condition("Ready", False, cause.reason, cause.message)
     if problem is not None and problem.reason not in HARMLESS:
         return Condition("Ready", False, *problem)
@@ -258,6 +263,9 @@ def _progressing(
         reason, message = catching_up
     elif growing := _growing(cluster):
         reason, message = "UpdatingVolumes", growing
+    elif outdated := outdated_pods(cluster):
+        numbers = ", ".join(str(pod.ordinal) for pod in outdated)
+        reason, message = "Updating", f"brokers that may not be restarted yet: {numbers}"
     else:
         holds, reason, message = False, "UpToDate", "all is as the spec says"
     return Condition("Progressing", holds, reason, message)

@@ -233,7 +233,19 @@ STATES = (
         "Restarting",
         "BrokerFails",
     ),
-    State("in turn", pod(revision="earlier"), "Restarting broker 1", "Restarting"),
+    State("its turn comes", pod(revision="earlier"), "Restarting broker 1 (3 of 3)"),
+    State(
+        "in turn",
+        together(pod(revision="earlier"), pod(2, **DOWN)),
+        "Restarting broker 2",
+        "Restarting",
+        "BrokersAway",
+    ),
+    State(
+        "its turn does not come",
+        together(pod(revision="earlier"), ring(brokers=(Broker(0, "member"),))),
+        "Ready",
+    ),
     State(
         "its template is refused",
         together(pod(revision="earlier"), seen(stored_spec=None)),
@@ -507,3 +519,20 @@ def test_a_volume_may_go_when_others_have_all_of_its_data(
     assert problem.reason == "VolumeDeleting"
     assert ("so that kubectl delete pod events-1 replaces it" in problem.message) == is_spare
     assert "kubectl patch pv NAME -p" in problem.message
+
+
+@pytest.mark.parametrize(
+    "change", [claim(is_deleting=True), ring(brokers=()), seen(stored_spec=None)]
+)
+def test_brokers_that_may_not_be_restarted_yet_are_not_up_to_date(change: Change) -> None:
+    """While a volume goes, a broker does not answer, or the template is not known."""
+    cluster = change(pod(revision="earlier")(settled().observed()))
+    budget = ChildName("PodDisruptionBudget", "events")
+    objects = {**cluster.children, budget: children(cluster)[budget]}
+    cluster = replace(cluster, children=objects)
+
+    status = cluster_status(cluster, next_action(cluster), now=NOW, error=None)
+
+    (progressing,) = [each for each in status["conditions"] if each["type"] == "Progressing"]
+    assert progressing["status"] == "True"
+    assert progressing["message"] == "brokers that may not be restarted yet: 1"
