@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 from tests.support.broker.fixtures import RunningBroker, start_broker
 
@@ -20,6 +20,10 @@ TIMEOUT_S_BY_MARKER = {"hypothesis": 30, "integration": 60, "spark": 180, "e2e":
 settings.register_profile("local", deadline=None, max_examples=30)
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
 settings.register_profile("thorough", deadline=None, max_examples=1000)
+# Of a failure one example is enough for `make mutation`.
+settings.register_profile(
+    "unshrunk", settings.get_profile("ci"), phases=(Phase.explicit, Phase.generate)
+)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 # A shell that runs the tests in the background has them ignore Ctrl-C, which some tests send.

@@ -1,21 +1,25 @@
 """`make mutation`: a random sample of mutations, each against the tests that should notice it.
 
-The tests of a file, until one step fails: the unit tests of its folder, of the folder above, of the
-broker; its simulator; the integration tests that name the file. A mutation that no step
-notices has survived: it is printed, and makes the command fail unless `PATH_OF_KNOWN` lists it.
+The tests of a mutation, until one step fails: the unit tests that run its line, those of its
+folder first (measured once, before the first mutation); its simulators; the integration tests that
+name the file. A mutation that no step notices has survived: it is printed, and makes the command
+fail unless `PATH_OF_KNOWN` lists it.
 """
 
 import os
-import random
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
+
+from coverage import CoverageData
 
 from tools.mutation.mutations import Mutation, mutations_of
 
@@ -30,6 +34,12 @@ PATH_OF_KNOWN = Path(__file__).parent / "survivors.txt"
 # A loop that a mutation has made endless is noticed too.
 STEP_SECONDS_MAX = 900
 SEEDS = "20"
+UNIT = Path("tests/unit/broker")
+# Of a unit test, as an endless loop must end; not the usual limit, which a busy machine exceeds.
+PYTEST = [
+    *("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly"),
+    *("-o", "timeout=10", "--hypothesis-profile=unshrunk"),
+]
 
 
 class Outcome(NamedTuple):
@@ -41,7 +51,9 @@ class Outcome(NamedTuple):
 
 def main() -> int:
     """Return the exit status."""
+    first = int(os.environ.get("FIRST", "0"))
     sample = _sample(
+        first,
         int(os.environ.get("MUTATIONS", "20")),
         int(os.environ.get("SEED", "1")),
         os.environ.get("FILES", ""),
@@ -49,9 +61,9 @@ def main() -> int:
     known = set(PATH_OF_KNOWN.read_text().splitlines())
     survivors = []
     with tempfile.TemporaryDirectory(prefix="tailrace-mutation-") as name:
-        for number, outcome in enumerate(_outcomes(sample, Path(name)), 1):
+        for number, outcome in enumerate(_outcomes(sample, Path(name)), first):
             verdict = outcome.noticed_by or "SURVIVED"
-            print(f"{number}/{len(sample)} {outcome.mutation}  [{verdict}]", flush=True)
+            print(f"{number} {outcome.mutation}  [{verdict}]", flush=True)
             if outcome.noticed_by is None:
                 survivors.append(outcome.mutation.name)
     noticed_count = len(sample) - len(survivors)
@@ -62,30 +74,39 @@ def main() -> int:
     return 1 if new else 0
 
 
-def _sample(count: int, seed: int, part: str) -> list[Mutation]:
-    """Draw from all mutations of the files whose path contains `part`."""
+def _sample(first: int, size: int, seed: int, part: str) -> list[Mutation]:
+    """Draw from all mutations of the files whose path contains `part`, without the `first` ones.
+
+    The order depends on each mutation alone, so that a changed file moves none but its own.
+    """
     paths = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
     paths = [path for path in paths if part in str(path.relative_to(ROOT))]
-    everything = [
-        mutation
-        for path in paths
-        for mutation in mutations_of(str(path.relative_to(ROOT)), path.read_bytes())
-    ]
-    print(f"{len(everything)} mutations in {len(paths)} files; a sample of {count}, seed {seed}")
-    return random.Random(seed).sample(everything, min(count, len(everything)))
+    everything: dict[bytes, Mutation] = {}
+    for path in paths:
+        for mutation in mutations_of(str(path.relative_to(ROOT)), path.read_bytes()):
+            ranks = (_rank(f"{seed} {mutation.name} {number}") for number in count())
+            everything[next(rank for rank in ranks if rank not in everything)] = mutation
+    print(f"{len(everything)} mutations in {len(paths)} files; {size} from {first} of seed {seed}")
+    return [mutation for _, mutation in sorted(everything.items())][first : first + size]
+
+
+def _rank(text: str) -> bytes:
+    return sha256(text.encode()).digest()
 
 
 def _outcomes(sample: list[Mutation], directory: Path) -> Iterator[Outcome]:
     """In the order of the sample; each worker has a tree of its own."""
-    trees: SimpleQueue[Path] = SimpleQueue()
     worker_count = int(os.environ.get("JOBS", str(os.cpu_count() or 1)))
-    for index in range(worker_count):
-        trees.put(_copy_tree(directory / str(index)))
+    all_trees = [_copy_tree(directory / str(index)) for index in range(worker_count)]
+    tests_of = _measure(all_trees[0])
+    trees: SimpleQueue[Path] = SimpleQueue()
+    for tree in all_trees:
+        trees.put(tree)
 
     def run(mutation: Mutation) -> Outcome:
         tree = trees.get()
         try:
-            return _try(mutation, tree)
+            return _try(mutation, tests_of.get((mutation.path, mutation.line), []), tree)
         finally:
             trees.put(tree)
 
@@ -103,33 +124,50 @@ def _copy_tree(tree: Path) -> Path:
     return tree
 
 
-def _try(mutation: Mutation, tree: Path) -> Outcome:
+def _measure(tree: Path) -> dict[tuple[str, int], list[str]]:
+    """The unit tests that run each line; none of a line that only an import runs."""
+    command = ["-m", "coverage", "run", "--rcfile=/dev/null", f"--source={BROKER}"]
+    command += [*PYTEST, "-o", "timeout=120", "-p", "tools.mutation.contexts", str(UNIT)]
+    assert _passes(command, tree), "unit tests fail without a mutation"
+    data = CoverageData(str(tree / ".coverage"))
+    data.read()
+    tests_of = {}
+    for path in data.measured_files():
+        for line, tests in data.contexts_by_lineno(path).items():
+            tests_of[str(Path(path).relative_to(tree)), line] = sorted(filter(None, tests))
+    return tests_of
+
+
+def _try(mutation: Mutation, tests: list[str], tree: Path) -> Outcome:
     path = tree / mutation.path
     source = path.read_bytes()
-    path.write_bytes(mutation.apply(source))
+    _write(path, mutation.apply(source))
     try:
-        for command in _steps(Path(mutation.path), tree):
+        for command in _steps(Path(mutation.path), tests, tree):
             if not _passes(command, tree):
-                return Outcome(mutation, " ".join(command[2:]))
+                step = next(part for part in command if part.startswith("tests"))
+                return Outcome(mutation, step)
     finally:
-        path.write_bytes(source)
+        _write(path, source)
     return Outcome(mutation, None)
 
 
-def _steps(path: Path, tree: Path) -> Iterator[list[str]]:
+def _write(path: Path, source: bytes) -> None:
+    """Each time with another time of change, whose seconds are all that bytecode is compared by."""
+    modified_s = int(path.stat().st_mtime) + 1
+    path.write_bytes(source)
+    os.utime(path, (modified_s, modified_s))
+
+
+def _steps(path: Path, tests: list[str], tree: Path) -> Iterator[list[str]]:
     inner = path.relative_to(BROKER)
-    unit = Path("tests/unit/broker")
-    mirror = unit / inner.parent
-    pytest = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly"]
-    yield [*pytest, str(mirror)]
-    if mirror.parent != unit:
-        yield [*pytest, *_ignored(mirror), str(mirror.parent)]
-        mirror = mirror.parent
-    yield [*pytest, *_ignored(mirror), str(unit)]
-    if inner.parts[:2] in {("core", "node"), ("core", "raft"), ("core", "ring")}:
-        yield ["-m", "tests.simulation.ring"]
+    mirror = str(UNIT / inner.parent)
+    if tests:
+        near = [test for test in tests if test.startswith(mirror)]
+        yield [*PYTEST, *near, *(test for test in tests if not test.startswith(mirror))]
     else:
-        yield [*pytest, "tests/simulation/test_crashes.py", "tests/simulation/test_damage.py"]
+        yield [*PYTEST, str(UNIT)]
+    yield from _simulators(inner)
     names = (path.name, ".".join(path.with_suffix("").parts[1:]))
     naming = [
         str(test.relative_to(tree))
@@ -137,17 +175,27 @@ def _steps(path: Path, tree: Path) -> Iterator[list[str]]:
         if any(name in test.read_text() for name in names)
     ]
     if naming:
-        yield [*pytest, *naming]
+        yield [*PYTEST, *naming]
 
 
-def _ignored(directory: Path) -> list[str]:
-    return ["--ignore", str(directory)]
+def _simulators(inner: Path) -> Iterator[list[str]]:
+    match inner.parts[:2]:
+        case ("core", "node" | "raft" | "ring"):
+            yield ["-m", "tests.simulation.ring"]
+        case ("core", "replication"):
+            yield ["-m", "tests.simulation.replication"]
+            yield ["-m", "tests.simulation.ring"]
+        case ("core", "groups"):
+            return
+        case _:
+            yield [*PYTEST, "tests/simulation/test_crashes.py", "tests/simulation/test_damage.py"]
+            yield [*PYTEST, "tests/simulation/cuts/test_cuts.py"]
 
 
 def _passes(command: list[str], tree: Path) -> bool:
     python_path = os.pathsep.join(str(tree / name) for name in ("broker", "client", "operator"))
     env = {**os.environ, "PYTHONPATH": python_path, "CI": "true", "SEEDS": SEEDS}
-    env |= {"PYTHONDONTWRITEBYTECODE": "1"}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
     try:
         done = subprocess.run(
             [sys.executable, *command],
