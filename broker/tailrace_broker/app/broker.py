@@ -12,7 +12,7 @@ import structlog
 
 from tailrace_broker.app.disk_watch import DiskWatch
 from tailrace_broker.app.ring_watch import RingWatch
-from tailrace_broker.app.settings import Settings
+from tailrace_broker.app.settings import LARGEST_BUFFER_BYTES, Settings
 from tailrace_broker.core.ring.changes import AppliedChange
 from tailrace_broker.forwarding.forwarded import ForwardedRequests
 from tailrace_broker.forwarding.forwarded_reads import ForwardedReads
@@ -48,6 +48,9 @@ from tailrace_broker.topics.scrubber import Scrubber
 from tailrace_broker.topics.topics import Topics
 
 WATCH_SECONDS = 0.5
+
+# One largest batch; else a round for each follower (`topics/catch_up.py`).
+CATCH_UP_MEMORY_BYTES = LARGEST_BUFFER_BYTES
 
 _log = structlog.get_logger()
 
@@ -92,8 +95,9 @@ class LocalBroker:
         self._spawn = spawn
         self._scrubber: Scrubber | None = None
         self._cache = BatchCache(settings.cache_bytes)
-        self._pool = BufferPool(settings.io_buffer_bytes, settings.read_memory_bytes)
-        self.read_memory = ReadMemory(self._pool, settings.answer_seconds)
+        self._pool = _make_pool(settings)
+        self.read_memory = ReadMemory(self._pool.read, settings.answer_seconds)
+        self.catch_up_memory = ReadMemory(self._pool.catch_up, settings.answer_seconds)
         self._resources: LogResources | None = None
         self.restart_kind = ""
         self._disk_watch = DiskWatch(lambda: io.writes_since_s, lambda: io.full_at_s)
@@ -111,6 +115,7 @@ class LocalBroker:
             url_of=lambda ordinal: url_at(*settings.address_of(ordinal)),
             auto_create=settings.auto_create_topics,
             delete_retention_us=settings.delete_retention_ms * 1000,
+            catch_up_memory=self.catch_up_memory,
         )
         self._begin_forwarding(spawn)
         self.groups = Groups(topics, spawn, self.now_us, self.counters)
@@ -307,6 +312,11 @@ class LocalBroker:
         return self._forwarder.appends_to(hosted, partition)
 
     @property
+    def received_bytes(self) -> int:
+        """Batches of leaders that are not written yet."""
+        return self._topics.received_bytes
+
+    @property
     def damaged_count(self) -> int:
         """Partitions that take no events because their data is damaged, of its own topics too."""
         return sum(hosted.damaged_count for hosted in self._topics.all_hosted())
@@ -381,3 +391,8 @@ class LocalBroker:
         """The body has been answered."""
         self.produce_memory_used_bytes -= size_bytes
         assert self.produce_memory_used_bytes >= 0
+
+
+def _make_pool(settings: Settings) -> BufferPool:
+    read_bytes = settings.read_memory_bytes
+    return BufferPool(settings.io_buffer_bytes, read_bytes, CATCH_UP_MEMORY_BYTES)

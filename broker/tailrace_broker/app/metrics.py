@@ -194,6 +194,18 @@ GAUGES: dict[str, tuple[str, Callable[[Scrape], float]]] = {
         "Where readers wait, then get 503 (TAILRACE_READ_MEMORY_BYTES)",
         lambda scrape: scrape.broker.read_memory.capacity_bytes,
     ),
+    "receive_memory_bytes": (
+        "Batches of leaders that are not written yet: at most 4 MiB of a leader, or one batch",
+        lambda scrape: scrape.broker.received_bytes,
+    ),
+    "catch_up_memory_bytes": (
+        "What was read from the disk for replicas, until it is sent",
+        lambda scrape: scrape.broker.catch_up_memory.used_bytes,
+    ),
+    "catch_up_memory_limit_bytes": (
+        "Where reads for replicas wait; readers and producers do not",
+        lambda scrape: scrape.broker.catch_up_memory.capacity_bytes,
+    ),
     "cache_bytes": ("Recent batches in memory", lambda scrape: scrape.broker.cached_bytes),
     "connections": ("Open connections of all listeners", lambda scrape: scrape.connection_count),
     "waiting_reads": (

@@ -1,17 +1,20 @@
 """Aligned buffers, as O_DIRECT wants them (open(2)), and the memory of answers, in fixed quotas.
 
-A broker's memory has four quotas. None takes from another: readers that do not take their answers
-do not stop producers, nor the other way round.
+A broker's memory has six quotas. None takes from another: readers that do not take their answers
+do not stop producers, nor the other way round; neither stops replication.
 
-| quota   | setting (`TAILRACE_…`)  | what it holds                            | when it is full  |
-|---------|-------------------------|------------------------------------------|------------------|
-| produce | `PRODUCE_MEMORY_BYTES`  | bodies in flight                         | 429 at once      |
-| I/O     | `IO_BUFFER_BYTES`       | buffers of threads at work               | the thread waits |
-| read    | `READ_MEMORY_BYTES`     | what disk reads fill, answers until sent | 503 after a time |
-| cache   | `CACHE_BYTES`           | recent batches                           | the oldest goes  |
+| quota    | setting (`TAILRACE_…`)  | what it holds                            | when it is full  |
+|----------|-------------------------|------------------------------------------|------------------|
+| produce  | `PRODUCE_MEMORY_BYTES`  | bodies in flight                         | 429 at once      |
+| receive  | 4 MiB a leader          | batches that a follower has not written  | the leader waits |
+| I/O      | `IO_BUFFER_BYTES`       | buffers of threads at work               | the thread waits |
+| read     | `READ_MEMORY_BYTES`     | what disk reads fill, answers until sent | 503 after a time |
+| catch-up | 40 MiB                  | what is read for followers, until sent   | the read waits   |
+| cache    | `CACHE_BYTES`           | recent batches                           | the oldest goes  |
 
-Here are the I/O and the read quota. Nothing deadlocks: a thread holds one buffer at a time; a
-thread that reads for an answer never waits for memory, it fails; who then waits holds none.
+Here are the I/O, the read and the catch-up quota; the credits of `net/replication/link.py` are the
+receive quota. Nothing deadlocks: a thread holds one buffer at a time; a thread that reads for an
+answer or a follower never waits for memory, it fails; who then waits holds none.
 """
 
 import mmap
@@ -30,12 +33,15 @@ SIZES_PER_DOUBLING = 4
 
 
 class BufferPool:
-    """The I/O quota and the read quota."""
+    """The I/O quota, the read quota and the catch-up quota."""
 
-    def __init__(self, io_bytes: int, read_bytes: int | None = None) -> None:
-        """`read_bytes` None: as many again."""
-        self._io = _Quota(io_bytes)
-        self._read = _Quota(io_bytes if read_bytes is None else read_bytes)
+    def __init__(
+        self, io_bytes: int, read_bytes: int | None = None, catch_up_bytes: int | None = None
+    ) -> None:
+        """None: as many again."""
+        self._io = Quota(io_bytes)
+        self.read = Quota(io_bytes if read_bytes is None else read_bytes)
+        self.catch_up = Quota(io_bytes if catch_up_bytes is None else catch_up_bytes)
 
     @contextmanager
     def lend(self, size_bytes: int) -> Iterator[memoryview]:
@@ -49,41 +55,13 @@ class BufferPool:
         finally:
             self._io.give_back(len(buffer), buffer)
 
-    def pin(self, size_bytes: int) -> memoryview:
-        """A buffer of the read quota; it goes back when this and all views of it are gone.
-
-        ReadMemoryFullError.
-        """
-        buffer = self._read.map(buffer_bytes(size_bytes), waits=False)
-        return tied(buffer, _Loan(self._read, buffer))
-
-    def lease(self, size_bytes: int = 0) -> "Lease":
-        """So much of the read quota for an answer that is made in memory. ReadMemoryFullError."""
-        lease = Lease(self._read)
-        lease.resize(size_bytes)
-        return lease
-
-    @property
-    def read_used_bytes(self) -> int:
-        """Return how much of the read quota answers hold."""
-        return self._read.used_bytes
-
-    @property
-    def read_bytes(self) -> int:
-        """Size of the read quota."""
-        return self._read.capacity_bytes
-
-    def call_when_read_memory_returns(self, call: Callable[[], None]) -> None:
-        """`call` after each return to the read quota, in whichever thread that is."""
-        self._read.on_returned = call
-
 
 class Lease:
-    """A part of the read quota; it goes back with the last reference to this."""
+    """A part of a quota; it goes back with the last reference to this."""
 
     __slots__ = ("_quota", "size_bytes")
 
-    def __init__(self, quota: "_Quota") -> None:
+    def __init__(self, quota: "Quota") -> None:
         self._quota = quota
         self.size_bytes = 0
 
@@ -130,7 +108,7 @@ class _Loan:
 
     __slots__ = ("_buffer", "_quota")
 
-    def __init__(self, quota: "_Quota", buffer: mmap.mmap) -> None:
+    def __init__(self, quota: "Quota", buffer: mmap.mmap) -> None:
         self._quota = quota
         self._buffer = buffer
 
@@ -138,7 +116,7 @@ class _Loan:
         self._quota.give_back(len(self._buffer), self._buffer)
 
 
-class _Quota:
+class Quota:
     """Counts what is taken, and keeps freed buffers for reuse: a busy broker neither asks the
     kernel for zeroed pages nor leaves holes in its heap. They make room for what else is needed.
     """
@@ -146,11 +124,23 @@ class _Quota:
     def __init__(self, capacity_bytes: int) -> None:
         self.capacity_bytes = capacity_bytes
         self.used_bytes = 0
+        # Called after each return, in whichever thread that is.
         self.on_returned: Callable[[], None] = lambda: None
         self._free: dict[int, list[mmap.mmap]] = {}
         self._free_bytes = 0
         # Its lock is reentrant: a cycle of garbage with a view may be collected in here.
         self._changed = threading.Condition()
+
+    def pin(self, size_bytes: int) -> memoryview:
+        """A buffer that goes back when this and all views of it are gone. ReadMemoryFullError."""
+        buffer = self.map(buffer_bytes(size_bytes), waits=False)
+        return tied(buffer, _Loan(self, buffer))
+
+    def lease(self, size_bytes: int = 0) -> Lease:
+        """So much of it for an answer that is made in memory. ReadMemoryFullError."""
+        lease = Lease(self)
+        lease.resize(size_bytes)
+        return lease
 
     def take(self, size_bytes: int) -> None:
         """ReadMemoryFullError when there is no room for so much now."""

@@ -1,40 +1,40 @@
-"""Who reads for an answer waits here for room in the read quota, in the order of arrival."""
+"""Who reads for an answer, or for a follower, waits here for room, in the order of arrival."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from tailrace_broker.memory.pool import BufferPool, Lease
+from tailrace_broker.memory.pool import Lease, Quota
 from tailrace_broker.model.errors import ReadMemoryFullError
 
 T = TypeVar("T")
 
 
 class ReadMemory:
-    """The read quota as the event loop sees it."""
+    """The read quota, or the catch-up quota, as the event loop sees it."""
 
-    def __init__(self, pool: BufferPool, wait_seconds: float) -> None:
-        self._pool = pool
+    def __init__(self, quota: Quota, wait_seconds: float) -> None:
+        self._quota = quota
         self._wait_seconds = wait_seconds
         self._loop = asyncio.get_running_loop()
         self._turn = asyncio.Lock()  # held by the first of those who wait
         self._returned = asyncio.Event()
-        pool.call_when_read_memory_returns(self._on_returned)
+        quota.on_returned = self._on_returned
 
     @property
     def used_bytes(self) -> int:
         """Return how much memory answers hold."""
-        return self._pool.read_used_bytes
+        return self._quota.used_bytes
 
     @property
     def capacity_bytes(self) -> int:
         """Return how much memory answers may hold."""
-        return self._pool.read_bytes
+        return self._quota.capacity_bytes
 
     def lease(self) -> Lease:
         """Return a lease, to hold memory for an answer that is made of more than pinned buffers."""
-        return self._pool.lease()
+        return self._quota.lease()
 
     async def run(self, read: Callable[[], Awaitable[T]]) -> T:
         """Return the result of `read`; it is called again when memory has come back.

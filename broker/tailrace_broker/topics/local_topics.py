@@ -19,6 +19,7 @@ import structlog
 from tailrace_broker.core.node.events import Recovered
 from tailrace_broker.core.ring.roles import copies_of
 from tailrace_broker.core.ring.topics import topic_of
+from tailrace_broker.memory.read_memory import ReadMemory
 from tailrace_broker.model.errors import (
     CorruptPartitionError,
     DiskFullError,
@@ -77,8 +78,9 @@ class LocalTopics:
         ring: RingNode,
         *,
         url_of: Callable[[int], str],
+        catch_up_memory: ReadMemory,
     ) -> None:
-        """`url_of`: the public listener of a broker."""
+        """`url_of`: the public listener of a broker; `catch_up_memory`: for followers' reads."""
         self.by_name: dict[str, HostedTopic] = {}
         self.internal: dict[str, HostedTopic] = {}  # the broker's own: no listener knows them
         self.on_changed: Callable[[str], None] = lambda _: None  # a topic has come, or gone
@@ -95,7 +97,13 @@ class LocalTopics:
         self._damaged = directory.damaged
         self._healing = Healing(ring, self._damaged, io, spawn)
         self.replicas = Replicas(
-            ordinal, ring, self._roles, self._log_of, spawn, on_damaged=self._on_damaged
+            ordinal,
+            ring,
+            self._roles,
+            self._log_of,
+            spawn,
+            on_damaged=self._on_damaged,
+            catch_up_memory=catch_up_memory,
         )
         self._resources: LogResources | None = None
         self._state: RingState | None = None  # that has been applied

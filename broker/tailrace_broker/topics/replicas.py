@@ -56,6 +56,7 @@ from tailrace_broker.core.replication.range_events import (
 )
 from tailrace_broker.core.replication.ranges import RangeReplicas
 from tailrace_broker.core.ring.roles import is_replicated
+from tailrace_broker.memory.read_memory import ReadMemory
 from tailrace_broker.model.append_outcome import (
     Appended,
     AppendOutcome,
@@ -129,9 +130,10 @@ class Replicas:
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         *,
         on_damaged: Callable[[LogPlace], None],
+        catch_up_memory: ReadMemory,
     ) -> None:
         """`log_of` returns a log of this broker that is open; `on_damaged` is called with one that
-        lacks committed records.
+        lacks committed records. `catch_up_memory` is for what is read for followers.
         """
         self.rules: Counter[str] = Counter()
         self._ordinal = ordinal
@@ -143,7 +145,7 @@ class Replicas:
         self._loop = asyncio.get_running_loop()
         timing = ReplicationTiming(failback_ms=ring.failback_ms)
         self._machine = RangeReplicas(ordinal, timing, self.rules, is_replicated)
-        self._feeds = LogFeeds(log_of, self._machine.leads, self._send_follower, spawn)
+        self._feeds = LogFeeds(log_of, self._machine.leads, self, catch_up_memory, spawn)
         self._links: ReplicationLinks | None = None
         self._incoming: deque[_Incoming] = deque()
         self._resetting: dict[LogKey, PartitionLog] = {}
@@ -195,6 +197,7 @@ class Replicas:
         except TimeoutError:
             _log.warning("replicas.behind", reason="appends end that other replicas have not taken")
         self._is_stopped = True
+        self._feeds.stop()
         for range_id in self._machine.ranges:
             self._roles.lead(range_id, None)
         for timer in (self._timer, self._watch_timer):
@@ -207,6 +210,11 @@ class Replicas:
     def catch_up_bytes(self) -> int:
         """Bytes of batches sent to followers that were far behind."""
         return self._feeds.catch_up_bytes
+
+    @property
+    def received_bytes(self) -> int:
+        """Batches of leaders that are not written yet."""
+        return 0 if self._links is None else self._links.received_bytes
 
     def lags(self) -> dict[int, list[FollowerLag]]:
         """By range that this process leads, how far its followers are behind."""
@@ -487,15 +495,27 @@ class Replicas:
 
     def _send(self, ordinal: int, message: ToLeader | ToFollower) -> None:
         if not isinstance(message, Standing | Reported):
-            self._send_follower(ordinal, message)
+            self.send_follower(ordinal, message)
         elif self._links is not None:
             self._links.send_leader(ordinal, message)
 
-    def _send_follower(
+    # --- for the feeds ---
+
+    def send_follower(
         self, ordinal: int, message: ToFollower, payload: Sequence[Bytes] = ()
     ) -> None:
+        """Send a message, with the bytes of its batches, sooner or later or never."""
         if self._links is not None:
             self._links.send_follower(ordinal, message, payload)
+
+    def has_follower(self, ordinal: int) -> bool:
+        """There is a link from that broker."""
+        return self._links is not None and self._links.has_follower(ordinal)
+
+    def call_when_taken(self, ordinal: int, call: Callable[[], None]) -> None:
+        """`call` when that broker has taken the batches sent so far, or has no link."""
+        if self._links is not None:
+            self._links.call_when_taken(ordinal, call)
 
     async def _propose(self, command: Command) -> None:
         """Ask the ring. The machine asks again while it needs it."""

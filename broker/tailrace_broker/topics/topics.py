@@ -19,6 +19,7 @@ from tailrace_broker.core.node.events import Recovered
 from tailrace_broker.core.replication.progress import FollowerLag
 from tailrace_broker.core.ring.topic_commands import create_topic
 from tailrace_broker.core.ring.topics import topic_of
+from tailrace_broker.memory.read_memory import ReadMemory
 from tailrace_broker.model.commands import (
     AlterTopic,
     Command,
@@ -85,9 +86,10 @@ class Topics:
         url_of: Callable[[int], str],
         auto_create: bool,
         delete_retention_us: int,
+        catch_up_memory: ReadMemory,
     ) -> None:
         """`url_of`: the public listener of a broker; `auto_create`: by the first produce;
-        `delete_retention_us`: until the trash is purged.
+        `delete_retention_us`: until the trash is purged; `catch_up_memory`: for followers' reads.
         """
         self.is_ready = False
         self._auto_create = auto_create
@@ -108,7 +110,16 @@ class Topics:
             retention_us=delete_retention_us,
             purge_agreed=self._purge_agreed,
         )
-        self._local = LocalTopics(directory, io, spawn, now_us, retention, ring, url_of=url_of)
+        self._local = LocalTopics(
+            directory,
+            io,
+            spawn,
+            now_us,
+            retention,
+            ring,
+            url_of=url_of,
+            catch_up_memory=catch_up_memory,
+        )
         self._local.on_buried(self._look_into_trash)
         self._loop = asyncio.get_running_loop()
         directory.trash.on_full = self._on_full
@@ -157,6 +168,11 @@ class Topics:
     def catch_up_bytes(self) -> int:
         """Bytes of batches sent to followers that were far behind."""
         return self._local.replicas.catch_up_bytes
+
+    @property
+    def received_bytes(self) -> int:
+        """Batches of leaders that are not written yet."""
+        return self._local.replicas.received_bytes
 
     def replication_lags(self) -> Mapping[int, Sequence[FollowerLag]]:
         """By range that this process leads, how far its followers are behind."""

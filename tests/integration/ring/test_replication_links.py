@@ -1,5 +1,6 @@
 """Followers and leaders exchange messages and stored batches over real sockets."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -138,6 +139,34 @@ def test_a_follower_that_takes_nothing_loses_its_link_and_dials_again() -> None:
         run_linked(scenario)
     (line,) = lines_of(logs, "replication.refused")
     assert (line["peer"], line["reason"]) == (2, "slow")
+
+
+def test_who_waits_is_called_when_the_follower_has_taken_what_was_sent_before() -> None:
+    async def scenario(brokers: LinkedBrokers) -> None:
+        leader, follower = await brokers.linked_pair()
+        await stood(leader, follower)
+        called: list[str] = []
+        for name in ("first", "second"):
+            leader.links.send_follower(2, batches_at(0), [bytes(MEBIBYTE)])
+            leader.links.call_when_taken(2, partial(called.append, name))
+        received = [await follower.from_leaders.get() for _ in range(2)]
+        assert follower.links.received_bytes == 2 * MEBIBYTE
+        assert called == []
+        received[0].link.consumed(MEBIBYTE)
+        await until(lambda: called == ["first"])
+        received[1].link.consumed(MEBIBYTE)
+        await until(lambda: called == ["first", "second"])
+        assert follower.links.received_bytes == 0
+
+        leader.links.call_when_taken(2, partial(called.append, "nothing was sent"))
+        leader.links.call_when_taken(7, partial(called.append, "no link"))
+        await until(lambda: called[2:] == ["nothing was sent", "no link"])
+        leader.links.send_follower(2, batches_at(0), [b"x"])
+        leader.links.call_when_taken(2, partial(called.append, "lost"))
+        follower.links.follow(())
+        await until(lambda: called[4:] == ["lost"])
+
+    run_linked(scenario)
 
 
 def test_a_leader_that_starts_again_is_linked_again() -> None:

@@ -266,7 +266,7 @@ class LogFiles:
             OpenSegments(is_direct=self.is_direct),
             self.segment(state.base_offset),
             state,
-            self.pool,
+            self.pool.read,
             offset=offset,
             end_offset=end_offset,
             max_bytes=max_bytes,

@@ -14,7 +14,7 @@ were sent, with a payload or without; what waits is bounded by who sends it.
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, cast
 
 import structlog
@@ -91,6 +91,9 @@ class Link(asyncio.BufferedProtocol):
         self._granted_bytes = 0  # that it has ever taken, less what came back
         self._under_way_bytes = 0  # received, and not consumed
         self._consumed_bytes = 0  # and not granted again
+        self._accepted_bytes = 0  # of batches, by `send`
+        self._taken_bytes = 0  # of these, by the other side
+        self._awaited: deque[tuple[int, Callable[[], None]]] = deque()
 
     @property
     def is_closed(self) -> bool:
@@ -101,6 +104,11 @@ class Link(asyncio.BufferedProtocol):
     def forwards(self) -> bool:
         """Requests are forwarded on it."""
         return self._handshake.purpose is Purpose.FORWARDING
+
+    @property
+    def under_way_bytes(self) -> int:
+        """Batches that have been received, and are not written yet."""
+        return self._under_way_bytes
 
     def abort(self) -> None:
         """Close it at once."""
@@ -130,7 +138,15 @@ class Link(asyncio.BufferedProtocol):
         else:
             self._batches.append(_Queued(head, payload, size_bytes, number))
             self._queued_bytes += size_bytes
+            self._accepted_bytes += size_bytes
         self._flush_soon()
+
+    def call_when_taken(self, call: Callable[[], None]) -> None:
+        """`call` when the other side has taken what was sent so far, or the link is lost."""
+        if self.is_closed or self._taken_bytes == self._accepted_bytes:
+            self._context.loop.call_soon(call)
+        else:
+            self._awaited.append((self._accepted_bytes, call))
 
     def consumed(self, size_bytes: int) -> None:
         """So many bytes of received batches are written, or of no use: take more."""
@@ -224,6 +240,8 @@ class Link(asyncio.BufferedProtocol):
             self._refuse("closed", "it ended the handshake; its log says why")
         self._batches.clear()
         self._owner.lost(self, exc)
+        while self._awaited:
+            self._awaited.popleft()[1]()
 
     def _greet(self, received: bytes) -> None:
         answer = self._handshake.feed(received)
@@ -261,10 +279,14 @@ class Link(asyncio.BufferedProtocol):
 
     def _take_credit(self, size_bytes: int) -> None:
         """The first one opens the window, each later one returns what was taken of it."""
+        if self._granted_bytes:
+            self._taken_bytes += size_bytes
         self._granted_bytes = self._granted_bytes or size_bytes
         self._credit_bytes += size_bytes
         if self._credit_bytes > self._granted_bytes:
             raise CorruptFrameError("it takes more bytes than it was sent")
+        while self._awaited and self._awaited[0][0] <= self._taken_bytes:
+            self._awaited.popleft()[1]()
         self._flush_soon()
 
     def _check_window(self, size_bytes: int) -> None:

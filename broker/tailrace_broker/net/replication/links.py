@@ -132,6 +132,24 @@ class ReplicationLinks:
         """Send to a follower, `Batches` with the stored batches. Without a link it is lost."""
         self._send(self._followers.links.get(ordinal), message, payload)
 
+    def call_when_taken(self, ordinal: int, call: Callable[[], None]) -> None:
+        """`call` when a follower has taken the batches sent so far, or has no link."""
+        link = self._followers.links.get(ordinal)
+        if link is None:
+            self._context.loop.call_soon(call)
+        else:
+            link.call_when_taken(call)
+
+    def has_follower(self, ordinal: int) -> bool:
+        """There is a link from that broker."""
+        return ordinal in self._followers.links
+
+    @property
+    def received_bytes(self) -> int:
+        """Batches of leaders that are not written yet: at most a window, or a batch, of each."""
+        links = [each.link for each in self._followed.values()]
+        return sum(each.under_way_bytes for each in links if each is not None)
+
     async def close(self) -> None:
         """End all links, and make no more."""
         self._context.is_closed = True

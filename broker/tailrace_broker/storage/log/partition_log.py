@@ -23,6 +23,7 @@ from tailrace_broker.core.log.epochs import EpochEnd, cut_epochs, joined
 from tailrace_broker.core.log.producers import Producer, ProducerWindows
 from tailrace_broker.core.log.recovery import SegmentState
 from tailrace_broker.core.log.tail_events import CutLog, OwnWrite
+from tailrace_broker.memory.pool import Quota
 from tailrace_broker.model.append_outcome import CutOutcome, LogIsCut, Misfit, OnAppended, OnCut
 from tailrace_broker.model.damage import Damage, LostEnd
 from tailrace_broker.model.errors import (
@@ -296,13 +297,14 @@ class PartitionLog:
         return recent or tail.pending.read(offset, max_bytes)
 
     async def read_written(self, offset: int, max_bytes: int) -> list[StoredBatch]:
-        """As `read`, also above the high watermark, for followers."""
+        """As `read`, also above the high watermark, for followers: from the catch-up quota."""
         if self._gone:
             raise self._gone
         if not self.log_start <= offset < self.log_end:
             raise self._out_of_range(offset)
         found = self.read_recent(offset, max_bytes)
-        return found or await self._read_from_disk(offset, max_bytes, self.log_end)
+        memory = self._resources.pool.catch_up
+        return found or await self._read_from_disk(offset, max_bytes, self.log_end, memory)
 
     # --- reading ---
 
@@ -319,7 +321,8 @@ class PartitionLog:
             return []
         batches = self.read_recent(offset, max_bytes)
         if not batches:
-            return await self._read_from_disk(offset, max_bytes, self.high_watermark)
+            memory = self._resources.pool.read
+            return await self._read_from_disk(offset, max_bytes, self.high_watermark, memory)
         while batches and batches[-1].header.end_offset > self.high_watermark:
             batches.pop()
         return batches
@@ -509,7 +512,7 @@ class PartitionLog:
         return segment_path(self.place.directory, state.base_offset)
 
     async def _read_from_disk(
-        self, offset: int, max_bytes: int, end_offset: int
+        self, offset: int, max_bytes: int, end_offset: int, memory: Quota
     ) -> list[StoredBatch]:
         lost = self._resources.quarantine.loss_error(self, offset)
         if lost is not None:
@@ -522,7 +525,7 @@ class PartitionLog:
             self._resources.files,
             self._path_of(state),
             state,
-            self._resources.pool,
+            memory,
             offset=offset,
             end_offset=min(end_offset, state.end_offset),  # behind it may be what was cut
             max_bytes=max_bytes,

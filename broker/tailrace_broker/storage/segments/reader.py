@@ -18,7 +18,7 @@ from tailrace_broker.codec.segment import (
     read_pad,
 )
 from tailrace_broker.core.log.recovery import SegmentState
-from tailrace_broker.memory.pool import BufferPool
+from tailrace_broker.memory.pool import BufferPool, Quota
 from tailrace_broker.model.errors import CorruptBatchError
 from tailrace_broker.storage.files.direct_file import BLOCK_BYTES, DirectFile
 from tailrace_broker.storage.segments.open_segments import OpenSegments
@@ -28,7 +28,7 @@ def read_batches(
     files: OpenSegments,
     path: Path,
     state: SegmentState,
-    pool: BufferPool,
+    memory: Quota,
     *,
     offset: int,
     end_offset: int,
@@ -45,7 +45,7 @@ def read_batches(
         with files.use(path) as file:
             while True:
                 batches, skipped_bytes, wanted_bytes = _take(
-                    _pinned_window_at(file, pool, position, window_bytes),
+                    _pinned_window_at(file, memory, position, window_bytes),
                     offset,
                     end_offset,
                     max_bytes,
@@ -92,7 +92,7 @@ def find_offset_of_time(
         return None
     offset = header.base_offset
     (batch,) = read_batches(
-        files, path, state, pool, offset=offset, end_offset=offset + 1, max_bytes=1
+        files, path, state, pool.read, offset=offset, end_offset=offset + 1, max_bytes=1
     )
     return first_of_time(batch, timestamp_us)
 
@@ -118,11 +118,11 @@ def window_at(
 
 
 def _pinned_window_at(
-    file: DirectFile, pool: BufferPool, position: int, size_bytes: int
+    file: DirectFile, memory: Quota, position: int, size_bytes: int
 ) -> memoryview:
     """As `window_at`, pinned until the last view of it is gone. ReadMemoryFullError."""
     start, wanted_bytes = _blocks_around(position, size_bytes)
-    buffer = pool.pin(wanted_bytes)
+    buffer = memory.pin(wanted_bytes)
     read_bytes = file.read(buffer[:wanted_bytes], start)
     return buffer[position - start : read_bytes]
 

@@ -141,100 +141,100 @@ def test_a_free_buffer_that_is_not_much_too_large_will_do() -> None:
 
 def test_a_pinned_buffer_goes_back_when_the_last_view_of_it_is_gone() -> None:
     pool = BufferPool(CAPACITY_BYTES)
-    buffer = pool.pin(100)
+    buffer = pool.read.pin(100)
     buffer[:4] = b"mark"
     first, part = address_of(buffer), buffer[1:3]
     del buffer
-    other = pool.pin(100)
+    other = pool.read.pin(100)
 
-    assert pool.read_used_bytes == 2 * SMALLEST_BYTES
+    assert pool.read.used_bytes == 2 * SMALLEST_BYTES
     assert address_of(other) != first
     assert bytes(part) == b"ar"
     del part
-    assert pool.read_used_bytes == SMALLEST_BYTES
-    again = pool.pin(100)
+    assert pool.read.used_bytes == SMALLEST_BYTES
+    again = pool.read.pin(100)
     assert (address_of(again), bytes(again[:4])) == (first, b"mark")
 
 
 def test_a_view_in_a_cycle_of_garbage_comes_back_when_that_is_collected() -> None:
     pool = BufferPool(CAPACITY_BYTES)
-    cycle: list[object] = [pool.pin(100)]
+    cycle: list[object] = [pool.read.pin(100)]
     cycle.append(cycle)
     del cycle
     gc.collect()
 
-    assert pool.read_used_bytes == 0
+    assert pool.read.used_bytes == 0
 
 
 def test_a_pin_does_not_wait() -> None:
     pool = BufferPool(SMALLEST_BYTES)
-    kept = pool.pin(100)
+    kept = pool.read.pin(100)
     with pytest.raises(ReadMemoryFullError, match="4096 of 4096 bytes are in use, 4096 are needed"):
-        pool.pin(100)
+        pool.read.pin(100)
     assert len(kept) == SMALLEST_BYTES
 
 
 def test_no_share_takes_from_the_other() -> None:
     pool = BufferPool(SMALLEST_BYTES, SMALLEST_BYTES)
-    pinned = pool.pin(100)
+    pinned = pool.read.pin(100)
     with pool.lend(100) as buffer:
         assert address_of(buffer) != address_of(pinned)
         with pytest.raises(ReadMemoryFullError):
-            pool.pin(100)
+            pool.read.pin(100)
     del pinned
     with pool.lend(100):
-        assert len(pool.pin(100)) == SMALLEST_BYTES
+        assert len(pool.read.pin(100)) == SMALLEST_BYTES
 
 
 def test_free_buffers_make_room_for_a_lease() -> None:
     pool = BufferPool(CAPACITY_BYTES)
-    pool.pin(CAPACITY_BYTES)
-    lease = pool.lease(CAPACITY_BYTES - 1)
+    pool.read.pin(CAPACITY_BYTES)
+    lease = pool.read.lease(CAPACITY_BYTES - 1)
 
-    assert pool.read_used_bytes == lease.size_bytes == CAPACITY_BYTES - 1
+    assert pool.read.used_bytes == lease.size_bytes == CAPACITY_BYTES - 1
     with pytest.raises(ReadMemoryFullError):
-        pool.pin(1)
+        pool.read.pin(1)
 
 
 def test_a_lease_changes_its_size_and_goes_back_with_its_last_reference() -> None:
     pool = BufferPool(1000)
-    first, second = pool.lease(600), pool.lease()
+    first, second = pool.read.lease(600), pool.read.lease()
     second.resize(400)
     with pytest.raises(ReadMemoryFullError):
         second.resize(401)
-    assert (second.size_bytes, pool.read_used_bytes) == (400, 1000)
+    assert (second.size_bytes, pool.read.used_bytes) == (400, 1000)
     second.resize(100)
-    assert pool.read_used_bytes == 700
+    assert pool.read.used_bytes == 700
     del first
 
-    assert pool.read_used_bytes == 100
+    assert pool.read.used_bytes == 100
     del second
-    assert pool.read_used_bytes == 0
+    assert pool.read.used_bytes == 0
 
 
 def test_an_answer_larger_than_the_share_gets_all_of_it() -> None:
     pool = BufferPool(1000)
-    lease = pool.lease(5000)
-    assert (lease.size_bytes, pool.read_used_bytes) == (1000, 1000)
+    lease = pool.read.lease(5000)
+    assert (lease.size_bytes, pool.read.used_bytes) == (1000, 1000)
 
 
 def test_a_buffer_keeps_what_is_tied_to_it() -> None:
     pool = BufferPool(1000)
-    view = tied(b"value", pool.lease(10))
+    view = tied(b"value", pool.read.lease(10))
     part = view[1:3]
     del view
 
-    assert (bytes(part), pool.read_used_bytes) == (b"al", 10)
+    assert (bytes(part), pool.read.used_bytes) == (b"al", 10)
     del part
-    assert pool.read_used_bytes == 0
+    assert pool.read.used_bytes == 0
 
 
 def test_who_waits_is_notified_of_every_return() -> None:
     pool = BufferPool(CAPACITY_BYTES)
     used_bytes: list[int] = []
-    pool.call_when_read_memory_returns(lambda: used_bytes.append(pool.read_used_bytes))
-    kept = pool.lease(5)
-    pool.pin(100)
+    pool.read.on_returned = lambda: used_bytes.append(pool.read.used_bytes)
+    kept = pool.read.lease(5)
+    pool.read.pin(100)
     with pool.lend(100):
         pass
 

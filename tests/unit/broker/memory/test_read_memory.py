@@ -17,14 +17,14 @@ class Readers:
 
     def __init__(self, wait_seconds: float = LONG_S) -> None:
         self.pool = BufferPool(SMALLEST_BYTES, CAPACITY_BYTES)
-        self.memory = ReadMemory(self.pool, wait_seconds)
+        self.memory = ReadMemory(self.pool.read, wait_seconds)
         self.calls: list[str] = []
         self.served: list[str] = []
 
     async def read(self, name: str, size_bytes: int) -> Lease:
         async def lease() -> Lease:
             self.calls.append(name)
-            return self.pool.lease(size_bytes)
+            return self.pool.read.lease(size_bytes)
 
         got = await self.memory.run(lease)
         self.served.append(name)
@@ -91,7 +91,7 @@ def test_what_a_failed_read_gives_back_itself_is_no_reason_to_ask_it_again() -> 
 
         async def read_twice() -> list[Lease]:
             readers.calls.append("twice")
-            return [readers.pool.lease(100), readers.pool.lease(100)]
+            return [readers.pool.read.lease(100), readers.pool.read.lease(100)]
 
         async def run() -> Lease:
             return (await readers.memory.run(read_twice))[0]
@@ -138,7 +138,7 @@ def test_an_error_of_who_waited_lets_the_next_go_on() -> None:
 
         async def fail_at_last() -> Lease:
             if readers.memory.used_bytes:
-                return readers.pool.lease(1)
+                return readers.pool.read.lease(1)
             raise OSError("disk")
 
         failing, waiting = await readers.started(

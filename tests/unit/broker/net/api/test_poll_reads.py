@@ -43,7 +43,7 @@ class Logs:
 
     def __init__(self, broker: LocalBroker, read_bytes: int) -> None:
         self._hosted = broker.hosted("t")
-        self.memory = ReadMemory(BufferPool(MEBIBYTE, read_bytes), 0.05)
+        self.memory = ReadMemory(BufferPool(MEBIBYTE, read_bytes).read, 0.05)
         self.lease = self.memory.lease()
 
     def fetch_range(

@@ -291,7 +291,7 @@ def test_a_read_of_what_is_trimmed_meanwhile_learns_where_the_log_starts(
                 assert records_of(outcome)[0].value == b"0"
             log.segments.insert(0, SegmentState(0, 2, position=BLOCK_BYTES))  # as it saw them
             with pytest.raises(OffsetOutOfRangeError):
-                await log._read_from_disk(0, 1, 2)
+                await log._read_from_disk(0, 1, 2, files.pool.read)
             del log.segments[0]
 
     run(scenario)

@@ -224,7 +224,7 @@ def test_batches_are_found_through_small_windows(log: Log, monkeypatch: pytest.M
 
 def test_a_recovery_needs_nothing_of_what_readers_hold(log: Log) -> None:
     pool = BufferPool(POOL_BYTES, POOL_BYTES)
-    answer = pool.lease(POOL_BYTES)
+    answer = pool.read.lease(POOL_BYTES)
 
     assert known(log.recover(pool=pool)) == [0, 1, 2, 3, 4, 5]
     assert answer.size_bytes == POOL_BYTES

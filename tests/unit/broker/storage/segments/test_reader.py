@@ -138,7 +138,7 @@ def test_batches_stay_where_the_disk_has_put_them(files: LogFiles) -> None:
     first = address_of(batches[0].contents())
     assert first % BLOCK_BYTES == 0
     assert address_of(batches[1].contents()) == first + batches[0].header.batch_bytes
-    assert files.pool.read_used_bytes > MEBIBYTE
+    assert files.pool.read.used_bytes > MEBIBYTE
 
     last = batches.pop()
     batches.clear()
@@ -156,7 +156,7 @@ def test_a_failed_read_pins_nothing(files: LogFiles) -> None:
     with pytest.raises(CorruptBatchError) as kept:
         files.read(state, 0, end_offset=1)
 
-    assert files.pool.read_used_bytes == 0
+    assert files.pool.read.used_bytes == 0
     assert kept.value.__cause__ is not None
 
 

@@ -1,0 +1,142 @@
+"""Brokers of a ring in the test's own process: a follower receives whatever its producers hold."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailrace_broker.app.broker import LocalBroker
+from tailrace_broker.core.replication.events import WriteFailed
+from tailrace_broker.model.append_outcome import Appended, AppendOutcome
+from tailrace_broker.model.errors import ProduceMemoryFullError
+from tailrace_broker.model.topic import TopicSettings
+from tailrace_broker.storage.log.partition_log import PartitionLog
+from tailrace_broker.topics import replicas
+from tailrace_broker.topics.replicas import Replicas
+from tests.support.broker.brokers import open_broker
+from tests.support.broker.fixtures import free_ring_port
+
+pytestmark = pytest.mark.integration
+
+PEERS: dict[str, Any] = {"peer_host": "127.0.0.1", "port_stride": 10}
+VALUE = bytes(100_000)  # goes straight to the segment
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop go on until it holds; the test's time limit ends it."""
+    while not condition():  # noqa: ASYNC110  what is waited for has no event
+        await asyncio.sleep(0.001)
+
+
+async def pair(stack: AsyncExitStack, root: Path) -> tuple[LocalBroker, LocalBroker]:
+    """Two brokers with a topic, of whose partitions each leads one and follows one, in sync."""
+    port = free_ring_port(2)
+    first, second = [
+        await stack.enter_async_context(
+            open_broker(root / str(ordinal), ordinal=ordinal, port=port + 10 * ordinal, **PEERS)
+        )
+        for ordinal in range(2)
+    ]
+    starting = [asyncio.create_task(broker.start()) for broker in (first, second)]
+    await until(lambda: first.ring.peers is not None and second.ring.peers is not None)
+    await first.ring.found(2)
+    await asyncio.gather(*starting)
+    await first.create_topic("t", TopicSettings(partitions_per_range=1))
+
+    def is_in_sync() -> bool:
+        state = first.ring.state
+        return state is not None and all(len(each.isr) == 2 for each in state.ranges.values())
+
+    await until(lambda: second.topic_count == 1 and is_in_sync())
+    return first, second
+
+
+def led_log(broker: LocalBroker) -> PartitionLog:
+    """The log of the partition that it leads."""
+    logs = [log for log in broker.hosted("t").logs if isinstance(log, PartitionLog)]
+    (log,) = [log for log in logs if log.is_served]
+    return log
+
+
+def append(log: PartitionLog) -> list[AppendOutcome]:
+    """What becomes of an event."""
+    outcomes: list[AppendOutcome] = []
+    log.append_event(b"key", VALUE, 1, 0, outcomes.append)
+    return outcomes
+
+
+def test_a_follower_receives_while_its_producers_hold_all_of_their_memory(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            leader, follower = await pair(stack, tmp_path)
+            follower.take_produce_memory(follower.produce_memory_bytes)
+            with pytest.raises(ProduceMemoryFullError):
+                follower.check_produce_memory(1)
+            outcomes = append(led_log(leader))
+            await until(lambda: outcomes != [])
+            assert outcomes == [Appended(0, copies=2)]
+            follower.return_produce_memory(follower.produce_memory_bytes)
+
+    asyncio.run(scenario())
+
+
+def test_producers_are_taken_in_while_a_follower_receives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is received counts as such, until it is written, and not as what producers hold."""
+    received: list[int] = []
+    took = Replicas._append
+
+    def take(self: Replicas, batches: Any, incoming: Any) -> None:
+        received.append(self.received_bytes)
+        took(self, batches, incoming)
+
+    monkeypatch.setattr(Replicas, "_append", take)
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            leader, follower = await pair(stack, tmp_path)
+            outcomes = append(led_log(leader))
+            await until(lambda: outcomes != [])
+            assert received[-1] >= len(VALUE) // 250  # compressed
+            assert follower.received_bytes == follower.produce_memory_used_bytes == 0
+            follower.check_produce_memory(follower.produce_memory_bytes)
+
+    asyncio.run(scenario())
+
+
+def test_receiving_that_takes_from_producing_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutation of the first test: the leader's append is not answered."""
+    refused: list[int] = []
+    take = Replicas._append
+    budget: list[LocalBroker] = []
+
+    def take_from_producing(self: Replicas, batches: Any, incoming: Any) -> None:
+        try:
+            budget[0].check_produce_memory(len(incoming.payload))
+        except ProduceMemoryFullError:
+            refused.append(len(incoming.payload))
+            incoming.link.consumed(len(incoming.payload))
+            self._step(WriteFailed(batches.log))
+            return
+        take(self, batches, incoming)
+
+    monkeypatch.setattr(replicas.Replicas, "_append", take_from_producing)
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            leader, follower = await pair(stack, tmp_path)
+            budget.append(follower)
+            follower.take_produce_memory(follower.produce_memory_bytes)
+            outcomes = append(led_log(leader))
+            await until(lambda: len(refused) > 2)
+            assert outcomes == []
+            follower.return_produce_memory(follower.produce_memory_bytes)
+            await until(lambda: outcomes == [Appended(0, copies=2)])
+
+    asyncio.run(scenario())
