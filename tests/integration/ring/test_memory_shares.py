@@ -1,12 +1,15 @@
 """Brokers of a ring in the test's own process: a follower receives whatever its producers hold."""
 
 import asyncio
+import os
+import shutil
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.core.replication.events import WriteFailed
@@ -22,6 +25,8 @@ from tests.support.broker.fixtures import free_ring_port
 pytestmark = pytest.mark.integration
 
 PEERS: dict[str, Any] = {"peer_host": "127.0.0.1", "port_stride": 10}
+MEBIBYTE = 1024 * 1024
+PARTITIONS = 24
 VALUE = bytes(100_000)  # goes straight to the segment
 
 
@@ -31,8 +36,8 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-async def pair(stack: AsyncExitStack, root: Path) -> tuple[LocalBroker, LocalBroker]:
-    """Two brokers with a topic, of whose partitions each leads one and follows one, in sync."""
+async def started_pair(stack: AsyncExitStack, root: Path) -> tuple[LocalBroker, LocalBroker]:
+    """Two brokers of a ring."""
     port = free_ring_port(2)
     first, second = [
         await stack.enter_async_context(
@@ -42,9 +47,18 @@ async def pair(stack: AsyncExitStack, root: Path) -> tuple[LocalBroker, LocalBro
     ]
     starting = [asyncio.create_task(broker.start()) for broker in (first, second)]
     await until(lambda: first.ring.peers is not None and second.ring.peers is not None)
-    await first.ring.found(2)
+    if first.ring.state is None:
+        await first.ring.found(2)
     await asyncio.gather(*starting)
-    await first.create_topic("t", TopicSettings(partitions_per_range=1))
+    return first, second
+
+
+async def pair(
+    stack: AsyncExitStack, root: Path, partitions_per_range: int = 1
+) -> tuple[LocalBroker, LocalBroker]:
+    """Two with a topic, of whose partitions each leads half and follows half, in sync."""
+    first, second = await started_pair(stack, root)
+    await first.create_topic("t", TopicSettings(partitions_per_range=partitions_per_range))
 
     def is_in_sync() -> bool:
         state = first.ring.state
@@ -54,17 +68,26 @@ async def pair(stack: AsyncExitStack, root: Path) -> tuple[LocalBroker, LocalBro
     return first, second
 
 
+def logs_of(broker: LocalBroker) -> list[PartitionLog]:
+    """Of the topic's partitions."""
+    return [log for log in broker.hosted("t").logs if isinstance(log, PartitionLog)]
+
+
+def ends_of(broker: LocalBroker) -> dict[int, int]:
+    """Where the log of each partition ends, when the topic is there."""
+    return {log.place.partition: log.log_end for log in logs_of(broker)}
+
+
 def led_log(broker: LocalBroker) -> PartitionLog:
     """The log of the partition that it leads."""
-    logs = [log for log in broker.hosted("t").logs if isinstance(log, PartitionLog)]
-    (log,) = [log for log in logs if log.is_served]
+    (log,) = [log for log in logs_of(broker) if log.is_served]
     return log
 
 
-def append(log: PartitionLog) -> list[AppendOutcome]:
+def append(log: PartitionLog, value: bytes = VALUE) -> list[AppendOutcome]:
     """What becomes of an event."""
     outcomes: list[AppendOutcome] = []
-    log.append_event(b"key", VALUE, 1, 0, outcomes.append)
+    log.append_event(b"key", value, 1, 0, outcomes.append)
     return outcomes
 
 
@@ -140,3 +163,26 @@ def test_receiving_that_takes_from_producing_is_found(
             await until(lambda: outcomes == [Appended(0, copies=2)])
 
     asyncio.run(scenario())
+
+
+def test_a_replica_that_lacks_much_of_many_partitions_keeps_its_link(tmp_path: Path) -> None:
+    """More than a link queues, which would take it for too slow."""
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            leader, follower = await pair(stack, tmp_path, partitions_per_range=PARTITIONS)
+            logs = [log for log in logs_of(leader) if log.is_served]
+            outcomes = [append(log, os.urandom(MEBIBYTE)) for log in logs]
+            await until(lambda: all(outcomes))
+            await stack.pop_all().aclose()
+        shutil.rmtree(tmp_path / "1")
+        async with AsyncExitStack() as stack:
+            leader, follower = await started_pair(stack, tmp_path)
+            ends = {log.place.partition: log.log_end for log in logs if log.log_end}
+            assert len(ends) == PARTITIONS
+            await until(lambda: ends.items() <= ends_of(follower).items())
+            assert leader.catch_up_bytes > PARTITIONS * MEBIBYTE
+
+    with capture_logs() as lines:
+        asyncio.run(scenario())
+    assert [line for line in lines if line["event"] == "replication.refused"] == []
