@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tailrace_broker.core.log import replica_tail
 from tailrace_broker.model.errors import CorruptMetadataError
 from tailrace_broker.storage.inspection.brokers import check_files
 from tests.simulation.expectation import Expectation, History, LogKey
-from tests.simulation.workload import Workload, read_all
+from tests.simulation.workload import LARGE_GROUP_BYTES, Workload, read_all
 from tests.simulation.world import SimulatedBroker, SimulatedIo, Violation, World, make_small
 from tests.support.storage.simulated_disk import BLOCK_BYTES, SimulatedDisk
 
@@ -35,6 +36,7 @@ class Scenario:
     directory: Path
     monkeypatch: pytest.MonkeyPatch
     image_count: int = 0
+    fails_writes: bool = False
     trace: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -54,6 +56,12 @@ class Scenario:
                 self._look_at(world, history)
             before, root = self._lose_power(world, history)
             life = world.life
+
+    def fail_writes(self) -> None:
+        """As `run`, and writes of segments fail now and then."""
+        self.fails_writes = True
+        self.monkeypatch.setattr(replica_tail, "LARGE_GROUP_BYTES", LARGE_GROUP_BYTES)
+        self.run()
 
     def damage(self) -> None:
         """A bad block under acknowledged records."""
@@ -130,7 +138,7 @@ class Scenario:
 
         async def live(broker: SimulatedBroker, io: SimulatedIo) -> None:
             nonlocal lost_power
-            workload = Workload(world, history, broker, io)
+            workload = Workload(world, history, broker, io, fails_writes=self.fails_writes)
             await workload.check(lost_power=lost_power)
             lost_power = False
             await workload.use(self.generator.randrange(ACTIONS_MAX))

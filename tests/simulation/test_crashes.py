@@ -16,6 +16,14 @@ def test_what_was_promised_is_kept(
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_was_promised_is_kept_though_writes_fail(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Scenario(seed, tmp_path, monkeypatch).fail_writes()
+
+
+@pytest.mark.timeout(300)
 def test_a_seed_runs_the_same_scenario_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

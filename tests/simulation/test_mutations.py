@@ -13,7 +13,9 @@ from tailrace_broker.codec import segment
 from tailrace_broker.codec.journal import read_frames
 from tailrace_broker.core.log import recovery
 from tailrace_broker.core.log.journal_replay import JournalReplay, plan_replay
+from tailrace_broker.core.log.leader_appends import LeaderAppends
 from tailrace_broker.core.log.producers import Duplicate, Producer, ProducerWindows
+from tailrace_broker.core.log.tail_events import WriteFailed
 from tailrace_broker.model.errors import TailraceError
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.files import direct_file
@@ -253,6 +255,22 @@ def nothing_listed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Inventory, "add_journal_file", lambda self, name: None)
 
 
+def leftovers_of_a_failed_write_kept(patch: pytest.MonkeyPatch) -> None:
+    """What it has put behind the log's end is taken for the log's."""
+    patch.setattr(SegmentWriter, "_cut", lambda self, file: None)
+
+
+def offset_reused_after_a_failed_write(patch: pytest.MonkeyPatch) -> None:
+    """The epoch goes on, and what is left of the write has it too. The cut would mask it."""
+    leftovers_of_a_failed_write_kept(patch)
+
+    def go_on(self: LeaderAppends, failed: WriteFailed) -> Any:
+        flying, self._flying = self._flying, []
+        return [*self.tail.step(failed), *self._fail(flying, failed.error), *self._go_on()]
+
+    patch.setattr(LeaderAppends, "_on_write_failed", go_on)
+
+
 def hole_taken_for_padding(patch: pytest.MonkeyPatch) -> None:
     """And the batch behind it goes on with the log, wherever it says that it belongs."""
     patch.setattr(recovery, "read_pad", _read_pad_or_hole)
@@ -299,6 +317,8 @@ PLANTED = [
     *((mutation, Scenario.run, seed) for mutation, seed in CRASHES),
     *((mutation, Scenario.damage, seed) for mutation, seed in DAMAGES),
     (nothing_listed, Scenario.lose_files, 0),
+    (leftovers_of_a_failed_write_kept, Scenario.fail_writes, 5),
+    (offset_reused_after_a_failed_write, Scenario.fail_writes, 1),
 ]
 
 

@@ -27,6 +27,9 @@ VALUE_BYTES = [20, 20, 200, 3 * KIBIBYTE, 20 * KIBIBYTE]
 BURST_APPENDS = 8
 BURST_VALUE_BYTES = 10 * KIBIBYTE
 LARGE_VALUE_BYTES = [70 * KIBIBYTE, 70 * KIBIBYTE, 200 * KIBIBYTE]
+# Goes straight to the segment where `fails_writes`, in so few blocks that all may be left of it.
+FAILING_BYTES = 9 * KIBIBYTE
+LARGE_GROUP_BYTES = 8 * KIBIBYTE
 # Of one value without a key: the batch is a block.
 BLOCK_VALUE_BYTES = BLOCK_BYTES - len(batch_of([Event(b"", None)]))
 DURABILITIES: list[Literal["fsync", "written"]] = ["fsync", "written"]
@@ -41,12 +44,19 @@ class Workload:
     """One life of a broker: it is checked, then used at random."""
 
     def __init__(
-        self, world: World, history: History, broker: SimulatedBroker, io: SimulatedIo
+        self,
+        world: World,
+        history: History,
+        broker: SimulatedBroker,
+        io: SimulatedIo,
+        *,
+        fails_writes: bool = False,
     ) -> None:
         self._world = world
         self._history = history
         self._broker = broker
         self._io = io
+        self._fails_writes = fails_writes
         self._generator = world.generator
         self._number = 0
         self._under_way: set[asyncio.Future[None]] = set()
@@ -75,6 +85,8 @@ class Workload:
             (2, self._create),
             (1, self._delete),
         ]
+        if self._fails_writes:
+            actions.append((20, self._append_in_vain))
         weights, calls = zip(*actions, strict=True)
         await self._create()
         for _ in range(action_count):
@@ -209,6 +221,18 @@ class Workload:
             log.append_event(None, value, self._world.now_us(), 0, self._sending(key, [value]))
             await self._settle()
 
+    async def _append_in_vain(self) -> None:
+        """The write of a segment fails, though it may be on the disk; then a small one succeeds."""
+        await self._settle()
+        key, log = self._any_log()
+        value = self._world.disk.failing = self._new_value([FAILING_BYTES])
+        done = self._sending(key, [value], may_fail=True)
+        log.append_columns(columns_of([Event(value, None)]), done)
+        await self._settle()
+        value = self._new_value(VALUE_BYTES)
+        log.append_event(None, value, self._world.now_us(), 0, self._sending(key, [value]))
+        await self._settle()
+
     async def _append_blocks(self) -> None:
         """Batches of a block each in one write: what is left of it looks like a log's end."""
         key, log = self._any_log()
@@ -222,7 +246,7 @@ class Workload:
         else:
             log.append_batch(compress_columns(columns), self._sending(key, values))
 
-    def _sending(self, key: LogKey, values: list[bytes]) -> OnAppended:
+    def _sending(self, key: LogKey, values: list[bytes], *, may_fail: bool = False) -> OnAppended:
         """Note what is sent; what is called when it is there."""
         self._history.note(Expectation.sent, key, values)
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -232,7 +256,7 @@ class Workload:
         def done(outcome: AppendOutcome) -> None:
             if isinstance(outcome, Appended):
                 self._history.note(Expectation.reported, key, outcome.offset, values)
-            elif not isinstance(outcome.error, TopicNotFoundError):
+            elif not may_fail and not isinstance(outcome.error, TopicNotFoundError):
                 raise Violation(f"{key}: an append failed: {outcome.error}")
             answered.set_result(None)
 

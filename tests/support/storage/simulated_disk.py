@@ -18,6 +18,7 @@ still be lost by a later loss of power. `kill_after` says in which call it dies.
 Calls come from one thread. What is read needs no recording.
 """
 
+import errno
 import io
 import os
 import random
@@ -116,6 +117,8 @@ class SimulatedDisk:
         self.is_dead = False
         self.under_way: list[int] = []  # times at which a write is
         self.removed: list[int] = []  # times at which a file was
+        # A write of these bytes to a segment gets to the disk, in part or whole, and fails.
+        self.failing: bytes | None = None
         self._generator = random.Random(f"disk {seed}")
         self._calls_left: int | None = None
         self._nodes: list[Node] = []
@@ -280,6 +283,9 @@ class SimulatedDisk:
         except Killed:
             self._write_in_part(fd, contents, position)
             raise
+        if self._fails(fd, contents):
+            self._write_in_part(fd, contents, position)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         write = Write(self.tick(), position=position, contents=contents)
         self._change(self._files[fd], write)
         self.under_way.append(self.time)
@@ -360,8 +366,12 @@ class SimulatedDisk:
         if self.is_dead:
             raise Killed
 
+    def _fails(self, fd: int, contents: bytes) -> bool:
+        is_meant = self.failing is not None and self.failing in contents
+        return is_meant and Path(f"/proc/self/fd/{fd}").readlink().suffix == ".log"
+
     def _write_in_part(self, fd: int, contents: bytes, position: int) -> None:
-        """A process dies in a write: the kernel may have got to any block of it."""
+        """A process dies in a write, or it fails: the kernel may have got to any block of it."""
         if fd in self._files:
             kept_bytes = self._generator.randint(0, len(contents) // BLOCK_BYTES) * BLOCK_BYTES
             kept = contents[:kept_bytes]
