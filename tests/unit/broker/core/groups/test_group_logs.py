@@ -385,3 +385,5 @@ def test_a_snapshot_is_all_that_a_start_needs() -> None:
     )
     assert restarted.snapshot() == before
     assert restarted.positions == {place_of(0): 5, place_of(1): 0}
+    restarted.lost += 1
+    assert restarted.uncommitted() == Committed({}, 4)  # no reset is under way

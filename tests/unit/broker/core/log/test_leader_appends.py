@@ -363,6 +363,15 @@ def test_a_retry_of_what_is_under_way_gets_its_outcome() -> None:
     assert [answer.name for answer in leader.answers if answer.is_duplicate] == ["second", "third"]
 
 
+def test_a_retry_gets_the_offset_of_its_event_in_the_batch() -> None:
+    leader = Leader()
+    leader.event("plain")
+    leader.event("first", PRODUCER)
+    leader.event("second", PRODUCER)
+    leader.write_all()
+    assert sorted(leader.outcomes) == [("first", 1), ("plain", 0), ("second", 1)]
+
+
 def test_what_fails_fails_for_its_retries_and_the_next_is_new() -> None:
     leader = Leader()
     leader.batch("first", [b"1"], PRODUCER, is_compressed=True)

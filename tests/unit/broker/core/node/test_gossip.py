@@ -139,6 +139,19 @@ def test_time_in_which_it_stood_still_itself_counts_against_nobody() -> None:
     assert not made.is_alive(1, late_ms + SUSPICION_MS)
 
 
+def test_time_in_which_it_stood_still_itself_counts_for_nobody() -> None:
+    """A beat that comes after it gives no more time than any other."""
+    made = gossip()
+    made.heard(digest(1, hint_of(1, 10)), NOW_MS)
+    late_ms = NOW_MS + 60_000
+    made.wake(late_ms)
+    made.heard(digest(1, hint_of(1, 11)), late_ms)
+    assert made.is_alive(1, late_ms)
+
+    rest_until(made, late_ms + SUSPICION_MS)
+    assert not made.is_alive(1, late_ms + SUSPICION_MS)
+
+
 def test_who_is_further_away_in_the_ring_is_given_more_time() -> None:
     made = gossip(0, brokers=12)
     clockwise = ring_order(12)
