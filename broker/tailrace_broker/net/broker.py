@@ -270,6 +270,10 @@ class Ring(Protocol):
     """This broker's part in the ring."""
 
     @property
+    def is_loaded(self) -> bool:
+        """What this broker knew of its ring has been read from its disk."""
+
+    @property
     def state(self) -> RingState | None:
         """The committed state, as far as this broker has applied it; None: it is in no ring yet."""
 
