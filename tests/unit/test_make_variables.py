@@ -37,7 +37,10 @@ def make(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
             "make simulation has no variable SEDS; it has FIRST SEED SEEDS SHRINK SPARK",
         ),
         (["fuzz", "SECOND=1"], "make fuzz has no variable SECOND; it has SECONDS SEED SPARK"),
-        (["bench", "STORE=1"], "make bench has no variable STORE; it has CHANGES KILLS SPARK"),
+        (
+            ["bench", "STORE=1"],
+            "make bench has no variable STORE; it has CATCH_UP_MIB CHANGES KILLS SPARK",
+        ),
         (
             ["dist", "IMAGE=1"],
             "make dist has no variable IMAGE; it has DOCKER IMAGES SOURCE_DATE_EPOCH SPARK",
