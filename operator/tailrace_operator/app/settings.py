@@ -29,7 +29,7 @@ class Settings(BaseSettings):
     resync_seconds: float = Field(default=120, ge=1)
     """How often a healthy resource is reconciled; its changes wake the operator."""
 
-    ring_seconds: float = Field(default=10, gt=0)
+    ring_seconds: float = Field(default=15, gt=0)
     """How often a broker of a ring is asked whether leaders and replicas in sync are the
     same: Kubernetes does not show that."""
 
