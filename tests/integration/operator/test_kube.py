@@ -130,6 +130,44 @@ def test_who_is_asked_to_come_back_later_is_not_held_up_by_it(status: int) -> No
 
 
 @pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (201, None),
+        (404, None),  # it is gone already
+        (409, ConflictError),  # another pod of this name
+        (429, ConflictError),  # its PodDisruptionBudget allows none to go now
+        (500, UnavailableError),  # two budgets select it
+    ],
+)
+def test_a_pod_is_evicted_if_it_is_the_one_that_is_meant(
+    status: int, expected: type[KubeError] | None
+) -> None:
+    asked: list[tuple[str, Any]] = []
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        asked.append((request.path, await request.json()))
+        return web.json_response(refusal(status, ""), status=status)
+
+    async def scenario() -> KubeError | None:
+        async with answering(handle) as url:
+            kube = Kube(Configuration(host=url), timeout_s=10.0)
+            try:
+                await kube.evict("events-1", namespace="ns", uid="pod-7")
+            except KubeError as error:
+                return error
+            finally:
+                await kube.close()
+        return None
+
+    error = asyncio.run(scenario())
+
+    assert (None if error is None else type(error)) == expected
+    ((path, body),) = asked
+    assert path == "/api/v1/namespaces/ns/pods/events-1/eviction"
+    assert body["deleteOptions"] == {"preconditions": {"uid": "pod-7"}}
+
+
+@pytest.mark.parametrize(
     ("status", "body", "expected", "said"),
     [
         (502, b"<html>bad gateway</html>", UnavailableError, "<html>bad gateway</html>"),
