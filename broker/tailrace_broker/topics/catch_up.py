@@ -1,26 +1,36 @@
 """Paces what is sent to followers that are far behind: what is live comes first.
 
 A follower gets a round of at most `ROUND_BYTES` of its logs, in turns. The next round begins when
-it has taken this one, and after a pause as long as that took: so catch-up gets at most half of what
-the link last carried, and less the more else there is on it. A round is all that a live batch may
-have to wait for, on the link and at the disk.
+it has taken this one; where something was read from the disk, after a pause as long as that took.
+So old data gets at most half of what the link last carried, and less the more else there is on it.
+A round leaves half of the link's window to live batches, and is all that one may have to wait for
+at the disk. What memory still has was written a moment ago: it needs no pause.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tailrace_broker.core.replication.events import Feed
 from tailrace_broker.core.replication.range_events import OfRange
 from tailrace_broker.model.replication import LogKey
+from tailrace_broker.net.replication.link import WINDOW_BYTES
 
 # Of one round; more when a single batch is larger.
-ROUND_BYTES = 1024 * 1024
+ROUND_BYTES = WINDOW_BYTES // 2
 PAUSE_SECONDS_MAX = 1.0
 
-# Sends at most so many bytes, or one batch; returns how many.
-SendPiece = Callable[[OfRange, Feed, int], Coroutine[Any, Any, int]]
+
+class Piece(NamedTuple):
+    """What was sent of a log; nothing, if it is not to be sent any more."""
+
+    size_bytes: int
+    is_from_disk: bool
+
+
+# Sends at most so many bytes, or one batch.
+SendPiece = Callable[[OfRange, Feed, int], Coroutine[Any, Any, Piece]]
 
 
 class FollowerLinks(Protocol):
@@ -73,14 +83,21 @@ class CatchUp:
     async def _send_round(self, ordinal: int) -> None:
         """What waits for a follower whose link was lost is of no use: it will stand again."""
         waiting, began_s, sent_bytes = self._waiting[ordinal], self._loop.time(), 0
+        is_paced = False
         while waiting and sent_bytes < ROUND_BYTES and not self._is_stopped:
             of_range = waiting.pop(next(iter(waiting)))
             feed = of_range.effect
             assert isinstance(feed, Feed)
             if self._links.has_follower(ordinal):
-                sent_bytes += await self._send_piece(of_range, feed, ROUND_BYTES - sent_bytes)
-        self._links.call_when_taken(ordinal, partial(self._on_taken, ordinal, began_s))
+                piece = await self._send_piece(of_range, feed, ROUND_BYTES - sent_bytes)
+                sent_bytes += piece.size_bytes
+                is_paced |= piece.is_from_disk
+        paced_from_s = began_s if is_paced else None
+        self._links.call_when_taken(ordinal, partial(self._on_taken, ordinal, paced_from_s))
 
-    def _on_taken(self, ordinal: int, began_s: float) -> None:
-        pause_s = min(self._loop.time() - began_s, PAUSE_SECONDS_MAX)
+    def _on_taken(self, ordinal: int, paced_from_s: float | None) -> None:
+        if paced_from_s is None:
+            self._begin_round(ordinal)
+            return
+        pause_s = min(self._loop.time() - paced_from_s, PAUSE_SECONDS_MAX)
         self._loop.call_later(pause_s, self._begin_round, ordinal)

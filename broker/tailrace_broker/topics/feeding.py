@@ -1,8 +1,9 @@
 """What a leader sends its followers of its logs, from memory or from the disk.
 
 `core.replication.leader` says who is to get what; batches are sent as they are stored. What is live
-is sent at once; what is for followers far behind, as `topics.catch_up` says. What is read from the
-disk is in the catch-up quota of the memory (`memory/pool.py`) until it is sent.
+is sent at once; what is for followers far behind, as `topics.catch_up` says, unless memory has it
+and the link room: large batches that were written a moment ago are such. What is read from the disk
+is in the catch-up quota of the memory (`memory/pool.py`) until it is sent.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from tailrace_broker.model.errors import TailraceError
 from tailrace_broker.model.replication import Batches, LogKey, Restart, Run, ToFollower
 from tailrace_broker.net.replication.link import Bytes
 from tailrace_broker.storage.log.partition_log import PartitionLog
-from tailrace_broker.topics.catch_up import CatchUp, FollowerLinks
+from tailrace_broker.topics.catch_up import CatchUp, FollowerLinks, Piece
 
 # Of a log in one message, but for a batch that is larger.
 FEED_BYTES = 1024 * 1024
@@ -40,6 +41,9 @@ class Followers(FollowerLinks, Protocol):
         self, ordinal: int, message: ToFollower, payload: Sequence[Bytes] = ()
     ) -> None:
         """Send a message, with the bytes of its batches, sooner or later or never."""
+
+    def has_room(self, ordinal: int) -> bool:
+        """There is a link, and no more batches wait on it than that broker takes at once."""
 
 
 class LogFeeds:
@@ -70,7 +74,11 @@ class LogFeeds:
     def feed(self, of_range: OfRange, feed: Feed) -> None:
         """One read of a log for a follower after the other."""
         if feed.end is None:
-            self._catch_up.feed(of_range, feed)
+            batches = self._recent(of_range, feed) if self._links.has_room(feed.ordinal) else []
+            if batches:
+                self._send_far(of_range, feed, batches)
+            else:
+                self._catch_up.feed(of_range, feed)
             return
         place = feed.ordinal, feed.log
         waiting = self._feeds.get(place)
@@ -119,13 +127,25 @@ class LogFeeds:
         finally:
             del self._feeds[place]
 
-    async def _send_piece(self, of_range: OfRange, feed: Feed, max_bytes: int) -> int:
-        """Send what one read returns; how many bytes."""
-        batches = await self._read(of_range, feed, feed.first, max_bytes)
+    async def _send_piece(self, of_range: OfRange, feed: Feed, max_bytes: int) -> Piece:
+        """Send what one read returns."""
+        batches = self._recent(of_range, feed)
+        is_from_disk = not batches
+        if is_from_disk:
+            batches = await self._read(of_range, feed, feed.first, max_bytes)
+        return Piece(self._send_far(of_range, feed, batches) if batches else 0, is_from_disk)
+
+    def _recent(self, of_range: OfRange, feed: Feed) -> list[StoredBatch]:
+        """What memory has from there on; none: it does not reach back so far."""
+        log = self._log_if_led(of_range, feed)
+        batches = [] if log is None else log.read_recent(feed.first, FEED_BYTES)
+        return batches if batches and batches[0].header.base_offset == feed.first else []
+
+    def _send_far(self, of_range: OfRange, feed: Feed, batches: Sequence[StoredBatch]) -> int:
+        """Send batches to a follower that is far behind; return their size."""
         size_bytes = sum(each.header.batch_bytes for each in batches)
-        if batches:
-            self.catch_up_bytes += size_bytes
-            self._send_batches(of_range, feed, batches)
+        self.catch_up_bytes += size_bytes
+        self._send_batches(of_range, feed, batches)
         return size_bytes
 
     async def _read(

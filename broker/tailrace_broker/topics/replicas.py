@@ -512,6 +512,10 @@ class Replicas:
         """There is a link from that broker."""
         return self._links is not None and self._links.has_follower(ordinal)
 
+    def has_room(self, ordinal: int) -> bool:
+        """There is one, and no more batches wait on it than that broker takes at once."""
+        return self._links is not None and self._links.has_room(ordinal)
+
     def call_when_taken(self, ordinal: int, call: Callable[[], None]) -> None:
         """`call` when that broker has taken the batches sent so far, or has no link."""
         if self._links is not None:

@@ -78,9 +78,12 @@ def test_no_more_batches_are_under_way_than_the_follower_takes() -> None:
         await stood(leader, follower)
         payload = bytes(MEBIBYTE)
         count = QUEUED_BYTES_MAX // MEBIBYTE
+        assert leader.links.has_room(2)
         for number in range(count):
             leader.links.send_follower(2, batches_at(number), [payload])
         await until(lambda: follower.from_leaders.qsize() == WINDOW_BYTES // MEBIBYTE)
+        assert not leader.links.has_room(2)
+        assert not leader.links.has_room(7)
         leader.links.send_follower(2, HEARTBEAT)  # passes what waits, so nothing else came before
         await until(lambda: follower.from_leaders.qsize() > WINDOW_BYTES // MEBIBYTE)
 

@@ -106,6 +106,11 @@ class Link(asyncio.BufferedProtocol):
         return self._handshake.purpose is Purpose.FORWARDING
 
     @property
+    def has_room(self) -> bool:
+        """No more batches wait for credit than the other side takes at once."""
+        return self._queued_bytes < WINDOW_BYTES
+
+    @property
     def under_way_bytes(self) -> int:
         """Batches that have been received, and are not written yet."""
         return self._under_way_bytes

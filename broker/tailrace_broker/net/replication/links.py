@@ -144,6 +144,11 @@ class ReplicationLinks:
         """There is a link from that broker."""
         return ordinal in self._followers.links
 
+    def has_room(self, ordinal: int) -> bool:
+        """There is one, and no more batches wait on it than that broker takes at once."""
+        link = self._followers.links.get(ordinal)
+        return link is not None and link.has_room
+
     @property
     def received_bytes(self) -> int:
         """Batches of leaders that are not written yet: at most a window, or a batch, of each."""

@@ -10,7 +10,7 @@ import pytest
 from tailrace_broker.core.replication.events import Feed
 from tailrace_broker.core.replication.range_events import OfRange
 from tailrace_broker.model.replication import LogKey
-from tailrace_broker.topics.catch_up import PAUSE_SECONDS_MAX, ROUND_BYTES, CatchUp
+from tailrace_broker.topics.catch_up import PAUSE_SECONDS_MAX, ROUND_BYTES, CatchUp, Piece
 from tests.simulation.world import VirtualLoop
 
 FOLLOWER, OTHER = 1, 2
@@ -23,6 +23,7 @@ class Followers:
         self.linked = {FOLLOWER, OTHER}
         self.sent: list[tuple[int, int, float]] = []  # follower, partition, second
         self.piece_bytes = ROUND_BYTES
+        self.is_from_disk = True
         self._awaited: dict[int, Callable[[], None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -57,10 +58,10 @@ class Followers:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _send_piece(self, of_range: OfRange, feed: Feed, max_bytes: int) -> int:
+    async def _send_piece(self, of_range: OfRange, feed: Feed, max_bytes: int) -> Piece:
         assert 0 < max_bytes <= ROUND_BYTES
         self.sent.append((feed.ordinal, feed.log.partition, self._loop.time()))
-        return self.piece_bytes
+        return Piece(self.piece_bytes, self.is_from_disk)
 
 
 def run(scenario: Callable[[Followers], Coroutine[Any, Any, None]]) -> None:
@@ -93,6 +94,18 @@ def test_a_pause_is_as_long_as_the_round_before_it(taken_s: float, pause_s: floa
         await followers.sent_to(FOLLOWER)
         (_, _, first_s), (_, _, second_s) = followers.sent
         assert second_s - first_s == pytest.approx(taken_s + pause_s, abs=0.01)
+
+    run(scenario)
+
+
+def test_a_round_of_what_memory_has_is_followed_by_the_next_at_once() -> None:
+    async def scenario(followers: Followers) -> None:
+        followers.is_from_disk = False
+        followers.feed(FOLLOWER, 0, 1)
+        await followers.take(FOLLOWER, 0.5)
+        await followers.sent_to(FOLLOWER)
+        (_, _, first_s), (_, _, second_s) = followers.sent
+        assert second_s - first_s == pytest.approx(0.5, abs=0.01)
 
     run(scenario)
 

@@ -39,6 +39,7 @@ class Feeding:
         self.key = LogKey(log.place.topic_id, log.place.partition)
         self.sent: Sent = []
         self.epoch: int | None = EPOCH
+        self.room = True
         self.tasks: list[asyncio.Task[None]] = []
         memory = ReadMemory(self.pool.catch_up, wait_seconds)
         self._memory = memory
@@ -46,6 +47,9 @@ class Feeding:
 
     def has_follower(self, ordinal: int) -> bool:
         return ordinal == FOLLOWER
+
+    def has_room(self, ordinal: int) -> bool:
+        return self.room
 
     def call_when_taken(self, ordinal: int, call: Callable[[], None]) -> None:
         pass  # the test asks for each piece
@@ -78,10 +82,12 @@ class Feeding:
 
 
 @asynccontextmanager
-async def fed(tmp_path: Path, wait_seconds: float = 60) -> AsyncIterator[Feeding]:
-    """Batches of 128 KiB that only the disk has."""
+async def fed(
+    tmp_path: Path, wait_seconds: float = 60, cache_bytes: int = 0
+) -> AsyncIterator[Feeding]:
+    """Batches of 128 KiB that only the disk has, unless there is a cache."""
     files = LogFiles(tmp_path)
-    async with open_engine_on(files, cache_bytes=0) as engine:
+    async with open_engine_on(files, cache_bytes=cache_bytes) as engine:
         (log,) = engine.logs
         for _ in range(COUNT):
             await append_large(log)
@@ -153,6 +159,26 @@ def test_nothing_is_sent_when_the_epoch_has_ended(tmp_path: Path, end: int | Non
             feeding_.feed(end=end)
             await feeding_.ended()
             assert feeding_.sent == []
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+def test_what_memory_has_is_sent_at_once_while_the_link_has_room(
+    tmp_path: Path, *, has_room: bool
+) -> None:
+    """As large batches are that were written a moment ago; they count as far behind."""
+
+    async def scenario() -> None:
+        async with fed(tmp_path, cache_bytes=MEBIBYTE) as feeding_:
+            feeding_.room = has_room
+            feeding_.feed(end=None)
+            assert bool(feeding_.sent) == has_room
+            await feeding_.ended()
+            assert len(feeding_.sent_batches()) == COUNT
+            feeding_.feed(end=None)  # the round is not taken: this one waits for the next
+            await feeding_.ended()
+            assert len(feeding_.sent_batches()) == (2 * COUNT if has_room else COUNT)
 
     asyncio.run(scenario())
 
