@@ -66,7 +66,7 @@ def main() -> int:
             verdict = outcome.noticed_by or "SURVIVED"
             print(f"{number} {outcome.mutation}  [{verdict}]", flush=True)
             if outcome.noticed_by is None:
-                survivors.append(outcome.mutation.name)
+                survivors.append(outcome.mutation.name_with_line)
     noticed_count = len(sample) - len(survivors)
     print(f"{noticed_count} of {len(sample)} noticed ({noticed_count / len(sample):.1%})")
     new = [survivor for survivor in survivors if survivor not in known]

@@ -1,8 +1,9 @@
 """The mutations of a source file, each of one expression or statement. Pure.
 
 In `core/` and `codec/` all conditions, arithmetic, constants and statements with an effect; in
-`storage/` only statements that write, sync, cut or remove. Assertions, annotations, texts and log
-lines are left alone: a test need not notice a change of them.
+`storage/` only statements that write, sync, cut or remove. Assertions, annotations, texts, log
+lines and the counts of how often a rule was needed are left alone: a test need not notice a change
+of them.
 """
 
 import ast
@@ -38,6 +39,7 @@ class Mutation(NamedTuple):
     end: int
     before: str
     text: str
+    line_text: str
 
     def apply(self, source: bytes) -> bytes:
         """The mutated file."""
@@ -45,9 +47,14 @@ class Mutation(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Without its line, which moves."""
+        """Without its line, which moves; others of the file may have the same."""
         before = " ".join(self.before.split())
         return f"{self.path}: {before}  ->  {self.text}"
+
+    @property
+    def name_with_line(self) -> str:
+        """With the line's text, in which there is seldom another of the name."""
+        return f"{self.name}  in  {self.line_text}"
 
     def __str__(self) -> str:
         return self.name.replace(":", f":{self.line}:", 1)
@@ -66,14 +73,15 @@ def mutations_of(path: str, source: bytes) -> list[Mutation]:
         start = starts[node.lineno - 1] + node.col_offset
         end = starts[node.end_lineno - 1] + node.end_col_offset
         before = source[start:end].decode()
-        mutations.append(Mutation(path, node.lineno, start, end, before, text))
+        line_text = source[starts[node.lineno - 1] : starts[node.lineno]].decode().strip()
+        mutations.append(Mutation(path, node.lineno, start, end, before, text, line_text))
     return sorted(mutations, key=lambda mutation: (mutation.start, mutation.end, mutation.text))
 
 
 def _changes(node: ast.AST, *, only_disk: bool) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
     """Each node of this tree that may be replaced, and by what."""
     for child in _children(node):
-        if isinstance(child, _SKIPPED) or _is_log_line(child):
+        if isinstance(child, _SKIPPED) or _only_notes(child):
             continue
         if isinstance(child, ast.stmt):
             if not only_disk or _touches_disk(child):
@@ -136,10 +144,13 @@ def _of_expression(node: ast.expr) -> Iterator[ast.expr]:
             yield ast.Call(func, args, [ast.keyword("is_durable", ast.Constant(value=False))])
 
 
-def _is_log_line(node: ast.AST) -> bool:
+def _only_notes(node: ast.AST) -> bool:
+    """It is a log line, or counts a rule: `self._rules["follower.cut"] += 1`."""
     match node:
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name)))):
             return name in _LOGGERS
+        case ast.AugAssign(target=ast.Subscript(value=ast.Attribute(attr="rules" | "_rules"))):
+            return True
     return False
 
 

@@ -22,7 +22,7 @@ ROUND_BYTES = WINDOW_BYTES // 2
 PAUSE_SECONDS_MAX = 1.0
 
 
-class Piece(NamedTuple):
+class SentPiece(NamedTuple):
     """What was sent of a log; nothing, if it is not to be sent any more."""
 
     size_bytes: int
@@ -30,7 +30,7 @@ class Piece(NamedTuple):
 
 
 # Sends at most so many bytes, or one batch.
-SendPiece = Callable[[OfRange, Feed, int], Coroutine[Any, Any, Piece]]
+SendPiece = Callable[[OfRange, Feed, int], Coroutine[Any, Any, SentPiece]]
 
 
 class FollowerLinks(Protocol):

@@ -24,7 +24,7 @@ from tailrace_broker.model.errors import TailraceError
 from tailrace_broker.model.replication import Batches, LogKey, Restart, Run, ToFollower
 from tailrace_broker.net.replication.link import Bytes
 from tailrace_broker.storage.log.partition_log import PartitionLog
-from tailrace_broker.topics.catch_up import CatchUp, FollowerLinks, Piece
+from tailrace_broker.topics.catch_up import CatchUp, FollowerLinks, SentPiece
 
 # Of a log in one message, but for a batch that is larger.
 FEED_BYTES = 1024 * 1024
@@ -127,13 +127,13 @@ class LogFeeds:
         finally:
             del self._feeds[place]
 
-    async def _send_piece(self, of_range: OfRange, feed: Feed, max_bytes: int) -> Piece:
+    async def _send_piece(self, of_range: OfRange, feed: Feed, max_bytes: int) -> SentPiece:
         """Send what one read returns."""
         batches = self._recent(of_range, feed)
         is_from_disk = not batches
         if is_from_disk:
             batches = await self._read(of_range, feed, feed.first, max_bytes)
-        return Piece(self._send_far(of_range, feed, batches) if batches else 0, is_from_disk)
+        return SentPiece(self._send_far(of_range, feed, batches) if batches else 0, is_from_disk)
 
     def _recent(self, of_range: OfRange, feed: Feed) -> list[StoredBatch]:
         """What memory has from there on; none: it does not reach back so far."""

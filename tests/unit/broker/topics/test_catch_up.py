@@ -10,7 +10,7 @@ import pytest
 from tailrace_broker.core.replication.events import Feed
 from tailrace_broker.core.replication.range_events import OfRange
 from tailrace_broker.model.replication import LogKey
-from tailrace_broker.topics.catch_up import PAUSE_SECONDS_MAX, ROUND_BYTES, CatchUp, Piece
+from tailrace_broker.topics.catch_up import PAUSE_SECONDS_MAX, ROUND_BYTES, CatchUp, SentPiece
 from tests.simulation.world import VirtualLoop
 
 FOLLOWER, OTHER = 1, 2
@@ -58,10 +58,10 @@ class Followers:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _send_piece(self, of_range: OfRange, feed: Feed, max_bytes: int) -> Piece:
+    async def _send_piece(self, of_range: OfRange, feed: Feed, max_bytes: int) -> SentPiece:
         assert 0 < max_bytes <= ROUND_BYTES
         self.sent.append((feed.ordinal, feed.log.partition, self._loop.time()))
-        return Piece(self.piece_bytes, self.is_from_disk)
+        return SentPiece(self.piece_bytes, self.is_from_disk)
 
 
 def run(scenario: Callable[[Followers], Coroutine[Any, Any, None]]) -> None:

@@ -68,3 +68,13 @@ def test_many_consumers_share_many_partitions() -> None:
         owners = assign(topics, subscriptions, before)
 
         assert {*Counter(owners.values()).values()} == {10}
+
+
+def test_a_partition_stays_while_another_that_nobody_had_can_move() -> None:
+    """What is above the fair share moves first, else some move that need not."""
+    (t0, t1), (u0, u1, u2) = places_of(1, 2), places_of(2, 3)
+    subscriptions = {"a": {"t", "u"}, "b": {"t", "u"}, "c": {"t"}}
+
+    owners = assign({"t": [t0, t1], "u": [u0, u1, u2]}, subscriptions, {t0: "b", u1: "c"})
+
+    assert owners == {t0: "b", t1: "c", u0: "a", u1: "b", u2: "a"}

@@ -329,6 +329,15 @@ def test_a_partition_moves_when_it_is_confirmed() -> None:
     assert len(tried.starts("a")) == len(tried.starts("b")) == 1
 
 
+def test_what_a_consumer_confirms_and_keeps_wakes_no_other() -> None:
+    tried = Tried()
+    tried.join("a")
+    number = tried.poll("a", ends={0: 5, 1: 3})
+    tried.begin("a", number)
+
+    assert not tried.group.has_freed
+
+
 def test_a_partition_moves_when_its_consumer_is_removed() -> None:
     tried = Tried(ONE)
     tried.join("a", "b")

@@ -6,7 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from tailrace_broker.codec.peer import encode_frame
+from tailrace_broker.codec.peer import FRAME_HEADER, encode_frame, encoded_bytes
+from tailrace_broker.core.node import gossip as gossip_module
 from tailrace_broker.core.node.gossip import (
     CALLERS_MAX,
     DIGEST_BYTES_MAX,
@@ -429,6 +430,20 @@ def test_a_digest_fits_into_a_packet(brokers: int) -> None:
         assert DIGEST_BYTES_MAX - 50 < len(encode_frame(send.message)) <= DIGEST_BYTES_MAX
 
     assert rules["gossip.full"] == 1
+
+
+def test_a_digest_that_fits_to_the_byte_has_all_hints(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = gossip()
+    others = [hint_of(1), hint_of(2)]
+    for each in others:
+        made.heard(digest(each.ordinal, each), NOW_MS)
+    own = made.hints[0]._replace(beat=made.hints[0].beat + 1)
+    empty_bytes = FRAME_HEADER.size + encoded_bytes(digest(0)) + gossip_module.ARRAY_BYTES
+    needed_bytes = empty_bytes + sum(map(encoded_bytes, [own, *others]))
+    monkeypatch.setattr(gossip_module, "DIGEST_BYTES_MAX", needed_bytes)
+
+    (first, _) = made.wake(NOW_MS)
+    assert len(first.message.hints) == 3
 
 
 # --- the leader ---

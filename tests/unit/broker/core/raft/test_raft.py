@@ -7,6 +7,7 @@ from tailrace_broker.core.raft.events import (
     RaftEffect,
     ReadReady,
     Send,
+    Unreachable,
     Woken,
 )
 from tailrace_broker.core.raft.feeding import MESSAGE_BYTES_MAX
@@ -248,6 +249,16 @@ def test_lost_blocks_are_sent_again_from_where_the_follower_stands(world: World)
     world.settle()
 
     assert {node.state for node in world.nodes.values()} == {b"one\ntwo\n"}
+
+
+def test_what_was_sent_to_others_is_not_lost_with_a_connection(world: World) -> None:
+    world.propose(0, b"one")
+    world.mail.clear()
+    world.nodes[0].step(Unreachable(B.ordinal))
+    world.propose(0, b"two")
+
+    appends = [(to, each) for _, to, each in world.mail if isinstance(each, Append)]
+    assert {to: len(each.blocks) for to, each in appends} == {1: 2, 2: 1}
 
 
 def test_refusals_of_what_was_sent_before_are_old_news(world: World) -> None:
