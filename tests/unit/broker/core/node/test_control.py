@@ -6,7 +6,14 @@ import pytest
 
 from tailrace_broker.core.node.bootstrap import GIVE_UP_MS
 from tailrace_broker.core.node.control import ControlTiming
-from tailrace_broker.core.node.events import AskRecovery, Damaged, Health, Heard, Recovered
+from tailrace_broker.core.node.events import (
+    AskRecovery,
+    ControlEvent,
+    Damaged,
+    Health,
+    Heard,
+    Recovered,
+)
 from tailrace_broker.core.raft.state import NEVER_MS
 from tailrace_broker.core.ring.arithmetic import ring_order
 from tailrace_broker.model.commands import (
@@ -22,6 +29,7 @@ from tailrace_broker.model.messages import (
     BootstrapAsked,
     CommandForwarded,
     Digest,
+    Follow,
     ReadAnswered,
     ReadAsked,
 )
@@ -837,3 +845,33 @@ def test_what_is_kept_stays_small() -> None:
 
 def test_timing_is_given() -> None:
     assert ControlTiming().session_ms == 3000
+
+
+# --- the metadata's leader ---
+
+
+def test_a_voter_that_its_leader_feeds_does_not_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = founded()
+    asked: list[int] = []
+    deliver = world._deliver
+
+    def noted(ordinal: int, event: ControlEvent) -> None:
+        if isinstance(event, Heard) and isinstance(event.message, Follow):
+            asked.append(ordinal)
+        deliver(ordinal, event)
+
+    monkeypatch.setattr(world, "_deliver", noted)
+    world.pass_ms(5_000)
+    assert asked == []
+
+
+def test_gossip_names_a_leader_that_is_newer_than_the_known_one() -> None:
+    world = founded()
+    known = leader_of(world)
+    control = world.controls[follower_of(world)]
+    newer = 1 if known == 0 else 0
+    assert control.leader_ordinal == known
+
+    digest = Digest(world.disks[known].id, (), control.raft.term + 1, newer)
+    control.gossip.heard(digest, world.now_ms)
+    assert control.leader_ordinal == newer

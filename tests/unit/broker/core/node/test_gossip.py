@@ -432,6 +432,15 @@ def test_a_digest_fits_into_a_packet(brokers: int) -> None:
     assert rules["gossip.full"] == 1
 
 
+def test_the_first_beat_is_that_of_the_clock() -> None:
+    """So it is above all those of a process before."""
+    made = gossip()
+    message = made.wake(NOW_MS)[0].message
+
+    assert isinstance(message, Digest)
+    assert [hint.beat for hint in message.hints] == [NOW_MS // INTERVAL_MS]
+
+
 def test_a_digest_that_fits_to_the_byte_has_all_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     made = gossip()
     others = [hint_of(1), hint_of(2)]
@@ -442,8 +451,9 @@ def test_a_digest_that_fits_to_the_byte_has_all_hints(monkeypatch: pytest.Monkey
     needed_bytes = empty_bytes + sum(map(encoded_bytes, [own, *others]))
     monkeypatch.setattr(gossip_module, "DIGEST_BYTES_MAX", needed_bytes)
 
-    (first, _) = made.wake(NOW_MS)
-    assert len(first.message.hints) == 3
+    message = made.wake(NOW_MS)[0].message
+    assert isinstance(message, Digest)
+    assert len(message.hints) == 3
 
 
 # --- the leader ---
