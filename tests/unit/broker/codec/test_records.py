@@ -7,6 +7,7 @@ from tailrace.wire import BatchHeader, Flag
 from tailrace_broker.codec.batch import decompress_payload, verify_batch
 from tailrace_broker.codec.records import (
     Record,
+    _time_field,
     find_record_of_time,
     format_timestamp,
     unpack_columns,
@@ -221,3 +222,9 @@ def test_flags_ask_for_the_columns_that_they_name() -> None:
             unpack_columns(
                 header._replace(flags=flag), decompress_payload(header, memoryview(without_them))
             )
+
+
+def test_times_of_several_seconds_are_written_whole_in_any_order() -> None:
+    for times_us in ([1_500_000, 900_000], [900_000, 1_500_000], [1_500_000, 1_000_000]):
+        template, fields = _time_field(times_us)
+        assert [template % each for each in fields] == list(map(format_timestamp, times_us))
