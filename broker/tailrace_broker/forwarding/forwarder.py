@@ -271,6 +271,7 @@ class Forwarder:
         if route is None or route.link is not link:
             return
         message = frame.message
+        route.heard_s = self._loop.time()
         if not isinstance(message, AppendAnswers):
             self.reads.received(link, frame)
             return
@@ -387,7 +388,16 @@ class Forwarder:
                 self._pump_soon(queue)
         if given_up_count:
             _log.warning("forwards.unheard", requests=given_up_count)
+        self._end_silent_links()
         self._watch_timer = self._loop.call_later(WATCH_SECONDS, self._watch)
+
+    def _end_silent_links(self) -> None:
+        """A broker that stands still would be sent more and more, which nobody counts any more."""
+        silent_s = self._loop.time() - self._timeout_ms / 1000
+        for ordinal, route in list(self._routes.items()):
+            if route.under_way and route.heard_s < silent_s:
+                _log.warning("leader.silent", peer=ordinal, requests=len(route.under_way))
+                route.link.abort()
 
     def _link_to(self, ordinal: int) -> Link | None:
         route = self._routes.get(ordinal)

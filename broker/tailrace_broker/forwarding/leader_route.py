@@ -23,11 +23,14 @@ _NO_PRODUCER = Producer(b"", 0)
 
 
 class LeaderRoute:
-    """`under_way`: by number the queue in which the request waits for its answer."""
+    """`under_way`: by number the queue in which the request waits for its answer. `heard_s`: when
+    the leader answered last, or began to have something to answer.
+    """
 
     def __init__(self, link: Link, loop: asyncio.AbstractEventLoop) -> None:
         self.link = link
         self.under_way: dict[int, PartitionQueue] = {}
+        self.heard_s = loop.time()
         self._loop = loop
         self._number = 0
         self._first = 1  # number of the first event below
@@ -39,6 +42,8 @@ class LeaderRoute:
 
     def send(self, queue: PartitionQueue, append: WaitingAppend) -> None:
         """Send it at the end of this turn of the loop, behind what was sent before."""
+        if not self.under_way:
+            self.heard_s = self._loop.time()
         self._number += 1
         self.under_way[self._number] = queue
         queue.sent(self._number)

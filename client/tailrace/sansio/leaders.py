@@ -137,8 +137,11 @@ def at_address_of(url: str, leader_url: str) -> str | None:
 
 
 def leader_urls(url: str, rows: Iterable[PartitionOffsets | PartitionDetails]) -> list[str]:
-    """Of the brokers that know what the one that listed these partitions does not."""
-    urls = {row.leader_url for row in rows if row.leader_url is not None}
+    """Of the brokers that know what the one that listed these partitions does not.
+
+    Mostly it has asked them itself.
+    """
+    urls = {row.leader_url for row in rows if row.leader_url is not None and row.log_end is None}
     reachable = {at_address_of(url, leader_url) for leader_url in sorted(urls)} - {url}
     return sorted(leader_url for leader_url in reachable if leader_url is not None)
 
@@ -156,7 +159,7 @@ def merged(rows: Iterable[Row], others: Iterable[Iterable[Row]]) -> list[Row]:
 
 def _merged(row: Row, known: Row | None) -> Row:
     """`known`: as its leader describes it."""
-    if row.leader_url is None:
+    if row.leader_url is None or row.log_end is not None:
         return row
     if known is not None:
         return replace(known, leader_url=row.leader_url)

@@ -363,19 +363,19 @@ async def _ask_leaders(
 ) -> list[bytes]:
     """Return what other brokers that lead some of the partitions answer; without those that do not.
 
-    All of them are asked at once, and not for long.
+    All of them are asked at once.
     """
     leaders = {row.leader for row in rows if row.leader_url is not UNSET and row.leader is not None}
-    asking = [broker.ask_broker(leader, target) for leader in sorted(leaders)]
-    try:
+    asking = [_ask_leader(broker, leader, target) for leader in sorted(leaders)]
+    return list(filter(None, await asyncio.gather(*asking)))
+
+
+async def _ask_leader(broker: Broker, leader: int, target: bytes) -> bytes | None:
+    """None: it does not answer, or not soon."""
+    with suppress(TailraceError, TimeoutError):
         async with asyncio.timeout(LEADER_SECONDS):
-            answers = await asyncio.gather(*asking, return_exceptions=True)
-    except TimeoutError:
-        return []
-    for answer in answers:
-        if isinstance(answer, BaseException) and not isinstance(answer, TailraceError):
-            raise answer
-    return [answer for answer in answers if isinstance(answer, bytes)]
+            return await broker.ask_broker(leader, target)
+    return None
 
 
 def _completed(rows: Sequence[Row], known: Sequence[Row]) -> list[Row]:

@@ -219,6 +219,7 @@ def test_leaders_are_asked_for_what_only_they_know() -> None:
         row(3, leader=2, leader_url=B),
         row(4),
         row(5, leader=0, leader_url="nowhere"),
+        row(6, leader=3, leader_url="http://known:9250", log_end=7),
     ]
 
     assert leader_urls(A, rows) == [B, C]
@@ -227,7 +228,9 @@ def test_leaders_are_asked_for_what_only_they_know() -> None:
 def test_a_listing_has_what_the_leader_says_of_each_partition() -> None:
     whole = row(0, log_start=0, high_watermark=5, log_end=5, leader=0)
     known = {"log_start": 2, "high_watermark": 7, "log_end": 8, "leader": 1}
+    complete = row(4, leader=1, leader_url=C, log_end=7)
     listing = [whole, row(1, leader=1, leader_url=C), row(2, leader=2, leader_url=B), row(3)]
+    listing.append(complete)
     theirs = [row(0, leader=0, leader_url=A), row(1, **known), row(2, leader=2, leader_url=B)]
 
     assert merged(listing, [theirs]) == [
@@ -235,6 +238,7 @@ def test_a_listing_has_what_the_leader_says_of_each_partition() -> None:
         row(1, **known, leader_url=C),
         row(2, leader=2, leader_url=B, state="unreachable"),
         row(3),
+        complete,
     ]
 
 
