@@ -392,7 +392,7 @@ class Forwarder:
         self._watch_timer = self._loop.call_later(WATCH_SECONDS, self._watch)
 
     def _end_silent_links(self) -> None:
-        """A broker that stands still would be sent more and more, which nobody counts any more."""
+        """Nobody counts what waits on a link to a broker that answers nothing: no more may wait."""
         silent_s = self._loop.time() - self._timeout_ms / 1000
         for ordinal, route in list(self._routes.items()):
             if route.under_way and route.heard_s < silent_s:

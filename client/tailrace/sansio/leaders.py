@@ -26,6 +26,7 @@ HOPS_MAX = 3
 # More are forgotten, and cost a hop again.
 RESOURCES_MAX = 10_000
 _MISDIRECTED = 421
+_PRODUCED = "/messages"
 # Produced so, events go to the partition of one key, or else of the producer's name.
 _OF_ONE_KEY = (JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE)
 # What one broker leads: a partition that is read, a group, the group of a consumer.
@@ -81,7 +82,8 @@ class Hops:
     @property
     def request(self) -> Request:
         """What to send. Who does not lead shall name the leader; the last one asked forwards."""
-        if self._resource is None or self._count == HOPS_MAX:
+        is_led = self._resource is not None or _PRODUCED in self._request.target
+        if not is_led or self._count == HOPS_MAX:
             return self._request
         return replace(self._request, headers={**self._request.headers, REDIRECT_HEADER: "1"})
 
@@ -176,6 +178,6 @@ def _resource(request: Request) -> str | None:
         match_ = pattern.match(request.target)
         if match_:
             return match_[0] + "".join(match_.groups())
-    if request.headers.get("Content-Type") in _OF_ONE_KEY and "/messages" in request.target:
+    if request.headers.get("Content-Type") in _OF_ONE_KEY and _PRODUCED in request.target:
         return request.target + request.headers.get(PRODUCER_ID_HEADER, "")
     return None
