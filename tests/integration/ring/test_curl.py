@@ -176,7 +176,7 @@ def test_the_curl_lines_of_readme_work_at_any_broker(tmp_path: Path, ordinal: in
 
         def is_listed() -> bool:
             (offsets,) = json.loads(curl(port, "/v1/offsets?topic=demo")[2])["topics"]
-            return offsets["partitions"][partition]["highWatermark"] == 1
+            return bool(offsets["partitions"][partition]["highWatermark"] == 1)
 
         ring.until(is_listed, WHOLE_S_MAX)
         wanted = '{"name":"orders","partitionsPerRange":4}'
