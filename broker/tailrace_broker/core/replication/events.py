@@ -18,7 +18,9 @@ from tailrace_broker.model.ring_state import RangeState, Replica, RingState
 
 
 class ReplicationTiming(NamedTuple):
-    """`lag_ms`: a member of the ISR that lags this long leaves it (`replicaLagMs`).
+    """`heads_ms`: followers hear so soon what is committed, for those who read there.
+
+    `lag_ms`: a member of the ISR that lags this long leaves it (`replicaLagMs`).
 
     `silence_ms`: a follower that hears nothing for this long stands again; `stand_ms`: when its
     standing is not answered, and twice as long each time, up to `stand_ms_max`: else nobody could
@@ -28,6 +30,7 @@ class ReplicationTiming(NamedTuple):
     """
 
     heartbeat_ms: int = 100
+    heads_ms: int = 2
     lag_ms: int = 3000
     silence_ms: int = 1000
     stand_ms: int = 300

@@ -70,7 +70,7 @@ class RangeLeader:
     ) -> None:
         assert view.range.leader == me, (view.range, me)
         self.epoch = view.range.epoch
-        self.wake_at_ms = now_ms + timing.heartbeat_ms
+        self.wake_at_ms = self._heartbeat_at_ms = now_ms + timing.heartbeat_ms
         self._me = me
         self._view = view
         self._timing = timing
@@ -81,7 +81,7 @@ class RangeLeader:
         # Whose ends are counted beside the own; None: of one of them none is known.
         self._counted: list[Progress] | None = None
         self._isr_count = 0  # in force for min ISR
-        self._changed: set[LogKey] = set()  # heads that no heartbeat has said
+        self._changed: set[LogKey] = set()  # heads that followers were not told
         self.is_given_up = False
         self.succession = Succession(me, timing, now_ms, rules)
         self._seen_ms = now_ms
@@ -120,6 +120,8 @@ class RangeLeader:
         if not self.is_given_up and (self.succession.has_begun or isinstance(event, Woken)):
             logs = self._logs.values()
             effects += self.succession.step(self._view, self._progress, logs, clock_ms)
+        if self._changed:
+            self.wake_at_ms = min(self.wake_at_ms, now_ms + self._timing.heads_ms)
         return effects
 
     def _routed(self, event: LeaderEvent, now_ms: int, clock_ms: int) -> list[LeaderEffect]:
@@ -192,6 +194,7 @@ class RangeLeader:
                 each.owed.append((clock_ms, key, run.end))
             if each.is_following:
                 effects += self._feed(each, key, log)
+        self._changed.discard(key)  # it went with the batches
         return effects
 
     def _on_flushed(self, key: LogKey, end: int) -> list[LeaderEffect]:
@@ -515,8 +518,11 @@ class RangeLeader:
     def _on_woken(self, now_ms: int, clock_ms: int) -> list[LeaderEffect]:
         if now_ms < self.wake_at_ms:
             return []
-        self.wake_at_ms = now_ms + self._timing.heartbeat_ms
         effects: list[LeaderEffect] = self._heartbeats()
+        if now_ms < self._heartbeat_at_ms:  # only heads were due
+            self.wake_at_ms = self._heartbeat_at_ms
+            return effects
+        self.wake_at_ms = self._heartbeat_at_ms = now_ms + self._timing.heartbeat_ms
         if self.is_given_up:
             return [*effects, GiveUpEpoch(self.epoch)]
         for each in self._progress.values():

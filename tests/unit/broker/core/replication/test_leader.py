@@ -306,6 +306,38 @@ def test_heartbeats_carry_what_has_changed() -> None:
     assert led.do(Woken()) == []
 
 
+def test_followers_hear_soon_what_is_committed() -> None:
+    """Those who read there would else wait for the next heartbeat."""
+    led = Range()
+    led.join(B)
+    led.join(C)
+    led.wake(TIMING.heartbeat_ms // 2)
+    led.wake(TIMING.heartbeat_ms // 2)
+    led.write()
+    led.report(B, 1)
+    led.report(C, 1)
+
+    assert led.leader.wake_at_ms == led.now_ms + TIMING.heads_ms
+    heads = (LogHead(KEY, 1, 0),)
+    assert led.wake(TIMING.heads_ms) == [
+        SendFollower(o, Heartbeat(7, EPOCH, 1, heads)) for o in (1, 2)
+    ]
+    assert led.leader.wake_at_ms == led.now_ms + TIMING.heartbeat_ms - TIMING.heads_ms
+
+
+def test_what_goes_with_the_next_batches_is_not_said_again() -> None:
+    led = Range()
+    led.join(B)
+    led.join(C)
+    led.write()
+    led.report(B, 1)
+    led.report(C, 1)
+    [first, second] = of_kind(led.write(), Feed)
+
+    assert first.high_watermark == second.high_watermark == 1
+    assert led.wake() == [SendFollower(o, Heartbeat(7, EPOCH, 1, ())) for o in (1, 2)]
+
+
 # --- cuts ---
 
 
