@@ -55,9 +55,12 @@ HANDLE_S_MAX = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a consumer process is to do; events' JSON has an `id`. `topics`: their ids by name."""
+    """What a consumer process is to do; events' JSON has an `id`. `topics`: their ids by name.
 
-    url: str
+    `urls`: of brokers; each request goes to any of them.
+    """
+
+    urls: list[str]
     group: str
     consumer_id: str
     topics: dict[str, str]
@@ -120,7 +123,7 @@ class _Consumer:
         self._wanted = wanted
         self._stop = stop
         self._random = Random(wanted.seed)
-        self._client = Client(wanted.url)
+        self._clients = [Client(url) for url in wanted.urls]
         # Not buffered: what was written survives this process.
         self._notes = Path(wanted.notes).open("wb", buffering=0)  # noqa: SIM115
         self._topic_names = {UUID(topic_id).bytes: name for name, topic_id in wanted.topics.items()}
@@ -129,8 +132,12 @@ class _Consumer:
         self._has_all = False  # that was delivered: no answer may be lost, of no process before
         self._has_left = False
 
+    @property
+    def _client(self) -> Client:
+        return self._random.choice(self._clients)
+
     def run(self) -> None:
-        """Through every death of the broker."""
+        """Through every death of a broker."""
         while not self._stop.is_set():
             with _retried(self._stop):
                 self._step()
@@ -175,7 +182,7 @@ class _Consumer:
         """A poll whose answer comes, and is not read."""
         self._has_all = False
         request = poll_request(self._wanted.consumer_id, **self._parameters())
-        connection = HTTPConnection(urlsplit(self._wanted.url).netloc)
+        connection = HTTPConnection(urlsplit(self._random.choice(self._wanted.urls)).netloc)
         with closing(connection), suppress(OSError):
             connection.request(request.method, request.target, headers=dict(request.headers))
             select([connection.sock], [], [], WAIT_MS_MAX / 1000)

@@ -269,6 +269,7 @@ def _repeated(history: GroupHistory) -> Iterator[Violation]:
     for confirmation in history.confirmations:
         confirmations[confirmation.number].append(confirmation)
     seen_ns = {each.number: each.span.start_ns for each in in_order}  # with it in hand, last
+    polled_ns = _polled_before(in_order)
     for (one, other), position in _pairs(in_order).items():
         earlier, later = in_order[one], in_order[other]
         between = Span(earlier.span.start_ns, max(earlier.span.end_ns, later.span.end_ns))
@@ -286,10 +287,25 @@ def _repeated(history: GroupHistory) -> Iterator[Violation]:
                 orders.append((later, earlier))
             if all(
                 then.span.end_ns < seen_ns[before.number] + history.session_ns
+                and before.span.end_ns < polled_ns[id(before)] + history.session_ns
                 and not _may_have_left(before.consumer, between, history.goodbyes)
                 for before, then in orders
             ):
                 yield Violation(Kind.TAKEN, detail)
+
+
+def _polled_before(in_order: Sequence[Delivery]) -> dict[int, int]:
+    """Of each delivery when its consumer asked for the one before; of its first when it asked.
+
+    A request can be delayed on its way, so that the session had ended when it was heard.
+    """
+    asked_ns: dict[str, int] = {}
+    found: dict[int, int] = {}
+    for delivery in in_order:
+        start_ns = delivery.span.start_ns
+        found[id(delivery)] = asked_ns.get(delivery.consumer, start_ns)
+        asked_ns[delivery.consumer] = start_ns
+    return found
 
 
 def _pairs(in_order: Sequence[Delivery]) -> dict[tuple[int, int], RecordPosition]:
