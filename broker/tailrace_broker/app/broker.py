@@ -1,7 +1,7 @@
 """The broker behind the listeners: its topics, what it holds, and the memory of requests."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -18,7 +18,9 @@ from tailrace_broker.forwarding.forwarded import ForwardedRequests
 from tailrace_broker.forwarding.forwarded_reads import ForwardedReads
 from tailrace_broker.forwarding.forwarder import Forwarder
 from tailrace_broker.forwarding.waiting_requests import WaitingRequests
-from tailrace_broker.groups.coordinator import Groups
+from tailrace_broker.groups.coordinator import GroupBounds
+from tailrace_broker.groups.groups import Groups
+from tailrace_broker.groups.remote_reads import fetch
 from tailrace_broker.memory.pool import BufferPool
 from tailrace_broker.memory.read_memory import ReadMemory
 from tailrace_broker.model.counters import Counters
@@ -28,8 +30,10 @@ from tailrace_broker.model.errors import (
     ProduceMemoryFullError,
     StorageFailedError,
 )
+from tailrace_broker.model.group import TopicPartition
 from tailrace_broker.model.ring_state import RangeState
-from tailrace_broker.net.api.routes import read_matcher
+from tailrace_broker.net.api.partition_ends import ends_of
+from tailrace_broker.net.api.routes import forwarded_matcher
 from tailrace_broker.net.api.topics import url_at
 from tailrace_broker.net.broker import Appends, OpenTopic
 from tailrace_broker.net.http.answers import Spawn
@@ -118,7 +122,7 @@ class LocalBroker:
             catch_up_memory=self.catch_up_memory,
         )
         self._begin_forwarding(spawn)
-        self.groups = Groups(topics, spawn, self.now_us, self.counters)
+        self.groups = self._new_groups(spawn)
         # The listeners ask the broker; its topics answer.
         self.check_ready = topics.check_ready
         self.topics = topics.all
@@ -194,11 +198,11 @@ class LocalBroker:
         if self._watch_timer is not None:
             self._watch_timer.cancel()
         self.ring.set_health(self._disk_watch.health(is_stopping=True))
+        await self.groups.close()  # their positions are stored before others lead
         await self._topics.hand_over()
         await self._forwarder.stop()
         if self._scrubber is not None:
             self._scrubber.stop()
-        await self.groups.close()
         await self._topics.close()
         is_flushed = False
         if self._resources is not None:
@@ -224,10 +228,24 @@ class LocalBroker:
             self.read_memory,
             seconds=settings.forward_seconds,
         )
-        reads = ForwardedReads(self, read_matcher, spawn)
+        reads = ForwardedReads(self, forwarded_matcher, spawn)
         self._forwarded = ForwardedRequests(self, reads, topics.with_id)
         self.read_at_leader = self._forwarder.reads.read_at_leader
         self.ask_broker = self._forwarder.reads.ask
+        self.forward_call = self._forwarder.reads.forward
+
+    def _new_groups(self, spawn: Spawn) -> Groups:
+        settings = self._settings
+        return Groups(
+            self._topics,
+            self.ring,
+            spawn,
+            self.now_us,
+            self.counters,
+            self._ends_of,
+            partial(fetch, self),
+            bounds=GroupBounds(settings.groups_max, settings.group_consumers_max),
+        )
 
     def _watch_disk(self) -> None:
         """Report the health of the disk to the ring, again and again."""
@@ -252,6 +270,11 @@ class LocalBroker:
             await run(partial(directory.belong_to, state.cluster_id))
         if registration is not None:
             await run(partial(directory.keep_starts_from, registration.start))
+
+    async def _ends_of(self, topics: Sequence[str]) -> dict[TopicPartition, tuple[int, int]]:
+        """Log start and high watermark of their partitions. NoLeaderError."""
+        ends = await ends_of(self, topics)
+        return {tp: (each.log_start, each.high_watermark) for tp, each in ends.items()}
 
     @property
     def cluster_id(self) -> UUID | None:

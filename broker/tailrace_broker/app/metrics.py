@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.core.replication.progress import FollowerLag
 from tailrace_broker.model.counters import Counters
-from tailrace_broker.model.errors import NotReadyError, NotSupportedError
+from tailrace_broker.model.errors import NotReadyError
 from tailrace_broker.net.api.groups import totals_of
 from tailrace_broker.net.api.status import is_under_replicated, partition_counts
 from tailrace_broker.net.broker import RingView
@@ -325,7 +325,7 @@ async def metrics_text(broker: LocalBroker, *, connection_count: int) -> bytes:
     used_bytes, disk_bytes = await broker.disk_bytes() or (nan, nan)
     groups: list[GroupScrape] = []
     member_count = 0
-    with suppress(NotReadyError, NotSupportedError):
+    with suppress(NotReadyError):
         for number, view in enumerate(broker.groups.views(), start=1):
             totals = totals_of(view)
             lag_or_nan = nan if totals.lag is None else totals.lag

@@ -107,6 +107,12 @@ class Settings(BaseSettings):
     connections_max: int = Field(default=8192, ge=1)
     """Open connections, all listeners but metrics; over it new ones are answered 503 and closed."""
 
+    groups_max: int = Field(default=100_000, ge=1)
+    """Consumer groups that this broker coordinates; over it a new one is answered 429."""
+
+    group_consumers_max: int = Field(default=10_000, ge=1)
+    """Consumers of one group; over it a registration is answered 429."""
+
     delete_retention_ms: int = Field(default=24 * 3_600_000, ge=0)
     """A deleted topic's data stays in the trash this long."""
 

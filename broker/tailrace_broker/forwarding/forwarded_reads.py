@@ -1,4 +1,7 @@
-"""Reads that other brokers took, and that this one answers as the leader, part by part."""
+"""Requests that other brokers took, and that this one answers as the leader, part by part.
+
+Appends are no such requests (`forwarding/forwarded.py`).
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -19,6 +22,8 @@ from tailrace_broker.net.http.answers import Spawn
 from tailrace_broker.net.http.router import Call, Match, Response
 from tailrace_broker.net.replication.link import Link
 
+# Answers that are remembered until it is too late to take them back.
+SENT_MAX = 10_000
 # Of a body in one message.
 PART_BYTES = 512 * 1024
 
@@ -27,12 +32,14 @@ class ForwardedReads:
     """State changes on the event loop only."""
 
     def __init__(self, broker: Broker, match: Callable[[], Match], spawn: Spawn) -> None:
-        """`match`: finds the routes of GETs."""
+        """`match`: finds their routes."""
         self._broker = broker
         self._match = match
         self._spawn = spawn
         self._tasks: dict[tuple[Link, int], asyncio.Task[None]] = {}
         self._wanted: dict[tuple[Link, int], asyncio.Event] = {}  # the next part is
+        # What is called when an answer that was sent has not reached who asked; the latest last.
+        self._sent: dict[tuple[Link, int], Callable[[], None]] = {}
 
     def received(self, link: Link, message: ForwardedRead | ReadMore | ReadCancelled) -> None:
         """Begin, go on, or end."""
@@ -47,17 +54,32 @@ class ForwardedReads:
             case ReadCancelled():
                 if place in self._tasks:
                     self._tasks[place].cancel()
+                self._lost(place)
 
     def lost(self, link: Link) -> None:
         """Nobody waits for answers on this link."""
         for (asked_on, _), task in self._tasks.items():
             if asked_on is link:
                 task.cancel()
+        for place in [place for place in self._sent if place[0] is link]:
+            self._lost(place)
+
+    def _lost(self, place: tuple[Link, int]) -> None:
+        on_lost = self._sent.pop(place, None)
+        if on_lost is not None:
+            on_lost()
 
     async def _answer(self, link: Link, message: ForwardedRead) -> None:
         place = link, message.number
         try:
-            await self._send(link, message.number, await self._respond(message))
+            response = await self._respond(message)
+            if response.on_lost is not None:
+                self._sent[place] = response.on_lost
+                if len(self._sent) > SENT_MAX:
+                    del self._sent[next(iter(self._sent))]
+            await self._send(link, message.number, response)
+            if link.is_closed:
+                self._lost(place)
         except TailraceError as error:
             link.send(ReadFailed(failed_request(message.number, error)))
         finally:
@@ -65,7 +87,7 @@ class ForwardedReads:
 
     async def _respond(self, message: ForwardedRead) -> Response:
         """Run the handler of the route. What it raises."""
-        matched = self._match()(b"GET", message.target)
+        matched = self._match()(message.method.encode(), message.target)
         if isinstance(matched.parameters, InvalidParameterError):
             raise matched.parameters.with_traceback(None)  # others of this target share it
         handle = matched.route.handle
@@ -73,11 +95,13 @@ class ForwardedReads:
             raise MethodNotAllowedError("no broker answers this for another", allowed="")
         call = Call(
             matched.parameters,
-            JSON_CONTENT_TYPE,
+            message.content_type or JSON_CONTENT_TYPE,
             message.accept,
-            b"",
-            target=message.target,
+            message.body,
+            dict(message.headers),
+            message.target,
             is_forwarded=True,
+            method=message.method,
         )
         return await handle(self._broker, call)
 

@@ -1,4 +1,4 @@
-"""Reads that other brokers answer: asked on the link to them, and passed on part by part.
+"""Requests that other brokers answer: asked on the link to them, and passed on part by part.
 
 A part is asked for when the one before has been taken, so a slow reader holds one part of memory
 and keeps nobody else waiting.
@@ -19,6 +19,7 @@ from tailrace_broker.model.errors import (
     NoLeaderError,
     NotLeaderError,
     NotReadyError,
+    OutcomeUnknownError,
     TailraceError,
 )
 from tailrace_broker.model.forwarding import (
@@ -47,7 +48,8 @@ class _Arrived(NamedTuple):
 class _Reading:
     """One read. What has arrived of it and is not taken is one part at most."""
 
-    def __init__(self, link: Link, number: int) -> None:
+    def __init__(self, link: Link, number: int, *, is_repeatable: bool) -> None:
+        self._is_repeatable = is_repeatable
         self.link = link
         self.number = number
         self.is_over = False
@@ -62,12 +64,21 @@ class _Reading:
             async with asyncio.timeout(timeout_s):
                 arrived = await self._arrived.get()
         except TimeoutError:
-            raise _not_heard() from None
+            raise self.not_heard() from None
         if isinstance(arrived, TailraceError):
             self.is_over = True
             raise arrived
         self.is_over = arrived.message.is_last
         return arrived
+
+    def not_heard(self) -> TailraceError:
+        """Say that no answer has come, or not all of it."""
+        if self._is_repeatable:
+            return _not_heard()
+        return OutcomeUnknownError(
+            "the broker that this request was forwarded to does not answer; it may have been "
+            "executed: send it again"
+        )
 
 
 class ReadForwarder:
@@ -109,7 +120,8 @@ class ReadForwarder:
                 leader = _leader_of(hosted, partition)
                 if leader in (None, self._ordinal):
                     return await here()
-                return await self._ask(leader, target, accept, int(wait_ms[1]) if wait_ms else 0)
+                request = ForwardedRead(0, target, accept)
+                return await self.forward(leader, request, int(wait_ms[1]) if wait_ms else 0)
             except (NotLeaderError, NoLeaderError, NotReadyError):
                 if self._waiting.is_stopping or self._loop.time() >= late_s:
                     raise
@@ -117,26 +129,30 @@ class ReadForwarder:
 
     async def ask(self, ordinal: int, target: bytes) -> bytes:
         """See `Broker.ask_broker`."""
-        answer = await self._ask(ordinal, target, "", 0)
+        answer = await self.forward(ordinal, ForwardedRead(0, target, ""))
         if isinstance(answer.body, AsyncIterator):
             return b"".join([part async for part in answer.body])
         return b"".join(answer.body)
 
-    async def _ask(self, ordinal: int, target: bytes, accept: str, wait_ms: int) -> LeaderAnswer:
+    async def forward(self, ordinal: int, request: ForwardedRead, wait_ms: int = 0) -> LeaderAnswer:
+        """See `Broker.forward_call`."""
         link = self._link_to(ordinal)
         if link is None:
             raise _not_heard()
         with self._waiting.one_more():
-            return await self.read(link, target, accept, wait_ms / 1000)
+            return await self.read(link, request, wait_ms / 1000)
 
-    async def read(self, link: Link, target: bytes, accept: str, wait_s: float) -> LeaderAnswer:
-        """Return the answer of the broker at the other end; what it raises; NoLeaderError.
+    async def read(self, link: Link, request: ForwardedRead, wait_s: float) -> LeaderAnswer:
+        """Return the answer of the broker at the other end; what it raises; NoLeaderError, of other
+        requests than a GET OutcomeUnknownError.
 
         `wait_s`: how much longer it may take, since it waits for records.
         """
         self._number += 1
-        reading = self._readings[link, self._number] = _Reading(link, self._number)
-        link.send(ForwardedRead(reading.number, target, accept))
+        reading = self._readings[link, self._number] = _Reading(
+            link, self._number, is_repeatable=request.method == "GET"
+        )
+        link.send(request._replace(number=reading.number))
         is_begun = False
         try:
             head, payload = await reading.next(self._timeout_s + wait_s)
@@ -147,7 +163,8 @@ class ReadForwarder:
         finally:
             if not is_begun or reading.is_over:
                 self._end(reading)
-        whole = head.content_type, head.status, head.headers, lease
+        lost = partial(link.send, ReadCancelled(reading.number))
+        whole = head.content_type, head.status, head.headers, lease, lost
         if head.is_last:
             return LeaderAnswer((payload,), *whole)
         return LeaderAnswer(self._rest(reading, payload), *whole)
@@ -184,7 +201,7 @@ class ReadForwarder:
         """Nothing more comes on this link."""
         for reading in self._readings.values():
             if reading.link is link:
-                reading.put(_not_heard())
+                reading.put(reading.not_heard())
 
     def _end(self, reading: _Reading) -> None:
         """It is answered, or nobody waits for the rest."""

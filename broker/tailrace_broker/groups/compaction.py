@@ -1,60 +1,54 @@
-"""Compacts the partitions of `__groups` when most of what they hold says nothing any more."""
+"""Compacts a partition of `__groups` when most of what it holds says nothing any more."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
 from typing import Any
 
 import structlog
 
 from tailrace_broker.groups.log import GroupLog
 from tailrace_broker.groups.writer import GroupWriter
-from tailrace_broker.model.errors import CorruptPartitionError, TailraceError
+from tailrace_broker.model.errors import TailraceError
 from tailrace_broker.topics.topics import Topics
 
 _log = structlog.get_logger()
 
 
 class GroupCompaction:
-    """One at a time in a partition."""
+    """One at a time."""
 
     def __init__(
         self,
         log: GroupLog,
         topics: Topics,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
-        writers_of: Callable[[int], Sequence[GroupWriter]],
+        writers: Callable[[], Sequence[GroupWriter]],
     ) -> None:
-        """`writers_of`: all groups that a partition keeps."""
+        """`writers`: of all groups that the log keeps."""
         self._log = log
         self._topics = topics
         self._spawn = spawn
-        self._writers_of = writers_of
-        self._under_way: set[int] = set()
+        self._writers = writers
+        self._is_under_way = False
 
-    def look(self, partition: int) -> None:
+    def look(self) -> None:
         """Compact if the log has grown enough."""
-        if partition in self._under_way:
-            return
-        try:
-            if not self._log.needs_compaction(partition):
-                return
-        except CorruptPartitionError:
-            return
-        self._under_way.add(partition)
-        self._spawn(self._compact(partition))
+        if not self._is_under_way and self._log.needs_compaction:
+            self._is_under_way = True
+            self._spawn(self._compact())
 
-    async def _compact(self, partition: int) -> None:
+    async def _compact(self) -> None:
         try:
-            await self._log.compact(partition, partial(self._append_snapshots, partition))
+            await self._log.compact(self._append_snapshots)
         except TailraceError as error:  # when it has grown further it is tried again
+            partition = self._log.partition
             _log.warning("compaction.failed", partition=partition, detail=error.detail)
         finally:
-            self._under_way.discard(partition)
+            self._is_under_way = False
 
-    async def _append_snapshots(self, partition: int) -> None:
+    async def _append_snapshots(self) -> None:
         """Append a snapshot of each group, without positions in topics that are gone for good."""
-        writers = self._writers_of(partition)
+        writers = self._writers()
         read = {topic_id for writer in writers for topic_id in writer.topic_ids()}
         gone = await self._topics.gone(read)
         try:

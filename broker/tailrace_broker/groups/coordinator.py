@@ -1,6 +1,8 @@
-"""The coordinator of the consumer groups: their machine decides, here are log, clock and waiting.
+"""The coordinator of the groups that one partition of `__groups` keeps, while this broker leads it.
 
-A change is appended to `__groups` and applied when it is stored (`app.group_writer`).
+The groups' machine decides, here are log, clock and waiting. A change is appended to the log and
+applied when it is committed (`groups.writer`). With the epoch the coordinator ends: another one,
+here or elsewhere, reads the log again.
 """
 
 import asyncio
@@ -8,9 +10,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
 from time import monotonic_ns
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import structlog
 
@@ -19,17 +20,18 @@ from tailrace_broker.core.groups.kind import check_consumer_group
 from tailrace_broker.core.groups.registration import check_same
 from tailrace_broker.groups.compaction import GroupCompaction
 from tailrace_broker.groups.log import GroupLog
+from tailrace_broker.groups.polled_logs import PolledLog, PolledLogs, fits, lost_end_error
 from tailrace_broker.groups.sessions import GroupSessions
 from tailrace_broker.groups.writer import GroupWriter, Waiter, end
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import (
     ConsumerExistsError,
-    CorruptPartitionError,
     GroupNotFoundError,
     NotReadyError,
-    NotSupportedError,
     StaleDeliveryError,
     TailraceError,
+    TooManyConsumersError,
+    TooManyGroupsError,
 )
 from tailrace_broker.model.group import (
     Confirmation,
@@ -39,9 +41,8 @@ from tailrace_broker.model.group import (
     Subscription,
     TopicPartition,
 )
-from tailrace_broker.model.topic import Topic, check_topic_name
+from tailrace_broker.model.topic import Topic
 from tailrace_broker.net.broker import GroupPoll, GroupView
-from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.topics.topics import Topics
 
 _log = structlog.get_logger()
@@ -53,11 +54,11 @@ def monotonic_us() -> int:
 
 
 @dataclass(slots=True, eq=False)
-class _Coordinated:
+class Coordinated:
     """A group and what goes on around it."""
 
     group: Group
-    partition: int  # of `__groups`
+    coordinator: "PartitionCoordinator"
     writer: GroupWriter = field(init=False)
     sessions: GroupSessions = field(init=False)
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by who adds a group event
@@ -66,55 +67,70 @@ class _Coordinated:
     waiters: dict[str, Waiter] = field(default_factory=dict)  # polls, by consumer
 
 
-class Groups:
-    """All groups of this broker. State changes on the event loop only."""
+class GroupBounds(NamedTuple):
+    """`groups`: of a broker; `consumers`: of a group."""
+
+    groups: int
+    consumers: int
+
+
+class PartitionCoordinator:
+    """Groups of one partition, in one epoch. State changes on the event loop only."""
 
     def __init__(
         self,
+        log: GroupLog,
         topics: Topics,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
-        now_us: Callable[[], int],
+        clock_us: Callable[[], int],
         counters: Counters,
         *,
-        clock_us: Callable[[], int] = monotonic_us,
+        by_consumer: dict[str, "Coordinated"],
+        numbers: Iterator[int],
+        logs: PolledLogs,
+        bounds: GroupBounds,
+        group_count: Callable[[], int],
     ) -> None:
-        """`clock_us`: of sessions, which no change of the wall clock must end."""
+        """`clock_us`: of sessions, which no change of the wall clock must end.
+
+        `by_consumer`: all that are coordinated by this broker. `numbers`: of deliveries; a consumer
+        may come from another group. `group_count`: of this broker.
+        """
+        self.by_name: dict[str, Coordinated] = {}
+        self.log = log
         self._topics = topics
         self._spawn = spawn
         self._clock_us = clock_us
         self._counters = counters
-        self._log = GroupLog(topics, now_us)
-        self._by_name: dict[str, _Coordinated] = {}
-        self._by_consumer: dict[str, _Coordinated] = {}
-        self._compaction = GroupCompaction(self._log, topics, spawn, self._writers_of)
-        self._numbers = count(1)  # of deliveries; a consumer may come from another group
-        self.is_open = False
+        self._by_consumer = by_consumer
+        self._numbers = numbers
+        self._logs = logs
+        self._bounds = bounds
+        self._group_count = group_count
+        self._compaction = GroupCompaction(log, topics, spawn, self._writers)
+        self._is_closed = False
 
-    async def open(self) -> None:
-        """Read what is stored, before anything is appended to a topic. ReadFailedError.
+    async def load(self) -> None:
+        """Read what is stored. CorruptPartitionError, ReadFailedError, NoLeaderError.
 
-        A log may have lost its end: what comes next under those offsets is new to its groups.
+        A log that is the only copy may have lost its end: what comes next under those offsets is
+        new to its groups.
         """
-        if self._topics.broker_count > 1:
-            return
         now_us = self._clock_us()
-        async for partition, name, event in self._log.events():
-            coordinated = self._by_name.get(name) or self._add(name, partition)
+        async for name, event in self.log.events():
+            coordinated = self.by_name.get(name) or self._add(name)
             coordinated.group.apply(event, now_us)
             coordinated.is_stored = True
             if isinstance(event, Deleted):
-                del self._by_name[name]
-        for coordinated in list(self._by_name.values()):
-            with suppress(CorruptPartitionError):
-                self._log.partition_of(coordinated.group.name)
-                self._by_consumer |= dict.fromkeys(coordinated.group.members, coordinated)
-                self._rebalance(coordinated)
-                coordinated.sessions.watch()
-                continue
-            del self._by_name[coordinated.group.name]
-        self._topics.on_changed = self._on_topic_changed
+                del self.by_name[name]
+
+    async def begin(self) -> None:
+        """Coordinate what was read."""
+        for coordinated in list(self.by_name.values()):
+            self._by_consumer.update(dict.fromkeys(coordinated.group.members, coordinated))
+            self._rebalance(coordinated)
+            coordinated.sessions.watch()
         await self._fit_all()
-        self.is_open = True
 
     async def _fit_all(self) -> None:
         """Bring all positions to where the logs are."""
@@ -122,8 +138,9 @@ class Groups:
             TopicPartition(hosted.topic.topic_id, log.place.partition): log
             for hosted in self._topics.by_name.values()
             for log in hosted.whole_logs()  # the files of others may be restored
+            if log.knows_end
         }
-        for found in self._by_name.values():
+        for found in list(self.by_name.values()):
             group = found.group
             for tp in group.positions.keys() & logs.keys():
                 group.fit(tp, logs[tp].log_start, logs[tp].high_watermark)
@@ -132,60 +149,53 @@ class Groups:
                 with suppress(TailraceError):  # the next poll tries again
                     await found.writer.saved()
 
-    async def close(self) -> None:
-        """End what waits, and store all positions."""
-        self.is_open = False
-        for found in self._by_name.values():
-            self._wake(found)
+    def end(self) -> None:
+        """End what waits: another broker coordinates these groups, or none."""
+        self._is_closed = True
+        for found in self.by_name.values():
             found.sessions.stop()
-        for found in list(self._by_name.values()):
+            self._wake(found)
+            for consumer_id in found.group.members:
+                if self._by_consumer.get(consumer_id) is found:
+                    del self._by_consumer[consumer_id]
+
+    async def close(self) -> None:
+        """End what waits, and store all positions while the log is still led."""
+        self.end()
+        for found in list(self.by_name.values()):
             with suppress(TailraceError):  # what is not stored is delivered again
                 await found.writer.saved()
 
-    def check_open(self) -> None:
-        """NotReadyError until all are recovered, and from a stop on; NotSupportedError."""
-        self._topics.check_ready()
-        if self._topics.broker_count > 1:
-            raise NotSupportedError(
-                "consumer groups need a ring of one broker in this version; read partitions with "
-                "GET /v1/topic/{topic}/partitions/{partition}/records"
-            )
-        if not self.is_open:
-            raise NotReadyError("the broker is recovering its groups, or stopping")
+    def check_led(self) -> None:
+        """NotLeaderError, NoLeaderError; NotReadyError from a stop on."""
+        self.log.check_led()
+        if self._is_closed:
+            raise NotReadyError("the broker does not coordinate these groups any more; try again")
 
     # --- consumers ---
 
-    async def register(
-        self, wanted: Subscription, epoch: int | None = None, *, creates_topics: bool = False
-    ) -> int:
-        """Register as `net.broker.GroupCoordinator` says."""
-        self.check_open()
-        if epoch is not None:
-            coordinated = self._of_consumer(wanted.consumer_id)
-            coordinated.group.seen(wanted.consumer_id, epoch, self._clock_us())
-        known = self._by_name.get(wanted.group)
-        check_consumer_group(wanted.group, known.group.source if known else None)
-        if epoch is None:
-            await self._need_topics(wanted, creates=creates_topics)
-        await self._log.make()
-        async with self._changing(wanted.group, self._group) as coordinated:
-            return await self._join(coordinated, wanted)
+    def check_kind(self, group: str) -> None:
+        """GroupKindError: it takes no consumers."""
+        known = self.by_name.get(group)
+        check_consumer_group(group, known.group.source if known else None)
 
-    async def _need_topics(self, wanted: Subscription, *, creates: bool) -> None:
-        """A registration that is refused creates none. TopicNotFoundError, InvalidTopicNameError,
-        ConsumerExistsError.
-        """
-        if creates:
-            self._check_free(wanted)
-            for name in wanted.topics:
-                check_topic_name(name)
-        need = self._topics.find_or_create if creates else self._topics.find_committed
-        for name in wanted.topics:
-            await need(name)
+    async def register(
+        self, wanted: Subscription, ends: Mapping[TopicPartition, tuple[int, int]]
+    ) -> int:
+        """Register as `net.broker.GroupCoordinator` says. `ends`: see `Group.join`."""
+        self.check_kind(wanted.group)
+        async with self._changing(wanted.group, self._group) as coordinated:
+            return await self._join(coordinated, wanted, ends)
+
+    def seen(self, wanted: Subscription, epoch: int) -> None:
+        """A heartbeat. ConsumerNotRegisteredError, StaleAssignmentError."""
+        self._of_consumer(wanted.consumer_id).group.seen(
+            wanted.consumer_id, epoch, self._clock_us()
+        )
 
     async def poll(self, consumer_id: str, said: Confirmation, wait_ms: int) -> GroupPoll:
         """Poll as `net.broker.GroupCoordinator` says."""
-        self.check_open()
+        self.check_led()
         coordinated = self._of_consumer(consumer_id)
         poll_number = coordinated.group.begin_poll(consumer_id, said, self._clock_us())
         self._counters.group_polls += 1
@@ -199,7 +209,7 @@ class Groups:
         self, poll: GroupPoll, unreadable: Mapping[TopicPartition, TailraceError], wait_ms: int
     ) -> GroupPoll:
         """Go on with a poll as `net.broker.GroupCoordinator` says."""
-        self.check_open()
+        self.check_led()
         consumer_id, poll_number = poll.consumer_id, poll.poll_number
         coordinated = self._of_consumer(consumer_id)
         member = coordinated.group.members.get(consumer_id)
@@ -211,7 +221,7 @@ class Groups:
 
     async def _found(
         self,
-        found: _Coordinated,
+        found: Coordinated,
         consumer_id: str,
         poll_number: int,
         unreadable: Mapping[TopicPartition, TailraceError],
@@ -222,7 +232,7 @@ class Groups:
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + wait_ms / 1000
         while True:
-            self.check_open()
+            self.check_led()
             if consumer_id not in group.members:
                 raise not_registered(consumer_id)
             is_last = group.members[consumer_id].poll_number == poll_number
@@ -249,7 +259,7 @@ class Groups:
     def deliver(self, poll: GroupPoll, ends: Sequence[int]) -> int | None:
         """Deliver as `net.broker.GroupCoordinator` says."""
         coordinated = self._by_consumer.get(poll.consumer_id)
-        if coordinated is None or not self.is_open:
+        if coordinated is None or self._is_closed or not self.log.is_led:
             return None
         ranges = {
             fetch_range.tp: (fetch_range.start, end)
@@ -273,7 +283,7 @@ class Groups:
 
     async def commit(self, consumer_id: str, said: Confirmation) -> None:
         """Commit as `net.broker.GroupCoordinator` says."""
-        self.check_open()
+        self.check_led()
         coordinated = self._of_consumer(consumer_id)
         coordinated.group.confirm(consumer_id, said, self._clock_us())
         self._counters.group_commits += 1
@@ -282,7 +292,7 @@ class Groups:
 
     async def goodbye(self, consumer_id: str, said: Confirmation, *, commits: bool) -> None:
         """Say goodbye as `net.broker.GroupCoordinator` says."""
-        self.check_open()
+        self.check_led()
         entry = self._of_consumer(consumer_id)
         joined_epoch = entry.group.seen(consumer_id, said.epoch, self._clock_us()).joined_epoch
         if commits:
@@ -299,8 +309,8 @@ class Groups:
 
     def views(self) -> Iterator[GroupView]:
         """Return the views as `net.broker.GroupCoordinator` says."""
-        self.check_open()
-        return (self.view(name) for name in sorted(self._by_name) if self._is_stored(name))
+        self.check_led()
+        return (self.view(name) for name in sorted(self.by_name) if self._is_stored(name))
 
     def view(self, group: str) -> GroupView:
         """Return the view as `net.broker.GroupCoordinator` says."""
@@ -312,7 +322,7 @@ class Groups:
             for name, hosted in self._topics.by_name.items()
             if hosted.topic.topic_id in known or name in subscribed
         }
-        return GroupView(coordinated.group, topics, coordinated.partition, self._clock_us())
+        return GroupView(coordinated.group, topics, self.log.partition, self._clock_us())
 
     async def reset(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Reset as `net.broker.GroupCoordinator` says."""
@@ -321,8 +331,6 @@ class Groups:
 
     async def publish(self, group: str, source: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Publish as `net.broker.GroupCoordinator` says."""
-        self.check_open()
-        await self._log.make()
         async with self._changing(group, self._group) as found:
             await found.writer.store(found.group.publish(source, offsets))
 
@@ -333,41 +341,42 @@ class Groups:
 
     # --- finding ---
 
-    def _of_consumer(self, consumer_id: str) -> _Coordinated:
+    def _of_consumer(self, consumer_id: str) -> Coordinated:
         coordinated = self._by_consumer.get(consumer_id)
         if coordinated is None:
             raise not_registered(consumer_id)
         return coordinated
 
-    def _stored(self, group: str) -> _Coordinated:
+    def _stored(self, group: str) -> Coordinated:
         """Return the group. GroupNotFoundError."""
-        self.check_open()
+        self.check_led()
         if not self._is_stored(group):
-            raise GroupNotFoundError(
-                f'group "{group}" does not exist; GET /v1/groups lists those that do', group=group
-            )
-        return self._by_name[group]
+            raise group_not_found(group)
+        return self.by_name[group]
 
     def _is_stored(self, group: str) -> bool:
-        return group in self._by_name and self._by_name[group].is_stored
+        return group in self.by_name and self.by_name[group].is_stored
 
-    def _group(self, name: str) -> _Coordinated:
-        """The one that is there, or a new one; its log is there. CorruptPartitionError."""
-        coordinated = self._by_name.get(name)
-        if coordinated is None:
-            coordinated = self._add(name, self._log.partition_of(name))
-        return coordinated
+    def _group(self, name: str) -> Coordinated:
+        """The one that is there, or a new one. TooManyGroupsError."""
+        self.check_led()
+        if name not in self.by_name and self._group_count() >= self._bounds.groups:
+            raise TooManyGroupsError(
+                f"this broker coordinates {self._bounds.groups} groups, and takes no more; delete "
+                "those that nobody needs (tailrace group delete), or raise TAILRACE_GROUPS_MAX"
+            )
+        return self.by_name.get(name) or self._add(name)
 
-    def _add(self, name: str, partition: int) -> _Coordinated:
-        group = Group(name, self._log.epoch_of(partition), self._numbers)
-        coordinated = _Coordinated(group, partition)
+    def _add(self, name: str) -> Coordinated:
+        group = Group(name, self.log.epoch, self._numbers)
+        coordinated = Coordinated(group, self)
         coordinated.writer = GroupWriter(
             group,
-            self._log,
+            self.log,
             self._clock_us,
-            is_kept=lambda: coordinated.is_stored and self._by_name.get(name) is coordinated,
+            is_kept=lambda: coordinated.is_stored and self.by_name.get(name) is coordinated,
             on_stored=partial(self._on_stored, coordinated),
-            on_ended=partial(self._compaction.look, partition),
+            on_ended=self._compaction.look,
         )
         coordinated.sessions = GroupSessions(
             group,
@@ -376,30 +385,30 @@ class Groups:
             waiting=lambda: coordinated.waiters,
             remove_expired=partial(self._remove_expired, coordinated),
         )
-        self._by_name[name] = coordinated
+        self.by_name[name] = coordinated
         return coordinated
 
-    def _writers_of(self, partition: int) -> list[GroupWriter]:
-        return [each.writer for each in self._by_name.values() if each.partition == partition]
+    def _writers(self) -> list[GroupWriter]:
+        return [each.writer for each in self.by_name.values()]
 
     @asynccontextmanager
     async def _changing(
-        self, name: str, find: Callable[[str], _Coordinated]
-    ) -> AsyncIterator[_Coordinated]:
+        self, name: str, find: Callable[[str], Coordinated]
+    ) -> AsyncIterator[Coordinated]:
         """The group, which nobody else changes or deletes meanwhile."""
         while True:
             hosted = find(name)
             async with hosted.changing:
-                if self._by_name.get(name) is not hosted:
+                if self.by_name.get(name) is not hosted:
                     continue
                 try:
                     yield hosted
                 finally:
                     if not hosted.is_stored:  # nothing of it was
-                        del self._by_name[name]
+                        del self.by_name[name]
                 return
 
-    def _topics_of(self, found: _Coordinated) -> dict[str, Topic]:
+    def _topics_of(self, found: Coordinated) -> dict[str, Topic]:
         """Return the topics that its consumers subscribe to, as far as they exist."""
         by_name = self._topics.by_name
         names = found.group.topics_of_members()
@@ -409,31 +418,31 @@ class Groups:
 
     def _logs_of(
         self,
-        found: _Coordinated,
+        found: Coordinated,
         consumer_id: str,
         unreadable: Mapping[TopicPartition, TailraceError],
-    ) -> tuple[list[tuple[FetchRange, PartitionLog]], TailraceError | None]:
+    ) -> tuple[list[tuple[FetchRange, PolledLog]], TailraceError | None]:
         """What a consumer may read, whether there is something or not yet; and what is damaged,
         `unreadable` too.
         """
         group = found.group
-        logs: list[tuple[FetchRange, PartitionLog]] = []
+        logs: list[tuple[FetchRange, PolledLog]] = []
         problem: TailraceError | None = None
         has_moved = False
         for fetch_range in group.fetch_ranges(consumer_id, found.topics):
             if fetch_range.tp in unreadable:
                 problem = problem or unreadable[fetch_range.tp]
                 continue
-            hosted = self._topics.by_name[fetch_range.topic.name]
             try:
-                log = hosted.log_of(fetch_range.partition.partition)
-            except TailraceError as error:  # there is none here now
+                log = self._logs.of(fetch_range)
+            except TailraceError as error:  # there is none now
                 problem = problem or error
             else:
-                if log.lost_end is not None and fetch_range.start >= log.high_watermark:
-                    problem = problem or log.lost_end_error(log.lost_end)
+                lost = lost_end_error(log, fetch_range.start)
+                if lost is not None:
+                    problem = problem or lost
                     continue
-                if not log.log_start <= fetch_range.start <= log.high_watermark:
+                if not fits(log, fetch_range.start):
                     group.fit(fetch_range.tp, log.log_start, log.high_watermark)
                     has_moved = True
                 logs.append((fetch_range, log))
@@ -444,7 +453,7 @@ class Groups:
         return self._logs_of(found, consumer_id, unreadable)
 
     async def _wait(
-        self, found: _Coordinated, consumer_id: str, logs: Sequence[PartitionLog], ends_s: float
+        self, found: Coordinated, consumer_id: str, logs: Sequence[PolledLog], ends_s: float
     ) -> None:
         """Wait until there may be something, or time is up."""
         waiter: Waiter = asyncio.get_running_loop().create_future()
@@ -463,17 +472,17 @@ class Groups:
         if consumer_id in found.group.members:
             found.group.touch(consumer_id, self._clock_us())
 
-    def _wake(self, found: _Coordinated) -> None:
+    def _wake(self, found: Coordinated) -> None:
         """Its waiting polls read again."""
         for waiter in found.waiters.values():
             end(waiter)
 
-    def _wake_when_freed(self, found: _Coordinated) -> None:
+    def _wake_when_freed(self, found: Coordinated) -> None:
         if found.group.has_freed:
             found.group.has_freed = False
             self._wake(found)
 
-    def _on_confirmed(self, found: _Coordinated) -> None:
+    def _on_confirmed(self, found: Coordinated) -> None:
         """Reschedule when positions have moved."""
         found.writer.save_soon()
         if found.group.reads_sealed:  # children may follow
@@ -482,36 +491,25 @@ class Groups:
 
     # --- changing ---
 
-    def _check_free(self, wanted: Subscription) -> None:
-        """ConsumerExistsError: the consumer is registered with other values."""
-        found = self._by_consumer.get(wanted.consumer_id)
-        if found is None:
-            return
-        if found.group.name != wanted.group:
-            raise ConsumerExistsError(
-                f'consumer "{wanted.consumer_id}" is registered with group '
-                f'"{found.group.name}"; let it say goodbye first, or choose another consumerId',
-                consumerId=wanted.consumer_id,
-            )
-        member = found.group.members.get(wanted.consumer_id)
-        if member is not None:
-            check_same(member.subscription, wanted)
-
-    async def _join(self, found: _Coordinated, wanted: Subscription) -> int:
+    async def _join(
+        self,
+        found: Coordinated,
+        wanted: Subscription,
+        ends: Mapping[TopicPartition, tuple[int, int]],
+    ) -> int:
         """Holding `changing`."""
-        self._check_free(wanted)
-        hosted = [
-            self._topics.by_name[name] for name in wanted.topics if name in self._topics.by_name
-        ]
-        logs = {
-            TopicPartition(each.topic.topic_id, partition): (log.log_start, log.high_watermark)
-            for each in hosted
-            for partition, log in enumerate(each.logs)
-            if isinstance(log, PartitionLog)
-        }
-        topics = {each.topic.name: each.topic for each in hosted}
-        joined = found.group.join(wanted, topics, logs, self._clock_us())
+        check_free(self._by_consumer, wanted)
+        by_name = self._topics.by_name
+        topics = {name: by_name[name].topic for name in wanted.topics if name in by_name}
+        joined = found.group.join(wanted, topics, ends, self._clock_us())
         if joined is not None:
+            if len(found.group.members) >= self._bounds.consumers:
+                raise TooManyConsumersError(
+                    f'group "{wanted.group}" has {self._bounds.consumers} consumers, and takes no '
+                    "more; stop those that have nothing to do, or raise "
+                    "TAILRACE_GROUP_CONSUMERS_MAX",
+                    group=wanted.group,
+                )
             self._by_consumer[wanted.consumer_id] = found  # no other group takes it meanwhile
             try:
                 await found.writer.store(joined)
@@ -522,18 +520,18 @@ class Groups:
         return found.group.members[wanted.consumer_id].joined_epoch
 
     async def _remove(
-        self, found: _Coordinated, consumer_id: str, reason: Literal["goodbye", "expired"]
+        self, found: Coordinated, consumer_id: str, reason: Literal["goodbye", "expired"]
     ) -> None:
         """Remove the consumer, holding `changing`."""
         await found.writer.store(found.group.leave(consumer_id, reason))
         _log.info("consumer.left", group=found.group.name, consumer=consumer_id, reason=reason)
 
-    async def _remove_expired(self, found: _Coordinated) -> None:
+    async def _remove_expired(self, found: Coordinated) -> None:
         async with found.changing:
             for consumer_id in found.group.expired(self._clock_us()):
                 await self._remove(found, consumer_id, "expired")
 
-    def _on_stored(self, found: _Coordinated, event: GroupEvent) -> None:
+    def _on_stored(self, found: Coordinated, event: GroupEvent) -> None:
         """The group has been changed."""
         found.is_stored = True
         if isinstance(event, Left):
@@ -543,21 +541,44 @@ class Groups:
             if waiter is not None:
                 end(waiter)
         elif isinstance(event, Deleted):
-            self._by_name.pop(found.group.name, None)
+            self.by_name.pop(found.group.name, None)
         self._rebalance(found)
         self._wake_when_freed(found)
         found.sessions.watch()
 
     # --- assignment ---
 
-    def _rebalance(self, found: _Coordinated) -> None:
+    def _rebalance(self, found: Coordinated) -> None:
         found.topics = self._topics_of(found)
         if found.group.rebalance(found.topics):
             self._wake(found)
 
-    def _on_topic_changed(self, topic: str) -> None:
+    def on_topic_changed(self, topic: str) -> None:
         """It has come, or gone."""
-        for found in self._by_name.values():
+        for found in self.by_name.values():
             if topic in found.group.topics_of_members():
                 self._rebalance(found)
                 self._wake(found)
+
+
+def check_free(by_consumer: Mapping[str, Coordinated], wanted: Subscription) -> None:
+    """ConsumerExistsError: the consumer is registered with other values."""
+    found = by_consumer.get(wanted.consumer_id)
+    if found is None:
+        return
+    if found.group.name != wanted.group:
+        raise ConsumerExistsError(
+            f'consumer "{wanted.consumer_id}" is registered with group '
+            f'"{found.group.name}"; let it say goodbye first, or choose another consumerId',
+            consumerId=wanted.consumer_id,
+        )
+    member = found.group.members.get(wanted.consumer_id)
+    if member is not None:
+        check_same(member.subscription, wanted)
+
+
+def group_not_found(group: str) -> GroupNotFoundError:
+    """The error of every request for a group that is not there."""
+    return GroupNotFoundError(
+        f'group "{group}" does not exist; GET /v1/groups lists those that do', group=group
+    )

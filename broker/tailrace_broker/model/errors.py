@@ -33,8 +33,7 @@
     │   ├── ForeignHostError
     │   ├── ForeignOriginError
     │   ├── RingExistsError
-    │   ├── RingRefusedError        the ring's state is not what the request takes for granted
-    │   └── NotSupportedError
+    │   └── RingRefusedError        the ring's state is not what the request takes for granted
     ├── OverloadError               try again later; nothing was stored
     │   ├── RequestTimeoutError
     │   ├── ProduceMemoryFullError
@@ -43,6 +42,8 @@
     │   ├── TooManyConnectionsError
     │   ├── TooManyForwardedError
     │   ├── OutcomeUnknownError     the leader was sent it, and is not heard any more
+    │   ├── TooManyGroupsError
+    │   ├── TooManyConsumersError
     │   ├── NotLeaderError
     │   ├── NoLeaderError
     │   ├── NotEnoughReplicasError
@@ -227,10 +228,6 @@ class RingRefusedError(CallerError):
         self.refusal = refusal
 
 
-class NotSupportedError(CallerError):
-    """Understood, and not built yet."""
-
-
 class OverloadError(TailraceError):
     """The broker cannot take it now; nothing was stored."""
 
@@ -265,6 +262,14 @@ class OutcomeUnknownError(OverloadError):
     """The leader was sent the events and is not heard any more; members `topic`, `partition`."""
 
     write_attempted = True
+
+
+class TooManyGroupsError(OverloadError):
+    """The broker coordinates as many groups as it takes."""
+
+
+class TooManyConsumersError(OverloadError):
+    """The group has as many consumers as it takes; member `group`."""
 
 
 class NotLeaderError(OverloadError):

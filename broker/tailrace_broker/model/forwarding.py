@@ -72,11 +72,18 @@ class ForwardedBatch(NamedTuple):
 
 
 class ForwardedRead(NamedTuple):
-    """A GET, by its path and query. Its number is one among the reads of the link."""
+    """A request as it came, a GET mostly. Its number is one among such requests of the link.
+
+    `target`: path and query. `headers`: Tailrace's own, by name in lower case.
+    """
 
     number: int
     target: bytes
     accept: str
+    method: str = "GET"
+    content_type: str = ""
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    body: bytes = b""
 
 
 class ReadMore(NamedTuple):
@@ -86,7 +93,7 @@ class ReadMore(NamedTuple):
 
 
 class ReadCancelled(NamedTuple):
-    """Nobody waits for the answer any more."""
+    """Nobody waits for the answer any more, or it has not reached who asked."""
 
     number: int
 

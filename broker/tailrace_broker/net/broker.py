@@ -21,6 +21,7 @@ from tailrace_broker.model.commands import Command
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.damage import Damage, LostEnd
 from tailrace_broker.model.errors import TailraceError
+from tailrace_broker.model.forwarding import ForwardedRead
 from tailrace_broker.model.group import Confirmation, Subscription, TopicPartition
 from tailrace_broker.model.messages import Hint
 from tailrace_broker.model.ring_state import Registration, RingState
@@ -58,16 +59,23 @@ class Appends(Protocol):
         """Append a batch that is compressed and checked already; `done` as for an event."""
 
 
-class OpenLog(Appends, Protocol):
+class ReadLog(Protocol):
+    """A log to read, here or elsewhere."""
+
+    @property
+    def high_watermark(self) -> int:
+        """The end of what can be read."""
+
+    async def read(self, offset: int, max_bytes: int) -> Sequence[StoredBatch]:
+        """Committed batches from the one that holds `offset`."""
+
+
+class OpenLog(Appends, ReadLog, Protocol):
     """An open partition."""
 
     @property
     def log_start(self) -> int:
         """The first offset that can be read."""
-
-    @property
-    def high_watermark(self) -> int:
-        """The end of what can be read."""
 
     @property
     def log_end(self) -> int:
@@ -92,9 +100,6 @@ class OpenLog(Appends, Protocol):
     def quarantined(self) -> Sequence[Damage]:
         """Return its known damage, in order."""
 
-    async def read(self, offset: int, max_bytes: int) -> Sequence[StoredBatch]:
-        """Committed batches from the one that holds `offset`."""
-
     async def find_timestamp(self, timestamp_us: int) -> int | None:
         """The first committed offset whose record is of this time or later; None: there is none."""
 
@@ -110,6 +115,7 @@ class LeaderAnswer(NamedTuple):
     status: int
     headers: Mapping[str, str]
     lease: Lease | None = None
+    on_lost: Callable[[], None] | None = None
 
 
 class OpenTopic(Protocol):
@@ -156,7 +162,7 @@ class GroupPoll(NamedTuple):
 
     consumer_id: str
     poll_number: int
-    fetch_ranges: Sequence[tuple[FetchRange, OpenLog]]
+    fetch_ranges: Sequence[tuple[FetchRange, ReadLog]]
     is_assigned: bool
     epoch: int  # of the group's assignment
     confirmed: int  # the last delivery that was; 0: none
@@ -173,8 +179,10 @@ class GroupView(NamedTuple):
 
 
 class GroupCoordinator(Protocol):
-    """The consumer groups; every method can raise NotReadyError and CorruptPartitionError (the
-    log that keeps the group), what stores something DiskFullError and StorageFailedError.
+    """The consumer groups that this broker coordinates. Every method can raise NotReadyError,
+    CorruptPartitionError (the log that keeps the group), and NotLeaderError and NoLeaderError:
+    another broker coordinates the group, or none now. What stores something: DiskFullError and
+    StorageFailedError.
     """
 
     async def register(
@@ -224,8 +232,17 @@ class GroupCoordinator(Protocol):
         ConsumerNotRegisteredError, StaleAssignmentError.
         """
 
+    def leader_of(self, group: str) -> int | None:
+        """Return the broker that coordinates this group; None: there is none, or none is known."""
+
+    def coordinator_of(self, consumer_id: str) -> int | None:
+        """Return the broker that coordinated this consumer last; None: it is not known."""
+
+    def note_coordinator(self, consumer_id: str, ordinal: int) -> None:
+        """That broker has answered a request of this consumer."""
+
     def views(self) -> Iterable[GroupView]:
-        """All groups by name; each as it is when it is asked for."""
+        """All groups that this broker coordinates, by name."""
 
     def view(self, group: str) -> GroupView:
         """Return the group's view. GroupNotFoundError."""
@@ -420,6 +437,15 @@ class Broker(Protocol):
         """Return the body of what that broker answers to this GET for itself alone.
 
         What that broker raises, NoLeaderError and TooManyForwardedError.
+        """
+
+    async def forward_call(
+        self, ordinal: int, request: ForwardedRead, wait_ms: int = 0
+    ) -> LeaderAnswer:
+        """Return what that broker answers for itself alone. `wait_ms`: how long it may wait.
+
+        What that broker raises; NoLeaderError: it was not asked; OutcomeUnknownError: it was, and
+        does not answer; TooManyForwardedError.
         """
 
     def with_topic(

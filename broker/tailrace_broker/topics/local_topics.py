@@ -115,6 +115,10 @@ class LocalTopics:
         self._retry: asyncio.TimerHandle | None = None
         ring.on_applied.append(self._on_applied)
 
+    def on_roles_changed(self, call: Callable[[], None]) -> None:
+        """Call this when this broker may lead another set of ranges."""
+        self._roles.on_changed = call
+
     def all_hosted(self) -> Iterator[HostedTopic]:
         """The broker's own topics too, whether they are all recovered or not."""
         return chain(self.by_name.values(), self.internal.values())

@@ -24,6 +24,7 @@ class RangeRoles:
         self._roles: dict[int, Role] = {}
         self._is_registered = False
         self._shared: dict[int, RangeRole] = {}
+        self.on_changed: Callable[[], None] = lambda: None  # some role has, or may have
 
     def apply(self, state: RingState, mine: Registration | None) -> None:
         """Change the roles that differ in this state, at once. O(ranges), and the logs of those."""
@@ -52,11 +53,13 @@ class RangeRoles:
                 known.copies = len(state.ranges[range_id].isr)
             else:
                 known.change(epoch, elsewhere, commits_alone=commits_alone)
+        self.on_changed()
 
     def lead(self, range_id: int, epoch: int | None) -> None:
         """Take appends of a replicated range in this epoch from now on; None: take none."""
         role = self._shared[range_id]
         role.change(epoch, role.elsewhere, commits_alone=False)
+        self.on_changed()
 
     def of(self, range_id: int) -> RangeRole:
         """The role in a range of the state that was applied last."""

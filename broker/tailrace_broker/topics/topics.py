@@ -136,6 +136,10 @@ class Topics:
     def on_changed(self, call: Callable[[str], None]) -> None:
         self._local.on_changed = call
 
+    def on_roles_changed(self, call: Callable[[], None]) -> None:
+        """Call this when this broker may lead another set of ranges."""
+        self._local.on_roles_changed(call)
+
     def all_hosted(self) -> Iterator[HostedTopic]:
         """The broker's own topics too, whether they are all recovered or not."""
         return self._local.all_hosted()
@@ -143,12 +147,6 @@ class Topics:
     def all_logs(self) -> Iterator[PartitionLog]:
         """All that are open here, of all topics."""
         return self._local.all_logs()
-
-    @property
-    def broker_count(self) -> int:
-        """Of the ring; 0 before there is one."""
-        state = self._ring.state
-        return 0 if state is None else state.broker_count
 
     async def recover(self, resources: LogResources, replayed: Replayed) -> Recovered:
         """Recover every log that belongs here by what this broker has applied.

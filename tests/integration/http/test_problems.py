@@ -355,7 +355,8 @@ PROVOKED = {
     "outcome-unknown",
     "not-enough-replicas",
     "not-agreed",
-    "not-supported",
+    "too-many-groups",
+    "too-many-consumers",
     "broker-unreachable",
     "consumer-exists",
     "stale-assignment",
@@ -396,7 +397,6 @@ def test_a_ring_says_who_leads_and_what_is_away(tmp_path: Path, golden: Golden) 
             target = messages("t", partitionKey="SFO")
             redirected = request(target, b"1", tailrace_redirect=1)
             golden("not-leader of another", connection.exchange(redirected))
-            golden("not-supported", connection.exchange(get("/v1/groups")))
         ring.kill(1)
         ring.wipe(1)
         ring.brokers[1].start()
@@ -532,6 +532,21 @@ def test_problems_of_consumers_that_are_registered(
         assert connection.exchange(ask("goodbye", "c")).status == 200
         register(connection, "c", "t", group="g")
         golden("stale-assignment", connection.exchange(poll("c", epoch=old)))
+
+
+def test_too_many_groups_and_consumers(tmp_path: Path, golden: Golden) -> None:
+    with (
+        start_broker(tmp_path, groups_max=1, group_consumers_max=1) as broker,
+        Connection(broker.port) as connection,
+    ):
+        with Client(broker.url) as client:
+            client.create_topic("t")
+        register(connection, "c", "t", group="g")
+        second = ask("register", "d", topic="t", group="g")
+        golden("too-many-consumers", connection.exchange(second))
+        golden("too-many-groups", connection.exchange(ask("register", "d", topic="t", group="h")))
+        assert connection.exchange(ask("goodbye", "c")).status == 200
+        assert connection.exchange(second).status == 200
 
 
 @pytest.mark.parametrize("listener", PRODUCES)

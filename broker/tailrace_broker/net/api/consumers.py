@@ -177,7 +177,7 @@ async def register(broker: Broker, call: Call, *, creates_topics: bool = False) 
 
     `creates_topics`: where the request does not say.
     """
-    asked, wanted = _subscription(call)
+    asked, wanted = subscription_of(call)
     creates_topics = creates_topics if asked is None else asked
     known_epoch = read_epoch(call.headers)
     epoch = await broker.groups.register(wanted, known_epoch, creates_topics=creates_topics)
@@ -213,7 +213,10 @@ async def poll(broker: Broker, call: Call) -> Response:
         texts = elements(parts) if content_type == JSON_CONTENT_TYPE else lines(parts)
         body = counted(broker, as_text(texts, content_type))
     withdraw = partial(broker.groups.withdraw, polled, delivery)
-    return Response(body, content_type, 200, headers, lease, withdraw)
+    # Whether an answer has arrived at another broker is not known when that dies. Who names its
+    # deliveries gets this one again.
+    is_withdrawn = not call.is_forwarded or said.delivery is None
+    return Response(body, content_type, 200, headers, lease, withdraw if is_withdrawn else None)
 
 
 async def commit(broker: Broker, call: Call) -> Response:
@@ -242,7 +245,7 @@ def check_name(name: str, parameter: str) -> None:
         )
 
 
-def _subscription(call: Call) -> tuple[bool | None, Subscription]:
+def subscription_of(call: Call) -> tuple[bool | None, Subscription]:
     """Read the query or body, and whether it creates topics. InvalidParameterError."""
     by_query: RegisterParameters = call.parameters
     if call.body:
@@ -270,6 +273,17 @@ def _subscription(call: Call) -> tuple[bool | None, Subscription]:
         wanted.id, wanted.group, topics, wanted.on_new_group, wanted.session_ms
     )
     return wanted.create_topics, subscription
+
+
+def saying_whether_to_create(call: Call) -> Call:
+    """Return the registration with what port 9252 takes for granted: it creates topics."""
+    asked, _ = subscription_of(call)
+    if asked is not None:
+        return call
+    if not call.body:
+        return call._replace(target=call.target + b"&createTopics=true")
+    wanted = msgspec.structs.replace(parse_body(call.body, NewConsumer), create_topics=True)
+    return call._replace(body=msgspec.json.encode(wanted))
 
 
 def _by_body(body: bytes | bytearray, by_query: RegisterParameters) -> NewConsumer:

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import repeat
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -18,7 +18,9 @@ from tailrace_broker.model.errors import (
     InvalidBodyError,
     InvalidParameterError,
     OffsetOutOfRangeError,
+    OverloadError,
     ReadFailedError,
+    StoredDataError,
     TopicNotFoundError,
 )
 from tailrace_broker.model.group import GROUPS_TOPIC, TopicPartition
@@ -37,7 +39,9 @@ from tailrace_broker.net.api.group_bodies import (
     MovedPartition,
     PublishedOffsets,
 )
-from tailrace_broker.net.api.topics import json_response, log_or_none, parse_body
+from tailrace_broker.net.api.group_routing import other_coordinators
+from tailrace_broker.net.api.partition_ends import PartitionEnds, ends_of
+from tailrace_broker.net.api.topics import json_response, parse_body
 from tailrace_broker.net.broker import Broker, GroupView, OpenLog, OpenTopic
 from tailrace_broker.net.http.router import Call, Response
 from tailrace_broker.net.http.timestamps import read_timestamp
@@ -49,14 +53,17 @@ _READS_AT_ONCE = 16
 _LISTED = tuple(field.name for field in msgspec.structs.fields(GroupAnswer))
 
 
-async def list_groups(broker: Broker, _: Call) -> Response:
-    """Return all groups."""
+async def list_groups(broker: Broker, call: Call) -> Response:
+    """Return all groups; to another broker those that are coordinated here."""
     answers = []
     for view in broker.groups.views():
         whole = await _described(broker, view)
         answers.append(GroupAnswer(**{name: getattr(whole, name) for name in _LISTED}))
         await asyncio.sleep(0)  # others' requests come in between
-    return json_response(GroupsAnswer(answers))
+    for ordinal in () if call.is_forwarded else other_coordinators(broker):
+        answer = await broker.ask_broker(ordinal, b"/v1/groups")
+        answers += msgspec.json.decode(answer, type=GroupsAnswer).groups
+    return json_response(GroupsAnswer(sorted(answers, key=attrgetter("group"))))
 
 
 async def describe_group(broker: Broker, call: Call) -> Response:
@@ -109,8 +116,8 @@ async def publish_offsets(broker: Broker, call: Call) -> Response:
             parameter="source",
         )
     offsets = {}
-    for each, offset in _partitions_of(broker, wanted.offsets):
-        if offset > each.log.high_watermark:
+    for each, offset in await _partitions_of(broker, wanted.offsets):
+        if offset > each.ends.high_watermark:
             raise _outside(each, offset)
         offsets[each.topic_partition] = offset
     await broker.groups.publish(name, wanted.source, offsets)
@@ -155,7 +162,7 @@ def _found(view: GroupView) -> list[_Found]:
     found: list[_Found] = []
     for _, hosted in sorted(view.topics.items()):
         topic = hosted.topic
-        logs = [log_or_none(hosted, partition.partition) for partition in topic.partitions]
+        logs = [_replica_or_none(hosted, each.partition) for each in topic.partitions]
         bounds = [
             None
             if log is None
@@ -164,6 +171,14 @@ def _found(view: GroupView) -> list[_Found]:
         ]
         found += map(_Found, repeat(topic), progress(topic, view.group.position, bounds), logs)
     return found
+
+
+def _replica_or_none(hosted: OpenTopic, partition: int) -> OpenLog | None:
+    """None: there is no replica here, or it is damaged."""
+    try:
+        return hosted.replica_of(partition)
+    except (OverloadError, StoredDataError):
+        return None
 
 
 def _totals(group: Group, found: Sequence[_Found]) -> GroupTotals:
@@ -282,7 +297,7 @@ class _Reset(NamedTuple):
 
     topic: Topic
     partition: Partition
-    log: OpenLog
+    ends: PartitionEnds
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -292,7 +307,7 @@ class _Reset(NamedTuple):
     def position(self, group: Group) -> int:
         """Return where the group would go on now."""
         position = group.position(self.topic, self.partition)
-        return min(max(position, self.log.log_start), self.log.high_watermark)
+        return min(max(position, self.ends.log_start), self.ends.high_watermark)
 
 
 async def _targets(broker: Broker, view: GroupView, wanted: GroupReset) -> list[tuple[_Reset, int]]:
@@ -307,57 +322,61 @@ async def _targets(broker: Broker, view: GroupView, wanted: GroupReset) -> list[
             raise InvalidParameterError(
                 "topics beside offsets, which name their topics themselves", parameter="topics"
             )
-        targets = _partitions_of(broker, wanted.offsets)
+        targets = await _partitions_of(broker, wanted.offsets)
         for each, offset in targets:
-            if not each.log.log_start <= offset <= each.log.high_watermark:
+            if not each.ends.log_start <= offset <= each.ends.high_watermark:
                 raise _outside(each, offset)
         return targets
-    topics = sorted(view.topics) if wanted.topics is UNSET else sorted(set(wanted.topics))
+    names = sorted(view.topics) if wanted.topics is UNSET else sorted(set(wanted.topics))
+    topics = [broker.hosted(name) for name in names]
+    time_us = None if wanted.timestamp is UNSET else read_timestamp(wanted.timestamp)
+    ends = await ends_of(broker, names, time_us)
     resets = [
-        _reset_of(hosted, partition.partition)
-        for hosted in map(broker.hosted, topics)
+        _reset_of(hosted, partition.partition, ends)
+        for hosted in topics
         for partition in hosted.topic.partitions
     ]
-    if wanted.timestamp is not UNSET:
-        time_us = read_timestamp(wanted.timestamp)
-        return [(reset, await _offset_at(broker, reset.log, time_us)) for reset in resets]
-    return [(reset, _end_of(reset.log, wanted)) for reset in resets]
+    return [(reset, _end_of(reset.ends, wanted)) for reset in resets]
 
 
-async def _offset_at(broker: Broker, log: OpenLog, time_us: int) -> int:
-    offset = await broker.read_memory.run(partial(log.find_timestamp, time_us))
-    return log.high_watermark if offset is None else offset
+def _end_of(ends: PartitionEnds, wanted: GroupReset) -> int:
+    if wanted.to == "earliest":
+        return ends.log_start
+    return ends.high_watermark if ends.at_time is None else ends.at_time
 
 
-def _end_of(log: OpenLog, wanted: GroupReset) -> int:
-    return log.log_start if wanted.to == "earliest" else log.high_watermark
-
-
-def _partitions_of(
+async def _partitions_of(
     broker: Broker, offsets: Mapping[str, Mapping[int, int]]
 ) -> list[tuple[_Reset, int]]:
     """Return the partitions. TopicNotFoundError, PartitionNotFoundError, CorruptPartitionError."""
+    topics = {name: broker.hosted(name) for name in sorted(offsets)}
+    ends = await ends_of(broker, list(topics))
     return [
-        (_reset_of(hosted, partition), offset)
-        for name, by_partition in sorted(offsets.items())
-        for hosted in (broker.hosted(name),)
-        for partition, offset in sorted(by_partition.items())
+        (_reset_of(hosted, partition, ends), offset)
+        for name, hosted in topics.items()
+        for partition, offset in sorted(offsets[name].items())
     ]
 
 
-def _reset_of(hosted: OpenTopic, partition: int) -> _Reset:
-    log = hosted.log_of(partition)
-    return _Reset(hosted.topic, hosted.topic.partitions[partition], log)
+def _reset_of(
+    hosted: OpenTopic, partition: int, ends: Mapping[TopicPartition, PartitionEnds]
+) -> _Reset:
+    """PartitionNotFoundError; CorruptPartitionError."""
+    found = ends.get(TopicPartition(hosted.topic.topic_id, partition))
+    if found is None:
+        log = hosted.log_of(partition)  # else it says why there is none
+        found = PartitionEnds(log.log_start, log.high_watermark)
+    return _Reset(hosted.topic, hosted.topic.partitions[partition], found)
 
 
 def _outside(reset: _Reset, offset: int) -> InvalidParameterError:
-    log, partition = reset.log, reset.partition.partition
+    ends, partition = reset.ends, reset.partition.partition
     return InvalidParameterError(
         f'offset {offset} of partition {partition} of topic "{reset.topic.name}" is not in '
-        f"[{log.log_start}, {log.high_watermark}]",
+        f"[{ends.log_start}, {ends.high_watermark}]",
         parameter="offsets",
         topic=reset.topic.name,
         partition=partition,
-        logStart=log.log_start,
-        highWatermark=log.high_watermark,
+        logStart=ends.log_start,
+        highWatermark=ends.high_watermark,
     )

@@ -18,6 +18,9 @@ from tailrace_broker.memory.pool import Lease
 from tailrace_broker.memory.read_memory import ReadMemory
 from tailrace_broker.model.errors import (
     CorruptPartitionError,
+    NoLeaderError,
+    NotLeaderError,
+    NotReadyError,
     OffsetOutOfRangeError,
     ReadFailedError,
     ReadMemoryFullError,
@@ -32,7 +35,7 @@ from tailrace_broker.net.api.record_texts import (
     lines_of,
     unpinned_bytes,
 )
-from tailrace_broker.net.broker import GroupPoll, OpenLog
+from tailrace_broker.net.broker import GroupPoll, ReadLog
 
 # What does not keep a poll from the other partitions.
 _UNREADABLE = (
@@ -40,6 +43,9 @@ _UNREADABLE = (
     ReadFailedError,
     OffsetOutOfRangeError,
     TopicNotFoundError,
+    NotLeaderError,
+    NoLeaderError,
+    NotReadyError,
 )
 # What was delivered before is read by so much at a time.
 _AGAIN_BYTES = 1024 * 1024
@@ -109,7 +115,7 @@ async def elements(parts: Sequence[Part]) -> AsyncIterator[list[bytes]]:
 
 
 async def _read_parts(
-    lease: Lease, fetch_ranges: Sequence[tuple[FetchRange, OpenLog]], bounds: PollBounds
+    lease: Lease, fetch_ranges: Sequence[tuple[FetchRange, ReadLog]], bounds: PollBounds
 ) -> list[Part]:
     reading = _Reading(lease, bounds)
     return [await reading.read(fetch_range, log) for fetch_range, log in fetch_ranges]
@@ -131,7 +137,7 @@ class _Reading:
         self._left_bytes = self.bounds.bytes_max
         self._left_records = self.bounds.records_max
 
-    async def read(self, fetch_range: FetchRange, log: OpenLog) -> Part:
+    async def read(self, fetch_range: FetchRange, log: ReadLog) -> Part:
         """Read as much of a range as one answer takes. ReadMemoryFullError: nothing is held."""
         try:
             if fetch_range.end is None:
@@ -141,7 +147,7 @@ class _Reading:
             self.lease.resize(0)
             raise
 
-    async def _read_on(self, fetch_range: FetchRange, log: OpenLog) -> Part:
+    async def _read_on(self, fetch_range: FetchRange, log: ReadLog) -> Part:
         end = log.high_watermark  # of one moment, so that live producers do not prolong it
         offset = fetch_range.start
         batches: list[StoredBatch] = []
@@ -161,13 +167,15 @@ class _Reading:
                 batches += taken
         return Part(fetch_range, offset, batches, problem)
 
-    async def _read_again(self, fetch_range: FetchRange, log: OpenLog, end: int) -> Part:
+    async def _read_again(self, fetch_range: FetchRange, log: ReadLog, end: int) -> Part:
         """All of it or, when it cannot be read, nothing; whatever the bounds are."""
         offset = fetch_range.start
         batches: list[StoredBatch] = []
         try:
             while offset < end:
                 read_batches = await log.read(offset, _AGAIN_BYTES)
+                if not read_batches:  # the replica is fetched again
+                    return Part(fetch_range, fetch_range.start, ())
                 taken = [each for each in read_batches if each.header.base_offset < end]
                 self._hold(taken)
                 batches += taken
@@ -211,6 +219,6 @@ class _Reading:
 
 
 def _problem_of(error: TailraceError) -> TailraceError | None:
-    """Damage is one; no problem is what was trimmed or deleted meanwhile."""
+    """Damage is one; no problem is what was trimmed or deleted meanwhile, or changes its leader."""
     is_problem = isinstance(error, CorruptPartitionError | ReadFailedError)
     return error.with_traceback(None) if is_problem else None

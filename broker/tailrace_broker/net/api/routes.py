@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable
 from functools import cache, partial
-from typing import Any
 
 import msgspec
 
@@ -16,9 +15,6 @@ from tailrace.wire import (
 from tailrace_broker.codec.records_json import JsonRecords
 from tailrace_broker.model import errors
 from tailrace_broker.net.api import (
-    consumers,
-    group_bodies,
-    groups,
     losses,
     openapi,
     produce,
@@ -29,10 +25,16 @@ from tailrace_broker.net.api import (
     topics,
     trash,
 )
-from tailrace_broker.net.api.consumer_headers import ConsumerHeaders, RegistrationHeaders
+from tailrace_broker.net.api.group_routes import GROUP_ROUTES
 from tailrace_broker.net.api.produce_bodies import ProduceParameters
 from tailrace_broker.net.api.producer_headers import ProducerHeaders
 from tailrace_broker.net.api.redirect import RedirectHeader
+from tailrace_broker.net.api.route_parts import (
+    LOG_PROBLEMS,
+    STORE_PROBLEMS,
+    TOPIC_PROBLEMS,
+    json_answer,
+)
 from tailrace_broker.net.broker import Broker
 from tailrace_broker.net.http.router import (
     AnswerForm,
@@ -49,25 +51,6 @@ from tailrace_broker.net.http.router import (
 CLIENT_LISTENERS = Listeners.PUBLIC | Listeners.PRODUCE | Listeners.READ
 
 _COMMIT_PROBLEMS = (errors.NotAgreedError, errors.RingRefusedError)
-_TOPIC_PROBLEMS = (errors.InvalidTopicNameError, errors.TopicNotFoundError, errors.NotReadyError)
-_LED_PROBLEMS = (errors.NotLeaderError, errors.NoLeaderError)
-_LOG_PROBLEMS = (
-    *_LED_PROBLEMS,
-    errors.PartitionNotFoundError,
-    errors.CorruptPartitionError,
-    errors.ReadFailedError,
-)
-_STORE_PROBLEMS = (
-    errors.DiskFullError,
-    errors.StorageFailedError,
-    errors.NotEnoughReplicasError,
-)
-_KEPT_PROBLEMS = (*_LED_PROBLEMS, errors.NotReadyError, errors.CorruptPartitionError)  # of groups
-_CONSUMER_PROBLEMS = (
-    *_KEPT_PROBLEMS,
-    errors.ConsumerNotRegisteredError,
-    errors.StaleAssignmentError,
-)
 _RING_PROBLEMS = (
     *_COMMIT_PROBLEMS,
     errors.NotReadyError,
@@ -75,10 +58,6 @@ _RING_PROBLEMS = (
     errors.InvalidParameterError,
 )
 _RECORDS = {NDJSON_CONTENT_TYPE: read.RecordAnswer, JSON_CONTENT_TYPE: list[read.RecordAnswer]}
-
-
-def _json(status: int, description: str, schema: Any = None) -> AnswerForm:
-    return AnswerForm(status, description, {JSON_CONTENT_TYPE: schema})
 
 
 @cache
@@ -97,12 +76,12 @@ ROUTES: tuple[Route, ...] = (
         Listeners.PUBLIC | Listeners.PRODUCE,
         "Store events; answered when they are on disk.",
         (
-            _json(
+            json_answer(
                 200,
                 "Stored; of records with a key each an array, one element a partition.",
                 produce.ProducedAnswer | list[produce.ProducedAnswer],
             ),
-            _json(
+            json_answer(
                 207,
                 "Records with a key each, when some partitions failed.",
                 list[produce.PartitionAnswer],
@@ -122,9 +101,9 @@ ROUTES: tuple[Route, ...] = (
             BodyForm(BATCH_CONTENT_TYPE, "A ready-made batch: docs/formats.md."),
         ),
         problems=(
-            *_TOPIC_PROBLEMS,
-            *_LOG_PROBLEMS,
-            *_STORE_PROBLEMS,
+            *TOPIC_PROBLEMS,
+            *LOG_PROBLEMS,
+            *STORE_PROBLEMS,
             errors.InvalidRecordError,
             errors.InvalidBodyError,
             errors.SequenceUnknownError,
@@ -151,8 +130,8 @@ ROUTES: tuple[Route, ...] = (
         parameters=read.ReadParameters,
         headers=RedirectHeader,
         problems=(
-            *_TOPIC_PROBLEMS,
-            *_LOG_PROBLEMS,
+            *TOPIC_PROBLEMS,
+            *LOG_PROBLEMS,
             errors.TooManyForwardedError,
             errors.OffsetOutOfRangeError,
             errors.ReadMemoryFullError,
@@ -170,182 +149,32 @@ ROUTES: tuple[Route, ...] = (
         parameters=read.LastParameters,
         headers=RedirectHeader,
         problems=(
-            *_TOPIC_PROBLEMS,
-            *_LOG_PROBLEMS,
+            *TOPIC_PROBLEMS,
+            *LOG_PROBLEMS,
             errors.TooManyForwardedError,
             errors.ReadMemoryFullError,
             errors.NotAcceptableError,
         ),
         kind=Kind.READ,
     ),
-    *(
-        Route(
-            method,
-            "/v1/consumer/register",
-            Listeners.PUBLIC | Listeners.READ,
-            "Register a consumer with its group; safe to repeat with the same values.",
-            (_json(200, "The consumer.", consumers.RegisteredAnswer),),
-            handle=consumers.register,
-            parameters=consumers.RegisterParameters,
-            headers=RegistrationHeaders,
-            bodies=(BodyForm(JSON_CONTENT_TYPE, "In place of parameters.", consumers.NewConsumer),),
-            problems=(
-                *_KEPT_PROBLEMS,
-                *_STORE_PROBLEMS,
-                errors.ConsumerExistsError,
-                errors.GroupKindError,
-                errors.ConsumerNotRegisteredError,
-                errors.StaleAssignmentError,
-                errors.InvalidBodyError,
-                errors.InvalidTopicNameError,
-                errors.TopicNotFoundError,
-            ),
-            is_body_optional=True,
-            handle_at_read=consumers.register_and_create,
-        )
-        for method in ("POST", "PUT")
-    ),
-    Route(
-        "POST",
-        "/v1/consumer/poll",
-        Listeners.PUBLIC | Listeners.READ,
-        "Take what a consumer has not read yet; the next poll confirms it.",
-        (
-            AnswerForm(
-                200,
-                "Records; whole batches when `Accept` asks for them.",
-                {
-                    JSON_CONTENT_TYPE: list[consumers.PolledPartition],
-                    NDJSON_CONTENT_TYPE: consumers.PolledRecord,
-                    BATCH_CONTENT_TYPE: None,
-                },
-            ),
-            AnswerForm(204, "There are none now; `Retry-After` says when to ask again."),
-        ),
-        handle=consumers.poll,
-        parameters=consumers.PollParameters,
-        headers=ConsumerHeaders,
-        problems=(
-            *_CONSUMER_PROBLEMS,
-            errors.ReadFailedError,
-            errors.ReadMemoryFullError,
-            errors.NotAcceptableError,
-        ),
-        kind=Kind.READ,
-        is_given_up=True,
-    ),
-    Route(
-        "POST",
-        "/v1/consumer/commit",
-        Listeners.PUBLIC | Listeners.READ,
-        "Confirm what was delivered; answered when this is on disk.",
-        (AnswerForm(204, "Stored."),),
-        handle=consumers.commit,
-        parameters=consumers.ConsumerParameters,
-        headers=ConsumerHeaders,
-        problems=(*_CONSUMER_PROBLEMS, *_STORE_PROBLEMS, errors.StaleDeliveryError),
-    ),
-    Route(
-        "POST",
-        "/v1/consumer/goodbye",
-        Listeners.PUBLIC | Listeners.READ,
-        "Remove a consumer; others of its group get its partitions.",
-        (_json(200, "Removed.", dict[str, str]),),
-        handle=consumers.goodbye,
-        parameters=consumers.GoodbyeParameters,
-        headers=ConsumerHeaders,
-        problems=(*_CONSUMER_PROBLEMS, *_STORE_PROBLEMS),
-    ),
-    Route(
-        "GET",
-        "/v1/groups",
-        Listeners.PUBLIC,
-        "All consumer groups, sorted by name.",
-        (_json(200, "The groups.", group_bodies.GroupsAnswer),),
-        handle=groups.list_groups,
-        problems=(errors.NotReadyError, errors.ReadMemoryFullError),
-    ),
-    Route(
-        "GET",
-        "/v1/groups/{group}",
-        Listeners.PUBLIC,
-        "Describe a consumer group.",
-        (_json(200, "The group.", group_bodies.GroupDescription),),
-        handle=groups.describe_group,
-        parameters=group_bodies.GroupPath,
-        problems=(errors.NotReadyError, errors.GroupNotFoundError, errors.ReadMemoryFullError),
-    ),
-    Route(
-        "DELETE",
-        "/v1/groups/{group}",
-        Listeners.PUBLIC,
-        "Forget a consumer group that has no consumers.",
-        (AnswerForm(204, "Deleted."),),
-        handle=groups.delete_group,
-        parameters=group_bodies.GroupPath,
-        problems=(
-            *_KEPT_PROBLEMS,
-            *_STORE_PROBLEMS,
-            errors.GroupNotFoundError,
-            errors.GroupNotIdleError,
-        ),
-    ),
-    Route(
-        "POST",
-        "/v1/groups/{group}/reset",
-        Listeners.PUBLIC,
-        "Move a consumer group that has no consumers.",
-        (_json(200, "What was moved.", group_bodies.GroupResetAnswer),),
-        handle=groups.reset_group,
-        parameters=group_bodies.GroupPath,
-        bodies=(BodyForm(JSON_CONTENT_TYPE, "Where to.", group_bodies.GroupReset),),
-        problems=(
-            *_TOPIC_PROBLEMS,
-            *_LOG_PROBLEMS,
-            *_STORE_PROBLEMS,
-            errors.GroupNotFoundError,
-            errors.GroupNotIdleError,
-            errors.GroupKindError,
-            errors.InvalidBodyError,
-            errors.ReadMemoryFullError,
-        ),
-    ),
-    Route(
-        "PUT",
-        "/v1/groups/{group}/offsets",
-        Listeners.PUBLIC,
-        "Report how far a reader is that keeps its offsets itself.",
-        (AnswerForm(204, "Stored."),),
-        handle=groups.publish_offsets,
-        parameters=group_bodies.GroupPath,
-        bodies=(BodyForm(JSON_CONTENT_TYPE, "The offsets.", group_bodies.PublishedOffsets),),
-        problems=(
-            *_TOPIC_PROBLEMS,
-            *_STORE_PROBLEMS,
-            errors.PartitionNotFoundError,
-            errors.CorruptPartitionError,
-            errors.GroupNotIdleError,
-            errors.GroupKindError,
-            errors.InvalidBodyError,
-        ),
-    ),
+    *GROUP_ROUTES,
     Route(
         "GET",
         "/v1/offsets",
         Listeners.PUBLIC | Listeners.READ,
         "Where each partition begins and ends.",
-        (_json(200, "By topic and partition.", topics.OffsetsAnswer),),
+        (json_answer(200, "By topic and partition.", topics.OffsetsAnswer),),
         handle=topics.list_offsets,
         parameters=topics.OffsetsParameters,
         headers=RedirectHeader,
-        problems=(*_TOPIC_PROBLEMS, errors.CorruptPartitionError, errors.ReadFailedError),
+        problems=(*TOPIC_PROBLEMS, errors.CorruptPartitionError, errors.ReadFailedError),
     ),
     Route(
         "GET",
         "/v1/topics",
         Listeners.PUBLIC,
         "All topics, sorted by name.",
-        (_json(200, "The topics.", topics.TopicsAnswer),),
+        (json_answer(200, "The topics.", topics.TopicsAnswer),),
         handle=topics.list_topics,
         problems=(errors.NotReadyError,),
     ),
@@ -355,8 +184,8 @@ ROUTES: tuple[Route, ...] = (
         Listeners.PUBLIC,
         "Create a topic; safe to repeat with the same settings.",
         (
-            _json(201, "Created.", topics.TopicAnswer),
-            _json(200, "It exists with these settings.", topics.TopicAnswer),
+            json_answer(201, "Created.", topics.TopicAnswer),
+            json_answer(200, "It exists with these settings.", topics.TopicAnswer),
         ),
         handle=topics.create_topic,
         bodies=(BodyForm(JSON_CONTENT_TYPE, "The topic.", topics.NewTopic),),
@@ -367,7 +196,7 @@ ROUTES: tuple[Route, ...] = (
             errors.TopicExistsError,
             errors.NotReadyError,
             *_COMMIT_PROBLEMS,
-            *_STORE_PROBLEMS,
+            *STORE_PROBLEMS,
         ),
     ),
     Route(
@@ -375,26 +204,26 @@ ROUTES: tuple[Route, ...] = (
         "/v1/topics/{topic}",
         Listeners.PUBLIC,
         "Describe a topic.",
-        (_json(200, "The topic.", topics.TopicDescription),),
+        (json_answer(200, "The topic.", topics.TopicDescription),),
         handle=topics.describe_topic,
         parameters=topics.TopicPath,
         headers=RedirectHeader,
-        problems=_TOPIC_PROBLEMS,
+        problems=TOPIC_PROBLEMS,
     ),
     Route(
         "PATCH",
         "/v1/topics/{topic}",
         Listeners.PUBLIC,
         "Change a topic's settings.",
-        (_json(200, "The topic as it is now.", topics.TopicAnswer),),
+        (json_answer(200, "The topic as it is now.", topics.TopicAnswer),),
         handle=topics.alter_topic,
         parameters=topics.TopicPath,
         bodies=(BodyForm(JSON_CONTENT_TYPE, "What changes.", topics.TopicChanges),),
         problems=(
-            *_TOPIC_PROBLEMS,
+            *TOPIC_PROBLEMS,
             *_COMMIT_PROBLEMS,
             errors.InvalidBodyError,
-            *_STORE_PROBLEMS,
+            *STORE_PROBLEMS,
         ),
     ),
     Route(
@@ -405,17 +234,17 @@ ROUTES: tuple[Route, ...] = (
         (AnswerForm(204, "Deleted."),),
         handle=topics.delete_topic,
         parameters=topics.TopicPath,
-        problems=(*_TOPIC_PROBLEMS, *_COMMIT_PROBLEMS, *_STORE_PROBLEMS),
+        problems=(*TOPIC_PROBLEMS, *_COMMIT_PROBLEMS, *STORE_PROBLEMS),
     ),
     Route(
         "POST",
         "/v1/topics/{topic}/partitions/{partition}/accept-loss",
         Listeners.PUBLIC,
         "Let a partition that has lost its end go on behind it: events are lost.",
-        (_json(200, "What is lost.", losses.LossAnswer),),
+        (json_answer(200, "What is lost.", losses.LossAnswer),),
         handle=losses.accept_loss,
         parameters=losses.LossParameters,
-        problems=(*_TOPIC_PROBLEMS, *_LOG_PROBLEMS, *_STORE_PROBLEMS, errors.NothingLostError),
+        problems=(*TOPIC_PROBLEMS, *LOG_PROBLEMS, *STORE_PROBLEMS, errors.NothingLostError),
         is_admin=True,
     ),
     Route(
@@ -423,7 +252,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/trash",
         Listeners.PUBLIC,
         "Deleted topics whose data is still there.",
-        (_json(200, "The latest deletion first.", trash.TrashAnswer),),
+        (json_answer(200, "The latest deletion first.", trash.TrashAnswer),),
         handle=trash.list_trash,
         problems=(errors.NotReadyError,),
     ),
@@ -432,7 +261,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/trash/{topic}/restore",
         Listeners.PUBLIC,
         "Bring a deleted topic back, with its id and its records.",
-        (_json(200, "The topic.", topics.TopicDescription),),
+        (json_answer(200, "The topic.", topics.TopicDescription),),
         handle=trash.restore_topic,
         parameters=trash.RestoreParameters,
         problems=(
@@ -441,7 +270,7 @@ ROUTES: tuple[Route, ...] = (
             errors.InvalidTopicNameError,
             errors.NotReadyError,
             *_COMMIT_PROBLEMS,
-            *_STORE_PROBLEMS,
+            *STORE_PROBLEMS,
         ),
     ),
     Route(
@@ -449,7 +278,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/brokers",
         Listeners.PUBLIC,
         "The ring and its brokers.",
-        (_json(200, "The ring.", status.BrokersAnswer),),
+        (json_answer(200, "The ring.", status.BrokersAnswer),),
         handle=status.brokers,
         problems=(errors.NotReadyError,),
     ),
@@ -458,7 +287,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/ring",
         Listeners.PUBLIC,
         "The ring's committed state: brokers, ranges, who leads; answered before all is ready.",
-        (_json(200, "The ring.", ring.RingDescription),),
+        (json_answer(200, "The ring.", ring.RingDescription),),
         handle=ring.describe_ring,
         parameters=ring.RingParameters,
         problems=(errors.NotReadyError, errors.NotAgreedError),
@@ -468,7 +297,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/ring/history",
         Listeners.PUBLIC,
         "The last changes of leaders, ISRs, ghosts and registrations, as this broker applied them.",
-        (_json(200, "The changes.", ring_history.RingHistory),),
+        (json_answer(200, "The changes.", ring_history.RingHistory),),
         handle=ring_history.list_changes,
     ),
     Route(
@@ -476,7 +305,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/ring/found",
         Listeners.PUBLIC,
         "Found a ring of brokers that are empty; safe to repeat.",
-        (_json(200, "The ring.", ring.RingDescription),),
+        (json_answer(200, "The ring.", ring.RingDescription),),
         handle=ring.found_ring,
         bodies=(BodyForm(JSON_CONTENT_TYPE, "How many brokers.", ring.NewRing),),
         problems=(
@@ -491,7 +320,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/ring/ranges/{range}/accept-loss",
         Listeners.PUBLIC,
         "Let a broker lead a range of which no whole replica is left: events may be lost.",
-        (_json(200, "The range.", ring.RangeAnswer),),
+        (json_answer(200, "The range.", ring.RangeAnswer),),
         handle=ring.accept_loss,
         parameters=ring.RangePath,
         bodies=(BodyForm(JSON_CONTENT_TYPE, "Which broker.", ring.AcceptedLoss),),
@@ -503,7 +332,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/ring/metadata/recover",
         Listeners.PUBLIC,
         "Go on with this voter alone when most are lost for good.",
-        (_json(200, "The ring.", ring.RingDescription),),
+        (json_answer(200, "The ring.", ring.RingDescription),),
         handle=ring.recover_metadata,
         bodies=(BodyForm(JSON_CONTENT_TYPE, "That it is meant.", ring.Recovery),),
         problems=_RING_PROBLEMS,
@@ -514,7 +343,7 @@ ROUTES: tuple[Route, ...] = (
         "/status",
         CLIENT_LISTENERS,
         "Whether the broker serves.",
-        (_json(200, "It does.", dict[str, str]),),
+        (json_answer(200, "It does.", dict[str, str]),),
         handle=status.status,
         problems=(errors.NotReadyError,),
     ),
@@ -523,7 +352,7 @@ ROUTES: tuple[Route, ...] = (
         "/ready",
         Listeners.PUBLIC | Listeners.METRICS,
         "Whether the broker serves, for a readiness probe.",
-        (_json(200, "It does.", dict[str, bool]),),
+        (json_answer(200, "It does.", dict[str, bool]),),
         handle=status.ready,
         problems=(errors.NotReadyError,),
     ),
@@ -532,7 +361,7 @@ ROUTES: tuple[Route, ...] = (
         "/live",
         Listeners.PUBLIC | Listeners.METRICS,
         "The process answers, for a liveness probe.",
-        (_json(200, "It does.", dict[str, bool]),),
+        (json_answer(200, "It does.", dict[str, bool]),),
         handle=status.live,
     ),
     Route(
@@ -540,7 +369,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/problems/{type}",
         Listeners.PUBLIC,
         "What a problem type means.",
-        (_json(200, "The type.", status.ProblemAnswer),),
+        (json_answer(200, "The type.", status.ProblemAnswer),),
         handle=status.problem,
         parameters=status.ProblemPath,
     ),
@@ -549,7 +378,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/openapi.json",
         Listeners.PUBLIC,
         "This description, OpenAPI 3.1.",
-        (_json(200, "The description."),),
+        (json_answer(200, "The description."),),
         handle=_describe,
     ),
     Route(
@@ -572,9 +401,9 @@ ROUTES: tuple[Route, ...] = (
 
 
 @cache
-def read_matcher() -> Match:
-    """Return how a read finds its route that another broker has taken."""
-    return matcher([route for route in ROUTES if route.method == "GET"])
+def forwarded_matcher() -> Match:
+    """Return how a request finds its route that another broker has taken; appends go elsewhere."""
+    return matcher([route for route in ROUTES if route.handle and not route.is_admin])
 
 
 def listener_matchers(

@@ -219,6 +219,18 @@ PROBLEMS: dict[type[TailraceError], Problem] = {
         "Too many producers",
         "10,000 producers with an id have sent to the partition in the last 10 minutes",
     ),
+    errors.TooManyGroupsError: Problem(
+        "too-many-groups",
+        429,
+        "Too many groups",
+        "the broker coordinates `TAILRACE_GROUPS_MAX` groups; delete those that nobody needs",
+    ),
+    errors.TooManyConsumersError: Problem(
+        "too-many-consumers",
+        429,
+        "Too many consumers",
+        "the group has `TAILRACE_GROUP_CONSUMERS_MAX` consumers",
+    ),
     errors.HeaderTooLargeError: Problem(
         "header-too-large",
         431,
@@ -300,12 +312,6 @@ PROBLEMS: dict[type[TailraceError], Problem] = {
         500,
         "Storage failed",
         "a write failed; unknown whether it was stored",
-    ),
-    errors.NotSupportedError: Problem(
-        "not-supported",
-        501,
-        "Not supported",
-        "the request needs what brokers do not do for each other in this version",
     ),
     errors.DiskFullError: Problem(
         "disk-full", 507, "Disk full", "nothing of the request was stored; reads go on"

@@ -109,6 +109,7 @@ class Exchange:
             self.body,
             self.own_headers,
             self.target,
+            method=self.route.method,
         )
 
     def count(self, counters: Counters, *, is_error: bool) -> None:

@@ -78,6 +78,7 @@ class Call(NamedTuple):
     headers: Mapping[bytes, bytes] = {}  # Tailrace's own as they came, by name in lower case
     target: bytes = b""  # path and query
     is_forwarded: bool = False  # by another broker: it is for this one alone
+    method: str = "GET"
 
 
 class Response(NamedTuple):

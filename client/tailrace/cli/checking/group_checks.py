@@ -7,7 +7,7 @@ from operator import itemgetter
 from tailrace.cli.checking.check import FAILED, OK, WARNING, Check, shown_names
 from tailrace.cli.lib.options import counted
 from tailrace.cli.lib.output import short_duration
-from tailrace.errors import ProblemError, TailraceError
+from tailrace.errors import TailraceError
 from tailrace.protocol.group_values import GroupInfo
 from tailrace.sync import Client
 
@@ -16,11 +16,9 @@ UNREAD_S_MAX = 300.0
 
 
 def group_checks(client: Client, *, now_us: int) -> list[Check]:
-    """Of all groups; none where the ring has none yet. `now_us`: by the broker's clock."""
+    """Of all groups. `now_us`: by the broker's clock."""
     try:
         groups = client.groups()
-    except ProblemError as error:
-        return [] if error.type == "not-supported" else [Check(FAILED, "groups", str(error))]
     except TailraceError as error:
         return [Check(FAILED, "groups", str(error))]
     return [lag_check(groups, now_us=now_us), *loss_checks(groups)]

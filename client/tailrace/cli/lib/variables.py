@@ -30,6 +30,8 @@ BROKER_SETTINGS = (
     "idle_seconds",
     "answer_seconds",
     "connections_max",
+    "groups_max",
+    "group_consumers_max",
     "delete_retention_ms",
     "produce_memory_bytes",
     "segment_bytes",

@@ -13,8 +13,8 @@ from tailrace_broker.app.metrics import metrics_text
 from tailrace_broker.core.ring import topic_commands
 from tailrace_broker.model.commands import CreateTopic
 from tailrace_broker.model.errors import (
+    NotLeaderError,
     NotReadyError,
-    NotSupportedError,
     ProduceMemoryFullError,
     StorageFailedError,
     TailraceError,
@@ -351,7 +351,7 @@ def test_a_broker_whose_peers_prove_nothing_says_so_once(
 
 
 @pytest.mark.timeout(10)
-def test_on_a_ring_of_several_there_are_no_groups_yet(tmp_path: Path) -> None:
+def test_a_ring_of_two_shares_ranges_and_groups(tmp_path: Path) -> None:
     wanted = Subscription("c", "g", ("t",), "startFromEarliest")
 
     async def scenario() -> None:
@@ -370,10 +370,6 @@ def test_on_a_ring_of_several_there_are_no_groups_yet(tmp_path: Path) -> None:
             await brokers[0].ring.found(2)
             await asyncio.gather(*starting)
             for broker in brokers:
-                with pytest.raises(NotSupportedError, match="need a ring of one broker"):
-                    await broker.groups.register(wanted)
-                with pytest.raises(NotSupportedError):
-                    broker.groups.views()
                 assert b"tailrace_led_ranges 1.0" in await metrics_text(broker, connection_count=0)
             topic, _ = await brokers[0].create_topic("t", TopicSettings(partitions_per_range=2))
             await until(lambda: brokers[1].topic_count == 1)
@@ -386,5 +382,11 @@ def test_on_a_ring_of_several_there_are_no_groups_yet(tmp_path: Path) -> None:
                 assert (len(led), len(logs), broker.partition_count) == (2, 4, 4)
                 keys = [b"%d" % number for number in range(50)]
                 assert {hosted.partition_of_key(key) for key in keys} == {0, 1, 2, 3}
+            outcomes = await asyncio.gather(
+                *(broker.groups.register(wanted) for broker in brokers), return_exceptions=True
+            )
+            [refused] = [each for each in outcomes if isinstance(each, NotLeaderError)]
+            [coordinator] = [broker for broker in brokers if list(broker.groups.views())]
+            assert refused.members["leader"] == coordinator.ordinal
 
     asyncio.run(scenario())

@@ -1,0 +1,349 @@
+"""The consumer groups of this broker: a coordinator for each partition of `__groups` that it leads.
+
+A group's name decides the partition. When this process begins to lead one, its coordinator reads
+what the log holds; when the epoch ends, the coordinator ends with it, in the same turn.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import count
+from time import monotonic_ns
+from typing import Any
+
+import structlog
+
+from tailrace_broker.core.groups.group import not_registered
+from tailrace_broker.groups.coordinator import (
+    Coordinated,
+    GroupBounds,
+    PartitionCoordinator,
+    check_free,
+    group_not_found,
+)
+from tailrace_broker.groups.log import GroupLog
+from tailrace_broker.groups.polled_logs import PolledLogs
+from tailrace_broker.groups.remote_log import Fetch, RemoteLogs
+from tailrace_broker.model.counters import Counters
+from tailrace_broker.model.errors import (
+    CorruptPartitionError,
+    NotReadyError,
+    ReadFailedError,
+    TailraceError,
+)
+from tailrace_broker.model.group import GROUPS_TOPIC, Confirmation, Subscription, TopicPartition
+from tailrace_broker.model.topic import TopicSettings, check_topic_name
+from tailrace_broker.net.broker import GroupPoll, GroupView
+from tailrace_broker.node.ring import RingNode
+from tailrace_broker.storage.log.partition_log import PartitionLog
+from tailrace_broker.topics.topics import Topics
+
+# How long a request waits for a coordinator that reads its log.
+LOAD_SECONDS = 5.0
+# Consumers of other coordinators that are remembered.
+KNOWN_MAX = 10_000
+# How long a stop waits for positions to be stored; what is not is delivered again.
+CLOSE_SECONDS = 1.0
+
+# Log start and high watermark of all partitions of some topics, as their leaders say.
+EndsOf = Callable[[Sequence[str]], Awaitable[Mapping[TopicPartition, tuple[int, int]]]]
+
+_log = structlog.get_logger()
+
+
+def monotonic_us() -> int:
+    """A clock that nobody sets."""
+    return monotonic_ns() // 1000
+
+
+class Groups:
+    """All groups that this broker coordinates. State changes on the event loop only."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        ring: RingNode,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        now_us: Callable[[], int],
+        counters: Counters,
+        ends_of: EndsOf,
+        fetch: Fetch,
+        *,
+        bounds: GroupBounds,
+        clock_us: Callable[[], int] = monotonic_us,
+    ) -> None:
+        """`clock_us`: of sessions, which no change of the wall clock must end."""
+        self._topics = topics
+        self._ring = ring
+        self._spawn = spawn
+        self._now_us = now_us
+        self._clock_us = clock_us
+        self._counters = counters
+        self._ends_of = ends_of
+        self._bounds = bounds
+        self._logs_to_poll = PolledLogs(topics, ring, RemoteLogs(fetch, spawn))
+        self._by_partition: dict[int, PartitionCoordinator] = {}
+        self._loading: dict[int, asyncio.Future[None]] = {}
+        self._damaged: dict[int, CorruptPartitionError] = {}  # as this process found them
+        self._by_consumer: dict[str, Coordinated] = {}
+        self._numbers = count(1)  # of deliveries
+        self._known: dict[str, int] = {}  # who coordinates a consumer elsewhere; the latest last
+        self.is_open = False
+
+    async def open(self) -> None:
+        """Coordinate what is led here, before anything is appended to the only copy of a topic."""
+        self.is_open = True
+        self._topics.on_changed = self._on_topic_changed
+        self._topics.on_roles_changed(self._look)
+        self._look()
+        state = self._ring.state
+        if state is not None and state.broker_count == 1:
+            await self._loaded()
+
+    async def close(self) -> None:
+        """End what waits, and store all positions while the logs are still led."""
+        self.is_open = False
+        coordinators, self._by_partition = self._by_partition, {}
+        closing = [each.close() for each in coordinators.values()]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await asyncio.gather(*closing)
+
+    # --- consumers ---
+
+    async def register(
+        self, wanted: Subscription, epoch: int | None = None, *, creates_topics: bool = False
+    ) -> int:
+        """Register as `net.broker.GroupCoordinator` says."""
+        self._topics.check_ready()
+        check_free(self._by_consumer, wanted)
+        if GROUPS_TOPIC in self._topics.internal:  # who coordinates it also creates its topics
+            (await self._of_group(wanted.group)).check_kind(wanted.group)
+        if epoch is None:
+            await self._need_topics(wanted, creates=creates_topics)
+        else:
+            (await self._of_consumer(wanted.consumer_id)).seen(wanted, epoch)
+        await self._topics.internal_topic(GROUPS_TOPIC, TopicSettings())
+        coordinator = await self._of_group(wanted.group)
+        return await coordinator.register(wanted, await self._ends_of(wanted.topics))
+
+    async def poll(self, consumer_id: str, said: Confirmation, wait_ms: int) -> GroupPoll:
+        """Poll as `net.broker.GroupCoordinator` says."""
+        coordinator = await self._of_consumer(consumer_id)
+        return await coordinator.poll(consumer_id, said, wait_ms)
+
+    async def poll_on(
+        self, poll: GroupPoll, unreadable: Mapping[TopicPartition, TailraceError], wait_ms: int
+    ) -> GroupPoll:
+        """Go on with a poll as `net.broker.GroupCoordinator` says."""
+        coordinator = await self._of_consumer(poll.consumer_id)
+        return await coordinator.poll_on(poll, unreadable, wait_ms)
+
+    def deliver(self, poll: GroupPoll, ends: Sequence[int]) -> int | None:
+        """Deliver as `net.broker.GroupCoordinator` says."""
+        found = self._by_consumer.get(poll.consumer_id)
+        return None if found is None else found.coordinator.deliver(poll, ends)
+
+    def withdraw(self, poll: GroupPoll, delivery: int) -> None:
+        """Withdraw as `net.broker.GroupCoordinator` says."""
+        found = self._by_consumer.get(poll.consumer_id)
+        if found is not None:
+            found.coordinator.withdraw(poll, delivery)
+
+    async def commit(self, consumer_id: str, said: Confirmation) -> None:
+        """Commit as `net.broker.GroupCoordinator` says."""
+        await (await self._of_consumer(consumer_id)).commit(consumer_id, said)
+
+    async def goodbye(self, consumer_id: str, said: Confirmation, *, commits: bool) -> None:
+        """Say goodbye as `net.broker.GroupCoordinator` says."""
+        coordinator = await self._of_consumer(consumer_id)
+        await coordinator.goodbye(consumer_id, said, commits=commits)
+
+    def leader_of(self, group: str) -> int | None:
+        """Return the broker that coordinates this group; None: there is none, or none is known."""
+        hosted, state = self._topics.internal.get(GROUPS_TOPIC), self._ring.state
+        if hosted is None or state is None:
+            return None
+        partition = hosted.topic.partitions[hosted.partition_of_key(group.encode())]
+        leader = state.ranges[partition.range_id].leader
+        return None if leader is None else leader.ordinal
+
+    def coordinator_of(self, consumer_id: str) -> int | None:
+        """Return the broker that coordinated this consumer last; None: it is not known."""
+        return self._known.get(consumer_id)
+
+    def note_coordinator(self, consumer_id: str, ordinal: int) -> None:
+        """That broker has answered a request of this consumer."""
+        self._known.pop(consumer_id, None)
+        self._known[consumer_id] = ordinal
+        if len(self._known) > KNOWN_MAX:
+            del self._known[next(iter(self._known))]
+
+    # --- groups ---
+
+    def views(self) -> Iterator[GroupView]:
+        """Return the views as `net.broker.GroupCoordinator` says."""
+        self._topics.check_ready()
+        found = [each for each in self._by_partition.values() if each.log.is_led]
+        views = [view for coordinator in found for view in coordinator.views()]
+        return iter(sorted(views, key=lambda view: view.group.name))
+
+    def view(self, group: str) -> GroupView:
+        """Return the view as `net.broker.GroupCoordinator` says."""
+        self._topics.check_ready()
+        partition = self._partition_of(group)
+        return self._present(partition).view(group)
+
+    async def reset(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Reset as `net.broker.GroupCoordinator` says."""
+        await (await self._of_stored(group)).reset(group, offsets)
+
+    async def publish(self, group: str, source: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Publish as `net.broker.GroupCoordinator` says."""
+        self._topics.check_ready()
+        await self._topics.internal_topic(GROUPS_TOPIC, TopicSettings())
+        await (await self._of_group(group)).publish(group, source, offsets)
+
+    async def delete(self, group: str) -> None:
+        """Delete as `net.broker.GroupCoordinator` says."""
+        await (await self._of_stored(group)).delete(group)
+
+    # --- finding ---
+
+    def _partition_of(self, group: str) -> int:
+        """Return the partition that keeps a group. GroupNotFoundError: none keeps any."""
+        hosted = self._topics.internal.get(GROUPS_TOPIC)
+        if hosted is None:
+            raise group_not_found(group)
+        return hosted.partition_of_key(group.encode())
+
+    async def _of_group(self, group: str) -> PartitionCoordinator:
+        """NotLeaderError, NoLeaderError, NotReadyError, CorruptPartitionError."""
+        return await self._at(self._partition_of(group))
+
+    async def _of_stored(self, group: str) -> PartitionCoordinator:
+        """As `_of_group`; GroupNotFoundError."""
+        self._topics.check_ready()
+        return await self._of_group(group)
+
+    async def _of_consumer(self, consumer_id: str) -> PartitionCoordinator:
+        """ConsumerNotRegisteredError; NotReadyError while it may still be read."""
+        self._topics.check_ready()
+        self._look()
+        if consumer_id not in self._by_consumer:
+            await self._loaded()
+        found = self._by_consumer.get(consumer_id)
+        if found is None:
+            if self._lacks_some():
+                raise _still_loading()
+            raise not_registered(consumer_id)
+        found.coordinator.check_led()
+        return found.coordinator
+
+    async def _at(self, partition: int) -> PartitionCoordinator:
+        self._look()
+        if partition in self._loading:
+            await self._loaded(partition)
+        return self._present(partition)
+
+    def _present(self, partition: int) -> PartitionCoordinator:
+        """NotLeaderError, NoLeaderError; NotReadyError; CorruptPartitionError."""
+        found = self._by_partition.get(partition)
+        if found is not None and found.log.is_led:
+            return found
+        if partition in self._damaged:
+            raise self._damaged[partition].with_traceback(None)
+        self._topics.internal[GROUPS_TOPIC].log_of(partition)
+        raise _still_loading()
+
+    def _lacks_some(self) -> bool:
+        """This broker leads groups that it has not read, or coordinates no more."""
+        return any(
+            log.is_served
+            and log.place.partition not in self._by_partition
+            and log.place.partition not in self._damaged
+            for log in self._logs()
+        )
+
+    def _logs(self) -> list[PartitionLog]:
+        hosted = self._topics.internal.get(GROUPS_TOPIC)
+        return [] if hosted is None else hosted.all_logs()
+
+    # --- coordinating ---
+
+    def _look(self) -> None:
+        """End the coordinators whose epoch has ended; have those begin that are due."""
+        for partition, coordinator in list(self._by_partition.items()):
+            if not coordinator.log.is_led:
+                del self._by_partition[partition]
+                coordinator.end()
+                _log.info("groups.released", partition=partition)
+        for log in self._logs() if self.is_open else ():
+            partition, epoch = log.place.partition, log.role.epoch
+            is_known = partition in self._by_partition or partition in self._damaged
+            if log.is_served and epoch is not None and partition not in self._loading:
+                if not is_known:
+                    self._loading[partition] = asyncio.get_running_loop().create_future()
+                    self._spawn(self._load(partition, log, epoch))
+            elif not log.is_served:
+                self._damaged.pop(partition, None)  # another leader may read it
+
+    async def _load(self, partition: int, log: PartitionLog, epoch: int) -> None:
+        group_log = GroupLog(log, epoch, self._now_us)
+        coordinator = PartitionCoordinator(
+            group_log,
+            self._topics,
+            self._spawn,
+            self._clock_us,
+            self._counters,
+            by_consumer=self._by_consumer,
+            numbers=self._numbers,
+            logs=self._logs_to_poll,
+            bounds=self._bounds,
+            group_count=lambda: sum(len(each.by_name) for each in self._by_partition.values()),
+        )
+        try:
+            if await group_log.knows_end():
+                await coordinator.load()
+                if group_log.is_led and self.is_open:
+                    self._by_partition[partition] = coordinator
+                    await coordinator.begin()
+                    _log.info("groups.loaded", partition=partition, groups=len(coordinator.by_name))
+        except (CorruptPartitionError, ReadFailedError) as error:
+            self._damaged[partition] = CorruptPartitionError(
+                error.detail, topic=GROUPS_TOPIC, partition=partition
+            )
+            _log.error("groups.damaged", partition=partition, detail=error.detail)
+        except TailraceError as error:  # it is led no more
+            _log.info("groups.unread", partition=partition, detail=error.detail)
+        finally:
+            self._loading.pop(partition).set_result(None)
+            self._look()
+
+    async def _loaded(self, partition: int | None = None) -> None:
+        """Once what is being read has been, or after `LOAD_SECONDS`."""
+        loading = [each for number, each in self._loading.items() if partition in (None, number)]
+        if loading:
+            await asyncio.wait(loading, timeout=LOAD_SECONDS)
+
+    def _on_topic_changed(self, topic: str) -> None:
+        """It has come, or gone."""
+        if topic == GROUPS_TOPIC:
+            self._look()
+        for coordinator in self._by_partition.values():
+            coordinator.on_topic_changed(topic)
+
+    # --- registering ---
+
+    async def _need_topics(self, wanted: Subscription, *, creates: bool) -> None:
+        """Those that are missing are TopicNotFoundError, or created. InvalidTopicNameError."""
+        if creates:
+            for name in wanted.topics:
+                check_topic_name(name)
+        need = self._topics.find_or_create if creates else self._topics.find_committed
+        for name in wanted.topics:
+            await need(name)
+
+
+def _still_loading() -> NotReadyError:
+    return NotReadyError("the broker is reading the groups that it coordinates; try again")

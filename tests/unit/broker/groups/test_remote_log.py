@@ -1,0 +1,120 @@
+"""A log that is read at its leader: a leader's answers go in, what polls see comes out."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+import pytest
+
+from tailrace_broker.groups import remote_log
+from tailrace_broker.groups.remote_log import READ_BYTES, WAIT_MS, Fetched, RemoteLogs, Wanted
+from tailrace_broker.model.errors import NoLeaderError, OffsetOutOfRangeError
+from tailrace_broker.model.topic import Topic, TopicSettings
+from tests.support.storage.batches import Event, batch_of
+from tests.support.storage.storage import until
+from tests.support.storage.topics import new_topic
+
+TOPIC: Topic = new_topic("t", TopicSettings(), UUID(int=7))
+
+
+class Leader:
+    """Answers the requests of a test in their order."""
+
+    def __init__(self) -> None:
+        self.asked: list[Wanted] = []
+        self._requests: asyncio.Queue[asyncio.Future[Fetched]] = asyncio.Queue()
+
+    async def answer(self, start: int, high_watermark: int, *batches: bytes) -> None:
+        request = await self._requests.get()
+        request.set_result(Fetched(start, high_watermark, memoryview(b"".join(batches))))
+
+    async def fail(self, error: Exception) -> None:
+        (await self._requests.get()).set_exception(error)
+
+    async def fetch(self, wanted: Wanted) -> Fetched:
+        self.asked.append(wanted)
+        request: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
+        self._requests.put_nowait(request)
+        return await request
+
+
+def run(scenario: Callable[[Leader, RemoteLogs], Awaitable[None]]) -> None:
+    async def running() -> None:
+        leader = Leader()
+        async with asyncio.TaskGroup() as tasks:
+            spawned: list[asyncio.Task[None]] = []
+            logs = RemoteLogs(leader.fetch, lambda work: spawned.append(tasks.create_task(work)))
+            await scenario(leader, logs)
+            for task in spawned:
+                task.cancel()
+
+    asyncio.run(running())
+
+
+def three_from(offset: int) -> bytes:
+    return batch_of([Event(b"0"), Event(b"1"), Event(b"2")], base_offset=offset)
+
+
+def test_who_waits_is_woken_by_the_next_record_and_reads_what_came_with_it() -> None:
+    async def scenario(leader: Leader, logs: RemoteLogs) -> None:
+        log = logs.log_of(TOPIC, 0)
+        await leader.answer(2, 5)
+        await until(lambda: len(leader.asked) == 2)
+        assert (log.log_start, log.high_watermark) == (2, 5)
+        waiter = asyncio.get_running_loop().create_future()
+        log.add_waiter(waiter)
+        await leader.answer(2, 8, three_from(5))
+        await waiter
+        log.remove_waiter(waiter)
+
+        assert [each.header.base_offset for each in await log.read(6, 100)] == [5]
+        assert leader.asked[:2] == [
+            Wanted("t", 0, None, READ_BYTES),
+            Wanted("t", 0, 5, READ_BYTES, WAIT_MS),
+        ]
+
+    run(scenario)
+
+
+def test_older_records_are_asked_for() -> None:
+    async def scenario(leader: Leader, logs: RemoteLogs) -> None:
+        log = logs.log_of(TOPIC, 0)
+        await leader.answer(0, 6)
+        await until(lambda: len(leader.asked) == 2)
+        reading = asyncio.create_task(log.read(0, 100))
+        await until(lambda: len(leader.asked) == 3)
+        await leader.answer(0, 6)  # of the request that waits
+        await leader.answer(0, 6, three_from(0))
+
+        assert [each.header.end_offset for each in await reading] == [3]
+        assert Wanted("t", 0, 0, 100) in leader.asked
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("error", [NoLeaderError("gone"), OffsetOutOfRangeError("trimmed")])
+def test_a_failure_is_no_end(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_log, "RETRY_SECONDS", 0)
+
+    async def scenario(leader: Leader, logs: RemoteLogs) -> None:
+        log = logs.log_of(TOPIC, 0)
+        await leader.answer(0, 3)
+        await leader.fail(error)
+        await leader.answer(4, 9)
+        await until(lambda: log.high_watermark == 9)
+
+        assert log.log_start == 4
+
+    run(scenario)
+
+
+def test_a_log_that_nobody_asks_for_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_log, "IDLE_SECONDS", 0)
+
+    async def scenario(leader: Leader, logs: RemoteLogs) -> None:
+        log = logs.log_of(TOPIC, 0)
+        await until(lambda: not logs._logs)
+
+        assert logs.log_of(TOPIC, 0) is not log
+
+    run(scenario)
