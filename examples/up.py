@@ -1,4 +1,4 @@
-"""The main job: a broker or a ring, real events in by HTTP, read back, a group and Spark on them.
+"""The main job: a ring, real events in by HTTP, read back, a group and Spark on them.
 
 `make up` runs it; variables of make or of the environment choose:
 
@@ -7,8 +7,8 @@
     SPARK=0    leave Spark out
     REPEAT=n   produce the events n times
     INPUT=file.ndjson KEY=.field   these events instead of the flights, keyed by a field
-    PORT=n     the first of four ports; 9250
-    BROKERS=n  a ring of n brokers; 1
+    PORT=n     the first port; 9250. A broker has four, and three for the others of its ring
+    BROKERS=n  how many brokers the ring has; 3
     CHAOS=1    kill a broker that leads while events are produced and Spark reads them
 
 Every figure is measured. A violated check, or anything that does not work, ends it with one
@@ -48,6 +48,7 @@ FLIGHTS = Path(__file__).parent / "data" / "flights.ndjson.gz"
 FLIGHTS_KEY = ".origin"
 FLIGHTS_AVERAGE = ".delayMinutes"
 DEFAULT_PORT = 9250
+DEFAULT_BROKERS = 3
 PORT_MAX = 65_532  # three more follow
 REPEAT_MAX = 1_000_000
 CHAOS_BROKERS_MIN = 3  # one of three copies may be lost
@@ -94,12 +95,12 @@ def read_settings(variables: Mapping[str, str]) -> Settings:
     given = {name: value for name, value in variables.items() if value}
     if ("INPUT" in given) != ("KEY" in given):
         raise UpError("INPUT and KEY go together: make up INPUT=file.ndjson KEY=.field")
-    broker_count = _whole_number(given, "BROKERS", default=1, number_max=BROKERS_MAX)
+    broker_count = _whole_number(given, "BROKERS", default=DEFAULT_BROKERS, number_max=BROKERS_MAX)
     has_chaos = given.get("CHAOS", "0") != "0"
     if has_chaos and broker_count < CHAOS_BROKERS_MIN:
         raise UpError(
             "CHAOS kills a broker, and BROKERS must be 3 or more, so that others have its events: "
-            "make up BROKERS=3 CHAOS=1"
+            "make up CHAOS=1"
         )
     return Settings(
         once=given.get("ONCE", "0") != "0",
@@ -133,10 +134,7 @@ def run(settings: Settings) -> None:
             io = "direct I/O" if is_direct else "buffered I/O"
             line.text = f"{count_of(brokers, 'broker')} ready, data in ./{DATA_DIR} ({io})"
         starts = fill_and_check(client, events, repeat_count=settings.repeat_count)
-        if len(brokers) == 1:
-            check_group(client, events, starts, repeat_count=settings.repeat_count)
-        else:
-            leave_out("polled", "groups on a ring of several brokers come with a later release")
+        check_group(client, events, starts, repeat_count=settings.repeat_count)
         reason = no_spark_reason(settings, java)
         if reason:
             leave_out("spark", reason)
@@ -259,21 +257,20 @@ def broker_table(brokers: Sequence[LocalBroker], client: Client) -> list[list[st
 def stay_up(brokers: Sequence[LocalBroker], client: Client, events: Events) -> None:
     """Until Ctrl-C; BrokerEndedError when half of the brokers end before."""
     url = brokers[0].url
-    ordinal, partition, key = _example(client, events.topic)
-    path = f"{brokers[ordinal].url}/v1/topic/{events.topic}"
-    produce = f"{path}/messages?partitionKey={quote(key, safe='')}"
+    partition, key = _example(client, events.topic)
+    topic_url = f"{url}/v1/topic/{events.topic}"
+    produce_url = f"{topic_url}/messages?partitionKey={quote(key, safe='')}"
     value = events.values[0].decode()
     cli_url = "" if brokers[0].port == DEFAULT_PORT else f" --url {url}"
     lines = [
         f"Ring is up: {url}   Ctrl-C ends it, data stays.   Try:",
-        f"  curl '{path}/partitions/{partition}/records?maxRecords=3'",
+        f"  curl '{topic_url}/partitions/{partition}/records?maxRecords=3'",
         f"  curl '{url}/v1/offsets?topic={events.topic}'",
-        f"  curl -d {shlex.quote(value)} -H 'content-type: application/json' '{produce}'",
+        f"  curl -d {shlex.quote(value)} -H 'content-type: application/json' '{produce_url}'",
         f"  .venv/bin/tailrace consume {events.topic} --from earliest --max 3{cli_url}",
     ]
-    if len(brokers) == 1:
-        lines.append(f"  .venv/bin/tailrace group list{cli_url}")
-    else:
+    lines.append(f"  .venv/bin/tailrace group list{cli_url}")
+    if len(brokers) > 1:
         lines.append(f"  .venv/bin/tailrace ring status{cli_url}")
         lines.append(f"  kill -9 {brokers[-1].pid}    # broker {len(brokers) - 1}")
     print("\n".join(lines), flush=True)
@@ -283,12 +280,12 @@ def stay_up(brokers: Sequence[LocalBroker], client: Client, events: Events) -> N
         print("\nEnded; `make up` starts it again on the same data.")
 
 
-def _example(client: Client, topic: str) -> tuple[int, int, str]:
-    """A broker, a partition that it leads, and the key of a record there."""
+def _example(client: Client, topic: str) -> tuple[int, str]:
+    """A partition, and the key of a record there."""
     row = next(each for each in client.offsets([topic]) if each.readable())
     record = json.loads(client.read_lines(topic, row.partition, max_records=1).body)
     key = record["key"]
-    return row.leader or 0, row.partition, key if isinstance(key, str) else ""
+    return row.partition, key if isinstance(key, str) else ""
 
 
 def _cell(value: str | float | None) -> str:

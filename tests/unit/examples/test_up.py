@@ -11,12 +11,14 @@ from examples.up_events import UpError
 from tailrace.local.ring import RING_FILE
 
 
-def test_a_ring_and_its_chaos_are_off_unless_asked_for() -> None:
+def test_a_ring_has_three_brokers_and_no_chaos_unless_asked_for() -> None:
     plain = read_settings({"BROKERS": "", "CHAOS": "0"})
-    asked = read_settings({"BROKERS": "3", "CHAOS": "1"})
+    asked = read_settings({"BROKERS": "5", "CHAOS": "1"})
+    alone = read_settings({"BROKERS": "1"})
 
-    assert (plain.broker_count, plain.has_chaos) == (1, False)
-    assert (asked.broker_count, asked.has_chaos) == (3, True)
+    assert (plain.broker_count, plain.has_chaos) == (3, False)
+    assert (asked.broker_count, asked.has_chaos) == (5, True)
+    assert (alone.broker_count, alone.has_chaos) == (1, False)
 
 
 @pytest.mark.parametrize(
@@ -25,8 +27,8 @@ def test_a_ring_and_its_chaos_are_off_unless_asked_for() -> None:
         ({"BROKERS": "0"}, "BROKERS=0 is not a whole number from 1 to 12"),
         ({"BROKERS": "three"}, "BROKERS=three is not a whole number from 1 to 12"),
         ({"BROKERS": "13"}, "BROKERS=13 is not a whole number from 1 to 12"),
-        ({"CHAOS": "1"}, "CHAOS kills a broker, .* make up BROKERS=3 CHAOS=1"),
-        ({"CHAOS": "1", "BROKERS": "2"}, "BROKERS must be 3 or more, .* make up BROKERS=3 CHAOS=1"),
+        ({"CHAOS": "1", "BROKERS": "1"}, "CHAOS kills a broker, .* make up CHAOS=1"),
+        ({"CHAOS": "1", "BROKERS": "2"}, "BROKERS must be 3 or more, .* make up CHAOS=1"),
     ],
 )
 def test_a_wrong_value_names_the_variable_and_what_fits(
