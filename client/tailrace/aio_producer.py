@@ -245,8 +245,9 @@ class Producer:
         """Whether brokers were asked, and answered."""
         if not self._sending.wants_routing(batch, parts, time.monotonic()):
             return False
+        client = self._client_of(self._sending.url)
         try:
-            ring, details = await self._client.brokers(), await self._client.topic(batch.topic)
+            ring, details = await client.brokers(), await client.topic(batch.topic)
         except TailraceError:
             return False  # what is known will do: a broker that does not lead says who does
         self._sending.learn(ring, details, time.monotonic())

@@ -270,7 +270,7 @@ class Producer:
         with self._lock:
             if not self._sending.wants_routing(batch, parts, time.monotonic()):
                 return False
-        client = self._client_of(self._client.url, clients)
+        client = self._client_of(self._sending.url, clients)
         try:
             ring, details = client.brokers(), client.topic(batch.topic)
         except TailraceError:

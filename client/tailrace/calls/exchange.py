@@ -33,18 +33,21 @@ class Exchange:
         """`connect` makes the transport to a URL; it opens nothing yet."""
         self.url = url
         self.routing = Routing(url)
-        self._leaders = Leaders(url)
+        self._leaders = Leaders(self.routing.contact)
         self._connect = connect
         self._transports: dict[str, Transport] = {}
 
     async def ask(self, request: Request, *, url: str | None = None) -> Answer:
         """Return the answer of the broker that leads what is wanted; `url`: which to ask first."""
-        leaders = self._leaders if url is None or url == self.url else Leaders(url)
+        leaders = self._leaders
+        if url is not None and url != self.routing.url:
+            leaders = Leaders(self.routing.contact.beginning_at(url))
         hops = leaders.hops(request)
         while True:
             try:
                 answer = await self._transport(hops.url).send(hops.request)
             except ConnectionFailedError as error:
+                self.routing.mark_unreachable(hops.url)
                 if not hops.go_around(error):
                     raise
             else:

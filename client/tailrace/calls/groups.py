@@ -1,9 +1,11 @@
 """Calls of consumers and about groups. What they need is loaded when one is used."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, Unpack
 
 from tailrace.calls.exchange import Caller
+from tailrace.errors import TailraceError
 
 if TYPE_CHECKING:
     from tailrace.protocol.group_requests import Named, PollParameters
@@ -34,6 +36,7 @@ async def register(
     `create_topics` has it created. With the `assignment_epoch` that it knows, a consumer shows
     that it lives, and does not join again: ConsumerNotRegisteredError, StaleAssignmentError.
     """
+    from tailrace.calls.topics import brokers
     from tailrace.protocol import group_requests
 
     request = group_requests.register_request(
@@ -45,7 +48,11 @@ async def register(
         create_topics=create_topics,
         assignment_epoch=assignment_epoch,
     )
-    return group_requests.parse_registered(await self._exchange.ask(request))
+    registered = group_requests.parse_registered(await self._exchange.ask(request))
+    if not self._exchange.routing.knows_ring:
+        with suppress(TailraceError):  # only for when this broker is away
+            self._exchange.routing.learn_ring(await brokers(self))
+    return registered
 
 
 async def poll(self: Caller, consumer_id: str, **parameters: "Unpack[PollParameters]") -> "Polled":

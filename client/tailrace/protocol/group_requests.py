@@ -21,6 +21,7 @@ from tailrace.protocol.group_values import (
     TopicPartition,
 )
 from tailrace.protocol.requests import (
+    DELIVERY_HEADER,
     Answer,
     Request,
     check_status,
@@ -232,7 +233,7 @@ def _group_target(name: str) -> str:
 
 def _named_headers(named: Named) -> dict[str, str]:
     headers = {
-        "Tailrace-Delivery": named.get("delivery"),
+        DELIVERY_HEADER: named.get("delivery"),
         "Tailrace-Assignment-Epoch": named.get("assignment_epoch"),
     }
     return {name: str(value) for name, value in headers.items() if value is not None}

@@ -43,6 +43,7 @@ _NO_SUCH_PATH = ("not-found", "about:blank")
 _WAIT_MS = re.compile(r"[?&]waitMs=([0-9]+)")
 PRODUCER_ID_HEADER = "Tailrace-Producer-Id"
 REDIRECT_HEADER = "Tailrace-Redirect"
+DELIVERY_HEADER = "Tailrace-Delivery"
 _OTHER_UNITS = range(978_307_200, 4_102_444_800_000)  # 2001 to 2100, in s or ms
 _HEADERS = {"producer_id": PRODUCER_ID_HEADER, "sequence": "Tailrace-Sequence"}
 

@@ -1,9 +1,9 @@
 """Sans-IO: which broker of a ring a request is asked of, by what brokers answered.
 
-A partition, or a group, is served by the broker that leads it. Others forward what is for a
-partition, unless the request asks them not to: then, and for groups, they answer 421 and name the
-leader; it is then asked, and asked first when the same is wanted again. So each request saves the
-hop between brokers. What no answer was about goes to the URL that was given.
+A partition is served by the broker that leads it. Others forward, unless the request asks them not
+to: then they answer 421 and name the leader; it is then asked, and asked first when the same is
+wanted again. So each request saves the hop between brokers. What no answer was about goes to the
+URL that was given, or to another broker that is known when that one is away.
 """
 
 import json
@@ -15,7 +15,14 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from tailrace.errors import ConnectionFailedError
-from tailrace.protocol.requests import PRODUCER_ID_HEADER, REDIRECT_HEADER, Answer, Request
+from tailrace.protocol.requests import (
+    DELIVERY_HEADER,
+    PRODUCER_ID_HEADER,
+    REDIRECT_HEADER,
+    Answer,
+    Request,
+)
+from tailrace.sansio.contact import Contact
 from tailrace.values import PartitionDetails, PartitionOffsets
 from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
 
@@ -29,19 +36,16 @@ _MISDIRECTED = 421
 _PRODUCED = "/messages"
 # Produced so, events go to the partition of one key, or else of the producer's name.
 _OF_ONE_KEY = (JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE)
-# What one broker leads: a partition that is read, a group, the group of a consumer.
-_RESOURCES = (
-    re.compile(r"/v1/topic/[^/?]+/partitions/[0-9]+/records(?=[?]|$)"),
-    re.compile(r"/v1/groups/[^/?]+"),
-    re.compile(r"/v1/consumer/(?=[a-z]+[?](?:.*&)?(consumerId=[^&]+))"),
-)
+# What one broker leads.
+_PARTITION = re.compile(r"/v1/topic/[^/?]+/partitions/[0-9]+/records(?=[?]|$)")
+_REGISTER, _GOODBYE = "/v1/consumer/register", "/v1/consumer/goodbye"
 
 
 class Leaders:
-    """What a client knows of who leads; `url`: the broker's that was given."""
+    """What a client knows of who leads; `contact`: whom to ask else."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self, contact: Contact) -> None:
+        self.contact = contact
         self._url_by_resource: dict[str, str] = {}
 
     def hops(self, request: Request) -> "Hops":
@@ -50,10 +54,13 @@ class Leaders:
 
     def url_of(self, resource: str | None) -> str:
         """Whom to ask first."""
-        return self.url if resource is None else self._url_by_resource.get(resource, self.url)
+        known = None if resource is None else self._url_by_resource.get(resource)
+        return known or self.contact.url
 
     def remember(self, resource: str | None, url: str | None) -> None:
         """Who leads this; None: it is not known any more."""
+        if url is not None:
+            self.contact.learn([url])
         if resource is None:
             return
         self._url_by_resource.pop(resource, None)
@@ -63,7 +70,8 @@ class Leaders:
             self._url_by_resource[resource] = url
 
     def forget(self, url: str) -> None:
-        """It cannot be reached: the one that was given knows who leads now."""
+        """It cannot be reached: another knows who leads now."""
+        self.contact.turn_from(url)
         for resource in [key for key, known in self._url_by_resource.items() if known == url]:
             del self._url_by_resource[resource]
 
@@ -77,6 +85,7 @@ class Hops:
         self._leaders = leaders
         self._request = request
         self._count = 0
+        self._unreachable: set[str] = set()
         self._has_created = False
 
     @property
@@ -91,11 +100,12 @@ class Hops:
         """Whether another broker is to be asked; else this is the answer."""
         if answer.status != _MISDIRECTED or self._count == HOPS_MAX:
             return False
-        asked, leader_url = self.url, _leader_url(self._leaders.url, answer)
+        contact = self._leaders.contact
+        asked, leader_url = self.url, _leader_url(contact.given, answer)
         self._has_created = self._has_created or _member(answer, "topicCreated") is True
         self._leaders.remember(self._resource, leader_url)
         self._count += 1
-        self.url = leader_url or self._leaders.url
+        self.url = leader_url or contact.url
         return self.url != asked
 
     def outcome(self, answer: Answer) -> Answer:
@@ -104,13 +114,14 @@ class Hops:
 
     def go_around(self, error: ConnectionFailedError) -> bool:
         """Whether another broker is to be asked; else this is the outcome."""
-        if self.url == self._leaders.url:
-            return False
+        self._unreachable.add(self.url)
         self._leaders.forget(self.url)
-        if self._count or error.write_attempted:  # just made leader; or perhaps it is done
+        if error.write_attempted and not _is_repeatable(self._request):  # perhaps it is done
             return False
-        self.url = self._leaders.url
-        return True
+        if self._count:  # who was named is away: the next one forwards, to whoever leads then
+            self._count = HOPS_MAX
+        self.url = self._leaders.contact.url
+        return self.url not in self._unreachable
 
 
 def _leader_url(url: str, answer: Answer) -> str | None:
@@ -172,12 +183,17 @@ def _key(row: PartitionOffsets | PartitionDetails) -> tuple[str, int]:
     return getattr(row, "topic", ""), row.partition
 
 
+def _is_repeatable(request: Request) -> bool:
+    """Whether it does the same once more: a registration, and what names its delivery."""
+    if DELIVERY_HEADER in request.headers:
+        return not request.target.startswith(_GOODBYE)
+    return request.target == _REGISTER
+
+
 def _resource(request: Request) -> str | None:
     """What of a request says who leads it; the same text, the same leader."""
-    for pattern in _RESOURCES:
-        match_ = pattern.match(request.target)
-        if match_:
-            return match_[0] + "".join(match_.groups())
+    if match_ := _PARTITION.match(request.target):
+        return match_[0]
     if request.headers.get("Content-Type") in _OF_ONE_KEY and _PRODUCED in request.target:
         return request.target + request.headers.get(PRODUCER_ID_HEADER, "")
     return None

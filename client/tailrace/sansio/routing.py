@@ -3,7 +3,8 @@
 Any broker takes any record and passes it on, so a wrong or missing answer here costs a hop and
 never a record. On a ring of one, and while nothing is known, all goes to the URL that was given.
 `Routing` is renewed when an answer shows that it is out of date, and on a ring of several brokers
-now and then: leaders come back to their ranges.
+now and then: leaders come back to their ranges. When the broker that was given is away, another
+takes its place (`contact`).
 """
 
 from bisect import bisect_right
@@ -12,6 +13,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from tailrace.errors import ProblemError, TailraceError
+from tailrace.sansio.contact import Contact
 from tailrace.values import PartitionDetails, RingStatus, TopicDetails
 
 # Of what is known about a topic, where brokers can be distinguished.
@@ -30,18 +32,31 @@ class _Topic:
 
 
 class Routing:
-    """What is known of a ring whose broker at `url` is always there to ask."""
+    """What is known of a ring, of which a broker is at `url`."""
 
     def __init__(self, url: str) -> None:
-        self.url = url
+        self.contact = Contact(url)
         self._urls: dict[int, str] = {}  # by ordinal; those that can be distinguished
         self._topics: dict[str, _Topic] = {}
         self._unreachable: set[str] = set()
+        self._knows_ring = False
+
+    @property
+    def url(self) -> str:
+        """The broker to ask for what nothing is known of."""
+        return self.contact.url
+
+    @property
+    def knows_ring(self) -> bool:
+        """Whether `learn_ring` was called."""
+        return self._knows_ring
 
     def learn_ring(self, status: RingStatus) -> None:
         """Where its brokers are; forgets which were unreachable."""
+        self._knows_ring = True
         self._unreachable.clear()
-        self._urls = broker_urls(self.url, status)
+        self._urls = broker_urls(self.contact.given, status)
+        self.contact.learn(self._urls.values())
 
     def learn_topic(self, details: TopicDetails, now_s: float) -> None:
         """In place of what was known of this topic."""
@@ -63,7 +78,7 @@ class Routing:
             self._topics[topic] = replace(self._topics[topic], is_expired=True)
 
     def forget_topic(self, topic: str) -> None:
-        """A broker that was to lead it is away: ask the one that was given."""
+        """A broker that was to lead it is away: ask any."""
         self._topics.pop(topic, None)
 
     def knows(self, topic: str) -> bool:
@@ -94,8 +109,9 @@ class Routing:
         return self.url if url in self._unreachable else url
 
     def mark_unreachable(self, url: str) -> None:
-        """Until the ring is learned again its partitions go by way of the URL that was given."""
+        """Until the ring is learned again its partitions go by way of another broker."""
         self._unreachable.add(url)
+        self.contact.turn_from(url)
 
 
 def broker_urls(url: str, status: RingStatus) -> dict[int, str]:

@@ -181,6 +181,11 @@ class Sending(Generic[Ticket]):
             return Numbered()
         return Numbered(producer_id=self.id, sequence=batch.sequence)
 
+    @property
+    def url(self) -> str:
+        """Of a broker, for what any can answer."""
+        return self._routing.url
+
     # --- the ring ---------------------------------------------------------------------------------
 
     def wants_routing(
@@ -232,7 +237,7 @@ class Sending(Generic[Ticket]):
     ) -> Settled[Ticket] | None:
         """The outcomes; None: none yet, it is sent again later."""
         assert batch.retries is not None, "only what was taken can fail"
-        if isinstance(error, ConnectionFailedError) and batch.url != self._routing.url:
+        if isinstance(error, ConnectionFailedError):
             self._routing.mark_unreachable(batch.url)
             self._reroute()
         if shows_stale_routing(error):

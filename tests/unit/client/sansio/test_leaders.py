@@ -5,7 +5,14 @@ import json
 import pytest
 
 from tailrace.errors import ConnectionFailedError
+from tailrace.protocol.group_requests import (
+    commit_request,
+    goodbye_request,
+    poll_request,
+    register_request,
+)
 from tailrace.protocol.requests import Answer, Request, produce_records_request, produce_request
+from tailrace.sansio.contact import Contact
 from tailrace.sansio.leaders import (
     HOPS_MAX,
     RESOURCES_MAX,
@@ -23,6 +30,12 @@ READ_ON = Request("GET", "/v1/topic/t/partitions/3/records?offset=9&maxRecords=1
 OTHER = Request("GET", "/v1/topic/t/partitions/30/records")
 TOPICS = Request("GET", "/v1/topics")
 DONE = Answer(200, {}, b"")
+
+
+def leaders_of(url: str, *others: str) -> Leaders:
+    contact = Contact(url)
+    contact.learn(others)
+    return Leaders(contact)
 
 
 def misdirected(leader_url: object = None) -> Answer:
@@ -51,27 +64,27 @@ def row(partition: int, **known: object) -> PartitionOffsets:
 
 
 def test_what_no_answer_was_about_is_asked_of_the_broker_that_was_given() -> None:
-    hops = Leaders(A).hops(READ)
+    hops = leaders_of(A).hops(READ)
 
     assert hops.url == A
     assert not hops.go_on(DONE)
 
 
 def test_brokers_are_asked_to_name_the_leader_until_the_last_that_forwards() -> None:
-    hops = Leaders(A).hops(READ)
+    hops = leaders_of(A).hops(READ)
     for url in (B, C, B)[:HOPS_MAX]:
         assert hops.request == Request(READ.method, READ.target, {"Tailrace-Redirect": "1"})
         assert hops.go_on(misdirected(url))
 
     assert hops.request == READ
     assert not hops.go_on(DONE)
-    assert Leaders(A).hops(TOPICS).request == TOPICS
-    scattered = Leaders(A).hops(produce_records_request("t", b"body")).request
+    assert leaders_of(A).hops(TOPICS).request == TOPICS
+    scattered = leaders_of(A).hops(produce_records_request("t", b"body")).request
     assert scattered.headers["Tailrace-Redirect"] == "1"
 
 
 def test_who_is_named_is_asked_and_the_next_time_asked_first() -> None:
-    leaders = Leaders(A)
+    leaders = leaders_of(A)
     hops = leaders.hops(READ)
 
     assert hops.go_on(misdirected(B))
@@ -82,16 +95,16 @@ def test_who_is_named_is_asked_and_the_next_time_asked_first() -> None:
 
 
 def test_the_answer_of_a_leader_says_what_a_broker_before_it_created() -> None:
-    hops = Leaders(A).hops(READ)
+    hops = leaders_of(A).hops(READ)
 
     assert hops.go_on(Answer(421, {}, json.dumps({"leaderUrl": B, "topicCreated": True}).encode()))
     assert hops.go_on(misdirected(C))
     assert hops.outcome(DONE) == Answer(200, {}, b"", topic_created=True)
-    assert Leaders(A).hops(READ).outcome(DONE) == DONE
+    assert leaders_of(A).hops(READ).outcome(DONE) == DONE
 
 
 def test_a_leader_that_leads_no_more_names_the_next_one() -> None:
-    leaders = Leaders(A)
+    leaders = leaders_of(A)
     leaders.hops(READ).go_on(misdirected(B))
     hops = leaders.hops(READ)
 
@@ -101,7 +114,7 @@ def test_a_leader_that_leads_no_more_names_the_next_one() -> None:
 
 
 def test_one_that_knows_no_leader_sends_back_to_the_broker_that_was_given() -> None:
-    leaders = Leaders(A)
+    leaders = leaders_of(A)
     leaders.hops(READ).go_on(misdirected(B))
     hops = leaders.hops(READ)
 
@@ -113,11 +126,11 @@ def test_one_that_knows_no_leader_sends_back_to_the_broker_that_was_given() -> N
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"leaderUrl": 5}', b'{"leaderUrl": "nowhere"}'])
 def test_an_answer_that_names_nobody_is_the_answer(body: bytes) -> None:
-    assert not Leaders(A).hops(READ).go_on(Answer(421, {}, body))
+    assert not leaders_of(A).hops(READ).go_on(Answer(421, {}, body))
 
 
 def test_brokers_that_name_each_other_are_not_asked_for_ever() -> None:
-    hops = Leaders(A).hops(TOPICS)
+    hops = leaders_of(A).hops(TOPICS)
     asked = 0
     while hops.go_on(misdirected(B if hops.url == A else A)):
         asked += 1
@@ -126,7 +139,7 @@ def test_brokers_that_name_each_other_are_not_asked_for_ever() -> None:
 
 
 def test_a_leader_that_is_away_is_gone_around_and_forgotten() -> None:
-    leaders = Leaders(A)
+    leaders = leaders_of(A)
     leaders.hops(READ).go_on(misdirected(B))
     leaders.hops(OTHER).go_on(misdirected(C))
     hops = leaders.hops(READ)
@@ -138,41 +151,63 @@ def test_a_leader_that_is_away_is_gone_around_and_forgotten() -> None:
 
 
 def test_what_may_have_been_done_is_not_asked_of_another() -> None:
-    leaders = Leaders(A)
+    leaders = leaders_of(A)
     leaders.hops(READ).go_on(misdirected(B))
 
     assert not leaders.hops(READ).go_around(lost(write_attempted=True))
 
 
-def test_when_the_one_that_was_just_named_is_away_that_is_the_outcome() -> None:
-    hops = Leaders(A).hops(READ)
+def test_when_the_one_that_was_just_named_is_away_the_broker_before_forwards() -> None:
+    hops = leaders_of(A).hops(READ)
     hops.go_on(misdirected(B))
 
+    assert hops.go_around(lost())
+    assert (hops.url, hops.request) == (A, READ)
     assert not hops.go_around(lost())
-    assert not Leaders(A).hops(READ).go_around(lost())
+
+
+def test_each_broker_that_is_known_is_asked_once_when_others_are_away() -> None:
+    leaders = leaders_of(A, B, C)
+    hops = leaders.hops(TOPICS)
+    asked = [hops.url]
+    while hops.go_around(lost()):
+        asked.append(hops.url)
+
+    assert asked == [A, B, C]
+    assert leaders.hops(TOPICS).url == A
+
+
+def test_who_was_named_before_takes_the_place_of_the_broker_that_was_given() -> None:
+    leaders = leaders_of(A)
+    leaders.hops(READ).go_on(misdirected(B))
+
+    assert leaders.hops(TOPICS).go_around(lost())
+    assert leaders.hops(TOPICS).url == B
 
 
 @pytest.mark.parametrize(
-    ("first", "same", "other"),
+    ("request_", "is_repeated"),
     [
-        (
-            "/v1/consumer/poll?consumerId=c1&waitMs=5",
-            "/v1/consumer/poll?maxBytes=1&consumerId=c1",
-            "/v1/consumer/poll?consumerId=c2",
-        ),
-        ("/v1/groups/g1", "/v1/groups/g1/reset", "/v1/groups/g2"),
+        (poll_request("c1", delivery=0), True),
+        (commit_request("c1", delivery=5), True),
+        (register_request("c1", "g1", ["t"]), True),
+        (poll_request("c1"), False),
+        (commit_request("c1"), False),
+        (goodbye_request("c1", delivery=5), False),
+        (produce_request("t", b"1", content_type=JSON_CONTENT_TYPE), False),
     ],
 )
-def test_groups_and_consumers_have_one_place_each(first: str, same: str, other: str) -> None:
-    leaders = Leaders(A)
-    leaders.hops(Request("POST", first)).go_on(misdirected(B))
+def test_what_does_the_same_twice_is_asked_of_another_after_a_lost_answer(
+    request_: Request, *, is_repeated: bool
+) -> None:
+    leaders = leaders_of(A, B)
 
-    assert leaders.hops(Request("POST", same)).url == B
-    assert leaders.hops(Request("POST", other)).url == A
+    assert leaders.hops(request_).go_around(lost(write_attempted=True)) is is_repeated
+    assert leaders.hops(request_).url == B
 
 
 def test_events_of_one_key_have_a_place_and_records_with_a_key_each_have_none() -> None:
-    leaders = Leaders(A)
+    leaders = leaders_of(A)
     key = produce_request("t", b"1", content_type=JSON_CONTENT_TYPE, key="k")
     nameless = produce_request("t", b"1", content_type=NDJSON_CONTENT_TYPE)
     named = produce_request(
@@ -187,7 +222,7 @@ def test_events_of_one_key_have_a_place_and_records_with_a_key_each_have_none() 
 
 
 def test_so_many_places_are_remembered_and_no_more() -> None:
-    leaders = Leaders(A)
+    leaders = leaders_of(A)
     for partition in range(RESOURCES_MAX + 1):
         request = Request("GET", f"/v1/topic/t/partitions/{partition}/records")
         leaders.hops(request).go_on(misdirected(B))

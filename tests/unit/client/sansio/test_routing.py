@@ -49,6 +49,30 @@ def test_a_key_s_records_go_to_the_leader_of_its_partition() -> None:
     assert not routing.is_current("t", AGE_S_MAX)
 
 
+def test_another_broker_takes_the_place_of_the_one_that_was_given_when_it_is_away() -> None:
+    routing = Routing(URL)
+    assert not Routing(URL).knows_ring
+    routing.learn_ring(ring("a", "b", "c"))
+    routing.learn_topic(TWO_LEADERS, 0.0)
+    routing.mark_unreachable(URL)
+
+    assert routing.knows_ring
+    assert routing.url == "http://b:9250"
+    assert routing.destination("t", -1) == routing.destination("t", HALF) == "http://b:9250"
+    routing.mark_unreachable("http://c:9250")
+    assert routing.url == "http://b:9250"
+    routing.mark_unreachable("http://b:9250")
+    routing.mark_unreachable("http://c:9250")
+    assert routing.url == URL
+
+
+def test_the_only_broker_that_is_known_is_asked_again() -> None:
+    routing = Routing(URL)
+    routing.mark_unreachable(URL)
+
+    assert routing.url == routing.destination("t", 0) == URL
+
+
 def test_brokers_that_share_a_name_are_one_address() -> None:
     routing = Routing(URL)
     routing.learn_ring(ring("b", "b", "b"))
