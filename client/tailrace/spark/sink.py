@@ -1,8 +1,8 @@
 """Writes the rows of a batch as records: what `df.write.format("tailrace")` runs.
 
-A task produces its rows in their order, over one connection; the key decides the partition. What
-a task has written stays written: a task that Spark runs again, and a job that is run again, write
-their records once more.
+A task produces its rows in their order, over one connection, to any broker; the key decides the
+partition. What a task has written stays written: a task that Spark runs again, and a job that is
+run again, write their records once more.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,11 +12,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from tailrace.errors import ProblemError, TailraceError
-from tailrace.sansio.routing import shows_stale_routing
 from tailrace.spark.connection import PatientClient
 from tailrace.spark.options import WriteOptions
-from tailrace.sync import Client
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,15 +55,4 @@ class TailraceWriter(DataSourceArrowWriter):
 
 
 def _produce(client: PatientClient, topic: str, body: bytes) -> None:
-    def send(connected: Client) -> None:
-        try:
-            connected.produce_encoded(topic, body)
-        except ProblemError as error:
-            if not shows_stale_routing(error):
-                raise
-            raise TailraceError(  # not to be tried again: some of it is stored
-                "Spark writes to a ring of one broker alone in this version, and other brokers "
-                f"lead some of the partitions of {topic}: use tailrace produce, or a Producer"
-            ) from error
-
-    client.ask(send)
+    client.ask(lambda connected: connected.produce_encoded(topic, body))

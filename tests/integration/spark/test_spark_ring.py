@@ -1,35 +1,51 @@
-"""Spark's source and sink where several brokers lead."""
+"""Spark's source and sink where several brokers lead, and one of them is away."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pytest
-
-from tailrace.errors import TailraceError
-from tailrace.protocol.records_binary import encode_records
-from tailrace.spark.connection import PatientClient
-from tailrace.spark.sink import _produce
 from tailrace.sync import Client
 from tests.support.broker.fixtures import free_ring_port
 from tests.support.ring.local_ring import founded_ring
 from tests.support.spark.spark import SPARK_MARKS
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 pytestmark = SPARK_MARKS
 
-KEYS = [f"k{number}".encode() for number in range(40)]
+ROWS = 200
+KEYS = 40
 
 
-def test_a_write_to_a_ring_of_several_is_refused_and_not_repeated(tmp_path: Path) -> None:
-    body = encode_records(KEYS, KEYS)
-    with founded_ring(tmp_path, port=free_ring_port()) as ring:
-        with Client(ring.brokers[0].url) as client:
-            client.create_topic("t", json_check=False)
-        patient = PatientClient([ring.brokers[0].url])
-        with pytest.raises(TailraceError, match="a ring of one broker") as raised:
-            _produce(patient, "t", body)
-        patient.close()
-        with Client(ring.brokers[2].url) as client:
+def test_rows_are_written_and_read_at_any_broker_of_a_ring(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    with founded_ring(tmp_path, port=free_ring_port(), copies=3) as ring:
+        urls = [broker.url for broker in ring.brokers]
+
+        def write(start: int, given: str) -> None:
+            rows = spark.range(start, start + ROWS, numPartitions=2).selectExpr(
+                f"concat('k', id % {KEYS}) AS key", "CAST(id AS STRING) AS value"
+            )
+            options = {"bootstrap.servers": given, "topic": "t"}
+            rows.write.format("tailrace").options(**options).mode("append").save()
+
+        with Client(urls[0]) as client:
+            client.create_topic("t")
+        write(0, urls[2])
+        ring.kill(0)
+        write(ROWS, ",".join(urls))
+        options = {"bootstrap.servers": ",".join(urls), "subscribe": "t"}
+        found = spark.read.format("tailrace").options(**options).load()
+        records = found.select("partition", "offset", "key", "value").collect()
+        with Client(urls[1]) as client:
             ends = [row.readable().stop for row in client.offsets(["t"])]
 
-    assert not raised.value.retriable
-    assert 0 < sum(ends[:4]) < len(KEYS)
-    assert sum(ends[4:]) == 0
+    assert {int(record.value) for record in records} == set(range(2 * ROWS))
+    assert len(records) == sum(ends)
+    assert all(ends), "each broker leads partitions that got some"
+    partitions: dict[bytes, set[int]] = {}
+    for record in records:
+        partitions.setdefault(bytes(record.key), set()).add(record.partition)
+    assert len(partitions) == KEYS
+    assert all(len(found) == 1 for found in partitions.values())
