@@ -514,7 +514,8 @@ class PartitionCoordinator:
             try:
                 await found.writer.store(joined)
             except TailraceError:
-                del self._by_consumer[wanted.consumer_id]
+                if self._by_consumer.get(wanted.consumer_id) is found:
+                    del self._by_consumer[wanted.consumer_id]
                 raise
             _log.info("consumer.joined", group=wanted.group, consumer=wanted.consumer_id)
         return found.group.members[wanted.consumer_id].joined_epoch
