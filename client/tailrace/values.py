@@ -46,7 +46,8 @@ class TopicInfo:
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
     """Where a partition begins and ends; `state`: open, sealed (readable, closed) or damaged;
-    waiting, leaderless: no broker leads it now; unreachable: this client did not reach its leader.
+    waiting, leaderless: no broker leads it now; unreachable: its leader did not answer the broker
+    that was asked.
 
     All three ends are None when it is damaged, or no broker that leads it was reached; `leader` is
     that broker's ordinal, None: there is none now. `leader_url`: where it is, reported by others.
@@ -94,8 +95,8 @@ class QuarantinedBatch:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDetails:
-    """A partition with its place in the ring; ends and size None when it is damaged, or led by
-    another broker, at `leader_url`, than the one that answered.
+    """A partition with its place in the ring; ends and size None when it is damaged, or no broker
+    that leads it was reached. `leader_url`: where that is, when another broker answered.
 
     It owns tokens [`token_start`, `token_end`): texts, since JavaScript's numbers are too small.
     """

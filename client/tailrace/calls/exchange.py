@@ -1,7 +1,6 @@
 """One request and its answer, from the broker that leads what is wanted; any transport."""
 
-from collections.abc import Callable, Coroutine, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -31,7 +30,6 @@ class Exchange:
 
     def __init__(self, url: str, connect: Callable[[str], Transport]) -> None:
         """`connect` makes the transport to a URL; it opens nothing yet."""
-        self.url = url
         self.routing = Routing(url)
         self._leaders = Leaders(self.routing.contact)
         self._connect = connect
@@ -53,16 +51,6 @@ class Exchange:
             else:
                 if not hops.go_on(answer):
                     return hops.outcome(answer)
-
-    async def ask_all(self, request: Request, urls: Iterable[str]) -> list[Answer]:
-        """Return the successful answers of those brokers that can be reached."""
-        answers = []
-        for url in urls:
-            with suppress(ConnectionFailedError):
-                answer = await self._transport(url).send(request)
-                if answer.status == 200:
-                    answers.append(answer)
-        return answers
 
     async def close(self) -> None:
         """Close all connections; a later request opens one again."""

@@ -6,12 +6,15 @@ No call may fail, and nothing may be lost, as long as two brokers answer.
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tailrace import aio, aio_consumer, aio_producer
 from tailrace.consumer import Consumer
+from tailrace.errors import ConnectionFailedError
 from tailrace.producer import Producer
+from tailrace.protocol.requests import Answer, Request
 from tailrace.sync import Client
 from tests.support.broker.fixtures import free_ring_port
 from tests.support.cli.commands import reported, run, started
@@ -28,6 +31,31 @@ SESSION_MS = 20_000
 def ring(tmp_path: Path) -> Iterator[LocalRing]:
     with founded_ring(tmp_path, port=free_ring_port(), copies=3) as ring:
         yield ring
+
+
+class NoTransport:
+    """To a broker whose name cannot be looked up from here."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    async def send(self, _: Request) -> Answer:
+        raise ConnectionFailedError(self._url, "no such host")
+
+    async def close(self) -> None:
+        pass
+
+
+def behind_a_port_forward(url: str) -> Client:
+    """A client that reaches the broker at `url` alone."""
+
+    class Forwarded(Client):
+        def __init__(self, given: str, **options: Any) -> None:
+            super().__init__(given, **options)
+            connect = self._exchange._connect
+            self._exchange._connect = lambda to: connect(to) if to == url else NoTransport(to)
+
+    return Forwarded(url)
 
 
 def parts(count: int) -> list[list[bytes]]:
@@ -115,6 +143,34 @@ def test_a_client_s_own_calls_go_to_a_leader_that_it_was_named(ring: LocalRing) 
 
     assert names == ["t"]
     assert len(lines) == len(KEYS)
+
+
+def test_one_broker_that_can_be_reached_is_enough_for_every_call(ring: LocalRing) -> None:
+    keys = [key.encode() for key in KEYS]
+    values = sorted(VALUES)
+    with behind_a_port_forward(ring.brokers[1].url) as client:
+        client.create_topic("t")
+        client.produce_records("t", keys, values[:24])
+        for key, value in zip(keys, values[24:48], strict=True):
+            client.produce("t", value, key=key)
+        with Producer(client) as producer:
+            for key, value in zip(keys, values[48:], strict=True):
+                producer.send("t", value, key=key)
+        ends = {row.partition: row.readable().stop for row in client.offsets(["t"])}
+        states = {row.state for row in client.topic("t").partition_details}
+        lines = [line for each in ends for line in client.read_lines("t", each).body.splitlines()]
+        got: list[bytes | None] = []
+        with Consumer(client, "g", "t", wait_ms=500) as consumer:
+            while len(got) < len(values):
+                got += [record.value for record in consumer.poll()]
+            consumer.commit()
+        lag = client.group("g").info.lag
+
+    assert sum(ends.values()) == len(lines) == len(values)
+    assert all(ends.values()), "each broker leads partitions that got some"
+    assert states == {"open"}
+    assert {*got} == VALUES
+    assert lag == 0
 
 
 def test_the_command_line_consumes_on_when_its_broker_is_killed(ring: LocalRing) -> None:

@@ -1,6 +1,7 @@
 """Which broker is asked: the one that leads, as soon as another has said who does."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -17,9 +18,8 @@ from tailrace.sansio.leaders import (
     HOPS_MAX,
     RESOURCES_MAX,
     Leaders,
+    as_reached,
     at_address_of,
-    leader_urls,
-    merged,
 )
 from tailrace.values import PartitionOffsets
 from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
@@ -248,39 +248,15 @@ def test_a_broker_is_reached_as_the_client_reaches_brokers(
     assert at_address_of(url, reported) == reached
 
 
-def test_leaders_are_asked_for_what_only_they_know() -> None:
-    rows = [
-        row(0, log_start=0, high_watermark=5, log_end=5, leader=0),
-        row(1, leader=1, leader_url=C),
-        row(2, leader=1, leader_url=C),
-        row(3, leader=2, leader_url=B),
-        row(4),
-        row(5, leader=0, leader_url="nowhere"),
-        row(6, leader=3, leader_url="http://known:9250", log_end=7),
-    ]
+def test_a_row_without_ends_whose_leader_is_known_was_not_reached() -> None:
+    ends = {"log_start": 0, "high_watermark": 5, "log_end": 5, "leader": 1}
+    rows = [row(0, **ends), row(1, **ends, leader_url=C), row(2), row(3, leader=2, leader_url=B)]
 
-    assert leader_urls(A, rows) == [B, C]
-
-
-def test_a_listing_has_what_the_leader_says_of_each_partition() -> None:
-    whole = row(0, log_start=0, high_watermark=5, log_end=5, leader=0)
-    known = {"log_start": 2, "high_watermark": 7, "log_end": 8, "leader": 1}
-    complete = row(4, leader=1, leader_url=C, log_end=7)
-    listing = [whole, row(1, leader=1, leader_url=C), row(2, leader=2, leader_url=B), row(3)]
-    listing.append(complete)
-    theirs = [row(0, leader=0, leader_url=A), row(1, **known), row(2, leader=2, leader_url=B)]
-
-    assert merged(listing, [theirs]) == [
-        whole,
-        row(1, **known, leader_url=C),
-        row(2, leader=2, leader_url=B, state="unreachable"),
-        row(3),
-        complete,
-    ]
+    assert as_reached(rows) == [*rows[:3], replace(rows[3], state="unreachable")]
 
 
 @pytest.mark.parametrize("state", ["sealed", "damaged", "waiting", "leaderless"])
 def test_what_a_broker_says_of_a_partition_without_a_leader_stays(state: str) -> None:
     reported = row(1, leader=1, leader_url=C, state=state)
 
-    assert merged([reported], []) == [reported]
+    assert as_reached([reported]) == [reported]
