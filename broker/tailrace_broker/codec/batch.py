@@ -47,6 +47,8 @@ assert (_BEFORE_CRC.size, _BEHIND_CRC.size) == (8, HEADER_BYTES - 12)
 # A batch up to here is one buffer: to copy it costs less than to handle its parts.
 _JOINED_BYTES_MAX = 4096
 _NONE = Codec.NONE  # an enum's member costs a dictionary access each time
+# Of a signed 64-bit number.
+OFFSET_MAX = 2**63 - 1
 _CODECS = (Codec.NONE, Codec.LZ4, Codec.ZSTD)
 # zstd's contexts that nobody uses; see `_taken`.
 _zstd_compressors: list[ZstdCompressor] = []
@@ -200,6 +202,10 @@ def read_header(stored: memoryview, position: int = 0) -> BatchHeader:
         raise CorruptBatchError(f"batch at {position}: version {header.version} is not known")
     if header.codec not in _CODECS or header.record_count < 1:
         raise CorruptBatchError(f"batch at {position}: codec or record count is out of bounds")
+    if not 0 <= header.base_offset <= OFFSET_MAX - header.record_count:
+        raise CorruptBatchError(
+            f"batch at {position}: offset {header.base_offset} is out of bounds"
+        )
     if header.producer_table_bytes % PRODUCER_ENTRY.size:
         raise CorruptBatchError(f"batch at {position}: its producer table is none")
     return header

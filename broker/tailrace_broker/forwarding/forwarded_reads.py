@@ -47,7 +47,8 @@ class ForwardedReads:
         match message:
             case ForwardedRead():
                 self._wanted[place] = asyncio.Event()
-                self._tasks[place] = self._spawn(self._answer(link, message))
+                task = self._tasks[place] = self._spawn(self._answer(link, message))
+                task.add_done_callback(lambda _: self._ended(place))
             case ReadMore():
                 if place in self._wanted:
                     self._wanted[place].set()
@@ -82,8 +83,10 @@ class ForwardedReads:
                 self._lost(place)
         except TailraceError as error:
             link.send(ReadFailed(failed_request(message.number, error)))
-        finally:
-            del self._tasks[place], self._wanted[place]
+
+    def _ended(self, place: tuple[Link, int]) -> None:
+        """Answered, or cancelled, maybe before its first step."""
+        del self._tasks[place], self._wanted[place]
 
     async def _respond(self, message: ForwardedRead) -> Response:
         """Run the handler of the route. What it raises."""

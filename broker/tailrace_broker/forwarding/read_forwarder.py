@@ -30,7 +30,7 @@ from tailrace_broker.model.forwarding import (
     ReadMore,
     ReadPart,
 )
-from tailrace_broker.net.broker import LeaderAnswer, OpenTopic
+from tailrace_broker.net.broker import LeaderAnswer, OpenTopic, contents_of
 from tailrace_broker.net.replication.link import Link
 
 T = TypeVar("T")
@@ -130,19 +130,31 @@ class ReadForwarder:
     async def ask(self, ordinal: int, target: bytes) -> bytes:
         """See `Broker.ask_broker`."""
         answer = await self.forward(ordinal, ForwardedRead(0, target, ""))
-        if isinstance(answer.body, AsyncIterator):
-            return b"".join([part async for part in answer.body])
-        return b"".join(answer.body)
+        return await contents_of(answer)
 
-    async def forward(self, ordinal: int, request: ForwardedRead, wait_ms: int = 0) -> LeaderAnswer:
+    async def forward(
+        self,
+        ordinal: int,
+        request: ForwardedRead,
+        wait_ms: int = 0,
+        *,
+        waits_for_memory: bool = True,
+    ) -> LeaderAnswer:
         """See `Broker.forward_call`."""
         link = self._link_to(ordinal)
         if link is None:
             raise _not_heard()
         with self._waiting.one_more():
-            return await self.read(link, request, wait_ms / 1000)
+            return await self.read(link, request, wait_ms / 1000, waits_for_memory=waits_for_memory)
 
-    async def read(self, link: Link, request: ForwardedRead, wait_s: float) -> LeaderAnswer:
+    async def read(
+        self,
+        link: Link,
+        request: ForwardedRead,
+        wait_s: float,
+        *,
+        waits_for_memory: bool = True,
+    ) -> LeaderAnswer:
         """Return the answer of the broker at the other end; what it raises; NoLeaderError, of other
         requests than a GET OutcomeUnknownError.
 
@@ -158,12 +170,17 @@ class ReadForwarder:
             head, payload = await reading.next(self._timeout_s + wait_s)
             assert isinstance(head, ReadAnswer)
             lease = self._memory.lease()
-            await self._memory.run(partial(_hold, lease, len(payload)))
+            if waits_for_memory:
+                await self._memory.run(partial(_hold, lease, len(payload)))
+            else:
+                lease.resize(len(payload))
             is_begun = True
         finally:
-            if not is_begun or reading.is_over:
-                self._end(reading)
-        lost = partial(link.send, ReadCancelled(reading.number))
+            if not is_begun:
+                self._cancel(reading)
+            elif reading.is_over:
+                self._forget(reading)
+        lost = partial(self._cancel, reading)
         whole = head.content_type, head.status, head.headers, lease, lost
         if head.is_last:
             return LeaderAnswer((payload,), *whole)
@@ -180,7 +197,10 @@ class ReadForwarder:
                 reading.link.send(ReadMore(reading.number))
                 _, payload = await reading.next(self._timeout_s)
         finally:
-            self._end(reading)
+            if reading.is_over:
+                self._forget(reading)
+            else:
+                self._cancel(reading)
 
     def received(self, link: Link, frame: LinkFrame) -> None:
         """Take an answer, a part of one, or why there is none."""
@@ -203,10 +223,13 @@ class ReadForwarder:
             if reading.link is link:
                 reading.put(reading.not_heard())
 
-    def _end(self, reading: _Reading) -> None:
-        """It is answered, or nobody waits for the rest."""
-        if self._readings.pop((reading.link, reading.number), None) and not reading.is_over:
-            reading.link.send(ReadCancelled(reading.number))
+    def _cancel(self, reading: _Reading) -> None:
+        """Nobody waits for the rest, or the answer has not reached who asked."""
+        self._forget(reading)
+        reading.link.send(ReadCancelled(reading.number))
+
+    def _forget(self, reading: _Reading) -> None:
+        self._readings.pop((reading.link, reading.number), None)
 
 
 def _leader_of(hosted: OpenTopic, partition: int) -> int | None:

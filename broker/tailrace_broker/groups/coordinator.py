@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from time import monotonic_ns
 from typing import Any, Literal, NamedTuple
 
 import structlog
@@ -46,11 +45,6 @@ from tailrace_broker.net.broker import GroupPoll, GroupView
 from tailrace_broker.topics.topics import Topics
 
 _log = structlog.get_logger()
-
-
-def monotonic_us() -> int:
-    """A clock that nobody sets."""
-    return monotonic_ns() // 1000
 
 
 @dataclass(slots=True, eq=False)
@@ -180,12 +174,20 @@ class PartitionCoordinator:
         check_consumer_group(group, known.group.source if known else None)
 
     async def register(
-        self, wanted: Subscription, ends: Mapping[TopicPartition, tuple[int, int]]
+        self, wanted: Subscription, ends: Mapping[TopicPartition, tuple[int, int]] | None
     ) -> int:
-        """Register as `net.broker.GroupCoordinator` says. `ends`: see `Group.join`."""
+        """Register as `net.broker.GroupCoordinator` says.
+
+        `ends`: see `Group.join`; None: it was a member. NotReadyError: it is none any more.
+        """
         self.check_kind(wanted.group)
         async with self._changing(wanted.group, self._group) as coordinated:
             return await self._join(coordinated, wanted, ends)
+
+    def has_member(self, wanted: Subscription) -> bool:
+        """The group has this consumer."""
+        known = self.by_name.get(wanted.group)
+        return known is not None and wanted.consumer_id in known.group.members
 
     def seen(self, wanted: Subscription, epoch: int) -> None:
         """A heartbeat. ConsumerNotRegisteredError, StaleAssignmentError."""
@@ -495,13 +497,15 @@ class PartitionCoordinator:
         self,
         found: Coordinated,
         wanted: Subscription,
-        ends: Mapping[TopicPartition, tuple[int, int]],
+        ends: Mapping[TopicPartition, tuple[int, int]] | None,
     ) -> int:
         """Holding `changing`."""
         check_free(self._by_consumer, wanted)
+        if ends is None and wanted.consumer_id not in found.group.members:
+            raise NotReadyError("the consumer has just been removed; register it again")
         by_name = self._topics.by_name
         topics = {name: by_name[name].topic for name in wanted.topics if name in by_name}
-        joined = found.group.join(wanted, topics, ends, self._clock_us())
+        joined = found.group.join(wanted, topics, ends or {}, self._clock_us())
         if joined is not None:
             if len(found.group.members) >= self._bounds.consumers:
                 raise TooManyConsumersError(
@@ -530,7 +534,8 @@ class PartitionCoordinator:
     async def _remove_expired(self, found: Coordinated) -> None:
         async with found.changing:
             for consumer_id in found.group.expired(self._clock_us()):
-                await self._remove(found, consumer_id, "expired")
+                if consumer_id in found.group.expired(self._clock_us()):  # not seen meanwhile
+                    await self._remove(found, consumer_id, "expired")
 
     def _on_stored(self, found: Coordinated, event: GroupEvent) -> None:
         """The group has been changed."""

@@ -63,7 +63,7 @@ class Groups:
         self,
         topics: Topics,
         ring: RingNode,
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         now_us: Callable[[], int],
         counters: Counters,
         ends_of: EndsOf,
@@ -81,7 +81,8 @@ class Groups:
         self._counters = counters
         self._ends_of = ends_of
         self._bounds = bounds
-        self._logs_to_poll = PolledLogs(topics, ring, RemoteLogs(fetch, spawn))
+        self._remote_logs = RemoteLogs(fetch, spawn)
+        self._logs_to_poll = PolledLogs(topics, ring, self._remote_logs)
         self._by_partition: dict[int, PartitionCoordinator] = {}
         self._loading: dict[int, asyncio.Future[None]] = {}
         self._damaged: dict[int, CorruptPartitionError] = {}  # as this process found them
@@ -103,6 +104,7 @@ class Groups:
     async def close(self) -> None:
         """End what waits, and store all positions while the logs are still led."""
         self.is_open = False
+        self._remote_logs.close()
         coordinators, self._by_partition = self._by_partition, {}
         closing = [each.close() for each in coordinators.values()]
         with suppress(TimeoutError):
@@ -116,7 +118,8 @@ class Groups:
     ) -> int:
         """Register as `net.broker.GroupCoordinator` says."""
         self._topics.check_ready()
-        check_free(self._by_consumer, wanted)
+        if epoch is None:
+            check_free(self._by_consumer, wanted)
         if GROUPS_TOPIC in self._topics.internal:  # who coordinates it also creates its topics
             (await self._of_group(wanted.group)).check_kind(wanted.group)
         if epoch is None:
@@ -125,7 +128,9 @@ class Groups:
             (await self._of_consumer(wanted.consumer_id)).seen(wanted, epoch)
         await self._topics.internal_topic(GROUPS_TOPIC, TopicSettings())
         coordinator = await self._of_group(wanted.group)
-        return await coordinator.register(wanted, await self._ends_of(wanted.topics))
+        is_member = coordinator.has_member(wanted)
+        ends = None if is_member else await self._ends_of(wanted.topics)
+        return await coordinator.register(wanted, ends)
 
     async def poll(self, consumer_id: str, said: Confirmation, wait_ms: int) -> GroupPoll:
         """Poll as `net.broker.GroupCoordinator` says."""

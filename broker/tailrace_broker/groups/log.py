@@ -76,7 +76,10 @@ class GroupLog:
         log = self._log
         offset = log.log_start
         while offset < log.high_watermark or log.lost_end is not None:  # whose read raises
-            for batch in await log.read(offset, _READ_BYTES):
+            batches = await log.read(offset, _READ_BYTES)
+            if not batches:  # the epoch has ended
+                return
+            for batch in batches:
                 columns = decompress_payload(batch.header, batch.contents())
                 for record in unpack_columns(batch.header, columns):
                     try:

@@ -1,7 +1,6 @@
-"""Partitions of which this broker has no replica, read at their leaders for polls.
+"""Partitions of which this broker has no replica in sync, read at their leaders for polls.
 
-How far such a log goes is asked by one request at a time, which waits there for the next record;
-what it brings is kept for the poll that it wakes.
+How far such a log goes is asked by one request at a time, which waits there for the next record.
 """
 
 import asyncio
@@ -10,25 +9,28 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from tailrace_broker.codec.batch import StoredBatch, verified_batches
-from tailrace_broker.model.errors import OffsetOutOfRangeError, TailraceError
+from tailrace_broker.model.errors import NotReadyError, TailraceError
 from tailrace_broker.model.group import TopicPartition
 from tailrace_broker.model.topic import Topic
 
 # How long a request waits at the leader for the next record.
 WAIT_MS = 10_000
-# What one brings at most; and after a failure the pause until the next.
-READ_BYTES = 1024 * 1024
+# After a failure, until the next request.
 RETRY_SECONDS = 0.1
 # A log that nobody has asked for in this time is forgotten.
 IDLE_SECONDS = 60.0
 
 
 class Fetched(NamedTuple):
-    """What a leader answered: whole batches from the one that holds the offset, maybe none."""
+    """What a leader answered: whole batches from the one that holds the offset, maybe none.
+
+    `is_here`: this broker leads the partition by now.
+    """
 
     log_start: int
     high_watermark: int
     batches: memoryview
+    is_here: bool = False
 
 
 class Wanted(NamedTuple):
@@ -60,10 +62,9 @@ class RemoteLog:
         self._partition = partition
         self._fetch = fetch
         self._waiters: set[asyncio.Future[None]] = set()
-        self._recent: Sequence[StoredBatch] = ()  # up to the high watermark of then
 
     def add_waiter(self, waiter: asyncio.Future[None]) -> None:
-        """It is done when the high watermark moves."""
+        """It is done when the high watermark moves, or the log is here."""
         self._waiters.add(waiter)
 
     def remove_waiter(self, waiter: asyncio.Future[None]) -> None:
@@ -72,49 +73,53 @@ class RemoteLog:
 
     async def read(self, offset: int, max_bytes: int) -> Sequence[StoredBatch]:
         """Committed batches from the one that holds `offset`. TailraceError of the leader."""
-        recent = self._recent
-        if recent and recent[0].header.base_offset <= offset < recent[-1].header.end_offset:
-            return [each for each in recent if each.header.end_offset > offset]
-        return self._take(await self._fetch(self._wanted(offset, max_bytes)))
+        fetched = await self._fetch(Wanted(self._topic, self._partition, offset, max_bytes))
+        if fetched.is_here:
+            raise NotReadyError("this broker leads the partition by now; read its own log")
+        self._hear(fetched)
+        return verified_batches(fetched.batches) if fetched.batches else ()
 
     async def follow(self) -> None:
-        """Learn how far the log goes, as long as somebody asks."""
-        is_known = False
+        """Learn how far the log goes, as long as somebody asks, and another broker leads it."""
+        offset: int | None = None
         while self._waiters or monotonic() - self.used_s < IDLE_SECONDS:
-            wait_ms = WAIT_MS if is_known else 0
-            offset = self.high_watermark if is_known else None
+            wait_ms = 0 if offset is None else WAIT_MS
             try:
-                self._recent = self._take(
-                    await self._fetch(self._wanted(offset, READ_BYTES, wait_ms))
+                fetched = await self._fetch(
+                    Wanted(self._topic, self._partition, offset, 1, wait_ms)
                 )
-                is_known = True
-            except OffsetOutOfRangeError:  # retention was faster
-                is_known = False
-            except TailraceError:
+            except TailraceError:  # the leader changes, or retention was faster
+                offset = None
                 await asyncio.sleep(RETRY_SECONDS)
+                continue
+            if fetched.is_here:
+                self._wake()
+                return
+            self._hear(fetched)
+            offset = fetched.high_watermark  # of a new leader it may be an older one
 
-    def _wanted(self, offset: int | None, max_bytes: int, wait_ms: int = 0) -> Wanted:
-        return Wanted(self._topic, self._partition, offset, max_bytes, wait_ms)
-
-    def _take(self, fetched: Fetched) -> Sequence[StoredBatch]:
-        batches = verified_batches(fetched.batches) if fetched.batches else ()
-        end = max([fetched.high_watermark, *(each.header.end_offset for each in batches[-1:])])
+    def _hear(self, fetched: Fetched) -> None:
         self.log_start = max(self.log_start, fetched.log_start)
-        if end > self.high_watermark:
-            self.high_watermark = end
-            for waiter in self._waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
-        return batches
+        if fetched.high_watermark > self.high_watermark:
+            self.high_watermark = fetched.high_watermark
+            self._wake()
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
 
 class RemoteLogs:
     """Those that polls have asked for lately. State changes on the event loop only."""
 
-    def __init__(self, fetch: Fetch, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
+    def __init__(
+        self, fetch: Fetch, spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+    ) -> None:
         self._fetch = fetch
         self._spawn = spawn
         self._logs: dict[TopicPartition, RemoteLog] = {}
+        self._tasks: dict[TopicPartition, asyncio.Task[None]] = {}
 
     def log_of(self, topic: Topic, partition: int) -> RemoteLog:
         """The log, which is followed from now on."""
@@ -122,12 +127,15 @@ class RemoteLogs:
         log = self._logs.get(tp)
         if log is None:
             log = self._logs[tp] = RemoteLog(topic.name, partition, self._fetch)
-            self._spawn(self._follow(tp, log))
+            task = self._tasks[tp] = self._spawn(log.follow())
+            task.add_done_callback(lambda _: self._forget(tp))
         log.used_s = monotonic()
         return log
 
-    async def _follow(self, tp: TopicPartition, log: RemoteLog) -> None:
-        try:
-            await log.follow()
-        finally:
-            del self._logs[tp]
+    def close(self) -> None:
+        """Follow none any more."""
+        for task in self._tasks.values():
+            task.cancel()
+
+    def _forget(self, tp: TopicPartition) -> None:
+        del self._logs[tp], self._tasks[tp]

@@ -118,6 +118,13 @@ class LeaderAnswer(NamedTuple):
     on_lost: Callable[[], None] | None = None
 
 
+async def contents_of(answer: LeaderAnswer) -> bytes:
+    """Return the body of an answer."""
+    if isinstance(answer.body, AsyncIterator):
+        return b"".join([bytes(part) async for part in answer.body])
+    return b"".join(bytes(part) for part in answer.body)
+
+
 class OpenTopic(Protocol):
     """A topic with its open partitions."""
 
@@ -440,9 +447,16 @@ class Broker(Protocol):
         """
 
     async def forward_call(
-        self, ordinal: int, request: ForwardedRead, wait_ms: int = 0
+        self,
+        ordinal: int,
+        request: ForwardedRead,
+        wait_ms: int = 0,
+        *,
+        waits_for_memory: bool = True,
     ) -> LeaderAnswer:
         """Return what that broker answers for itself alone. `wait_ms`: how long it may wait.
+
+        Without `waits_for_memory` ReadMemoryFullError at once.
 
         What that broker raises; NoLeaderError: it was not asked; OutcomeUnknownError: it was, and
         does not answer; TooManyForwardedError.

@@ -228,9 +228,8 @@ def _ready(
         return Condition("Ready", False, cause.reason, cause.message)
     if problem is not None and problem.reason not in HARMLESS:
         return Condition("Ready", False, *problem)
-    count, said = broker_count(cluster), ""
-    if cluster.ring is not None:
-        said = f"; {_copies(cluster.ring)}"
+    count = broker_count(cluster)
+    said = "" if cluster.ring is None else f"; {_copies(cluster.ring)}"
     return Condition("Ready", True, "BrokersReady", f"{count} of {count} brokers serve{said}")
 
 

@@ -17,6 +17,7 @@ from tailrace_broker.model.errors import (
     NotLeaderError,
     NotReadyError,
     OutcomeUnknownError,
+    TailraceError,
 )
 from tailrace_broker.model.forwarding import ForwardedRead
 from tailrace_broker.model.group import GROUPS_TOPIC
@@ -100,20 +101,25 @@ def other_coordinators(broker: Broker) -> list[int]:
     """Brokers beside this one that coordinate groups. NoLeaderError: some groups have nobody."""
     state = broker.ring.state
     topic = None if state is None else state.topics.get(GROUPS_TOPIC)
-    if state is None or topic is None:
-        return []
-    leaders: dict[int, None] = {}
-    for each in topic.slices:
-        leader = state.ranges[each.range_id].leader
-        if leader is None:
+    for each in () if state is None or topic is None else topic.slices:
+        if state is not None and state.ranges[each.range_id].leader is None:
             raise NoLeaderError(
                 f"no broker leads range {each.range_id} now, which keeps groups; try again",
                 topic=GROUPS_TOPIC,
                 range=each.range_id,
             )
-        leaders[leader.ordinal] = None
-    leaders.pop(broker.ordinal, None)
-    return list(leaders)
+    return _leaders_of_groups(broker)
+
+
+def _leaders_of_groups(broker: Broker) -> list[int]:
+    """Likewise, whether some have nobody or not."""
+    state = broker.ring.state
+    topic = None if state is None else state.topics.get(GROUPS_TOPIC)
+    if state is None or topic is None:
+        return []
+    leaders = [state.ranges[each.range_id].leader for each in topic.slices]
+    ordinals = {leader.ordinal for leader in leaders if leader is not None}
+    return sorted(ordinals - {broker.ordinal})
 
 
 async def _retried(broker: Broker, once: _Once, *, repeats_unknown: bool = False) -> Response:
@@ -132,14 +138,16 @@ async def _retried(broker: Broker, once: _Once, *, repeats_unknown: bool = False
 
 
 async def _register(broker: Broker, call: Call, forwarded: Call, handle: Handler) -> Response:
-    """Two registrations at the same time with two groups may both succeed."""
+    """Two registrations at the same time with two groups may both succeed, as may one while the
+    coordinator of the other group does not answer.
+    """
     if read_epoch(call.headers) is None:
         coordinator = broker.groups.leader_of(subscription_of(call)[1].group)
-        for ordinal in other_coordinators(broker):
+        for ordinal in _leaders_of_groups(broker):
             if ordinal != coordinator:
                 try:
                     return await _forward(broker, ordinal, forwarded)
-                except NotLeaderError:
+                except (NotLeaderError, NoLeaderError, NotReadyError, OutcomeUnknownError):
                     pass  # the consumer is free there, and the group is not
     return await _by_group(broker, call, handle, forwarded)
 
@@ -157,23 +165,32 @@ async def _by_group(
 
 
 async def _by_consumer(broker: Broker, call: Call, handle: Handler, consumer_id: str) -> Response:
+    """One that cannot say whether it knows the consumer keeps nobody from asking the others."""
+    refusal: TailraceError
+    unsure: TailraceError | None = None
     try:
         return await handle(broker, call)
     except ConsumerNotRegisteredError as error:
         refusal = error
+    except NotReadyError as error:
+        refusal = unsure = error
     for ordinal in _likely_first(broker, consumer_id):
         try:
             response = await _forward(broker, ordinal, call)
         except ConsumerNotRegisteredError:
             continue
+        except (NoLeaderError, NotLeaderError, NotReadyError) as error:
+            unsure = error
+            continue
         broker.groups.note_coordinator(consumer_id, ordinal)
         return response
-    raise refusal.with_traceback(None)
+    other_coordinators(broker)  # all groups have one
+    raise (unsure or refusal).with_traceback(None)
 
 
 def _likely_first(broker: Broker, consumer_id: str) -> Sequence[int]:
     known = broker.groups.coordinator_of(consumer_id)
-    return sorted(other_coordinators(broker), key=lambda ordinal: ordinal != known)
+    return sorted(_leaders_of_groups(broker), key=lambda ordinal: ordinal != known)
 
 
 def _coordinator_in(error: NotLeaderError) -> int | None:

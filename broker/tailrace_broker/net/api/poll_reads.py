@@ -155,6 +155,8 @@ class _Reading:
         while offset < end and self._left_bytes > 0 and self._left_records > 0:
             try:
                 read_batches = await log.read(offset, self._left_bytes)
+                if not read_batches:  # a new leader does not know yet how far it is committed
+                    break
                 taken, offset = self._take(read_batches, offset, end)
             except ReadMemoryFullError:
                 if not self.has_taken:

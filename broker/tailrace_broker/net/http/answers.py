@@ -183,6 +183,8 @@ class AnswerQueue:
         if exchange.is_head_only:
             self._serving = None
             self._finish(exchange, response.status, [head])
+            if response.on_lost is not None:  # nobody takes the stream
+                response.on_lost()
             return
         exchange.lease = response.lease
         ready: list[bytes] = []

@@ -7,8 +7,8 @@ from uuid import UUID
 import pytest
 
 from tailrace_broker.groups import remote_log
-from tailrace_broker.groups.remote_log import READ_BYTES, WAIT_MS, Fetched, RemoteLogs, Wanted
-from tailrace_broker.model.errors import NoLeaderError, OffsetOutOfRangeError
+from tailrace_broker.groups.remote_log import WAIT_MS, Fetched, RemoteLogs, Wanted
+from tailrace_broker.model.errors import NoLeaderError, NotReadyError, OffsetOutOfRangeError
 from tailrace_broker.model.topic import Topic, TopicSettings
 from tests.support.storage.batches import Event, batch_of
 from tests.support.storage.storage import until
@@ -28,6 +28,10 @@ class Leader:
         request = await self._requests.get()
         request.set_result(Fetched(start, high_watermark, memoryview(b"".join(batches))))
 
+    async def is_here(self) -> None:
+        request = await self._requests.get()
+        request.set_result(Fetched(0, 0, memoryview(b""), is_here=True))
+
     async def fail(self, error: Exception) -> None:
         (await self._requests.get()).set_exception(error)
 
@@ -42,11 +46,9 @@ def run(scenario: Callable[[Leader, RemoteLogs], Awaitable[None]]) -> None:
     async def running() -> None:
         leader = Leader()
         async with asyncio.TaskGroup() as tasks:
-            spawned: list[asyncio.Task[None]] = []
-            logs = RemoteLogs(leader.fetch, lambda work: spawned.append(tasks.create_task(work)))
+            logs = RemoteLogs(leader.fetch, tasks.create_task)
             await scenario(leader, logs)
-            for task in spawned:
-                task.cancel()
+            logs.close()
 
     asyncio.run(running())
 
@@ -55,7 +57,7 @@ def three_from(offset: int) -> bytes:
     return batch_of([Event(b"0"), Event(b"1"), Event(b"2")], base_offset=offset)
 
 
-def test_who_waits_is_woken_by_the_next_record_and_reads_what_came_with_it() -> None:
+def test_who_waits_is_woken_by_the_next_record() -> None:
     async def scenario(leader: Leader, logs: RemoteLogs) -> None:
         log = logs.log_of(TOPIC, 0)
         await leader.answer(2, 5)
@@ -67,16 +69,27 @@ def test_who_waits_is_woken_by_the_next_record_and_reads_what_came_with_it() -> 
         await waiter
         log.remove_waiter(waiter)
 
-        assert [each.header.base_offset for each in await log.read(6, 100)] == [5]
-        assert leader.asked[:2] == [
-            Wanted("t", 0, None, READ_BYTES),
-            Wanted("t", 0, 5, READ_BYTES, WAIT_MS),
-        ]
+        assert leader.asked[:2] == [Wanted("t", 0, None, 1), Wanted("t", 0, 5, 1, WAIT_MS)]
 
     run(scenario)
 
 
-def test_older_records_are_asked_for() -> None:
+def test_a_new_leader_is_asked_from_where_it_is() -> None:
+    """It may not know yet what the one before had committed, and must not be asked in a circle."""
+
+    async def scenario(leader: Leader, logs: RemoteLogs) -> None:
+        log = logs.log_of(TOPIC, 0)
+        await leader.answer(0, 9)
+        await leader.answer(0, 6)
+        await until(lambda: len(leader.asked) == 3)
+
+        assert leader.asked[2] == Wanted("t", 0, 6, 1, WAIT_MS)
+        assert log.high_watermark == 9
+
+    run(scenario)
+
+
+def test_records_are_asked_for() -> None:
     async def scenario(leader: Leader, logs: RemoteLogs) -> None:
         log = logs.log_of(TOPIC, 0)
         await leader.answer(0, 6)
@@ -88,6 +101,32 @@ def test_older_records_are_asked_for() -> None:
 
         assert [each.header.end_offset for each in await reading] == [3]
         assert Wanted("t", 0, 0, 100) in leader.asked
+
+    run(scenario)
+
+
+def test_who_waits_for_a_log_that_is_here_by_now_looks_again() -> None:
+    async def scenario(leader: Leader, logs: RemoteLogs) -> None:
+        log = logs.log_of(TOPIC, 0)
+        waiter = asyncio.get_running_loop().create_future()
+        log.add_waiter(waiter)
+        await leader.is_here()
+        await waiter
+        await until(lambda: not logs._logs)
+        reading = asyncio.create_task(log.read(0, 100))
+        await leader.is_here()
+
+        with pytest.raises(NotReadyError):
+            await reading
+
+    run(scenario)
+
+
+def test_a_stop_follows_none_any_more() -> None:
+    async def scenario(leader: Leader, logs: RemoteLogs) -> None:
+        logs.log_of(TOPIC, 0)
+        logs.close()
+        await until(lambda: not logs._logs)
 
     run(scenario)
 

@@ -46,6 +46,7 @@ def asked_with(
 ) -> Response | TailraceError:
     """What a poll with these headers comes to at a broker that does not know the consumer."""
     monkeypatch.setattr(group_routing, "RETRY_SECONDS", 0)
+    monkeypatch.setattr(group_routing, "_leaders_of_groups", lambda _: [1])
     monkeypatch.setattr(group_routing, "other_coordinators", lambda _: [1])
     known: dict[str, int] = {}
     groups = SimpleNamespace(coordinator_of=known.get, note_coordinator=known.__setitem__)

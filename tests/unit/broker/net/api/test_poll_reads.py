@@ -126,6 +126,27 @@ def test_all_there_is_is_read_of_each_piece(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+class NewLeader:
+    """Does not know yet that all that the broker has heard of is committed."""
+
+    high_watermark = 9
+
+    async def read(self, offset: int, max_bytes: int) -> Sequence[StoredBatch]:
+        return ()
+
+
+@pytest.mark.parametrize("end", [None, 9])
+def test_a_log_that_gives_nothing_is_left_out(tmp_path: Path, end: int | None) -> None:
+    async def scenario(logs: Logs) -> None:
+        fetch_range, _ = logs.fetch_range(end=end)
+        poll = GroupPoll("c", 1, [(fetch_range, NewLeader())], True, 1, 0)
+        [part] = await read_parts(logs.memory, logs.lease, poll, UNBOUNDED)
+
+        assert (part.end, list(part.batches), part.problem) == (0, [], None)
+
+    run(tmp_path, scenario)
+
+
 @pytest.mark.parametrize(
     ("bounds", "expected"),
     [
