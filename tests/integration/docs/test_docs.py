@@ -1,8 +1,9 @@
 """Every command of README.md, CONTRIBUTING.md and docs/ is run, and prints what is written there.
 
-Each document runs from its start to its end: against a broker of its own, whose ports replace
-9250 to 9253; in bash and one Python process; in a folder with the project's `examples/` and `.venv`
-and the broker's data at `.tailrace/tutorial/0`. `--rewrite` writes what was printed into the
+Each document runs from its start to its end: against a broker of its own, README.md against a ring
+of three, whose ports replace 9250 to 9253; in bash and one Python process; in a folder with the
+project's `examples/` and `.venv` and the broker's data at `.tailrace/tutorial/0`.
+`--rewrite` writes what was printed into the
 document.
 
 And `/docs`, the page that a browser makes of the API's description.
@@ -23,11 +24,12 @@ from urllib.request import urlopen
 
 import pytest
 
-from tailrace.local.broker import LISTENER_COUNT
-from tests.support.broker.fixtures import RunningBroker, start_broker
+from tailrace.local.broker import LISTENER_COUNT, LocalBroker
+from tests.support.broker.fixtures import RunningBroker, free_ring_port, start_broker
 from tests.support.cli.commands import environment
 from tests.support.docs.console import Program, is_as_shown, programs_of, rewritten, shown
 from tests.support.http.browser import BROWSER, needs_browser
+from tests.support.ring.local_ring import founded_ring
 from tests.support.spark.spark import HAS_SPARK, MASTER, SPARK_CONF
 
 pytestmark = pytest.mark.integration
@@ -94,7 +96,7 @@ class Interpreter:
 class Reader:
     """Runs a document's programs as its reader would."""
 
-    def __init__(self, broker: RunningBroker, shell: Interpreter, python: Interpreter) -> None:
+    def __init__(self, broker: LocalBroker, shell: Interpreter, python: Interpreter) -> None:
         self._port = broker.port
         self._shell = shell
         self._python = python
@@ -141,13 +143,24 @@ def interpreter(
                 os.killpg(process.pid, signal.SIGKILL)
 
 
+@contextmanager
+def started_for(document: Path, folder: Path) -> Iterator[LocalBroker]:
+    """The broker that the document's commands ask."""
+    if document.name == "README.md":  # as `make up` runs it
+        with founded_ring(folder / "ring", port=free_ring_port()) as ring:
+            yield ring.brokers[0]
+    else:
+        with start_broker(folder) as broker:
+            yield broker
+
+
 @pytest.fixture
-def reader(tmp_path: Path) -> Iterator[Reader]:
-    """In a fresh folder, with a fresh broker."""
+def reader(tmp_path: Path, path: Path) -> Iterator[Reader]:
+    """In a fresh folder, with fresh brokers."""
     folder, home = tmp_path / "folder", tmp_path / "home"
     data = folder / ".tailrace" / "tutorial"
-    for path in (data, home):
-        path.mkdir(parents=True)
+    for each in (data, home):
+        each.mkdir(parents=True)
     (folder / "examples").symlink_to(ROOT / "examples")
     (folder / ".venv").symlink_to(sys.prefix)
     (home / ".curlrc").write_text(CURL_DEFAULTS)
@@ -155,7 +168,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     (home / "spark-defaults.conf").write_text(
         "".join(f"{name} {value}\n" for name, value in spark_conf.items())
     )
-    with start_broker(tmp_path) as broker:
+    with started_for(path, tmp_path) as broker:
         (data / "0").symlink_to(broker.data_dir)
         variables = environment(broker.url) | {
             "HOME": str(home),
