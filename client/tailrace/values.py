@@ -46,8 +46,8 @@ class TopicInfo:
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
     """Where a partition begins and ends; `state`: open, sealed (readable, closed) or damaged;
-    waiting, leaderless: no broker leads it now; unreachable: its leader did not answer the broker
-    that was asked.
+    waiting, leaderless: no broker leads it now; unreachable: neither the broker that was asked nor
+    this client reached its leader.
 
     All three ends are None when it is damaged, or no broker that leads it was reached; `leader` is
     that broker's ordinal, None: there is none now. `leader_url`: where it is, reported by others.

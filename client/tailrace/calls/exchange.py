@@ -1,6 +1,7 @@
 """One request and its answer, from the broker that leads what is wanted; any transport."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from functools import wraps
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -51,6 +52,16 @@ class Exchange:
             else:
                 if not hops.go_on(answer):
                     return hops.outcome(answer)
+
+    async def ask_all(self, request: Request, urls: Iterable[str]) -> list[Answer]:
+        """Return the successful answers of those brokers that can be reached."""
+        answers = []
+        for url in urls:
+            with suppress(ConnectionFailedError):
+                answer = await self._transport(url).send(request)
+                if answer.status == 200:
+                    answers.append(answer)
+        return answers
 
     async def close(self) -> None:
         """Close all connections; a later request opens one again."""

@@ -8,7 +8,7 @@ from tailrace.calls.exchange import Caller
 from tailrace.errors import ConnectionFailedError
 from tailrace.protocol import requests
 from tailrace.protocol.requests import NewTopicSettings, TopicSettings
-from tailrace.sansio.leaders import as_reached
+from tailrace.sansio.leaders import leader_urls, merged
 from tailrace.values import (
     DeletedTopic,
     PartitionLoss,
@@ -39,9 +39,12 @@ async def create_topic(self: Caller, name: str, **settings: Unpack[NewTopicSetti
 
 async def topic(self: Caller, name: str) -> TopicDetails:
     """One topic and its partitions; TopicNotFoundError."""
-    answer = await self._exchange.ask(requests.topic_request(name))
-    details = requests.parse_topic_details(answer)
-    return TopicDetails(details.topic, tuple(as_reached(details.partition_details)))
+    request = requests.topic_request(name)
+    details = requests.parse_topic_details(await self._exchange.ask(request))
+    urls = leader_urls(self._exchange.routing.url, details.partition_details)
+    others = map(requests.parse_topic_details, await self._exchange.ask_all(request, urls))
+    rows = merged(details.partition_details, (other.partition_details for other in others))
+    return TopicDetails(details.topic, tuple(rows))
 
 
 async def alter_topic(self: Caller, name: str, **settings: Unpack[TopicSettings]) -> TopicInfo:
@@ -91,4 +94,7 @@ async def offsets(
     With `timestamp_us` also the first offset whose record is not older.
     """
     request = requests.offsets_request(topics, timestamp_us)
-    return as_reached(requests.parse_offsets(await self._exchange.ask(request)))
+    listing = requests.parse_offsets(await self._exchange.ask(request))
+    urls = leader_urls(self._exchange.routing.url, listing)
+    others = await self._exchange.ask_all(request, urls)
+    return merged(listing, map(requests.parse_offsets, others))

@@ -149,14 +149,41 @@ def at_address_of(url: str, leader_url: str) -> str | None:
     return None
 
 
-def as_reached(rows: Iterable[Row]) -> list[Row]:
-    """The same, as "unreachable" where the broker that listed them did not reach their leader."""
-    return [
-        replace(row, state="unreachable")
-        if row.state == "open" and row.leader_url is not None and row.high_watermark is None
-        else row
-        for row in rows
-    ]
+def leader_urls(url: str, rows: Iterable[PartitionOffsets | PartitionDetails]) -> list[str]:
+    """Of the leaders that the broker that listed these partitions did not reach itself."""
+    urls = {row.leader_url for row in rows if row.leader_url is not None and _has_no_ends(row)}
+    reachable = {at_address_of(url, leader_url) for leader_url in sorted(urls)} - {url}
+    return sorted(leader_url for leader_url in reachable if leader_url is not None)
+
+
+def merged(rows: Iterable[Row], others: Iterable[Iterable[Row]]) -> list[Row]:
+    """The same partitions; those without ends as their leader describes them, where that was
+    reached.
+    """
+    known = {
+        _key(each): each
+        for other in others
+        for each in other
+        if each.leader is not None and each.leader_url is None
+    }
+    return [_merged(row, known.get(_key(row))) for row in rows]
+
+
+def _merged(row: Row, known: Row | None) -> Row:
+    """`known`: as its leader describes it."""
+    if row.leader_url is None or not _has_no_ends(row):
+        return row
+    if known is not None:
+        return replace(known, leader_url=row.leader_url)
+    return replace(row, state="unreachable") if row.state == "open" else row
+
+
+def _has_no_ends(row: PartitionOffsets | PartitionDetails) -> bool:
+    return row.high_watermark is None
+
+
+def _key(row: PartitionOffsets | PartitionDetails) -> tuple[str, int]:
+    return getattr(row, "topic", ""), row.partition
 
 
 def _is_repeatable(request: Request) -> bool:

@@ -1,7 +1,6 @@
 """Which broker is asked: the one that leads, as soon as another has said who does."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -18,8 +17,9 @@ from tailrace.sansio.leaders import (
     HOPS_MAX,
     RESOURCES_MAX,
     Leaders,
-    as_reached,
     at_address_of,
+    leader_urls,
+    merged,
 )
 from tailrace.values import PartitionOffsets
 from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
@@ -248,15 +248,45 @@ def test_a_broker_is_reached_as_the_client_reaches_brokers(
     assert at_address_of(url, reported) == reached
 
 
-def test_a_row_without_ends_whose_leader_is_known_was_not_reached() -> None:
-    ends = {"log_start": 0, "high_watermark": 5, "log_end": 5, "leader": 1}
-    rows = [row(0, **ends), row(1, **ends, leader_url=C), row(2), row(3, leader=2, leader_url=B)]
+def test_leaders_are_asked_for_ends_that_the_broker_did_not_get() -> None:
+    rows = [
+        row(0, log_start=0, high_watermark=5, log_end=5, leader=0),
+        row(1, leader=1, leader_url=C),
+        row(2, leader=1, leader_url=C),
+        row(3, leader=2, leader_url=B),
+        row(4),
+        row(6, log_start=0, high_watermark=5, log_end=5, leader=2, leader_url="http://d:1"),
+        row(5, leader=0, leader_url="nowhere"),
+    ]
 
-    assert as_reached(rows) == [*rows[:3], replace(rows[3], state="unreachable")]
+    assert leader_urls(A, rows) == [B, C]
+
+
+def test_a_listing_has_what_the_leader_says_of_partitions_without_ends() -> None:
+    ends = {"log_start": 0, "high_watermark": 5, "log_end": 5}
+    whole = row(0, **ends, leader=0)
+    asked_by_broker = row(4, **ends, leader=2, leader_url=B)
+    known = {"log_start": 2, "high_watermark": 7, "log_end": 8, "leader": 1}
+    listing = [
+        whole,
+        row(1, leader=1, leader_url=C),
+        row(2, leader=2, leader_url=B),
+        row(3),
+        asked_by_broker,
+    ]
+    theirs = [row(0, leader=0, leader_url=A), row(1, **known), row(2, leader=2, leader_url=B)]
+
+    assert merged(listing, [theirs]) == [
+        whole,
+        row(1, **known, leader_url=C),
+        row(2, leader=2, leader_url=B, state="unreachable"),
+        row(3),
+        asked_by_broker,
+    ]
 
 
 @pytest.mark.parametrize("state", ["sealed", "damaged", "waiting", "leaderless"])
 def test_what_a_broker_says_of_a_partition_without_a_leader_stays(state: str) -> None:
     reported = row(1, leader=1, leader_url=C, state=state)
 
-    assert as_reached([reported]) == [reported]
+    assert merged([reported], []) == [reported]
