@@ -202,7 +202,7 @@ def read_header(stored: memoryview, position: int = 0) -> BatchHeader:
         raise CorruptBatchError(f"batch at {position}: version {header.version} is not known")
     if header.codec not in _CODECS or header.record_count < 1:
         raise CorruptBatchError(f"batch at {position}: codec or record count is out of bounds")
-    if not 0 <= header.base_offset <= OFFSET_MAX - header.record_count:
+    if header.base_offset > OFFSET_MAX - header.record_count:
         raise CorruptBatchError(
             f"batch at {position}: offset {header.base_offset} is out of bounds"
         )

@@ -105,7 +105,7 @@ def test_records_are_asked_for() -> None:
     run(scenario)
 
 
-def test_who_waits_for_a_log_that_is_here_by_now_looks_again() -> None:
+def test_who_waits_for_a_log_that_is_here_by_now_is_woken() -> None:
     async def scenario(leader: Leader, logs: RemoteLogs) -> None:
         log = logs.log_of(TOPIC, 0)
         waiter = asyncio.get_running_loop().create_future()
