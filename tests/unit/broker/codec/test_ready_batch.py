@@ -90,6 +90,11 @@ HEADER_FLAG = {"flags": int(Flag.HEADERS)}
     [
         pytest.param(b"", "too short for a batch header", id="empty"),
         pytest.param(b'{"a":1}' * 99, "magic is", id="no batch"),
+        pytest.param(
+            forged_batch(columns(*OFFSETS, TIMES), base_offset=2**63 - 1),
+            "offset 9223372036854775807 is out of bounds",
+            id="offsets beyond 64 bits",
+        ),
         pytest.param(batch_of(SMALL)[:-1], "ends 1 bytes too late", id="cut short"),
         pytest.param(batch_of(SMALL) + bytes(16), "16 bytes follow it", id="something behind"),
         pytest.param(batch_of(SMALL) * 2, "bytes follow it", id="two batches"),
