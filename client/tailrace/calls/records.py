@@ -12,6 +12,7 @@ from tailrace.produced import Produced
 from tailrace.protocol import requests
 from tailrace.protocol.records_binary import Header
 from tailrace.protocol.requests import Numbered, ReadParameters
+from tailrace.sansio.leaders import redirected
 from tailrace.sansio.scattering import Records, Scattering
 from tailrace.values import Fetched
 from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
@@ -69,7 +70,7 @@ async def produce_records(
     scattering = Scattering(self._exchange.routing, topic, records, producer_id)
     while True:
         for url, body, indices in scattering.requests():
-            request = requests.produce_records_request(topic, body, **numbered)
+            request = redirected(requests.produce_records_request(topic, body, **numbered))
             try:
                 stored = requests.parse_produced(await self._exchange.ask(request, url=url))
             except TailraceError as error:

@@ -33,7 +33,6 @@ HOPS_MAX = 3
 # More are forgotten, and cost a hop again.
 RESOURCES_MAX = 10_000
 _MISDIRECTED = 421
-_PRODUCED = "/messages"
 # Produced so, events go to the partition of one key, or else of the producer's name.
 _OF_ONE_KEY = (JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE)
 # What one broker leads.
@@ -91,10 +90,9 @@ class Hops:
     @property
     def request(self) -> Request:
         """What to send. Who does not lead shall name the leader; the last one asked forwards."""
-        is_led = self._resource is not None or _PRODUCED in self._request.target
-        if not is_led or self._count == HOPS_MAX:
+        if self._resource is None or self._count == HOPS_MAX:
             return self._request
-        return replace(self._request, headers={**self._request.headers, REDIRECT_HEADER: "1"})
+        return redirected(self._request)
 
     def go_on(self, answer: Answer) -> bool:
         """Whether another broker is to be asked; else this is the answer."""
@@ -186,6 +184,11 @@ def _key(row: PartitionOffsets | PartitionDetails) -> tuple[str, int]:
     return getattr(row, "topic", ""), row.partition
 
 
+def redirected(request: Request) -> Request:
+    """Return the request so that a broker that does not lead says so, and forwards nothing."""
+    return replace(request, headers={**request.headers, REDIRECT_HEADER: "1"})
+
+
 def _is_repeatable(request: Request) -> bool:
     """Whether it does the same once more: a registration, and what names its delivery."""
     if DELIVERY_HEADER in request.headers:
@@ -197,6 +200,6 @@ def _resource(request: Request) -> str | None:
     """What of a request says who leads it; the same text, the same leader."""
     if match_ := _PARTITION.match(request.target):
         return match_[0]
-    if request.headers.get("Content-Type") in _OF_ONE_KEY and _PRODUCED in request.target:
+    if request.headers.get("Content-Type") in _OF_ONE_KEY and "/messages" in request.target:
         return request.target + request.headers.get(PRODUCER_ID_HEADER, "")
     return None
