@@ -90,9 +90,11 @@ class Hops:
     @property
     def request(self) -> Request:
         """What to send. Who does not lead shall name the leader; the last one asked forwards."""
-        if self._resource is None or self._count == HOPS_MAX:
-            return self._request
-        return redirected(self._request)
+        if self._count == HOPS_MAX:
+            headers = dict(self._request.headers)
+            headers.pop(REDIRECT_HEADER, None)
+            return replace(self._request, headers=headers)
+        return self._request if self._resource is None else redirected(self._request)
 
     def go_on(self, answer: Answer) -> bool:
         """Whether another broker is to be asked; else this is the answer."""
