@@ -82,6 +82,10 @@ class OpenLog(Appends, ReadLog, Protocol):
         """The end of this replica's log."""
 
     @property
+    def is_served(self) -> bool:
+        """This process leads its range, or has a whole copy of a sealed one, for users."""
+
+    @property
     def knows_end(self) -> bool:
         """The high watermark is no older than one that an earlier leader has given to readers."""
 

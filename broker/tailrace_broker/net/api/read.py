@@ -144,11 +144,19 @@ async def read_partition(broker: Broker, call: Call) -> Response:
     replica = hosted.replica_of(partition)
     if replica is not None and _is_below_end(replica, parameters):
         with suppress(CorruptPartitionError, ReadFailedError, OffsetOutOfRangeError, OverloadError):
-            return await read(replica)
+            response = await read(replica)
+            if replica.is_served or not _is_at_end(response):
+                return response
     answer = await broker.read_at_leader(
         hosted, partition, call.target, call.accept, lambda: read(hosted.log_of(partition))
     )
     return Response(*answer)
+
+
+def _is_at_end(answer: Response) -> bool:
+    """Whether all that the replica knows is in it: the leader may have more."""
+    headers = answer.headers
+    return int(headers["tailrace-next-offset"]) >= int(headers["tailrace-high-watermark"])
 
 
 def _is_below_end(replica: OpenLog, parameters: ReadParameters) -> bool:
