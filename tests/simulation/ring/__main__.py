@@ -13,7 +13,7 @@ from tests.simulation.ring.shrink import shrink, until
 from tests.simulation.ring.trace import Trace
 from tests.support.variables import WrongVariableError, is_on, whole_number
 
-SEEDS_DEFAULT = 200
+SEEDS_DEFAULT = 400
 EXIT_USAGE = 2
 
 

@@ -12,7 +12,7 @@ from tests.simulation.ring.scenario import make_scenario
 from tests.simulation.ring.shrink import shrink
 from tests.simulation.ring.trace import Trace
 
-SEEDS = int(os.environ.get("SEEDS", "200" if os.environ.get("CI") else "40"))
+SEEDS = int(os.environ.get("SEEDS", "400" if os.environ.get("CI") else "40"))
 FIRST = int(os.environ.get("FIRST", "0"))
 SAME_SEED = 3
 # Of a seed, on a slow and busy machine.
