@@ -47,8 +47,8 @@ assert (_BEFORE_CRC.size, _BEHIND_CRC.size) == (8, HEADER_BYTES - 12)
 # A batch up to here is one buffer: to copy it costs less than to handle its parts.
 _JOINED_BYTES_MAX = 4096
 _NONE = Codec.NONE  # an enum's member costs a dictionary access each time
-# Of a signed 64-bit number.
-OFFSET_MAX = 2**63 - 1
+# No log gets so far. What a header adds to it, fits into 64 bits with a sign.
+BASE_OFFSET_MAX = 2**62
 _CODECS = (Codec.NONE, Codec.LZ4, Codec.ZSTD)
 # zstd's contexts that nobody uses; see `_taken`.
 _zstd_compressors: list[ZstdCompressor] = []
@@ -202,7 +202,7 @@ def read_header(stored: memoryview, position: int = 0) -> BatchHeader:
         raise CorruptBatchError(f"batch at {position}: version {header.version} is not known")
     if header.codec not in _CODECS or header.record_count < 1:
         raise CorruptBatchError(f"batch at {position}: codec or record count is out of bounds")
-    if header.base_offset > OFFSET_MAX - header.record_count:
+    if header.base_offset > BASE_OFFSET_MAX:
         raise CorruptBatchError(
             f"batch at {position}: offset {header.base_offset} is out of bounds"
         )
