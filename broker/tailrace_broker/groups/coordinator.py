@@ -105,11 +105,7 @@ class PartitionCoordinator:
         self._is_closed = False
 
     async def load(self) -> None:
-        """Read what is stored. CorruptPartitionError, ReadFailedError, NoLeaderError.
-
-        A log that is the only copy may have lost its end: what comes next under those offsets is
-        new to its groups.
-        """
+        """Read what is stored. StoredDataError, NoLeaderError."""
         now_us = self._clock_us()
         async for name, event in self.log.events():
             coordinated = self.by_name.get(name) or self._add(name)
@@ -127,7 +123,11 @@ class PartitionCoordinator:
         await self._fit_all()
 
     async def _fit_all(self) -> None:
-        """Bring all positions to where the logs are."""
+        """Bring all positions to where the logs are.
+
+        A log that is the only copy may have lost its end: what comes next under those offsets is
+        new to its groups.
+        """
         logs = {
             TopicPartition(hosted.topic.topic_id, log.place.partition): log
             for hosted in self._topics.by_name.values()

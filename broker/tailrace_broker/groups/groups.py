@@ -28,7 +28,7 @@ from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import (
     CorruptPartitionError,
     NotReadyError,
-    ReadFailedError,
+    StoredDataError,
     TailraceError,
 )
 from tailrace_broker.model.group import GROUPS_TOPIC, Confirmation, Subscription, TopicPartition
@@ -40,6 +40,8 @@ from tailrace_broker.topics.topics import Topics
 
 # How long a request waits for a coordinator that reads its log.
 LOAD_SECONDS = 5.0
+# After a log could not be read, until it is tried again if it is led still.
+RETRY_SECONDS = 0.1
 # Consumers of other coordinators that are remembered.
 KNOWN_MAX = 10_000
 # How long a stop waits for positions to be stored; what is not is delivered again.
@@ -314,13 +316,14 @@ class Groups:
                     self._by_partition[partition] = coordinator
                     await coordinator.begin()
                     _log.info("groups.loaded", partition=partition, groups=len(coordinator.by_name))
-        except (CorruptPartitionError, ReadFailedError) as error:
+        except StoredDataError as error:
             self._damaged[partition] = CorruptPartitionError(
                 error.detail, topic=GROUPS_TOPIC, partition=partition
             )
             _log.error("groups.damaged", partition=partition, detail=error.detail)
-        except TailraceError as error:  # it is led no more
+        except TailraceError as error:  # it is led no more, or not here for a moment
             _log.info("groups.unread", partition=partition, detail=error.detail)
+            await asyncio.sleep(RETRY_SECONDS)
         finally:
             self._loading.pop(partition).set_result(None)
             self._look()

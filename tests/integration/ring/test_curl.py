@@ -161,7 +161,6 @@ def wait_for_more(ring: LocalRing, users: list[User]) -> None:
 
 @pytest.mark.parametrize("ordinal", range(3))
 def test_the_curl_lines_of_readme_work_at_any_broker(tmp_path: Path, ordinal: int) -> None:
-    """Those of groups ask for a ring of one still."""
     with founded_ring(tmp_path, port=free_ring_port()) as ring:
         port = ring.brokers[ordinal].port
         json_type = ("-H", "content-type: application/json")
