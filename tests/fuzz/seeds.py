@@ -47,14 +47,14 @@ from tailrace_broker.model.agreement import (
 )
 from tailrace_broker.model.forwarding import (
     AppendAnswers,
+    CallAnswer,
+    CallFailed,
+    CallPart,
     FailedRequest,
     ForwardedBatch,
+    ForwardedCall,
     ForwardedEvent,
     ForwardedEvents,
-    ForwardedRead,
-    ReadAnswer,
-    ReadFailed,
-    ReadPart,
     StoredAppend,
     TurnOf,
 )
@@ -152,8 +152,8 @@ REPLICATION_HEADS = [
             ),
         ),
         ForwardedBatch(3, TurnOf(PEER_LOG, 2), b"p" * 16, 7, 2, 0, 1, 90, 5, 6, 7),
-        ForwardedRead(1, b"/v1/offsets?topic=t", "application/json"),
-        ForwardedRead(
+        ForwardedCall(1, b"/v1/offsets?topic=t", "application/json"),
+        ForwardedCall(
             2,
             b"/v1/consumer/poll?consumerId=c",
             "application/json",
@@ -162,9 +162,9 @@ REPLICATION_HEADS = [
             ((b"tailrace-delivery", b"7"),),
             b"{}",
         ),
-        ReadAnswer(1, 200, "application/json", {"tailrace-epoch": "1"}, True),
-        ReadPart(1, True),
-        ReadFailed(FailedRequest(1, "NoLeaderError", "later", {}, False)),
+        CallAnswer(1, 200, "application/json", {"tailrace-epoch": "1"}, True),
+        CallPart(1, True),
+        CallFailed(FailedRequest(1, "NoLeaderError", "later", {}, False)),
         AppendAnswers(
             (StoredAppend(1, 5, False, 3),),
             (FailedRequest(3, "NotLeaderError", "ask", {"leader": 1, "children": [2]}, False),),

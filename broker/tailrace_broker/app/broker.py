@@ -15,7 +15,7 @@ from tailrace_broker.app.ring_watch import RingWatch
 from tailrace_broker.app.settings import LARGEST_BUFFER_BYTES, Settings
 from tailrace_broker.core.ring.changes import AppliedChange
 from tailrace_broker.forwarding.forwarded import ForwardedRequests
-from tailrace_broker.forwarding.forwarded_reads import ForwardedReads
+from tailrace_broker.forwarding.forwarded_calls import ForwardedCalls
 from tailrace_broker.forwarding.forwarder import Forwarder
 from tailrace_broker.forwarding.waiting_requests import WaitingRequests
 from tailrace_broker.groups.coordinator import GroupBounds
@@ -228,7 +228,7 @@ class LocalBroker:
             self.read_memory,
             seconds=settings.forward_seconds,
         )
-        reads = ForwardedReads(self, forwarded_matcher, spawn)
+        reads = ForwardedCalls(self, forwarded_matcher, spawn)
         self._forwarded = ForwardedRequests(self, reads, topics.with_id)
         self.read_at_leader = self._forwarder.reads.read_at_leader
         self.ask_broker = self._forwarder.reads.ask

@@ -7,7 +7,7 @@ as binary of 16 bytes.
 
 Some types have a payload. `Batches`: whole stored batches as they are on the leader's disk, each
 with its own checksums (`codec/batch.py`). `ForwardedBatch`: the compressed payload of one batch.
-`ReadAnswer` and `ReadPart`: of the body of an answer. So bytes pass without being encoded again.
+`CallAnswer` and `CallPart`: of the body of an answer. So bytes pass without being encoded again.
 How a connection begins: `net/peers/handshake.py`.
 """
 
@@ -22,14 +22,14 @@ from tailrace_broker.codec.columns import PAYLOAD_BYTES_MAX
 from tailrace_broker.model.errors import CorruptFrameError
 from tailrace_broker.model.forwarding import (
     AppendAnswers,
+    CallAnswer,
+    CallCancelled,
+    CallFailed,
+    CallMore,
+    CallPart,
     ForwardedBatch,
+    ForwardedCall,
     ForwardedEvents,
-    ForwardedRead,
-    ReadAnswer,
-    ReadCancelled,
-    ReadFailed,
-    ReadMore,
-    ReadPart,
     ToForwarder,
     ToServer,
 )
@@ -58,11 +58,11 @@ BUFFER_BYTES = 64 * 1024
 _TYPES: tuple[type[Message], ...] = (
     Standing, Reported, Cuts, Batches, Heartbeat, Restart, Credit,
     ForwardedEvents, ForwardedBatch, AppendAnswers,
-    ForwardedRead, ReadMore, ReadCancelled, ReadAnswer, ReadPart, ReadFailed,
+    ForwardedCall, CallMore, CallCancelled, CallAnswer, CallPart, CallFailed,
 )  # fmt: skip
 _ID_SIZES = (0, 16)  # of a producer's id
 _CODECS = frozenset(map(int, Codec))
-_WITH_PAYLOAD = (Batches, ForwardedBatch, ReadAnswer, ReadPart)
+_WITH_PAYLOAD = (Batches, ForwardedBatch, CallAnswer, CallPart)
 _TAGS = {kind: bytes([tag]) for tag, kind in enumerate(_TYPES)}
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 _decoders: list[msgspec.msgpack.Decoder[Any]] = [msgspec.msgpack.Decoder(each) for each in _TYPES]

@@ -18,17 +18,17 @@ from tailrace_broker.codec.forwarded_errors import failed_request
 from tailrace_broker.codec.replication import LinkFrame
 from tailrace_broker.core.forwarding.partition_queue import is_refusal
 from tailrace_broker.core.log.producers import Producer
-from tailrace_broker.forwarding.forwarded_reads import ForwardedReads
+from tailrace_broker.forwarding.forwarded_calls import ForwardedCalls
 from tailrace_broker.model.append_outcome import Appended, AppendFailed, AppendOutcome
 from tailrace_broker.model.errors import CorruptFrameError, NotReadyError, TailraceError
 from tailrace_broker.model.forwarding import (
     AppendAnswers,
+    CallCancelled,
+    CallMore,
     FailedRequest,
     ForwardedBatch,
+    ForwardedCall,
     ForwardedEvents,
-    ForwardedRead,
-    ReadCancelled,
-    ReadMore,
     StoredAppend,
     TurnOf,
 )
@@ -58,7 +58,7 @@ class ForwardedRequests:
     def __init__(
         self,
         memory: ProduceMemory,
-        reads: ForwardedReads,
+        reads: ForwardedCalls,
         hosted_of: Callable[[UUID], HostedTopic | None],
     ) -> None:
         self._memory = memory
@@ -75,7 +75,7 @@ class ForwardedRequests:
         message = frame.message
         if isinstance(message, ForwardedEvents):
             self._append_events(answers, message)
-        elif isinstance(message, ForwardedRead | ReadMore | ReadCancelled):
+        elif isinstance(message, ForwardedCall | CallMore | CallCancelled):
             self._reads.received(link, message)
         else:
             assert isinstance(message, ForwardedBatch)

@@ -28,8 +28,8 @@ from tailrace_broker.core.forwarding.partition_queue import (
     is_role_end,
 )
 from tailrace_broker.core.log.producers import Producer
+from tailrace_broker.forwarding.call_forwarder import CallForwarder
 from tailrace_broker.forwarding.leader_route import LeaderRoute
-from tailrace_broker.forwarding.read_forwarder import ReadForwarder
 from tailrace_broker.forwarding.waiting_requests import WaitingRequests
 from tailrace_broker.memory.read_memory import ReadMemory
 from tailrace_broker.model.append_outcome import (
@@ -86,7 +86,7 @@ class Forwarder:
         seconds: float,
     ) -> None:
         """`seconds`: until a request is given up."""
-        self.reads = ReadForwarder(ordinal, self._link_to, waiting, memory, seconds)
+        self.reads = CallForwarder(ordinal, self._link_to, waiting, memory, seconds)
         self._waiting = waiting
         self._ordinal = ordinal
         self._ring = ring

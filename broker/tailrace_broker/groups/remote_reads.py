@@ -5,7 +5,7 @@ from urllib.parse import quote
 from tailrace.wire import BATCH_CONTENT_TYPE
 from tailrace_broker.groups.remote_log import Fetched, Wanted
 from tailrace_broker.model.errors import NotLeaderError
-from tailrace_broker.model.forwarding import ForwardedRead
+from tailrace_broker.model.forwarding import ForwardedCall
 from tailrace_broker.net.broker import Broker, contents_of
 
 
@@ -26,7 +26,7 @@ async def fetch(broker: Broker, wanted: Wanted) -> Fetched:
         f"/v1/topic/{quote(wanted.topic, safe='')}/partitions/{wanted.partition}/records"
         f"?offset={offset}&maxBytes={wanted.max_bytes}&waitMs={wanted.wait_ms}"
     )
-    request = ForwardedRead(0, target.encode(), BATCH_CONTENT_TYPE)
+    request = ForwardedCall(0, target.encode(), BATCH_CONTENT_TYPE)
     answer = await broker.forward_call(leader, request, wanted.wait_ms, waits_for_memory=False)
     content = await contents_of(answer)
     log_start = int(answer.headers["tailrace-log-start"])

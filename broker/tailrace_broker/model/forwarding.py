@@ -71,7 +71,7 @@ class ForwardedBatch(NamedTuple):
     largest_timestamp_us: _Int64
 
 
-class ForwardedRead(NamedTuple):
+class ForwardedCall(NamedTuple):
     """A request as it came, a GET mostly. Its number is one among such requests of the link.
 
     `target`: path and query. `headers`: Tailrace's own, by name in lower case.
@@ -86,13 +86,13 @@ class ForwardedRead(NamedTuple):
     body: bytes = b""
 
 
-class ReadMore(NamedTuple):
+class CallMore(NamedTuple):
     """The last part has been taken: send the next."""
 
     number: int
 
 
-class ReadCancelled(NamedTuple):
+class CallCancelled(NamedTuple):
     """Nobody waits for the answer any more, or it has not reached who asked."""
 
     number: int
@@ -127,7 +127,7 @@ class AppendAnswers(NamedTuple):
     failed: tuple[FailedRequest, ...] = ()
 
 
-class ReadAnswer(NamedTuple):
+class CallAnswer(NamedTuple):
     """The head of an answer, and the first part of its body beside."""
 
     number: int
@@ -137,18 +137,18 @@ class ReadAnswer(NamedTuple):
     is_last: bool
 
 
-class ReadPart(NamedTuple):
+class CallPart(NamedTuple):
     """The next part of a body, beside."""
 
     number: int
     is_last: bool
 
 
-class ReadFailed(NamedTuple):
+class CallFailed(NamedTuple):
     """No answer, or no end of it."""
 
     failure: FailedRequest
 
 
-ToServer = ForwardedEvents | ForwardedBatch | ForwardedRead | ReadMore | ReadCancelled
-ToForwarder = AppendAnswers | ReadAnswer | ReadPart | ReadFailed
+ToServer = ForwardedEvents | ForwardedBatch | ForwardedCall | CallMore | CallCancelled
+ToForwarder = AppendAnswers | CallAnswer | CallPart | CallFailed

@@ -21,7 +21,7 @@ from tailrace_broker.model.commands import Command
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.damage import Damage, LostEnd
 from tailrace_broker.model.errors import TailraceError
-from tailrace_broker.model.forwarding import ForwardedRead
+from tailrace_broker.model.forwarding import ForwardedCall
 from tailrace_broker.model.group import Confirmation, Subscription, TopicPartition
 from tailrace_broker.model.messages import Hint
 from tailrace_broker.model.ring_state import Registration, RingState
@@ -453,7 +453,7 @@ class Broker(Protocol):
     async def forward_call(
         self,
         ordinal: int,
-        request: ForwardedRead,
+        request: ForwardedCall,
         wait_ms: int = 0,
         *,
         waits_for_memory: bool = True,

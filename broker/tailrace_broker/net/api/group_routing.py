@@ -19,7 +19,7 @@ from tailrace_broker.model.errors import (
     OutcomeUnknownError,
     TailraceError,
 )
-from tailrace_broker.model.forwarding import ForwardedRead
+from tailrace_broker.model.forwarding import ForwardedCall
 from tailrace_broker.model.group import GROUPS_TOPIC
 from tailrace_broker.net.api.consumer_headers import read_confirmation, read_epoch
 from tailrace_broker.net.api.consumers import saying_whether_to_create, subscription_of
@@ -202,7 +202,7 @@ def _coordinator_in(error: NotLeaderError) -> int | None:
 
 async def _forward(broker: Broker, ordinal: int, call: Call) -> Response:
     """As `Broker.forward_call`."""
-    request = ForwardedRead(
+    request = ForwardedCall(
         0,
         call.target,
         call.accept,

@@ -9,7 +9,7 @@ import structlog
 
 from tailrace_broker.codec.replication import LinkFrame
 from tailrace_broker.model.errors import CorruptFrameError
-from tailrace_broker.model.forwarding import AppendAnswers, ReadAnswer, ReadFailed, ReadPart
+from tailrace_broker.model.forwarding import AppendAnswers, CallAnswer, CallFailed, CallPart
 from tailrace_broker.model.replication import Batches, Cuts, Heartbeat, Restart
 from tailrace_broker.net.peers.context import PeerContext
 from tailrace_broker.net.peers.handshake import Purpose, Side
@@ -22,7 +22,7 @@ BACKOFF_SECONDS_MAX = 1.0
 
 _FROM_LEADER: dict[Purpose, tuple[type, ...]] = {
     Purpose.REPLICATION: (Cuts, Batches, Heartbeat, Restart),
-    Purpose.FORWARDING: (AppendAnswers, ReadAnswer, ReadPart, ReadFailed),
+    Purpose.FORWARDING: (AppendAnswers, CallAnswer, CallPart, CallFailed),
 }
 
 _log = structlog.get_logger()

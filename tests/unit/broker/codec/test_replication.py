@@ -25,16 +25,16 @@ from tailrace_broker.codec.replication import (
 from tailrace_broker.model.errors import CorruptFrameError
 from tailrace_broker.model.forwarding import (
     AppendAnswers,
+    CallAnswer,
+    CallCancelled,
+    CallFailed,
+    CallMore,
+    CallPart,
     FailedRequest,
     ForwardedBatch,
+    ForwardedCall,
     ForwardedEvent,
     ForwardedEvents,
-    ForwardedRead,
-    ReadAnswer,
-    ReadCancelled,
-    ReadFailed,
-    ReadMore,
-    ReadPart,
     StoredAppend,
     TurnOf,
 )
@@ -122,7 +122,7 @@ messages = st.one_of(
         st.lists(failures, max_size=3).map(tuple),
     ),
     st.builds(
-        ForwardedRead,
+        ForwardedCall,
         counts,
         st.binary(max_size=9),
         st.text(max_size=9),
@@ -131,20 +131,20 @@ messages = st.one_of(
         st.lists(st.tuples(st.binary(max_size=9), st.binary(max_size=9)), max_size=2).map(tuple),
         st.binary(max_size=9),
     ),
-    st.builds(ReadMore, counts),
-    st.builds(ReadCancelled, counts),
-    st.builds(ReadFailed, failures),
+    st.builds(CallMore, counts),
+    st.builds(CallCancelled, counts),
+    st.builds(CallFailed, failures),
 )
 parts = st.one_of(
     st.builds(
-        ReadAnswer,
+        CallAnswer,
         counts,
         counts,
         st.text(max_size=9),
         st.dictionaries(st.text(max_size=9), st.text(max_size=9)),
         st.booleans(),
     ),
-    st.builds(ReadPart, counts, st.booleans()),
+    st.builds(CallPart, counts, st.booleans()),
 )
 forwarded = st.builds(
     ForwardedBatch,
@@ -211,7 +211,7 @@ def test_the_documents_name_every_message_by_its_tag() -> None:
     kinds: tuple[type[Message], ...] = (
         *(Standing, Reported, Cuts, Batches, Heartbeat, Restart, Credit),
         *(ForwardedEvents, ForwardedBatch, AppendAnswers),
-        *(ForwardedRead, ReadMore, ReadCancelled, ReadAnswer, ReadPart, ReadFailed),
+        *(ForwardedCall, CallMore, CallCancelled, CallAnswer, CallPart, CallFailed),
     )
     assert reported == [(str(tag), kind.__name__) for tag, kind in enumerate(kinds)]
     assert encode_head(Credit(1))[FRAME_HEADER.size] == kinds.index(Credit)

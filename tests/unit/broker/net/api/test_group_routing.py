@@ -12,7 +12,7 @@ from tailrace_broker.model.errors import (
     OutcomeUnknownError,
     TailraceError,
 )
-from tailrace_broker.model.forwarding import ForwardedRead
+from tailrace_broker.model.forwarding import ForwardedCall
 from tailrace_broker.net.api import group_routing
 from tailrace_broker.net.api.consumers import ConsumerParameters
 from tailrace_broker.net.broker import Broker, LeaderAnswer
@@ -26,10 +26,10 @@ class OtherBroker:
     """Coordinates the group; its answers come one after the other."""
 
     def __init__(self, *answers: LeaderAnswer | TailraceError) -> None:
-        self.asked: list[ForwardedRead] = []
+        self.asked: list[ForwardedCall] = []
         self._answers = list(answers)
 
-    async def forward_call(self, _: int, request: ForwardedRead, __: int) -> LeaderAnswer:
+    async def forward_call(self, _: int, request: ForwardedCall, __: int) -> LeaderAnswer:
         self.asked.append(request)
         answer = self._answers.pop(0)
         if isinstance(answer, TailraceError):

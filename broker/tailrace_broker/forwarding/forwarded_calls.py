@@ -10,12 +10,12 @@ from tailrace.wire import JSON_CONTENT_TYPE
 from tailrace_broker.codec.forwarded_errors import failed_request
 from tailrace_broker.model.errors import InvalidParameterError, MethodNotAllowedError, TailraceError
 from tailrace_broker.model.forwarding import (
-    ForwardedRead,
-    ReadAnswer,
-    ReadCancelled,
-    ReadFailed,
-    ReadMore,
-    ReadPart,
+    CallAnswer,
+    CallCancelled,
+    CallFailed,
+    CallMore,
+    CallPart,
+    ForwardedCall,
 )
 from tailrace_broker.net.broker import Broker
 from tailrace_broker.net.http.answers import Spawn
@@ -28,7 +28,7 @@ SENT_MAX = 10_000
 PART_BYTES = 512 * 1024
 
 
-class ForwardedReads:
+class ForwardedCalls:
     """State changes on the event loop only."""
 
     def __init__(self, broker: Broker, match: Callable[[], Match], spawn: Spawn) -> None:
@@ -41,18 +41,18 @@ class ForwardedReads:
         # What is called when an answer that was sent has not reached who asked; the latest last.
         self._sent: dict[tuple[Link, int], Callable[[], None]] = {}
 
-    def received(self, link: Link, message: ForwardedRead | ReadMore | ReadCancelled) -> None:
+    def received(self, link: Link, message: ForwardedCall | CallMore | CallCancelled) -> None:
         """Begin, go on, or end."""
         place = link, message.number
         match message:
-            case ForwardedRead():
+            case ForwardedCall():
                 self._wanted[place] = asyncio.Event()
                 task = self._tasks[place] = self._spawn(self._answer(link, message))
                 task.add_done_callback(lambda _: self._ended(place))
-            case ReadMore():
+            case CallMore():
                 if place in self._wanted:
                     self._wanted[place].set()
-            case ReadCancelled():
+            case CallCancelled():
                 if place in self._tasks:
                     self._tasks[place].cancel()
                 self._lost(place)
@@ -70,7 +70,7 @@ class ForwardedReads:
         if on_lost is not None:
             on_lost()
 
-    async def _answer(self, link: Link, message: ForwardedRead) -> None:
+    async def _answer(self, link: Link, message: ForwardedCall) -> None:
         place = link, message.number
         try:
             response = await self._respond(message)
@@ -82,13 +82,13 @@ class ForwardedReads:
             if link.is_closed:
                 self._lost(place)
         except TailraceError as error:
-            link.send(ReadFailed(failed_request(message.number, error)))
+            link.send(CallFailed(failed_request(message.number, error)))
 
     def _ended(self, place: tuple[Link, int]) -> None:
         """Answered, or cancelled, maybe before its first step."""
         del self._tasks[place], self._wanted[place]
 
-    async def _respond(self, message: ForwardedRead) -> Response:
+    async def _respond(self, message: ForwardedCall) -> Response:
         """Run the handler of the route. What it raises."""
         matched = self._match()(message.method.encode(), message.target)
         if isinstance(matched.parameters, InvalidParameterError):
@@ -111,13 +111,13 @@ class ForwardedReads:
     async def _send(self, link: Link, number: int, response: Response) -> None:
         """Part by part, each when the one before was taken; the last is never empty but alone."""
         _, content_type, status, headers, _, _ = response
-        head: ReadAnswer | ReadPart = ReadAnswer(number, status, content_type, headers, False)
+        head: CallAnswer | CallPart = CallAnswer(number, status, content_type, headers, False)
         ready: list[bytes | memoryview] = []
         ready_bytes = 0
         async for piece in _pieces(response.body):
             if ready and ready_bytes + len(piece) > PART_BYTES:
                 link.send(head, ready)
-                head, ready, ready_bytes = ReadPart(number, False), [], 0
+                head, ready, ready_bytes = CallPart(number, False), [], 0
                 wanted = self._wanted[link, number]
                 await wanted.wait()
                 wanted.clear()

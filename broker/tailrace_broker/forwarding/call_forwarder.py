@@ -23,12 +23,12 @@ from tailrace_broker.model.errors import (
     TailraceError,
 )
 from tailrace_broker.model.forwarding import (
-    ForwardedRead,
-    ReadAnswer,
-    ReadCancelled,
-    ReadFailed,
-    ReadMore,
-    ReadPart,
+    CallAnswer,
+    CallCancelled,
+    CallFailed,
+    CallMore,
+    CallPart,
+    ForwardedCall,
 )
 from tailrace_broker.net.broker import LeaderAnswer, OpenTopic, contents_of
 from tailrace_broker.net.replication.link import Link
@@ -41,7 +41,7 @@ _WAIT_MS = re.compile(rb"[?&]waitMs=([0-9]{1,9})")
 
 
 class _Arrived(NamedTuple):
-    message: ReadAnswer | ReadPart
+    message: CallAnswer | CallPart
     payload: memoryview
 
 
@@ -81,7 +81,7 @@ class _Reading:
         )
 
 
-class ReadForwarder:
+class CallForwarder:
     """State changes on the event loop only."""
 
     def __init__(
@@ -120,7 +120,7 @@ class ReadForwarder:
                 leader = _leader_of(hosted, partition)
                 if leader in (None, self._ordinal):
                     return await here()
-                request = ForwardedRead(0, target, accept)
+                request = ForwardedCall(0, target, accept)
                 return await self.forward(leader, request, int(wait_ms[1]) if wait_ms else 0)
             except (NotLeaderError, NoLeaderError, NotReadyError):
                 if self._waiting.is_stopping or self._loop.time() >= late_s:
@@ -129,13 +129,13 @@ class ReadForwarder:
 
     async def ask(self, ordinal: int, target: bytes) -> bytes:
         """See `Broker.ask_broker`."""
-        answer = await self.forward(ordinal, ForwardedRead(0, target, ""))
+        answer = await self.forward(ordinal, ForwardedCall(0, target, ""))
         return await contents_of(answer)
 
     async def forward(
         self,
         ordinal: int,
-        request: ForwardedRead,
+        request: ForwardedCall,
         wait_ms: int = 0,
         *,
         waits_for_memory: bool = True,
@@ -150,7 +150,7 @@ class ReadForwarder:
     async def read(
         self,
         link: Link,
-        request: ForwardedRead,
+        request: ForwardedCall,
         wait_s: float,
         *,
         waits_for_memory: bool = True,
@@ -168,7 +168,7 @@ class ReadForwarder:
         is_begun = False
         try:
             head, payload = await reading.next(self._timeout_s + wait_s)
-            assert isinstance(head, ReadAnswer)
+            assert isinstance(head, CallAnswer)
             lease = self._memory.lease()
             if waits_for_memory:
                 await self._memory.run(partial(_hold, lease, len(payload)))
@@ -194,7 +194,7 @@ class ReadForwarder:
                 if reading.is_over:
                     return
                 yield b""
-                reading.link.send(ReadMore(reading.number))
+                reading.link.send(CallMore(reading.number))
                 _, payload = await reading.next(self._timeout_s)
         finally:
             if reading.is_over:
@@ -206,10 +206,10 @@ class ReadForwarder:
         """Take an answer, a part of one, or why there is none."""
         message = frame.message
         arrived: _Arrived | TailraceError
-        if isinstance(message, ReadFailed):
+        if isinstance(message, CallFailed):
             number, arrived = message.failure.number, error_of(message.failure)
         else:
-            assert isinstance(message, ReadAnswer | ReadPart)
+            assert isinstance(message, CallAnswer | CallPart)
             number, arrived = message.number, _Arrived(message, frame.payload)
         reading = self._readings.get((link, number))
         if reading is not None:
@@ -226,7 +226,7 @@ class ReadForwarder:
     def _cancel(self, reading: _Reading) -> None:
         """Nobody waits for the rest, or the answer has not reached who asked."""
         self._forget(reading)
-        reading.link.send(ReadCancelled(reading.number))
+        reading.link.send(CallCancelled(reading.number))
 
     def _forget(self, reading: _Reading) -> None:
         self._readings.pop((reading.link, reading.number), None)
